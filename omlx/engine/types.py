@@ -1,0 +1,186 @@
+"""What crosses the border of the engine: requests in, events out. All frozen; safe to hand from thread to thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from omlx.errors import OmlxError, Param
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is drawn. Penalties look at the last `*_context` tokens, prompt included (as mlx-lm does)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    repetition_context: int = 20
+    presence_penalty: float = 0.0
+    presence_context: int = 20
+    frequency_penalty: float = 0.0
+    frequency_context: int = 20
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    choice: int = 0
+
+    @property
+    def penalised(self) -> bool:
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def history(self) -> int:
+        """How many past tokens the penalties look at."""
+        if not self.penalised:
+            return 0
+        return max(self.repetition_context, self.presence_context, self.frequency_context)
+
+
+class SpeculationMode(StrEnum):
+    AUTO = "auto"
+    OFF = "off"
+    DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What a request asks of speculation. `num_draft_tokens` fixes the window; None leaves it to the policy."""
+
+    mode: SpeculationMode = SpeculationMode.AUTO
+    num_draft_tokens: int | None = None
+
+
+class StopMatcher(Protocol):
+    """Watches one request's output for stop strings. Injected from above; lives on the engine thread."""
+
+    def push(self, token: int) -> bool:
+        """Take the next committed token; True if a stop string is now complete. Modifies the matcher."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate. A chat request with `n` choices becomes n of these.
+
+    `tokens` is the prompt (ids, at least one). `max_tokens` None means to the end of the context.
+    `top_logprobs` None: no logprobs; 0..20: logprob of the token and that many alternatives.
+    """
+
+    id: str
+    tokens: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+    stop: StopMatcher | None = None
+    top_logprobs: int | None = None
+    speculation: Speculation = field(default_factory=Speculation)
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A stable code with typed parameters: why something is as it is (`spec.off.requested`)."""
+
+    code: str
+    params: dict[str, Param] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterStats:
+    """What one drafter did for one request. `spans` counts verified windows by class, `repairs` by kind."""
+
+    proposed: int = 0
+    accepted: int = 0
+    rounds: int = 0
+    accepted_at: tuple[int, ...] = ()
+    spans: dict[str, int] = field(default_factory=dict)
+    repairs: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """Counts in tokens, times in milliseconds. `cached_n` of the `prompt_n` prompt tokens were not computed."""
+
+    prompt_n: int
+    cached_n: int
+    predicted_n: int
+    queue_ms: float
+    prompt_ms: float
+    predicted_ms: float
+    seed: int
+    drafters: dict[str, DrafterStats]
+    speculation: Reason
+    """Whether speculation ran for this request, and if not, why not."""
+
+    @property
+    def draft_n(self) -> int:
+        return sum(drafter.proposed for drafter in self.drafters.values())
+
+    @property
+    def draft_n_accepted(self) -> int:
+        return sum(drafter.accepted for drafter in self.drafters.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-softmax after penalties, before filters and temperature. `top` holds (id, logprob), best first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    request_id: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokensCommitted:
+    """New output tokens, in order. The stop token itself is committed too and is the last one of its event.
+
+    `drafted[i]` says whether token i was proposed by a drafter.
+    """
+
+    request_id: str
+    tokens: tuple[int, ...]
+    drafted: tuple[bool, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request that ended well. `stopped_by` is the stop id, or None (length, stop string)."""
+
+    request_id: str
+    reason: FinishReason
+    stats: RequestStats
+    stopped_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a request that did not end well."""
+
+    request_id: str
+    error: OmlxError
+
+
+type Event = PrefillProgress | TokensCommitted | Finished | Failed
+
+
+class EventSink(Protocol):
+    """Where the events of one step go; called on the engine thread, must not block."""
+
+    def __call__(self, events: Seq[Event], /) -> None: ...

@@ -1,0 +1,88 @@
+"""Every error of omlx, as one tree.
+
+    OmlxError                     code + typed parameters; the sentence is made from the catalog
+    ├── BadRequest                what the client sent is wrong (400)
+    │   ├── NotFound              it names something that is not here (404)
+    │   ├── Unauthorized          no key, or a wrong one (401)
+    │   └── Forbidden             Host or Origin not allowed (403)
+    ├── Overloaded                the queue is full, or the server is draining (503, Retry-After)
+    ├── ConfigError               a flag, variable or file is wrong; the process does not start (exit 2)
+    ├── ModelError                a model directory cannot be loaded (400 to clients: naming what is wrong)
+    └── EngineError               a step failed; ends the request it belongs to (500)
+        ├── RewindError           a cache could not be taken back; its content is unproven
+        └── EngineDead            the engine thread is gone (503)
+
+A code is stable and dotted (`request.temperature.range`); parameters are JSON values. `message` renders the
+English sentence from `locales/en.json`; other languages render the same code and parameters.
+"""
+
+from __future__ import annotations
+
+from omlx.catalog import sentence
+
+type Param = str | int | float | bool | None
+
+
+class OmlxError(Exception):
+    """An error with a stable code. `param` names the request field at fault, if any."""
+
+    status = 500
+
+    def __init__(self, code: str, /, *, param: str | None = None, **params: Param) -> None:
+        self.code = code
+        self.param = param
+        self.params = params
+        super().__init__(code, params)
+
+    @property
+    def message(self) -> str:
+        return sentence(self.code, self.params)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class BadRequest(OmlxError):
+    status = 400
+
+
+class NotFound(BadRequest):
+    status = 404
+
+
+class Unauthorized(BadRequest):
+    status = 401
+
+
+class Forbidden(BadRequest):
+    status = 403
+
+
+class Overloaded(OmlxError):
+    """`retry_after_s` is what the Retry-After header says, in seconds."""
+
+    status = 503
+
+    def __init__(self, code: str, /, *, retry_after_s: int = 1, **params: Param) -> None:
+        super().__init__(code, **params)
+        self.retry_after_s = retry_after_s
+
+
+class ConfigError(OmlxError):
+    status = 500
+
+
+class ModelError(OmlxError):
+    status = 400
+
+
+class EngineError(OmlxError):
+    status = 500
+
+
+class RewindError(EngineError):
+    pass
+
+
+class EngineDead(EngineError):
+    status = 503
