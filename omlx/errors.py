@@ -18,9 +18,11 @@ English sentence from `locales/en.json`; other languages render the same code an
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from omlx.catalog import sentence
 
-type Param = str | int | float | bool | None
+Param: TypeAlias = str | int | float | bool | None
 
 
 class OmlxError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from omlx.errors import OmlxError, Param
 
@@ -177,7 +177,7 @@ class Failed:
     error: OmlxError
 
 
-type Event = PrefillProgress | TokensCommitted | Finished | Failed
+Event: TypeAlias = PrefillProgress | TokensCommitted | Finished | Failed
 
 
 class EventSink(Protocol):

@@ -1,0 +1,24 @@
+"""The bounds one loaded model works within."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rows are sequences; budgets are tokens; `*_bytes` are bytes of cache arrays.
+
+    `prefill_chunk` bounds one forward pass over a prompt while nobody decodes, `prefill_slice` while somebody does:
+    it is the longest stall a running stream may see.
+    """
+
+    context_length: int
+    max_rows: int = 8
+    max_waiting: int = 512
+    prefill_chunk: int = 2048
+    prefill_slice: int = 256
+    batch_bytes: int = 4 << 30
+    store_entries: int = 8
+    store_bytes: int = 1 << 30
+    num_draft_tokens: int = 4
