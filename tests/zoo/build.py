@@ -1,0 +1,122 @@
+"""Weights for the tiny configurations: random, reproducible, and scaled so that outputs are not near-ties."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, make_prompt_cache
+
+from tests.zoo.family import SMALL, Family
+
+LOGIT_STD = 6.0
+GAIN = 1.6
+"""Blocks amplify what they read by about this much: enough for every token of the context to matter."""
+
+
+def build_family(family: Family, seed: int = 0, vocab_extra: int = 0) -> nn.Module:
+    """A float32 model of `family`, its weights evaluated. `vocab_extra` widens embedding and head."""
+    mx.random.seed(seed)
+    model = _instantiate(family, vocab_extra)
+    _randomise(model, seed + family.seed)
+    if "quantized_kv" in family.tags:
+        model.make_cache = lambda: [QuantizedKVCache(group_size=32, bits=8) for _ in model.layers]
+    if "concatenate" in family.tags:
+        model.make_cache = lambda: [ConcatenateKVCache() for _ in model.layers]
+    if not vocab_extra:
+        _calibrate(model)
+    model.eval()
+    mx.eval(model.parameters())
+    return model
+
+
+def make_cache(model: nn.Module) -> list[Any]:
+    """Empty layer caches of a model, as mlx-lm makes them."""
+    return make_prompt_cache(model)
+
+
+def noisy_copy(model: nn.Module, scale: float, seed: int = 0) -> nn.Module:
+    """The same architecture with every matrix perturbed by `scale` times its own spread: a draft that is often right."""
+    noisy = copy.deepcopy(model)
+    keys = iter(mx.random.split(mx.random.key(seed), len(tree_flatten(model.parameters()))))
+
+    def perturb(weight: mx.array) -> mx.array:
+        key = next(keys)
+        if not _is_matrix(weight):
+            return weight
+        return weight + scale * mx.std(weight) * mx.random.normal(weight.shape, key=key)
+
+    noisy.update(tree_unflatten([(path, perturb(weight)) for path, weight in tree_flatten(model.parameters())]))
+    mx.eval(noisy.parameters())
+    return noisy
+
+
+def widened(family: Family, model: nn.Module, extra: int, seed: int = 0) -> nn.Module:
+    """`model` with `extra` more ids: the same logits for the real ones, and larger logits among the extra ones."""
+    wide = build_family(family, vocab_extra=extra)
+    real = dict(tree_flatten(model.parameters()))
+    rows = mx.random.randint(0, SMALL["vocab_size"], (extra,), key=mx.random.key(seed))
+
+    def widen(path: str, like: mx.array) -> mx.array:
+        weight = real[path]
+        return weight if weight.shape == like.shape else mx.concatenate([weight, 10.0 * weight[rows]])
+
+    wide.update(tree_unflatten([(path, widen(path, like)) for path, like in tree_flatten(wide.parameters())]))
+    mx.eval(wide.parameters())
+    return wide
+
+
+def _instantiate(family: Family, vocab_extra: int) -> nn.Module:
+    name = family.module or family.name
+    module = importlib.import_module(f"mlx_lm.models.{name}")
+    config: dict[str, Any] = {"model_type": name, **SMALL, **copy.deepcopy(dict(family.config))}
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        if "vocab_size" in part:
+            part["vocab_size"] += vocab_extra
+    return module.Model(module.ModelArgs.from_dict(config))
+
+
+def _randomise(model: nn.Module, seed: int) -> None:
+    """Matrices normal with a gain per input, embeddings of unit spread, vectors moved a little from their default."""
+    flat = tree_flatten(model.parameters())
+    keys = mx.random.split(mx.random.key(seed), len(flat))
+
+    def draw(path: str, weight: mx.array, key: mx.array) -> mx.array:
+        if not mx.issubdtype(weight.dtype, mx.floating):
+            return weight
+        noise = mx.random.normal(weight.shape, key=key)
+        if not _is_matrix(weight):
+            return weight.astype(mx.float32) + 0.1 * noise
+        if "embed" in path or "wte" in path:
+            return noise
+        inputs = weight.shape[-1] * (weight.shape[-2] if "conv" in path and weight.ndim == 3 else 1)
+        return noise * GAIN / math.sqrt(inputs)
+
+    model.update(tree_unflatten([(path, draw(path, w, key)) for (path, w), key in zip(flat, keys, strict=True)]))
+
+
+def _is_matrix(weight: mx.array) -> bool:
+    return weight.ndim >= 2 and mx.issubdtype(weight.dtype, mx.floating)
+
+
+def _calibrate(model: nn.Module) -> None:
+    """Scale the output so that logits spread by LOGIT_STD. With a tied head the final norm is scaled and its signs
+    are drawn, else the newest token, whose embedding the state still holds, would always win."""
+    flat = dict(tree_flatten(model.parameters()))
+    heads = [path for path in flat if "lm_head" in path and path.endswith("weight")]
+    norms = [path for path in flat if path.endswith("weight") and flat[path].ndim == 1 and ".layers." not in path]
+    path = heads[0] if heads else norms[-1]
+    if not heads:
+        signs = mx.random.bernoulli(0.5, flat[path].shape, key=mx.random.key(1))
+        flat[path] = mx.where(signs, 3.0, -3.0)
+    probe = mx.random.randint(0, SMALL["vocab_size"], (1, 24), key=mx.random.key(2))
+    for _ in range(1 if heads else 2):
+        model.update(tree_unflatten([(path, flat[path])]))
+        logits = model(probe, cache=make_cache(model)).astype(mx.float32)
+        flat[path] = flat[path] * (LOGIT_STD / mx.std(logits, axis=-1).mean())
+    model.update(tree_unflatten([(path, flat[path])]))

@@ -1,0 +1,43 @@
+"""What a family is: an architecture of mlx-lm, a tiny configuration of it, and what its caches are like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+# What nearly every configuration shares. A module reads the keys it knows and ignores the rest.
+SMALL: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-5,
+    "norm_eps": 1e-5,
+    "layer_norm_eps": 1e-5,
+    "layer_norm_epsilon": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """`config` holds what differs from `SMALL`. `module` is the file in mlx_lm.models, the name unless given.
+
+    Tags: attention, sliding, recurrent, chunked, mla, quantized_kv, concatenate, list (CacheList), wrapper (a
+    multimodal model serving text).
+    """
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tags: AbstractSet[str] = frozenset()
+    module: str = ""
+    seed: int = 0

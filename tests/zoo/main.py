@@ -1,0 +1,139 @@
+"""The families that the exactness tests run on: one for each way in which a cache works."""
+
+from __future__ import annotations
+
+from tests.zoo.family import SMALL, Family
+
+WINDOW = 16
+CHUNK = 16
+
+GEMMA3 = {"sliding_window": WINDOW, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16}
+LLAMA4 = {
+    "attention_chunk_size": CHUNK,
+    "interleave_moe_layer_step": 2,
+    "intermediate_size_mlp": 96,
+    "num_experts_per_tok": 1,
+    "num_hidden_layers": 4,
+    "num_local_experts": 2,
+    "rope_scaling": None,
+    "use_qk_norm": True,
+}
+
+MAIN = (
+    Family("llama", {}, {"attention"}),
+    Family("llama_quantized", {"head_dim": 32}, {"attention", "quantized_kv"}, module="llama"),
+    Family("llama_concatenate", {}, {"attention", "concatenate"}, module="llama"),
+    Family("gemma3_text", GEMMA3, {"attention", "sliding"}),
+    Family(
+        "gpt_oss",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": WINDOW,
+            "rope_scaling": {"rope_type": "default"},
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        {"attention", "sliding"},
+    ),
+    Family(
+        "qwen3_next",
+        {
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "linear_conv_kernel_dim": 4,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "decoder_sparse_step": 2,
+            "shared_expert_intermediate_size": 32,
+            "mlp_only_layers": [],
+            "moe_intermediate_size": 32,
+            "partial_rotary_factor": 0.5,
+            "full_attention_interval": 2,
+        },
+        {"attention", "recurrent"},
+    ),
+    Family(
+        "nemotron_h",
+        {
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "mamba_proj_bias": False,
+            "ssm_state_size": 16,
+            "conv_kernel": 4,
+            "n_groups": 2,
+            "use_bias": False,
+            "use_conv_bias": True,
+            "hybrid_override_pattern": ["M", "*", "-", "M"],
+        },
+        {"attention", "recurrent"},
+    ),
+    Family(
+        "falcon_h1",
+        {
+            "mamba_d_head": 16,
+            "mamba_d_ssm": 64,
+            "mamba_d_state": 16,
+            "mamba_n_heads": 4,
+            "mamba_chunk_size": 16,
+            "num_hidden_layers": 2,
+        },
+        {"attention", "recurrent", "list"},
+    ),
+    Family(
+        "lfm2",
+        {
+            "conv_bias": True,
+            "conv_L_cache": 3,
+            "block_dim": 64,
+            "block_ff_dim": 96,
+            "block_multiple_of": 16,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_auto_adjust_ff_dim": False,
+            "layer_types": ["conv", "full_attention", "conv"],
+        },
+        {"attention", "recurrent"},
+    ),
+    Family(
+        "recurrent_gemma",
+        {
+            "conv1d_width": 4,
+            "logits_soft_cap": 60.0,
+            "attention_window_size": WINDOW,
+            "num_key_value_heads": 1,
+            "block_types": ["recurrent", "attention"],
+        },
+        {"attention", "sliding", "recurrent"},
+    ),
+    Family(
+        "llama4",
+        {"text_config": {**SMALL, **LLAMA4, "model_type": "llama4_text"}},
+        {"attention", "chunked", "wrapper"},
+    ),
+    Family(
+        "deepseek_v3",
+        {
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 32,
+            "n_shared_experts": 1,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 24,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+        },
+        {"attention", "mla"},
+    ),
+    Family(
+        "gemma3",
+        {"text_config": {**SMALL, **GEMMA3, "model_type": "gemma3_text"}},
+        {"attention", "sliding", "wrapper"},
+    ),
+    Family("qwen2_vl", {"text_config": {**SMALL, "model_type": "qwen2"}}, {"attention", "wrapper"}),
+)
