@@ -1,0 +1,55 @@
+"""Where an answer ends, and what is told about it then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omlx.engine.sequence import Sequence
+from omlx.engine.types import DrafterStats, Reason, Request, RequestStats
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A stop was found: a stop id, or (None) a stop string."""
+
+    stop_id: int | None
+
+
+def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], Ended | None]:
+    """The tokens up to and including the first that stops the request. Modifies the request's stop matcher."""
+    for i, token in enumerate(tokens):
+        if token in request.stop_ids:
+            return tokens[: i + 1], Ended(token)
+        if request.stop is not None and request.stop.push(token):
+            return tokens[: i + 1], Ended(None)
+    return tokens, None
+
+
+def stats(sequence: Sequence) -> RequestStats:
+    clock = sequence.clock
+    ran = any(tally.rounds for tally in sequence.tallies.values())
+    return RequestStats(
+        prompt_n=sequence.prompt_len,
+        cached_n=sequence.cached,
+        predicted_n=len(sequence.tokens) - sequence.prompt_len,
+        queue_ms=_ms(clock.submitted, clock.admitted),
+        prompt_ms=_ms(clock.admitted, clock.first_token),
+        predicted_ms=_ms(clock.first_token, clock.last_token),
+        seed=sequence.request.sampling.seed,
+        drafters={
+            name: DrafterStats(
+                tally.proposed,
+                tally.accepted,
+                tally.rounds,
+                tuple(tally.accepted_at),
+                dict(tally.spans),
+                dict(tally.repairs),
+            )
+            for name, tally in sequence.tallies.items()
+        },
+        speculation=Reason("spec.on") if ran else sequence.speculation or Reason("spec.off.no_chance"),
+    )
+
+
+def _ms(start: float, end: float) -> float:
+    return max(0.0, end - start) * 1000 if start and end else 0.0

@@ -1,0 +1,119 @@
+"""The caches of one loaded model: a cache for each single row, one shared by the rows of the batch, stored ones.
+
+Carries out the cache operations of a plan. `lengths` counts the tokens that each row's cache holds; the layers' own
+counters must agree, which `check` proves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from omlx.engine.plan import CacheOp, Drop, Evict, Extract, Filter, Merge, Open, Restore, Rewind, Store
+from omlx.engine.rewind import Cache, Mark, length_of, mark, rewind
+from omlx.errors import RewindError
+
+MakeCache = Callable[[], Cache]
+
+
+class CacheTable:
+    def __init__(self, make_cache: MakeCache) -> None:
+        self._make_cache = make_cache
+        self.single: dict[int, Cache] = {}
+        self.stored: dict[int, tuple[Cache, int]] = {}
+        self.batch: list[Any] = []
+        self.members: list[int] = []
+        self.lengths: dict[int, int] = {}
+        self._marks: dict[int, Mark] = {}
+
+    def apply(self, op: CacheOp) -> None:
+        """Carry out one operation. Raises RewindError if a cache cannot reach the length that the plan counts on."""
+        match op:
+            case Open(row=row):
+                self.single[row], self.lengths[row] = self._make_cache(), 0
+            case Restore(row=row, entry=entry, length=length):
+                cache, held = self.stored.pop(entry)
+                _reach(cache, held, length, [])
+                self.single[row], self.lengths[row] = cache, length
+            case Rewind(row=row, length=length):
+                marks = [self._marks[row]] if row in self._marks else []
+                _reach(self.single[row], self.lengths[row], length, marks)
+                self.lengths[row] = length
+            case Merge(rows=rows):
+                self._merge(rows)
+            case Extract(row=row):
+                index = self.members.index(row)
+                self.single[row] = [layer.extract(index) for layer in self.batch]
+            case Filter(keep=keep):
+                self._filter(list(keep))
+            case Store(row=row, entry=entry):
+                self.stored[entry] = (self.single.pop(row), self.lengths.pop(row))
+                self._marks.pop(row, None)
+            case Drop(row=row):
+                self.single.pop(row, None)
+                self.lengths.pop(row, None)
+                self._marks.pop(row, None)
+            case Evict(entry=entry):
+                self.stored.pop(entry, None)
+
+    def mark(self, row: int) -> None:
+        """Remember where a single row stands, until `forget_marks`. For caches that cannot step back."""
+        self._marks[row] = mark(self.single[row], self.lengths[row])
+
+    def forget_marks(self) -> None:
+        """Let go of every mark. Before the next pass writes in place, or a held array would force a copy."""
+        self._marks.clear()
+
+    def advance(self, row: int, tokens: int) -> None:
+        self.lengths[row] += tokens
+
+    def row_bytes(self, row: int) -> int:
+        """Bytes of the arrays that a row holds, its share if it is in the batch."""
+        if row in self.single:
+            return sum(layer.nbytes for layer in self.single[row])
+        return sum(layer.nbytes for layer in self.batch) // max(1, len(self.members))
+
+    @property
+    def nbytes(self) -> int:
+        caches = [*self.single.values(), *(cache for cache, _ in self.stored.values()), self.batch]
+        return sum(layer.nbytes for cache in caches for layer in cache)
+
+    def check(self) -> None:
+        """Raise AssertionError if a layer holds another number of tokens than is counted here."""
+        for row, cache in self.single.items():
+            held = length_of(cache)
+            assert held is None or held == self.lengths[row], (row, held, self.lengths[row])
+        for _, (cache, length) in self.stored.items():
+            held = length_of(cache)
+            assert held is None or held == length, (held, length)
+        assert len(set(self.members)) == len(self.members)
+        for layer in self.batch:
+            if getattr(layer, "offset", None) is not None:
+                assert layer.offset.tolist() == [self.lengths[row] for row in self.members]
+
+    def _merge(self, rows: tuple[int, ...]) -> None:
+        caches = [self.single.pop(row) for row in rows]
+        merged = [cast(Any, type(layers[0])).merge(list(layers)) for layers in zip(*caches, strict=True)]
+        if self.batch:
+            for layer, joining in zip(self.batch, merged, strict=True):
+                layer.extend(joining)
+        else:
+            self.batch = merged
+        self.members.extend(rows)
+
+    def _filter(self, keep: list[int]) -> None:
+        if keep == self.members:
+            return
+        if keep:
+            indices = [self.members.index(row) for row in keep]
+            for layer in self.batch:
+                layer.filter(indices)
+        else:
+            self.batch = []
+        self.members = keep
+
+
+def _reach(cache: Cache, now: int, target: int, marks: list[Mark]) -> None:
+    reached = rewind(cache, now, target, marks)
+    if reached != target:
+        raise RewindError("rewind.failed", length=target, detail=f"only token {reached} could be reached")

@@ -1,0 +1,178 @@
+"""A step as data: cache operations in order, then the windows to read. Survives a round trip through bytes.
+
+Nothing in a plan refers to an array. Two symbols stand for what only the device knows: `LAST`, the token that the
+step in flight samples for this row, and a `draft` of None with `draft_n` > 0, the proposal of the draft model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from omlx.engine.types import Sampling
+
+LAST: Final = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A new row with an empty cache."""
+
+    row: int
+    sampling: Sampling
+    top_logprobs: int | None
+    op: Literal["open"] = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """An open row takes over a stored cache, taken back to `length` tokens. The entry is gone afterwards."""
+
+    row: int
+    entry: int
+    length: int
+    op: Literal["restore"] = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """The row's cache goes back to `length` tokens."""
+
+    row: int
+    length: int
+    op: Literal["rewind"] = "rewind"
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Single rows join the batch, behind those already in it."""
+
+    rows: tuple[int, ...]
+    op: Literal["merge"] = "merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """A batch row gets a cache of its own again. It stays in the batch until a filter."""
+
+    row: int
+    op: Literal["extract"] = "extract"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The batch keeps only these rows, in this order; an empty batch is dropped."""
+
+    keep: tuple[int, ...]
+    op: Literal["filter"] = "filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The row's own cache becomes a stored entry; the row has none afterwards."""
+
+    row: int
+    entry: int
+    op: Literal["store"] = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The row is forgotten, with its cache if it still has one."""
+
+    row: int
+    op: Literal["drop"] = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    entry: int
+    op: Literal["evict"] = "evict"
+
+
+CacheOp: TypeAlias = Annotated[
+    Open | Restore | Rewind | Merge | Extract | Filter | Store | Drop | Evict, Field(discriminator="op")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one forward pass reads for one row: pending tokens, then the draft.
+
+    `start` tokens are in the cache before it. The last `draft_n` + 1 logits are sampled, for the positions from
+    `start + pending` on; a prefill chunk (`sample` False) needs none. `history` holds the tokens before `start`
+    that penalties look at.
+    """
+
+    row: int
+    start: int
+    tokens: tuple[int, ...] | Literal["last"]
+    draft_n: int = 0
+    draft: tuple[int, ...] | None = None
+    drafter: str | None = None
+    sample: bool = True
+    history: tuple[int, ...] = ()
+
+    @property
+    def pending(self) -> int:
+        return 1 if self.tokens == LAST else len(self.tokens)
+
+    @property
+    def width(self) -> int:
+        return self.pending + self.draft_n
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One call of the target: one row with its own cache, or all rows of the batch, a token each."""
+
+    windows: tuple[Window, ...]
+    batched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    ops: tuple[CacheOp, ...]
+    forwards: tuple[Forward, ...]
+
+    def with_drafts(self, drafts: dict[int, tuple[int, ...]]) -> Plan:
+        """The same plan with device drafts replaced by what was read: row -> token ids. For replay elsewhere."""
+        forwards = tuple(
+            replace(f, windows=tuple(replace(w, draft=drafts[w.row]) if w.draft_n else w for w in f.windows))
+            for f in self.forwards
+        )
+        return replace(self, forwards=forwards)
+
+    def to_bytes(self) -> bytes:
+        return _ADAPTER.dump_json(self)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Plan:
+        return _ADAPTER.validate_json(data)
+
+
+_ADAPTER: Final = TypeAdapter(Plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What came back for one window: the sampled ids, the draft they verify, or why there is nothing.
+
+    `logprobs` holds for each sampled id its logprob and the best (id, logprob) pairs.
+    """
+
+    sampled: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    logprobs: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] | None = None
+    repair: str = "none"
+    error: Exception | None = None
+
+    @property
+    def accepted(self) -> int:
+        """The length of the leading run in which the target sampled just what was drafted."""
+        for i, token in enumerate(self.draft):
+            if token != self.sampled[i]:
+                return i
+        return len(self.draft)

@@ -1,0 +1,181 @@
+"""Taking a cache back: by layer, by step.
+
+`rewind` brings a cache from `now` tokens back to `target`. A layer that can step back (trim a counter, slice rows)
+does; if any layer cannot, every layer returns to the newest mark at or below the target, and the tokens in between
+are read again with the next window: no replay pass. Marks hold references, never copies, unless `fresh` asks for new
+handles because the next pass writes in place.
+
+| cache                                   | goes back by                                                             |
+|-----------------------------------------|--------------------------------------------------------------------------|
+| KVCache QuantizedKVCache ChunkedKVCache | trim: only a counter moves                                               |
+| ConcatenateKVCache                      | slice: its own trim leaves the rows in place                             |
+| RotatingKVCache                         | slice, while the rows before the window are all still there; else a mark |
+| ArraysCache                             | a mark                                                                   |
+| CacheList                               | its parts                                                                |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import mlx.core as mx
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+)
+
+from omlx.errors import RewindError
+
+
+class LayerCache(Protocol):
+    """What every cache class of mlx-lm has."""
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+Cache = list[LayerCache]
+
+_TRIMMED = (KVCache, QuantizedKVCache, ChunkedKVCache)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a cache stood before a pass. `saved[i]` belongs to leaf i; None where a trim suffices."""
+
+    length: int
+    saved: tuple[tuple[Any, ...] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a model's cache can do. `sliding_window` is the smallest one, in tokens, or None."""
+
+    recurrent: bool
+    sliding_window: int | None
+    unsupported: tuple[str, ...]
+
+
+def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
+    """The layer caches with every CacheList replaced by its parts."""
+    found: list[LayerCache] = []
+    for layer in cache:
+        if type(layer) is CacheList:
+            found.extend(leaves(cast(Iterable[LayerCache], layer.caches)))
+        else:
+            found.append(layer)
+    return found
+
+
+def unsupported(cache: Iterable[LayerCache]) -> list[str]:
+    """Names of the cache classes in `cache` that nobody here knows how to take back."""
+    known = (*_TRIMMED, ConcatenateKVCache, RotatingKVCache, ArraysCache)
+    return sorted({type(leaf).__name__ for leaf in leaves(cache) if type(leaf) not in known})
+
+
+def traits(cache: Iterable[LayerCache]) -> Traits:
+    parts = leaves(cache)
+    windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
+    return Traits(
+        recurrent=any(isinstance(leaf, ArraysCache) for leaf in parts),
+        sliding_window=min(windows, default=None),
+        unsupported=tuple(unsupported(parts)),
+    )
+
+
+def mark(cache: Iterable[LayerCache], length: int, *, fresh: bool = False) -> Mark:
+    """Remember where `cache` stands, at `length` tokens. Does not modify it and copies nothing.
+
+    `fresh` takes new handles of sliding rows: needed if the next pass writes them in place (one token), and then
+    that write copies the buffer once. A pass over several tokens makes new arrays by itself.
+    """
+    return Mark(length, tuple(_save(leaf, fresh) for leaf in leaves(cache)))
+
+
+def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[Mark] = ()) -> int:
+    """Take `cache` back from `now` to `target` tokens, or to the newest mark at or below it. Modifies the cache.
+
+    Returns the length reached. Raises RewindError, with the cache unchanged, if there is no way back.
+    """
+    parts = leaves(cache)
+    if target == now:
+        return now
+    if all(_can_step_back(leaf, now - target) for leaf in parts):
+        for leaf in parts:
+            _step_back(leaf, now - target)
+        return target
+    for place in reversed(marks):
+        if place.length <= target:
+            for leaf, saved in zip(parts, place.saved, strict=True):
+                _put_back(leaf, saved, now - place.length)
+            return place.length
+    stuck = sorted({type(leaf).__name__ for leaf in parts if not _can_step_back(leaf, now - target)})
+    raise RewindError("rewind.failed", length=target, detail=f"{', '.join(stuck)} cannot step back {now - target}")
+
+
+def length_of(cache: Iterable[LayerCache]) -> int | None:
+    """Tokens that the cache holds by its own count, or None where no layer counts. Raises AssertionError if two differ."""
+    counts = {
+        int(leaf.offset) for leaf in leaves(cache) if isinstance(leaf, (*_TRIMMED, ConcatenateKVCache, RotatingKVCache))
+    }
+    assert len(counts) <= 1, f"layers disagree: {sorted(counts)}"
+    return counts.pop() if counts else None
+
+
+def _can_step_back(leaf: LayerCache, n: int) -> bool:
+    if isinstance(leaf, RotatingKVCache):
+        if leaf.keys is None:
+            return False
+        if leaf._idx == leaf.keys.shape[2]:
+            return bool(leaf.keys.shape[2] - n >= min(leaf.offset - n, leaf.max_size))
+        return bool(leaf._idx == leaf.offset)
+    if isinstance(leaf, ChunkedKVCache):
+        return bool(n <= leaf.offset - leaf.start_position)
+    return isinstance(leaf, (KVCache, QuantizedKVCache, ConcatenateKVCache)) and n <= leaf.offset
+
+
+def _step_back(leaf: LayerCache, n: int) -> None:
+    if isinstance(leaf, ConcatenateKVCache):
+        leaf.keys, leaf.values = leaf.keys[..., :-n, :], leaf.values[..., :-n, :]
+        leaf.offset -= n
+    elif isinstance(leaf, RotatingKVCache):
+        if leaf._idx == leaf.keys.shape[2]:
+            leaf.keys, leaf.values = leaf.keys[..., :-n, :], leaf.values[..., :-n, :]
+        leaf.offset -= n
+        leaf._idx -= n
+    elif leaf.trim(n) != n:  # type: ignore[attr-defined]
+        raise RewindError("rewind.failed", length=-1, detail=f"{type(leaf).__name__} trimmed fewer than {n}")
+
+
+def _save(leaf: LayerCache, fresh: bool) -> tuple[Any, ...] | None:
+    if isinstance(leaf, ArraysCache):
+        # advance() changes lengths and left_padding in place, so those need handles of their own.
+        return (list(leaf.cache), _handle(leaf.left_padding), _handle(leaf.lengths))
+    if isinstance(leaf, RotatingKVCache):
+        keys, values = (_handle(leaf.keys), _handle(leaf.values)) if fresh else (leaf.keys, leaf.values)
+        return (keys, values, leaf.offset, leaf._idx)
+    return None
+
+
+def _put_back(leaf: LayerCache, saved: tuple[Any, ...] | None, n: int) -> None:
+    if isinstance(leaf, ArraysCache) and saved is not None:
+        states, left_padding, lengths = saved
+        leaf.cache, leaf.left_padding, leaf.lengths = list(states), _handle(left_padding), _handle(lengths)
+    elif isinstance(leaf, RotatingKVCache) and saved is not None:
+        leaf.keys, leaf.values, leaf.offset, leaf._idx = saved
+    else:
+        _step_back(leaf, n)
+
+
+def _handle(array: mx.array | None) -> mx.array | None:
+    return None if array is None else mx.array(array)

@@ -1,0 +1,210 @@
+"""Carries out plans on the device: cache operations, forward passes, sampling. Decides nothing.
+
+`launch` builds and dispatches a step without waiting for it; `read` waits. One step may be launched on top of another
+that has not been read: its windows say LAST where the host does not know the token yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx.engine.kv import CacheTable, MakeCache
+from omlx.engine.plan import LAST, CacheOp, Drop, Forward, Open, Plan, Read, Window
+from omlx.engine.rewind import traits
+from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, process
+
+CLEAR_EVERY: Final = 256
+
+
+@dataclass(slots=True)
+class _Row:
+    sampler: RowSampler
+    top_logprobs: int | None
+
+
+@dataclass(slots=True)
+class _Part:
+    """One forward in flight. sampled: [rows]; draft: [draft_n]; logprobs as `logprobs_of` returns them."""
+
+    forward: Forward
+    sampled: mx.array | None = None
+    draft: mx.array | None = None
+    logprobs: tuple[mx.array, mx.array, mx.array] | None = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class Launch:
+    """A step in flight."""
+
+    plan: Plan
+    parts: list[_Part] = field(default_factory=list)
+    failed: dict[int, Exception] = field(default_factory=dict)
+
+
+class Runner:
+    """Owns the target's caches. `vocab_size` is the tokenizer's length: logits are cut to it."""
+
+    def __init__(self, model: nn.Module, vocab_size: int, make_cache: MakeCache) -> None:
+        self.model = model
+        self.vocab_size = vocab_size
+        self.caches = CacheTable(make_cache)
+        self.traits = traits(make_cache())
+        self._rows: dict[int, _Row] = {}
+        self._last: dict[tuple[int, ...], mx.array] = {}
+        self._steps = 0
+
+    def launch(self, plan: Plan, drafts: Mapping[int, mx.array]) -> Launch:
+        """Dispatch a step. `drafts` holds the device proposals (row -> [draft_n] ids) of windows without host ids.
+
+        An operation or a forward that raises fails its own rows only; they are reported by `read`.
+        """
+        launch = Launch(plan)
+        self._apply(plan.ops, launch.failed)
+        self.caches.forget_marks()
+        last: dict[tuple[int, ...], mx.array] = {}
+        for forward in plan.forwards:
+            part = self._forward(forward, drafts, launch.failed)
+            launch.parts.append(part)
+            if part.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
+                last[tuple(w.row for w in forward.windows)] = part.sampled
+        self._last = last
+        self._steps += 1
+        if self._steps % CLEAR_EVERY == 0:
+            mx.clear_cache()
+        return launch
+
+    def read(self, launch: Launch) -> dict[int, Read]:
+        """Wait for a step and bring back what it sampled, by row. Prefill chunks are in it too, with nothing read."""
+        reads: dict[int, Read] = {row: Read(error=error) for row, error in launch.failed.items()}
+        for part in launch.parts:
+            rows = [w.row for w in part.forward.windows]
+            if part.error is not None:
+                reads.update({row: Read(error=part.error) for row in rows})
+                continue
+            try:
+                reads.update(zip(rows, _read_part(part), strict=True))
+            except Exception as error:  # the device reports a failed pass only when its result is read
+                reads.update({row: Read(error=error) for row in rows})
+        return reads
+
+    def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
+        for op in ops:
+            if isinstance(op, Open):
+                sampler = RowSampler(op.sampling, self.vocab_size)
+                self._rows[op.row] = _Row(sampler, op.top_logprobs)
+            elif isinstance(op, Drop):
+                self._rows.pop(op.row, None)
+            try:
+                self.caches.apply(op)
+            except Exception as error:  # what cannot be taken back ends its own rows, nobody else's
+                rows = getattr(op, "rows", None) or ((op.row,) if hasattr(op, "row") else self.caches.members)
+                failed.update(dict.fromkeys(rows, error))
+
+    def _forward(self, forward: Forward, drafts: Mapping[int, mx.array], failed: Mapping[int, Exception]) -> _Part:
+        part = _Part(forward)
+        if any(w.row in failed for w in forward.windows):
+            part.error = next(failed[w.row] for w in forward.windows if w.row in failed)
+            return part
+        try:
+            if forward.batched:
+                self._batch_pass(forward, part)
+            else:
+                self._single_pass(forward.windows[0], part, drafts)
+        except Exception as error:  # one row's trouble (or one batch's) must not end the step of the others
+            part.error = error
+        return part
+
+    def _single_pass(self, window: Window, part: _Part, drafts: Mapping[int, mx.array]) -> None:
+        cache = self.caches.single[window.row]
+        if window.draft_n:
+            part.draft = drafts[window.row] if window.draft is None else mx.array(window.draft, mx.uint32)
+            if self.traits.recurrent:
+                self.caches.mark(window.row)
+        tokens = self._tokens(window, part.draft)
+        self.caches.advance(window.row, window.width)
+        if not window.sample:
+            self.model(tokens[None], cache=cache)
+            mx.async_eval([layer.state for layer in cache])
+            mx.clear_cache()
+            return
+        logits = self.model(tokens[None], cache=cache)[0, -(window.draft_n + 1) :]  # [draft_n + 1, V]
+        row = self._rows[window.row]
+        first = window.start + window.pending
+        draws = [
+            Draw(row.sampler, first + i, self._history(window, tokens, window.pending + i))
+            for i in range(window.draft_n + 1)
+        ]
+        self._sample(part, logits, draws)
+
+    def _batch_pass(self, forward: Forward, part: _Part) -> None:
+        windows = forward.windows
+        rows = tuple(w.row for w in windows)
+        if any(w.tokens == LAST for w in windows):
+            tokens = self._last[rows]
+        else:
+            tokens = mx.array([w.tokens[0] for w in windows], mx.uint32)
+        for row in rows:
+            self.caches.advance(row, 1)
+        logits = self.model(tokens[:, None], cache=self.caches.batch)[:, -1]  # [rows, V]
+        draws = [
+            Draw(self._rows[w.row].sampler, w.start + 1, self._history(w, tokens[i : i + 1], 1))
+            for i, w in enumerate(windows)
+        ]
+        self._sample(part, logits, draws)
+
+    def _sample(self, part: _Part, logits: mx.array, draws: list[Draw]) -> None:
+        if logits.shape[-1] > self.vocab_size:
+            logits = logits[:, : self.vocab_size]
+        logits = process(logits, draws)
+        part.sampled = draw(logits, draws)
+        tops = [self._rows[w.row].top_logprobs for w in part.forward.windows]
+        wanted = max((top for top in tops if top is not None), default=None)
+        if wanted is not None:
+            part.logprobs = logprobs_of(logits, part.sampled, wanted)
+        mx.async_eval(part.sampled, *(part.logprobs or ()), *([] if part.draft is None else [part.draft]))
+
+    def _tokens(self, window: Window, draft: mx.array | None) -> mx.array:
+        """The ids that a single row's window reads, [width]."""
+        if window.tokens == LAST:
+            return self._last[(window.row,)]
+        pending = mx.array(window.tokens, mx.uint32)
+        return pending if draft is None else mx.concatenate([pending, draft])
+
+    def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array | None:
+        """The tokens before a sampled position as the penalties see them: as if the draft so far were accepted."""
+        sampler = self._rows[window.row].sampler
+        if not sampler.sampling.penalised:
+            return None
+        known = mx.concatenate([mx.array(window.history, mx.uint32), tokens[:upto]])
+        return known[-sampler.sampling.history :]
+
+
+def _read_part(part: _Part) -> list[Read]:
+    windows = part.forward.windows
+    if part.sampled is None:
+        return [Read() for _ in windows]
+    sampled: list[int] = part.sampled.tolist()  # type: ignore[assignment]
+    logprobs = _read_logprobs(part.logprobs)
+    if part.forward.batched:
+        return [
+            Read(sampled=(token,), logprobs=None if logprobs is None else logprobs[i : i + 1])
+            for i, token in enumerate(sampled)
+        ]
+    draft: list[int] = part.draft.tolist() if part.draft is not None else []  # type: ignore[assignment]
+    return [Read(sampled=tuple(sampled), draft=tuple(draft), logprobs=logprobs)]
+
+
+def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> Any:
+    if arrays is None:
+        return None
+    chosen, ids, values = (array.tolist() for array in arrays)
+    return tuple(
+        (logprob, tuple(zip(top_ids, top, strict=True)))
+        for logprob, top_ids, top in zip(chosen, ids, values, strict=True)  # type: ignore[arg-type]
+    )

@@ -1,0 +1,154 @@
+"""Sampling with noise keyed by position.
+
+    token(p) = argmax( filtered_logits(p) / T + Gumbel(key = (seed, choice) + p) )      T > 0
+    token(p) = argmax( logits(p) )                                                      T = 0
+
+The draw at a position depends on nothing but the request's seed and the logits there, so the draft model draws with
+the very same noise, verification is equality of tokens, and neither speculation nor the batch changes the output.
+Logits and noise are cut to the target tokenizer's length: models pad their vocabularies differently, and noise of
+another size would be unrelated noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import mlx.core as mx
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
+
+from omlx.engine.types import Sampling
+
+Processor = Callable[[mx.array, mx.array], mx.array]
+
+_MASK = (1 << 64) - 1
+
+
+def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
+    """The 64-bit key of one draw as (high, low) words. Any integer seed works, modulo 2^64; choice 0 equals n = 1.
+
+    The mixer is SplitMix64's finaliser (Steele, Lea, Flood 2014).
+    """
+    mixed = _mix64(seed & _MASK)
+    if choice:
+        mixed = _mix64((mixed + choice * 0x9E3779B97F4A7C15) & _MASK)
+    key = (mixed + position) & _MASK
+    return key >> 32, key & 0xFFFFFFFF
+
+
+def _mix64(z: int) -> int:
+    z = (z + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+@dataclass(slots=True)
+class Draw:
+    """One row to sample: its parameters, its absolute position, the tokens that its penalties look at (or None)."""
+
+    sampler: RowSampler
+    position: int
+    history: mx.array | None = None
+
+
+class RowSampler:
+    """The sampling parameters of one request, made into functions once."""
+
+    def __init__(self, sampling: Sampling, vocab_size: int) -> None:
+        self.sampling = sampling
+        self.vocab_size = vocab_size
+        self.processors = _processors(sampling)
+        self.greedy = sampling.temperature == 0.0
+
+    @cached_property
+    def filters(self) -> tuple[float, float, float, int]:
+        """Rows with equal filters are filtered together."""
+        s = self.sampling
+        top_k = s.top_k if 0 < s.top_k < self.vocab_size else 0
+        return (s.temperature, s.top_p if 0.0 < s.top_p < 1.0 else 0.0, s.min_p, top_k)
+
+    def key(self, position: int) -> tuple[int, int]:
+        return noise_key(self.sampling.seed, self.sampling.choice, position)
+
+
+def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
+    """Bias and penalties, row by row, in mlx-lm's order. logits: [rows, V] -> [rows, V]; the input is not modified."""
+    if not any(draw.sampler.processors for draw in draws):
+        return logits
+    rows = []
+    for i, draw in enumerate(draws):
+        row = logits[i : i + 1].astype(mx.float32)
+        for processor in draw.sampler.processors:
+            row = processor(draw.history if draw.history is not None else mx.array([], mx.uint32), row)
+        rows.append(row)
+    return mx.concatenate(rows)
+
+
+def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
+    """Sample one token a row from processed logits. logits: [rows, V0] -> ids [rows], uint32."""
+    first = draws[0].sampler
+    if first.greedy and all(d.sampler.greedy for d in draws):
+        return mx.argmax(logits, axis=-1)
+    if all(d.sampler is first or d.sampler.filters == first.filters for d in draws):
+        return _draw_alike(logits, draws)
+    rows = [_draw_alike(logits[i : i + 1], draws[i : i + 1]) for i in range(len(draws))]
+    return mx.concatenate(rows)
+
+
+def logprobs_of(logits: mx.array, tokens: mx.array, top: int) -> tuple[mx.array, mx.array, mx.array]:
+    """Log-softmax of processed logits at the sampled tokens, and the `top` best ids with theirs, best first.
+
+    logits [rows, V0], tokens [rows] -> ([rows], ids [rows, top], logprobs [rows, top])
+    """
+    logits = logits.astype(mx.float32)
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    chosen = mx.take_along_axis(logprobs, tokens[:, None].astype(mx.int32), axis=-1)[:, 0]
+    if not top:
+        empty = mx.zeros((logits.shape[0], 0))
+        return chosen, empty.astype(mx.uint32), empty
+    ids = mx.argpartition(-logprobs, kth=top - 1, axis=-1)[:, :top]
+    values = mx.take_along_axis(logprobs, ids, axis=-1)
+    order = mx.argsort(-values, axis=-1)
+    return chosen, mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(values, order, axis=-1)
+
+
+def _draw_alike(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
+    temperature, top_p, min_p, top_k = draws[0].sampler.filters
+    if temperature == 0.0:
+        return mx.argmax(logits, axis=-1)
+    logits = logits.astype(mx.float32)
+    if top_p or min_p or top_k:
+        logits = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        if top_p:
+            logits = apply_top_p(logits, top_p)
+        if min_p:
+            logits = apply_min_p(logits, min_p)
+        if top_k:
+            logits = apply_top_k(logits, top_k)
+    return mx.argmax(logits * (1.0 / temperature) + _noise(draws, logits.shape[-1]), axis=-1)
+
+
+def _noise(draws: Sequence[Draw], size: int) -> mx.array:
+    """Gumbel noise, [rows, size], each row from its own key."""
+    keys = mx.array([d.sampler.key(d.position) for d in draws], mx.uint32)
+    if len(draws) == 1:
+        return mx.random.gumbel((1, size), key=keys[0])
+    return mx.vmap(lambda key: mx.random.gumbel((size,), key=key))(keys)
+
+
+def _processors(sampling: Sampling) -> list[Processor]:
+    if not sampling.penalised and not sampling.logit_bias:
+        return []
+    return list(
+        make_logits_processors(
+            logit_bias=dict(sampling.logit_bias) or None,
+            repetition_penalty=sampling.repetition_penalty if sampling.repetition_penalty != 1.0 else None,
+            repetition_context_size=sampling.repetition_context,
+            presence_penalty=sampling.presence_penalty or None,
+            presence_context_size=sampling.presence_context,
+            frequency_penalty=sampling.frequency_penalty or None,
+            frequency_context_size=sampling.frequency_context,
+        )
+    )

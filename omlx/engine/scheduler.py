@@ -1,0 +1,405 @@
+"""Decides every step: who joins, who is read how far, what happens to the caches. Pure Python; never waits.
+
+`plan` makes the next step, `commit` takes in what a step brought back. One step may be in flight while the next is
+planned, if nothing but plain tokens and prefill chunks is in it and nothing about the rows changes; everything else
+is a barrier: `plan` returns None until the step in flight is committed.
+
+Decoding rows share one batch where the model allows it; a row alone keeps a cache of its own and may speculate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from omlx.engine import ending
+from omlx.engine.limits import Limits
+from omlx.engine.plan import (
+    LAST,
+    CacheOp,
+    Drop,
+    Evict,
+    Extract,
+    Filter,
+    Forward,
+    Merge,
+    Open,
+    Plan,
+    Read,
+    Restore,
+    Rewind,
+    Store,
+    Window,
+)
+from omlx.engine.rewind import Traits
+from omlx.engine.sequence import Clock, Sequence, Status
+from omlx.engine.spec.drafter import Draft
+from omlx.engine.spec.speculator import Speculator, span_class
+from omlx.engine.store import PrefixStore
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    Reason,
+    Request,
+    TokenLogprob,
+    TokensCommitted,
+)
+from omlx.errors import BadRequest, EngineError, OmlxError, Overloaded
+
+LINGER_STEPS: Final = 16
+"""A row left alone stays in the batch this long, so that a flapping second row does not copy caches back and forth."""
+
+
+class CacheSizes(Protocol):
+    def row_bytes(self, row: int) -> int:
+        """Bytes that a row's cache arrays take now."""
+        ...
+
+
+class Scheduler:
+    """The one writer of sequences. `unbatchable` says why rows of this model cannot share a batch, if they cannot."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        traits: Traits,
+        speculator: Speculator,
+        store: PrefixStore,
+        sizes: CacheSizes,
+        unbatchable: Reason | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self.traits = traits
+        self.speculator = speculator
+        self.store = store
+        self.unbatchable = unbatchable
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.drafts: dict[int, object] = {}
+        self._sizes = sizes
+        self._clock = clock
+        self._batch: list[int] = []
+        self._ops: list[CacheOp] = []
+        self._flying: Plan | None = None
+        self._cancelled: set[str] = set()
+        self._next_row = 0
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises Overloaded when the queue is full, BadRequest when the prompt fills the context."""
+        if len(request.tokens) >= self.limits.context_length:
+            limit = self.limits.context_length
+            raise BadRequest("engine.prompt_too_long", param="messages", tokens=len(request.tokens), limit=limit)
+        if len(self.waiting) >= self.limits.max_waiting:
+            raise Overloaded("engine.queue_full", waiting=len(self.waiting), limit=self.limits.max_waiting)
+        self._next_row += 1
+        end = self.limits.context_length
+        if request.max_tokens is not None:
+            end = min(end, len(request.tokens) + request.max_tokens)
+        clock = Clock(submitted=self._clock())
+        self.waiting.append(Sequence(self._next_row, request, list(request.tokens), end, clock))
+
+    def cancel(self, request_id: str) -> None:
+        """End a request at the next step; its row is free then. An unknown id is one that has just ended."""
+        self._cancelled.add(request_id)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running or self._ops or self._flying or self._cancelled)
+
+    @property
+    def decoding(self) -> list[Sequence]:
+        return [s for s in self.running if s.status is Status.DECODE]
+
+    @property
+    def pending_ops(self) -> bool:
+        """Whether cache operations wait for the next plan: caches and records agree again after it."""
+        return bool(self._ops)
+
+    # -- plan ----------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """The next step, or None if there is nothing to do or the step in flight must be committed first.
+
+        Device drafts of the plan's windows are left in `drafts`, by row.
+        """
+        self.drafts = {}
+        if self._flying is not None and self._must_commit_first():
+            return None
+        self._admit()
+        decoding = self.decoding
+        self._arrange(decoding)
+        forwards = self._decode(decoding)
+        forwards += self._prefill(len(decoding) > 0)
+        if not forwards and not self._ops:
+            return None
+        plan = Plan(tuple(self._ops), tuple(forwards))
+        self._ops = []
+        self._flying = plan
+        return plan
+
+    def _must_commit_first(self) -> bool:
+        if self._ops or self._cancelled or (self.waiting and len(self.running) < self.limits.max_rows):
+            return True
+        assert self._flying is not None
+        if any(w.draft_n for f in self._flying.forwards for w in f.windows):
+            return True
+        decoding = self.decoding
+        if not decoding:
+            return False
+        if any(s.room < 1 for s in decoding):
+            return True
+        planned = {w.row for f in self._flying.forwards for w in f.windows if w.sample}
+        if planned != {s.row for s in decoding}:
+            return True
+        if len(decoding) == 1:
+            return self._leaves_batch(decoding[0]) or self._drafts_alone(decoding[0])
+        return self.unbatchable is None and any(s.row not in self._batch for s in decoding)
+
+    def _drafts_alone(self, sequence: Sequence) -> bool:
+        return sequence.row not in self._batch and self.speculator.refusal(sequence, 1) is None
+
+    def _leaves_batch(self, sequence: Sequence) -> bool:
+        return sequence.row in self._batch and sequence.alone_steps >= LINGER_STEPS
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self.limits.max_rows:
+            sequence = self.waiting.popleft()
+            sequence.clock.admitted = self._clock()
+            request = sequence.request
+            self._ops.append(Open(sequence.row, request.sampling, request.top_logprobs))
+            if (found := self.store.match(sequence.tokens)) is not None:
+                self.store.take(found.entry)
+                self._ops.append(Restore(sequence.row, found.entry, found.length))
+                self.speculator.restore(found.entry, sequence.row, found.length)
+                sequence.computed = sequence.cached = found.length
+            sequence.move(Status.PREFILL)
+            if sequence.pending == 1:
+                sequence.move(Status.DECODE)
+            self.running.append(sequence)
+
+    def _arrange(self, decoding: list[Sequence]) -> None:
+        """Bring the batch in line with who decodes: split a row left alone, merge rows that came together."""
+        if len(decoding) == 1:
+            sequence = decoding[0]
+            if self._leaves_batch(sequence):
+                self._ops += [Extract(sequence.row), Filter(())]
+                self._batch = []
+            sequence.alone_steps += 1
+            return
+        for sequence in decoding:
+            sequence.alone_steps = 0
+        if self.unbatchable is not None or len(decoding) < 2:
+            return
+        # A row with more than one pending token commits them in a window of its own first.
+        ready = [s for s in decoding if s.row not in self._batch and s.pending == 1 and s.unread == 0]
+        joining = self._fitting(ready)
+        if joining and len(joining) + len(self._batch) > 1:
+            self._ops.append(Merge(joining))
+            self._batch.extend(joining)
+
+    def _fitting(self, candidates: list[Sequence]) -> tuple[int, ...]:
+        """Those rows whose merge stays within the batch's memory: every row is padded to the longest one."""
+        lengths = {s.row: s.computed for s in self.running}
+        rows = list(self._batch)
+        joined: list[int] = []
+        for sequence in candidates:
+            trial = [*rows, sequence.row]
+            longest = max(lengths[row] for row in trial)
+            per_token = self._sizes.row_bytes(sequence.row) / max(1, sequence.computed)
+            if len(trial) * longest * per_token <= self.limits.batch_bytes:
+                rows = trial
+                joined.append(sequence.row)
+        return tuple(joined)
+
+    def _decode(self, decoding: list[Sequence]) -> list[Forward]:
+        by_row = {s.row: s for s in decoding}
+        forwards = []
+        for sequence in decoding:
+            if sequence.row not in self._batch:
+                forwards.append(Forward((self._window(sequence, self._draft(sequence, len(decoding))),)))
+        if self._batch:
+            for row in self._batch:
+                by_row[row].speculation = self.speculator.refusal(by_row[row], max(2, len(decoding)))
+            forwards.append(Forward(tuple(self._window(by_row[row], None) for row in self._batch), batched=True))
+        return forwards
+
+    def _draft(self, sequence: Sequence, decoding: int) -> Draft | None:
+        sequence.speculation = self.speculator.refusal(sequence, decoding)
+        if sequence.speculation is not None or sequence.unread:
+            return None
+        try:
+            return self.speculator.propose(sequence)
+        except Exception as error:  # a drafter that raises must not cost the request: it goes on without
+            sequence.speculation = self.speculator.give_up(sequence, error)
+            return None
+
+    def _window(self, sequence: Sequence, draft: Draft | None) -> Window:
+        start, history = sequence.computed, sequence.request.sampling.history
+        window = Window(
+            row=sequence.row,
+            start=start,
+            tokens=LAST if sequence.unread else tuple(sequence.tokens[start:]),
+            draft_n=draft.n if draft else 0,
+            draft=draft.tokens if draft else None,
+            drafter=draft.drafter if draft else None,
+            history=tuple(sequence.tokens[max(0, start - history) : start]) if history else (),
+        )
+        if draft and draft.array is not None:
+            self.drafts[sequence.row] = draft.array
+        sequence.computed += window.width
+        sequence.unread += 1
+        sequence.unverified = window.draft_n
+        return window
+
+    def _prefill(self, others_decode: bool) -> list[Forward]:
+        """Chunks for the rows that came first, leaving one token for the first decode step."""
+        budget = self.limits.prefill_slice if others_decode else self.limits.prefill_chunk
+        forwards = []
+        for sequence in self.running:
+            if sequence.status is not Status.PREFILL or budget < 1:
+                continue
+            n, start = min(budget, sequence.pending - 1), sequence.computed
+            window = Window(sequence.row, start, tuple(sequence.tokens[start : start + n]), sample=False)
+            forwards.append(Forward((window,)))
+            sequence.computed += n
+            budget -= n
+            if sequence.pending == 1:
+                sequence.move(Status.DECODE)
+        return forwards
+
+    # -- commit --------------------------------------------------------------------------------------------------
+
+    def commit(self, plan: Plan, reads: Mapping[int, Read]) -> list[Event]:
+        """Take in what a step brought back. Returns what the requests are to hear, in order."""
+        if self._flying is plan:
+            self._flying = None
+        events: list[Event] = []
+        by_row = {s.row: s for s in self.running}
+        for forward in plan.forwards:
+            for window in forward.windows:
+                sequence = by_row.get(window.row)
+                if sequence is None or sequence.status is Status.DONE:
+                    continue  # it ended while this step was in flight; its sample is discarded
+                events += self._commit_window(sequence, window, reads[window.row])
+        for row, read in reads.items():
+            sequence = by_row.get(row)
+            if sequence is not None and read.error is not None and sequence.status is not Status.DONE:
+                events.append(self._fail(sequence, read.error))
+        self.running = [s for s in self.running if s.status is not Status.DONE]
+        return events
+
+    def reap(self) -> list[Event]:
+        """End what was cancelled. With nothing in flight."""
+        events: list[Event] = []
+        for sequence in [*self.waiting, *self.running]:
+            if sequence.request.id in self._cancelled:
+                events.append(self._finish(sequence, FinishReason.CANCELLED, None))
+        self._cancelled.clear()
+        self.waiting = deque(s for s in self.waiting if s.status is not Status.DONE)
+        self.running = [s for s in self.running if s.status is not Status.DONE]
+        return events
+
+    def _commit_window(self, sequence: Sequence, window: Window, read: Read) -> list[Event]:
+        if read.error is not None:
+            return [self._fail(sequence, read.error)]
+        if not window.sample:
+            return [PrefillProgress(sequence.request.id, window.start + window.width, sequence.prompt_len)]
+        now = self._clock()
+        sequence.clock.first_token = sequence.clock.first_token or now
+        sequence.clock.last_token = now
+        sequence.unread -= 1
+        sequence.unverified = 0
+        accepted = read.accepted
+        try:
+            new, ended = ending.cut(sequence.request, read.sampled[: accepted + 1])
+        except Exception as error:  # a stop matcher that raises ends its own request
+            return [self._fail(sequence, error)]
+        sequence.tokens += new
+        if window.draft_n:
+            self._settle(sequence, window, accepted, stopped=len(new) < accepted + 1)
+        drafted = tuple(i < accepted for i in range(len(new)))
+        events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, _logprobs(sequence, read, new))]
+        if ended is not None:
+            events.append(self._finish(sequence, FinishReason.STOP, ended.stop_id))
+        elif len(sequence.tokens) >= sequence.end:
+            events.append(self._finish(sequence, FinishReason.LENGTH, None))
+        return events
+
+    def _settle(self, sequence: Sequence, window: Window, accepted: int, stopped: bool) -> None:
+        """After a verified window: count it, and take the cache back to what was committed."""
+        before = window.start + window.pending
+        target = min(before + accepted, len(sequence.tokens))
+        repair = "none"
+        if target < sequence.computed:
+            repair = "restore" if self.traits.recurrent else "slice" if self.traits.sliding_window else "trim"
+            # Recurrent state returns to where the window began; the accepted tokens stay pending.
+            sequence.computed = window.start if self.traits.recurrent else target
+            self._ops.append(Rewind(sequence.row, sequence.computed))
+        assert window.drafter is not None
+        span = span_class(window.draft_n, accepted, stopped)
+        self.speculator.observe(sequence, window.drafter, window.draft_n, accepted, span, repair)
+
+    # -- endings -------------------------------------------------------------------------------------------------
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, stop_id: int | None) -> Finished:
+        admitted = sequence.status is not Status.WAITING
+        sequence.move(Status.DONE)
+        if admitted:
+            self._leave(sequence)
+        return Finished(sequence.request.id, reason, ending.stats(sequence), stop_id)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Store what the row's cache holds, if it holds anything, and give its place in the batch away."""
+        row = sequence.row
+        if row in self._batch:
+            self._batch.remove(row)
+            self._ops += [Extract(row), Filter(tuple(self._batch))]
+        held = sequence.tokens[: sequence.computed]
+        if held and len(held) == sequence.computed:
+            entry, evicted = self.store.put(held, self._sizes.row_bytes(row))
+            self.speculator.store(row, entry)
+            self._ops.append(Store(row, entry))
+            for old in evicted:
+                self.speculator.evict(old)
+                self._ops.append(Evict(old))
+        self.speculator.drop(row)
+        self._ops.append(Drop(row))
+
+    def _fail(self, sequence: Sequence, error: Exception) -> Failed:
+        """End a request with an error. Its cache is unproven: dropped, never stored."""
+        sequence.move(Status.DONE)
+        if sequence.row in self._batch:
+            self._batch.remove(sequence.row)
+            self._ops.append(Filter(tuple(self._batch)))
+        self.speculator.drop(sequence.row)
+        self._ops = [op for op in self._ops if not (isinstance(op, Rewind) and op.row == sequence.row)]
+        self._ops.append(Drop(sequence.row))
+        known = isinstance(error, OmlxError)
+        failure = error if known else EngineError("engine.step", detail=f"{type(error).__name__}: {error}")
+        assert isinstance(failure, OmlxError)
+        return Failed(sequence.request.id, failure)
+
+    def check(self) -> None:
+        """Raise AssertionError if the records contradict each other. Called after every step in tests."""
+        for sequence in self.running:
+            sequence.check()
+        rows = [s.row for s in self.running]
+        assert len(set(rows)) == len(rows) <= self.limits.max_rows
+        assert set(self._batch) <= {s.row for s in self.decoding}, (self._batch, rows)
+
+
+def _logprobs(sequence: Sequence, read: Read, new: tuple[int, ...]) -> tuple[TokenLogprob, ...] | None:
+    top = sequence.request.top_logprobs
+    if top is None or read.logprobs is None:
+        return None
+    return tuple(
+        TokenLogprob(token, logprob, best[:top]) for token, (logprob, best) in zip(new, read.logprobs, strict=False)
+    )

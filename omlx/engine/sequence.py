@@ -1,0 +1,100 @@
+"""The one mutable record of a request. The scheduler alone writes to it.
+
+    0 ............ computed ........... len(tokens)
+    |  in the cache   |     pending         |  + unread (sampled on the device, not yet read)
+
+Prefill, decode and verification are one thing: computed catches up with what is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from omlx.engine.types import Reason, Request
+
+
+class Status(StrEnum):
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+
+
+MOVES: dict[Status, frozenset[Status]] = {
+    Status.WAITING: frozenset({Status.PREFILL, Status.DONE}),
+    Status.PREFILL: frozenset({Status.DECODE, Status.DONE}),
+    Status.DECODE: frozenset({Status.DONE}),
+    Status.DONE: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class Clock:
+    """Monotonic times in seconds; 0 means not yet."""
+
+    submitted: float
+    admitted: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one drafter did for this request so far."""
+
+    proposed: int = 0
+    accepted: int = 0
+    rounds: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+    spans: dict[str, int] = field(default_factory=dict)
+    repairs: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Sequence:
+    """`computed` counts the tokens that the target's cache holds once every launched step has run.
+
+    `unverified` counts the draft tokens in flight. `end` is the length at which the request is full: prompt plus max_tokens, bounded by the context.
+    """
+
+    row: int
+    request: Request
+    tokens: list[int]
+    end: int
+    clock: Clock
+    status: Status = Status.WAITING
+    computed: int = 0
+    cached: int = 0
+    unread: int = 0
+    unverified: int = 0
+    alone_steps: int = 0
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    speculation: Reason | None = None
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.tokens)
+
+    @property
+    def pending(self) -> int:
+        """Tokens that the next window must read; the unread one counts, though the host does not know it."""
+        return len(self.tokens) + self.unread + self.unverified - self.computed
+
+    @property
+    def room(self) -> int:
+        """How many tokens may still be sampled."""
+        return self.end - len(self.tokens) - self.unread
+
+    def move(self, status: Status) -> None:
+        if status not in MOVES[self.status]:
+            raise ValueError(f"a {self.status} sequence cannot become {status}")
+        self.status = status
+
+    def check(self) -> None:
+        """Raise AssertionError if the record contradicts itself. Called after every step in tests."""
+        assert self.computed >= 0 and self.pending >= 0, (self.row, self.computed, len(self.tokens))
+        assert 0 <= self.unread <= 1, (self.row, self.unread)
+        assert len(self.tokens) <= self.end, (self.row, len(self.tokens), self.end)
+        if self.status is Status.DECODE:
+            assert self.pending >= 1, (self.row, self.pending)

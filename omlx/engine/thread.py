@@ -1,0 +1,155 @@
+"""The engine thread: it owns every mlx call of every loaded model. Other threads hand it work and hear events.
+
+Loops take turns, a step each. Work given by `call` (loading a model, a calibration) runs between steps. If the thread
+dies, every open request hears of it and `failure` says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from mlx_lm.utils import maybe_set_recommended_wired_limit
+
+from omlx.engine.loop import EngineLoop, Load
+from omlx.engine.types import Event, EventSink, Failed, Finished, Request
+from omlx.errors import EngineDead, OmlxError
+
+T = TypeVar("T")
+log = logging.getLogger("omlx.engine")
+
+
+class EngineThread:
+    def __init__(self) -> None:
+        self.failure: EngineDead | None = None
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._loops: dict[str, EngineLoop] = {}
+        self._sinks: dict[str, EventSink] = {}
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="omlx-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after its current step; open requests fail. Returns when it has ended."""
+        self._inbox.put(self._stop)
+        self._thread.join()
+
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work` on the engine thread between steps. Its exception goes to the future, not to the thread."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                if self.failure is not None:
+                    raise self.failure
+                future.set_result(work())
+            except BaseException as error:  # whatever it was belongs to whoever asked
+                future.set_exception(error)
+
+        self._post(run)
+        return future
+
+    def attach(self, name: str, loop: EngineLoop) -> None:
+        """Serve a loaded model under `name`. From inside `call`."""
+        self._loops[name] = loop
+
+    def detach(self, name: str) -> None:
+        """Forget a model. From inside `call`; it has no open requests."""
+        del self._loops[name]
+
+    def submit(self, model: str, request: Request, sink: EventSink) -> None:
+        """Queue a request; `sink` hears of it, on the engine thread. Any thread may call.
+
+        Raises EngineDead at once if the thread is gone; a full queue or a too long prompt is told by a Failed event.
+        """
+
+        def accept() -> None:
+            self._sinks[request.id] = sink
+            try:
+                if self.failure is not None:
+                    raise self.failure
+                self._loops[model].submit(request)
+            except OmlxError as error:
+                self._publish([Failed(request.id, error)])
+
+        self._post(accept)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; any thread may call. An id that is not open is ignored."""
+
+        def end() -> None:
+            if request_id in self._sinks:
+                for loop in self._loops.values():
+                    loop.cancel(request_id)
+
+        if self.failure is None:
+            self._inbox.put(end)
+
+    def load_of(self, model: str) -> Load:
+        loop = self._loops.get(model)
+        return loop.load if loop else Load(0, 0, 0)
+
+    def _post(self, work: Callable[[], None]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self._inbox.put(work)
+        if self.failure is not None:  # it died in between; nobody will look at the inbox again
+            self._drain()
+
+    def _run(self) -> None:
+        try:
+            maybe_set_recommended_wired_limit()
+            while not self._stopping:
+                self._take_in()
+                for loop in list(self._loops.values()):
+                    if loop.has_work:
+                        self._publish(loop.step())
+            self._die(EngineDead("engine.stopped"))
+        except BaseException as error:  # the outer edge: nobody may wait for a thread that is gone
+            log.critical("the engine thread died", exc_info=error)
+            self._die(EngineDead("engine.dead", detail=f"{type(error).__name__}: {error}"))
+
+    def _take_in(self) -> None:
+        """Run what was posted; wait for something if no loop has work."""
+        if not any(loop.has_work for loop in self._loops.values()):
+            self._inbox.get()()
+        self._drain()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                self._inbox.get_nowait()()
+            except queue.Empty:
+                return
+
+    def _publish(self, events: list[Event]) -> None:
+        """One call a sink and step. A sink that raises loses its events, nobody else does."""
+        by_sink: defaultdict[EventSink, list[Event]] = defaultdict(list)
+        for event in events:
+            if (sink := self._sinks.get(event.request_id)) is not None:
+                by_sink[sink].append(event)
+            if isinstance(event, Finished | Failed):
+                self._sinks.pop(event.request_id, None)
+        for sink, batch in by_sink.items():
+            try:
+                sink(batch)
+            except Exception:  # the edge to the HTTP side: its event loop may be closed
+                log.exception("a listener failed; its events are lost")
+
+    def _die(self, failure: EngineDead) -> None:
+        self.failure = failure
+        self._drain()
+        self._publish([Failed(request_id, failure) for request_id in self._sinks])
+        self._loops.clear()
+
+    def _stop(self) -> None:
+        self._stopping = True
