@@ -1,0 +1,74 @@
+"""Messages to token ids, through the model's own chat template.
+
+Templates come with downloaded models and are code. transformers renders them in Jinja's `ImmutableSandboxedEnvironment`
+and rebuilds messages and variables out of plain JSON values first; nothing here renders one any other way. The caller's
+messages are never changed: rendering the same ones twice gives the same ids.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from jinja2 import TemplateError
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from transformers import PreTrainedTokenizerBase
+
+from omlx.errors import BadRequest
+
+Message: TypeAlias = Mapping[str, Any]
+
+# Not variables of a template but arguments of the renderer: a request that could set them could bring its own template.
+_RESERVED = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) | {"messages"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`thinking`: the template has already opened the reasoning, the output starts inside of it."""
+
+    tokens: tuple[int, ...]
+    thinking: bool = False
+
+
+def render(
+    tokenizer: TokenizerWrapper,
+    messages: Sequence[Message],
+    variables: Mapping[str, Any] | None = None,
+    *,
+    continue_last: bool = False,
+) -> Prompt:
+    """The prompt for the next assistant message, or for the rest of the last one (`continue_last`).
+
+    `variables` are extra names that the template may read. Raises BadRequest with the template's own complaint.
+    """
+    for name in variables or {}:
+        if name in _RESERVED:
+            raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
+    if not tokenizer.has_chat_template:
+        raise BadRequest("template.missing", param="messages")
+    if continue_last and messages[-1]["role"] != "assistant":
+        raise BadRequest("template.continue", param="continue_final_message", role=messages[-1]["role"])
+    try:
+        tokens = tokenizer.apply_chat_template(
+            [deepcopy(dict(message)) for message in messages],
+            add_generation_prompt=not continue_last,
+            continue_final_message=continue_last,
+            **deepcopy(dict(variables or {})),
+        )
+    except (TemplateError, ValueError, TypeError, KeyError) as error:
+        raise BadRequest("template.failed", param="messages", detail=str(error) or type(error).__name__) from error
+    if not tokens:
+        raise BadRequest("template.empty", param="messages")
+    return Prompt(tuple(tokens), thinking=_opens_thinking(tokenizer, tokens))
+
+
+def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:
+    """Whether the prompt ends in an opening marker and white space."""
+    if not tokenizer.has_thinking:
+        return False
+    start = tokenizer.rfind_think_start(tokens)
+    behind = tokens[start + len(tokenizer.think_start_tokens) :]
+    return start >= 0 and not str(tokenizer.decode(behind)).strip()

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.text.stops import StopCutter, StopWatcher, overlap
+
+WORDS = st.text("ab<", max_size=12)
+STOPS = st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3)
+
+
+def cut(pieces: list[str], stops: list[str]) -> tuple[str, str | None]:
+    cutter = StopCutter(stops)
+    text = "".join([*map(cutter.feed, pieces), cutter.finish()])
+    return text, cutter.matched
+
+
+def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """Character by character: the first stop to end wins, the longest of those that end together."""
+    for end in range(len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            longest = max(ending, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@given(pieces=st.lists(WORDS), stops=STOPS)
+def test_any_chunking_cuts_at_the_same_place(pieces: list[str], stops: list[str]) -> None:
+    assert cut(pieces, stops) == naive("".join(pieces), stops)
+
+
+@given(text=WORDS, marker=st.text("ab<", min_size=1, max_size=4))
+def test_overlap_is_the_longest_proper_beginning(text: str, marker: str) -> None:
+    expected = max(n for n in range(len(marker)) if text.endswith(marker[:n]))
+    assert overlap(text, marker) == expected
+
+
+def test_a_possible_stop_is_held_back_and_given_back() -> None:
+    cutter = StopCutter(["END"])
+    assert cutter.feed("the E") == "the "
+    assert cutter.feed("N") == ""
+    assert cutter.feed("!") == "EN!"
+    assert cutter.feed("E") == ""
+    assert cutter.finish() == "E"
+
+
+@given(text=st.text("abé< ", max_size=20), stops=st.lists(st.text("abé< ", min_size=1, max_size=3), max_size=3))
+def test_engine_and_text_side_agree(bpe: TokenizerWrapper, text: str, stops: list[str]) -> None:
+    tokens = bpe.encode("x" + text + "x", add_special_tokens=False)
+    watcher = StopWatcher(bpe, stops)
+    assert any([watcher.push(token) for token in tokens]) == any(stop in "x" + text + "x" for stop in stops)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.errors import BadRequest
+from omlx.text.template import render
+from tests.text.tokenizers import byte_level
+
+MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+
+
+def test_renders_and_leaves_the_messages_alone(bpe: TokenizerWrapper) -> None:
+    messages = deepcopy(MESSAGES)
+    prompt = render(bpe, messages)
+    text = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert bpe.decode(prompt.tokens) == text
+    assert not prompt.thinking
+    assert messages == MESSAGES
+    assert render(bpe, messages) == prompt
+
+
+def test_continues_the_last_message(bpe: TokenizerWrapper) -> None:
+    prompt = render(bpe, [*MESSAGES, {"role": "assistant", "content": "He said"}], continue_last=True)
+    assert bpe.decode(prompt.tokens).endswith("<|im_start|>assistant\nHe said")
+
+
+def test_knows_when_the_prompt_opens_the_reasoning(bpe: TokenizerWrapper) -> None:
+    assert render(bpe, MESSAGES, {"deep": True}).thinking
+    assert not render(bpe, [{"role": "user", "content": "what is <think>"}]).thinking
+
+
+@pytest.mark.parametrize(
+    "name", ["chat_template", "tokenize", "messages", "tools", "return_dict", "add_generation_prompt"]
+)
+def test_a_request_cannot_set_what_the_renderer_owns(bpe: TokenizerWrapper, name: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        render(bpe, MESSAGES, {name: "{{ 1 }}"})
+    assert (caught.value.code, caught.value.params) == ("template.reserved", {"name": name})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{% set _ = messages.append(1) %}",
+        "{{ messages | unknown_filter }}",
+        "{{ messages[0].content.nothing.there }}",
+    ],
+)
+def test_what_a_template_must_not_do_is_a_clear_error(tmp_path: Path, template: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        render(byte_level(tmp_path, template), MESSAGES)
+    assert caught.value.code == "template.failed"
+    assert caught.value.params["detail"]
+
+
+def test_no_template_and_an_empty_prompt_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="template"):
+        render(byte_level(tmp_path, None), MESSAGES)
+    with pytest.raises(BadRequest, match="empty"):
+        render(byte_level(tmp_path, "{# nothing #}"), MESSAGES)
+    with pytest.raises(BadRequest, match="assistant"):
+        render(byte_level(tmp_path), MESSAGES, continue_last=True)
