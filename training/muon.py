@@ -1,0 +1,55 @@
+"""Muon (Jordan et al., 2024): momentum whose update is made orthogonal by a Newton-Schulz iteration.
+
+Like ``torch.optim.Muon``, but in float32 and with matrices of one shape stacked: on a CPU without fast bfloat16
+that halves its cost.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that pushes singular values towards 1
+ITERATIONS = 5
+
+
+class Muon(torch.optim.Optimizer):
+    """For matrices only. The update has the root mean square of an AdamW update, so learning rates compare."""
+
+    def __init__(self, weights: Iterable[nn.Parameter], lr: float = 1e-3, momentum: float = 0.95, decay: float = 0.02):
+        super().__init__(weights, {"lr": lr, "momentum": momentum, "decay": decay})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+            for weight in group["params"]:
+                by_shape[weight.shape].append(weight)
+            for shape, weights in by_shape.items():
+                steps = orthogonal(torch.stack([self._nesterov(weight, group["momentum"]) for weight in weights]))
+                size = 0.2 * max(shape) ** 0.5
+                for weight, step in zip(weights, steps, strict=True):
+                    weight.mul_(1 - group["lr"] * group["decay"]).sub_(step, alpha=group["lr"] * size)
+
+    def _nesterov(self, weight: nn.Parameter, momentum: float) -> Tensor:
+        assert weight.grad is not None
+        state = self.state[weight]
+        if "average" not in state:
+            state["average"] = torch.zeros_like(weight)
+        average: Tensor = state["average"].lerp_(weight.grad, 1 - momentum)
+        return weight.grad.lerp(average, momentum)
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """The nearest (semi-)orthogonal matrices, roughly: [count, rows, columns] to the same shape."""
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x

@@ -1,0 +1,110 @@
+"""``python -m training.train``: tokenizer, three models, export and evaluation, in one command.
+
+--minutes 90        time for all three models together
+--only target       one model (the draft needs a trained target)
+--work training/.work  checkpoints; run again to resume
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from training.corpus import MIX, Corpus
+from training.export import export
+from training.models import CONFIGS, build, count_parameters
+from training.snippets import Library, load_libraries
+from training.tokenizer import VOCAB_SIZE, Chat, train_tokenizer
+from training.trainer import Trainer
+
+ROOT = Path(__file__).resolve().parent.parent
+BUNDLED = ROOT / "omlx" / "bundled" / "omlx-demo"
+# In this order: the draft learns from the finished target.
+SHARES = {"target": 0.5, "hybrid": 0.3, "draft": 0.2}
+SEEDS = {"target": 1, "hybrid": 2, "draft": 3}
+
+
+def main() -> None:
+    options = parse_arguments()
+    torch.set_num_threads(options.threads)
+    library, _ = load_libraries()
+    tokenizer = load_tokenizer(options.work / "tokenizer.json", library)
+    for name in [options.only] if options.only else list(SHARES):
+        minutes = options.minutes if options.only else options.minutes * SHARES[name]
+        train(name, minutes, tokenizer, library, options.work, options.out)
+    if not options.only:
+        evaluate(options.out)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m training.train", description="Train the bundled demo models.")
+    parser.add_argument("--minutes", type=float, default=90, help="time for all models together")
+    parser.add_argument("--only", choices=sorted(SHARES), help="train one model, for --minutes")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch")
+    parser.add_argument("--work", type=Path, default=ROOT / "training" / ".work", help="folder for checkpoints")
+    parser.add_argument("--out", type=Path, default=BUNDLED, help="folder for the finished models")
+    return parser.parse_args()
+
+
+def load_tokenizer(path: Path, library: Library) -> Tokenizer:
+    """The tokenizer of an earlier run, or one trained on library code and sample conversations."""
+    if path.exists():
+        return Tokenizer.from_file(str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer = train_tokenizer([*library.files, *sample_conversations(library, 3000)])
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def sample_conversations(library: Library, count: int) -> list[str]:
+    # The corpus wants a tokenizer only to encode, and these stay text.
+    corpus = Corpus(Tokenizer.from_str(EMPTY_TOKENIZER), library, seed=0)
+    chat, rng = Chat(), random.Random(0)
+    kinds = [kind for kind, _ in MIX if kind not in ("random", "library")]
+    drawn = [corpus.dialogue(rng.choice(kinds), 512) for _ in range(count)]
+    return [chat.render(dialogue.messages, dialogue.tools) for dialogue in drawn]
+
+
+EMPTY_TOKENIZER = json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}})
+
+
+def train(name: str, minutes: float, tokenizer: Tokenizer, library: Library, work: Path, out: Path) -> None:
+    """Train one model (or finish its training) and export it."""
+    torch.manual_seed(SEEDS[name])
+    config = CONFIGS[name]
+    model = build(config)
+    teacher = load_teacher(work) if name == "draft" else None
+    print(f"{name}: {count_parameters(model):,} parameters, {VOCAB_SIZE} tokens", flush=True)
+    trainer = Trainer(model, Corpus(tokenizer, library, SEEDS[name]), minutes, teacher)
+    export(model, config, tokenizer, out / name)
+    progress = trainer.run(work / f"{name}.pt", lambda trained: export(trained, config, tokenizer, out / name))
+    print(f"{name}: {progress.tokens:,} tokens, {progress.step} steps, loss on answers {progress.loss:.3f}", flush=True)
+
+
+def load_teacher(work: Path) -> nn.Module:
+    """The trained target, rounded as it was exported."""
+    teacher = build(CONFIGS["target"])
+    state = torch.load(work / "target.pt", weights_only=False)["model"]
+    teacher.load_state_dict({name: weight.to(torch.bfloat16) for name, weight in state.items()})
+    return teacher.eval().requires_grad_(False)
+
+
+def evaluate(out: Path) -> None:
+    """Measure with mlx-lm where it is installed; it is what serves the models."""
+    if importlib.util.find_spec("mlx_lm") is None:
+        print("mlx-lm is not installed here; measure with: python -m training.evaluate")
+        return
+    subprocess.run([sys.executable, "-m", "training.evaluate", "--models", str(out)], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()
