@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import mlx.nn as nn
-
-from omlx.engine.kv import MakeCache
+from omlx.engine.model import MakeCache, Model
 from omlx.engine.rewind import leaves
 from omlx.engine.types import Reason
 
 
-def batchable(model: nn.Module, make_cache: MakeCache, vocab_size: int) -> Reason | None:
+def batchable(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
     """Why rows of this model run one after another, or None if they can share a batch."""
     for leaf in leaves(make_cache()):
         if not hasattr(leaf, "merge"):

@@ -6,14 +6,12 @@ counters must agree, which `check` proves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
+from omlx.engine.model import Cache, MakeCache
 from omlx.engine.plan import CacheOp, Drop, Evict, Extract, Filter, Merge, Open, Restore, Rewind, Store
-from omlx.engine.rewind import Cache, Mark, length_of, mark, rewind
+from omlx.engine.rewind import Mark, length_of, mark, rewind
 from omlx.errors import RewindError
-
-MakeCache = Callable[[], Cache]
 
 
 class CacheTable:
@@ -71,7 +69,7 @@ class CacheTable:
         """Bytes of the arrays that a row holds, its share if it is in the batch."""
         if row in self.single:
             return sum(layer.nbytes for layer in self.single[row])
-        return sum(layer.nbytes for layer in self.batch) // max(1, len(self.members))
+        return sum(int(layer.nbytes) for layer in self.batch) // max(1, len(self.members))
 
     @property
     def nbytes(self) -> int:

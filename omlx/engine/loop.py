@@ -9,16 +9,13 @@ Everything here runs on the engine thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import mlx.core as mx
-import mlx.nn as nn
-from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.engine.batchable import batchable
-from omlx.engine.kv import MakeCache
 from omlx.engine.limits import Limits
+from omlx.engine.model import MakeCache, Model, cache_maker
 from omlx.engine.rewind import unsupported
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
@@ -48,11 +45,11 @@ class EngineLoop:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         vocab_size: int,
         limits: Limits,
         *,
-        draft: nn.Module | None = None,
+        draft: Model | None = None,
         draft_name: str | None = None,
         no_draft: Reason | None = None,
         make_cache: MakeCache | None = None,
@@ -124,13 +121,9 @@ class EngineLoop:
     def _commit(self, launch: Launch) -> list[Event]:
         return self.scheduler.commit(launch.plan, self.runner.read(launch))
 
-    def _cannot_speculate(self, draft: nn.Module) -> Reason | None:
+    def _cannot_speculate(self, draft: Model) -> Reason | None:
         """Why no draft can be verified here, or None: a cache of the target or the draft that cannot go back."""
         for layers in (self.runner.traits.unsupported, unsupported(cache_maker(draft)())):
             if layers:
                 return Reason("spec.off.cache", {"layers": ", ".join(layers)})
         return None
-
-
-def cache_maker(model: nn.Module) -> MakeCache:
-    return cast(MakeCache, partial(make_prompt_cache, model))

@@ -156,17 +156,17 @@ class Plan:
 _ADAPTER: Final = TypeAdapter(Plan)
 
 
+LogprobRows: TypeAlias = tuple[tuple[float, tuple[tuple[int, float], ...]], ...]
+"""For each sampled id: its logprob, and the best (id, logprob) pairs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What came back for one window: the sampled ids, the draft they verify, or why there is nothing.
-
-    `logprobs` holds for each sampled id its logprob and the best (id, logprob) pairs.
-    """
+    """What came back for one window: the sampled ids, the draft they verify, or why there is nothing."""
 
     sampled: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
-    logprobs: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] | None = None
-    repair: str = "none"
+    logprobs: LogprobRows | None = None
     error: Exception | None = None
 
     @property

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
@@ -31,20 +31,8 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from omlx.engine.model import LayerCache
 from omlx.errors import RewindError
-
-
-class LayerCache(Protocol):
-    """What every cache class of mlx-lm has."""
-
-    @property
-    def state(self) -> Any: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-Cache = list[LayerCache]
 
 _TRIMMED = (KVCache, QuantizedKVCache, ChunkedKVCache)
 
@@ -71,7 +59,7 @@ def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
     found: list[LayerCache] = []
     for layer in cache:
         if type(layer) is CacheList:
-            found.extend(leaves(cast(Iterable[LayerCache], layer.caches)))
+            found.extend(leaves(cast(Any, layer).caches))
         else:
             found.append(layer)
     return found

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mlx.core as mx
-import mlx.nn as nn
 
-from omlx.engine.kv import CacheTable, MakeCache
-from omlx.engine.plan import LAST, CacheOp, Drop, Forward, Open, Plan, Read, Window
+from omlx.engine.kv import CacheTable
+from omlx.engine.model import MakeCache, Model
+from omlx.engine.plan import LAST, CacheOp, Drop, Forward, LogprobRows, Open, Plan, Read, Window
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, process
 
@@ -50,7 +50,7 @@ class Launch:
 class Runner:
     """Owns the target's caches. `vocab_size` is the tokenizer's length: logits are cut to it."""
 
-    def __init__(self, model: nn.Module, vocab_size: int, make_cache: MakeCache) -> None:
+    def __init__(self, model: Model, vocab_size: int, make_cache: MakeCache) -> None:
         self.model = model
         self.vocab_size = vocab_size
         self.caches = CacheTable(make_cache)
@@ -189,22 +189,20 @@ def _read_part(part: _Part) -> list[Read]:
     windows = part.forward.windows
     if part.sampled is None:
         return [Read() for _ in windows]
-    sampled: list[int] = part.sampled.tolist()  # type: ignore[assignment]
+    sampled = cast(list[int], part.sampled.tolist())
     logprobs = _read_logprobs(part.logprobs)
     if part.forward.batched:
         return [
             Read(sampled=(token,), logprobs=None if logprobs is None else logprobs[i : i + 1])
             for i, token in enumerate(sampled)
         ]
-    draft: list[int] = part.draft.tolist() if part.draft is not None else []  # type: ignore[assignment]
+    draft = cast(list[int], part.draft.tolist()) if part.draft is not None else []
     return [Read(sampled=tuple(sampled), draft=tuple(draft), logprobs=logprobs)]
 
 
-def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> Any:
+def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> LogprobRows | None:
     if arrays is None:
         return None
-    chosen, ids, values = (array.tolist() for array in arrays)
-    return tuple(
-        (logprob, tuple(zip(top_ids, top, strict=True)))
-        for logprob, top_ids, top in zip(chosen, ids, values, strict=True)  # type: ignore[arg-type]
-    )
+    chosen, ids, values = (cast(list[Any], array.tolist()) for array in arrays)
+    rows = zip(chosen, ids, values, strict=True)
+    return tuple((logprob, tuple(zip(top_ids, top, strict=True))) for logprob, top_ids, top in rows)

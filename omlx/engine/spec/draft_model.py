@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import mlx.core as mx
-import mlx.nn as nn
 
-from omlx.engine.kv import MakeCache
-from omlx.engine.rewind import Cache, Mark, leaves, mark, rewind, traits
+from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
 from omlx.engine.sampling import Draw, RowSampler, draw, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft
@@ -39,7 +38,7 @@ class _Row:
 class DraftModel:
     """Implements `Drafter`. `vocab_size` is the target tokenizer's length."""
 
-    def __init__(self, name: str, model: nn.Module, vocab_size: int, make_cache: MakeCache) -> None:
+    def __init__(self, name: str, model: Model, vocab_size: int, make_cache: MakeCache) -> None:
         self.name = name
         self._model = model
         self._vocab_size = vocab_size
@@ -107,7 +106,7 @@ class DraftModel:
                 assert offset is None or offset == row.held, (offset, row.held)
 
     def _step_back(self, row: _Row, target: int) -> None:
-        """Bring the cache to at most `target` tokens; an unreachable target costs a fresh start, never a wrong draft."""
+        """Bring the cache to at most `target` tokens; an unreachable one costs a fresh start, never a wrong draft."""
         if target < row.held:
             try:
                 row.held = rewind(row.cache, row.held, target, row.marks)
