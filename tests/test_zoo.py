@@ -1,4 +1,4 @@
-"""The tiny models are worth comparing: reproducible, wide apart, not cyclic; drafts and padded copies are what they say."""
+"""The tiny models are worth comparing: reproducible, wide apart, not cyclic; the copies of them are what they say."""
 
 from __future__ import annotations
 

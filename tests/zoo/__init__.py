@@ -11,8 +11,9 @@ from mlx import nn
 from tests.zoo.build import build_family, make_cache, noisy_copy, widened
 from tests.zoo.family import SMALL, Family
 from tests.zoo.main import MAIN
+from tests.zoo.others import OTHERS, SKIPPED
 
-FAMILIES: dict[str, Family] = {family.name: family for family in MAIN}
+FAMILIES: dict[str, Family] = {family.name: family for family in (*MAIN, *OTHERS)}
 MAIN_NAMES: tuple[str, ...] = tuple(family.name for family in MAIN)
 VOCAB_SIZE: int = SMALL["vocab_size"]
 
@@ -27,4 +28,14 @@ def padded_vocab(name: str, model: nn.Module, extra: int, seed: int = 0) -> nn.M
     return widened(FAMILIES[name], model, extra, seed)
 
 
-__all__ = ["FAMILIES", "MAIN_NAMES", "VOCAB_SIZE", "Family", "build", "make_cache", "noisy_copy", "padded_vocab"]
+__all__ = [
+    "FAMILIES",
+    "MAIN_NAMES",
+    "SKIPPED",
+    "VOCAB_SIZE",
+    "Family",
+    "build",
+    "make_cache",
+    "noisy_copy",
+    "padded_vocab",
+]

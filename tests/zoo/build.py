@@ -23,7 +23,7 @@ def build_family(family: Family, seed: int = 0, vocab_extra: int = 0) -> nn.Modu
     """A float32 model of `family`, its weights evaluated. `vocab_extra` widens embedding and head."""
     mx.random.seed(seed)
     model = _instantiate(family, vocab_extra)
-    _randomise(model, seed + family.seed)
+    _randomise(model, seed + family.seed, family.embed_std)
     if "quantized_kv" in family.tags:
         model.make_cache = lambda: [QuantizedKVCache(group_size=32, bits=8) for _ in model.layers]
     if "concatenate" in family.tags:
@@ -41,7 +41,7 @@ def make_cache(model: nn.Module) -> list[Any]:
 
 
 def noisy_copy(model: nn.Module, scale: float, seed: int = 0) -> nn.Module:
-    """The same architecture with every matrix perturbed by `scale` times its own spread: a draft that is often right."""
+    """The same architecture, every matrix perturbed by `scale` times its own spread: a draft that is often right."""
     noisy = copy.deepcopy(model)
     keys = iter(mx.random.split(mx.random.key(seed), len(tree_flatten(model.parameters()))))
 
@@ -81,8 +81,8 @@ def _instantiate(family: Family, vocab_extra: int) -> nn.Module:
     return module.Model(module.ModelArgs.from_dict(config))
 
 
-def _randomise(model: nn.Module, seed: int) -> None:
-    """Matrices normal with a gain per input, embeddings of unit spread, vectors moved a little from their default."""
+def _randomise(model: nn.Module, seed: int, embed_std: float) -> None:
+    """Matrices normal with a gain per input, embeddings of spread `embed_std`, vectors near their default."""
     flat = tree_flatten(model.parameters())
     keys = mx.random.split(mx.random.key(seed), len(flat))
 
@@ -93,7 +93,7 @@ def _randomise(model: nn.Module, seed: int) -> None:
         if not _is_matrix(weight):
             return weight.astype(mx.float32) + 0.1 * noise
         if "embed" in path or "wte" in path:
-            return noise
+            return noise * embed_std
         inputs = weight.shape[-1] * (weight.shape[-2] if "conv" in path and weight.ndim == 3 else 1)
         return noise * GAIN / math.sqrt(inputs)
 
@@ -108,7 +108,7 @@ def _calibrate(model: nn.Module) -> None:
     """Scale the output so that logits spread by LOGIT_STD. With a tied head the final norm is scaled and its signs
     are drawn, else the newest token, whose embedding the state still holds, would always win."""
     flat = dict(tree_flatten(model.parameters()))
-    heads = [path for path in flat if "lm_head" in path and path.endswith("weight")]
+    heads = [path for path in flat if path.endswith(("lm_head", "lm_head.weight"))]
     norms = [path for path in flat if path.endswith("weight") and flat[path].ndim == 1 and ".layers." not in path]
     path = heads[0] if heads else norms[-1]
     if not heads:

@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
 @dataclass(frozen=True)
 class Family:
     """`config` holds what differs from `SMALL`. `module` is the file in mlx_lm.models, the name unless given.
+    `seed` and `embed_std` were chosen so that greedy decoding does not fall into a cycle at once.
 
     Tags: attention, sliding, recurrent, chunked, mla, quantized_kv, concatenate, list (CacheList), wrapper (a
     multimodal model serving text).
@@ -41,3 +42,4 @@ class Family:
     tags: AbstractSet[str] = frozenset()
     module: str = ""
     seed: int = 0
+    embed_std: float = 1.0
