@@ -1,0 +1,65 @@
+# Every target sets up what it needs. `make help` lists them.
+PYTHON := .venv/bin/python
+# On Linux the wheel of mlx links a slow reference BLAS; OpenBLAS is used where it is installed.
+OPENBLAS := $(firstword $(wildcard /usr/lib/*/libopenblas.so.0 /usr/lib64/libopenblas.so.0))
+FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
+MODEL ?= omlx-demo/target
+DRAFT ?= omlx-demo/draft
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-full check format lint types imports docs wheel lock train-demo bench clean setup-run setup-dev
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+serve: setup-run ## start the server on the bundled model (MODEL=, DRAFT=, ARGS= change it)
+	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(if $(DRAFT),--draft-model $(DRAFT)) $(ARGS)
+
+test: setup-dev ## run the tests (ARGS= goes to pytest)
+	$(FAST) $(PYTHON) -m pytest -q $(ARGS)
+
+test-full: setup-dev ## run the tests, and the slow ones
+	$(FAST) $(PYTHON) -m pytest -q -m "slow or not slow" $(ARGS)
+
+check: lint types imports test ## what CI runs: format, lint, types, import contracts, tests
+
+lint: setup-dev ## format and lint, changing nothing
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+
+types: setup-dev ## mypy
+	$(PYTHON) -m mypy
+
+imports: setup-dev ## import contracts
+	.venv/bin/lint-imports --no-cache
+
+format: setup-dev ## format and fix what can be fixed
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+docs: setup-dev ## write the documents that derive from the code
+	$(PYTHON) -m omlx.settings.document > docs/settings.md
+
+wheel: setup-dev ## build dist/*.whl
+	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+lock: setup-dev ## pin the newest versions again (needs uv)
+	scripts/lock
+
+train-demo: ## train the bundled models again (hours; an environment of its own)
+	scripts/setup run
+	[ -x .venv-train/bin/python ] || .venv/bin/python -m venv .venv-train
+	.venv-train/bin/python -m pip install --quiet -r training/requirements.txt
+	.venv-train/bin/python -m training.train $(ARGS)
+
+bench: setup-run ## compare the engine with mlx-lm (ARGS= goes to omlx bench engine)
+	$(FAST) $(PYTHON) -m omlx bench engine $(ARGS)
+
+clean: ## remove what was built here
+	rm -rf build dist *.egg-info .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+setup-run:
+	@scripts/setup run
+
+setup-dev:
+	@scripts/setup dev

@@ -1,0 +1,16 @@
+"""Where packages lie: folders beside `omlx/` are installed inside it, so that a wheel holds all that a checkout does."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+BESIDE = {"omlx.locales": "locales"}
+
+setup(
+    packages=[*find_packages(include=["omlx", "omlx.*"]), *BESIDE],
+    package_dir={"omlx": "omlx", **BESIDE},
+    package_data={
+        "omlx": ["py.typed", *(str(path.relative_to("omlx")) for path in Path("omlx/bundled").rglob("*") if path.is_file())],
+        "omlx.locales": ["*.json"],
+    },
+)
