@@ -112,7 +112,7 @@ def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[M
 
 
 def length_of(cache: Iterable[LayerCache]) -> int | None:
-    """Tokens that the cache holds by its own count, or None where no layer counts. Raises AssertionError if two differ."""
+    """Tokens that the cache holds by its own count, None where no layer counts. Asserts that no two differ."""
     counts = {
         int(leaf.offset) for leaf in leaves(cache) if isinstance(leaf, (*_TRIMMED, ConcatenateKVCache, RotatingKVCache))
     }

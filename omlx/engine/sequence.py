@@ -55,7 +55,8 @@ class Tally:
 class Sequence:
     """`computed` counts the tokens that the target's cache holds once every launched step has run.
 
-    `unverified` counts the draft tokens in flight. `end` is the length at which the request is full: prompt plus max_tokens, bounded by the context.
+    `unverified` counts the draft tokens in flight. `end` is the length at which the request is full: prompt plus
+    max_tokens, bounded by the context.
     """
 
     row: int
