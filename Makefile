@@ -41,7 +41,7 @@ docs: setup-dev ## write the documents that derive from the code
 	$(PYTHON) -m omlx.settings.document > docs/settings.md
 
 wheel: setup-dev ## build dist/*.whl
-	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	mkdir -p dist && $(PYTHON) -c "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
 
 lock: setup-dev ## pin the newest versions again (needs uv)
 	scripts/lock

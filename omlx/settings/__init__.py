@@ -1,0 +1,1 @@
+"""Settings: one table (`schema`), one precedence (`resolve`); flags, variables and documents derive from them."""

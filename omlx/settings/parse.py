@@ -1,0 +1,90 @@
+"""From what a person typed to the value of a setting. Everything wrong is a ConfigError that names where it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from omlx.errors import ConfigError
+from omlx.settings.schema import Setting, Value
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+
+
+def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
+    """The value that `raw` stands for; `where` is the flag or variable it came from.
+
+    A setting with many values takes a list, or one string split at the path separator (files) or commas.
+    Raises ConfigError.
+    """
+    if not setting.many:
+        if not isinstance(raw, str):
+            raw = raw[-1]
+        return _one(setting, raw, where)
+    if isinstance(raw, str):
+        raw = [part for part in raw.split(os.pathsep if setting.kind is Path else ",") if part.strip()]
+    if setting.kind is Path:
+        return tuple(_path(part, where) for part in raw)
+    return tuple(part.strip() for part in raw)
+
+
+def _one(setting: Setting, raw: str, where: str) -> Value:
+    if setting.choices:
+        if raw not in setting.choices:
+            raise ConfigError("config.choice", where=where, value=raw, choices=", ".join(setting.choices))
+        return raw
+    if setting.meta.is_bytes:
+        return int(_bounded(setting, _size(raw, where), raw, where))
+    if setting.kind is bool:
+        return _switch(raw, where)
+    if setting.kind is Path:
+        return _path(raw, where)
+    if setting.kind is str:
+        if not raw.strip():
+            raise ConfigError("config.empty", where=where)
+        return raw
+    return _number(setting, raw, where)
+
+
+def _number(setting: Setting, raw: str, where: str) -> int | float:
+    try:
+        value = int(raw) if setting.kind is int else float(raw)
+    except ValueError:
+        raise _out_of_range(setting, raw, where) from None
+    return _bounded(setting, value, raw, where)
+
+
+def _bounded(setting: Setting, value: int | float, raw: str, where: str) -> int | float:
+    if not setting.meta.low <= value <= setting.meta.high:
+        raise _out_of_range(setting, raw, where)
+    return value
+
+
+def _out_of_range(setting: Setting, raw: str, where: str) -> ConfigError:
+    code = "config.int" if setting.kind is int else "config.float"
+    return ConfigError(code, where=where, value=raw, low=setting.meta.low, high=setting.meta.high)
+
+
+def _size(raw: str, where: str) -> int:
+    match = _SIZE.fullmatch(raw)
+    if match is None:
+        raise ConfigError("config.size", where=where, value=raw)
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _switch(raw: str, where: str) -> bool:
+    word = raw.strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise ConfigError("config.switch", where=where, value=raw)
+    return word in _TRUE
+
+
+def _path(raw: str, where: str) -> Path:
+    if not raw.strip():
+        raise ConfigError("config.empty", where=where)
+    return Path(raw).expanduser().absolute()

@@ -1,0 +1,119 @@
+"""Which of several sources decides a setting, and where its value came from.
+
+A source is a layer: the values it sets, and nothing about the rest. `Source` is in order of precedence; a layer that
+does not set a name leaves it to the next one. Layers for the two files, packages and requests are made elsewhere and
+go through the same `resolve`.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from omlx.errors import ConfigError
+from omlx.settings.parse import parse
+from omlx.settings.schema import Group, Setting, Settings, Value, table
+
+
+class Source(StrEnum):
+    """Who set a value; the first that did wins."""
+
+    REQUEST = "request"
+    CLI = "cli"
+    ENVIRONMENT = "environment"
+    MODEL = "model"
+    GLOBAL = "global"
+    PACKAGE = "package"
+    BUILT_IN = "built_in"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    source: Source
+    values: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    value: Value
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """All settings, typed, and the source of each."""
+
+    settings: Settings
+    sources: Mapping[str, Source]
+
+    def __getitem__(self, name: str) -> Resolved:
+        return Resolved(getattr(self.settings, name), self.sources[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+
+def resolve(layers: Iterable[Layer] = ()) -> Resolution:
+    """The values of all settings. The order of `layers` does not matter; their sources do.
+
+    Raises ConfigError if a layer sets a name that is not in the table.
+    """
+    order = list(Source)
+    values: dict[str, Value] = {}
+    sources = dict.fromkeys(table(), Source.BUILT_IN)
+    for layer in sorted(layers, key=lambda layer: order.index(layer.source), reverse=True):
+        for name, value in layer.values.items():
+            if name not in sources:
+                raise ConfigError("config.unknown", name=name)
+            values[name], sources[name] = value, layer.source
+    checked: dict[str, Any] = values
+    return Resolution(Settings(**checked), sources)
+
+
+def environment_layer(environ: Mapping[str, str]) -> Layer:
+    """What the variables of the environment set. An empty variable sets nothing. Raises ConfigError."""
+    values = {
+        setting.name: parse(setting, environ[setting.variable], setting.variable)
+        for setting in table().values()
+        if environ.get(setting.variable)
+    }
+    return Layer(Source.ENVIRONMENT, values)
+
+
+def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) -> None:
+    """Give `parser` a flag for each setting of `groups`. A flag that is not given leaves no trace."""
+    for group in groups:
+        section = parser.add_argument_group(group.value)
+        for setting in table().values():
+            if setting.meta.group is group:
+                _add_flag(section, setting)
+
+
+def _add_flag(section: Any, setting: Setting) -> None:
+    shown = {"dest": setting.name, "default": None, "help": _help(setting)}
+    dashed = f"--{setting.name.replace('_', '-')}"
+    if setting.default is True:
+        section.add_argument(dashed, action=BooleanOptionalAction, **shown)
+    elif setting.kind is bool:
+        section.add_argument(dashed, action="store_true", **shown)
+    else:
+        metavar = "|".join(setting.choices) or setting.meta.metavar or ("N" if setting.kind is int else "X")
+        section.add_argument(dashed, action="append" if setting.many else "store", metavar=metavar, **shown)
+
+
+def _help(setting: Setting) -> str:
+    shown = "" if setting.default is None or setting.kind is bool or setting.many else f" (default: {setting.default})"
+    return f"{setting.help}{shown}".replace("%", "%%")
+
+
+def cli_layer(arguments: Namespace) -> Layer:
+    """What the flags of a parsed command line set. Raises ConfigError."""
+    given = {name: value for name, value in vars(arguments).items() if name in table() and value is not None}
+    values = {
+        name: value if isinstance(value, bool) else parse(table()[name], value, table()[name].flag)
+        for name, value in given.items()
+    }
+    return Layer(Source.CLI, values)

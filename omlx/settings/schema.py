@@ -1,0 +1,169 @@
+"""The one table of settings.
+
+A field of `Settings` is a setting: its annotation is its type, its default the built-in value, `Meta` the rest. Flags
+(`--max-waiting`), variables (`OMLX_MAX_WAITING`), help (`settings.max_waiting.help` in the catalog) and
+docs/settings.md derive from it. None means that the model's own files decide, or nothing does.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import MISSING, dataclass, field, fields
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from omlx.catalog import sentence
+
+Value: TypeAlias = "str | int | float | bool | Path | tuple[str, ...] | tuple[Path, ...] | None"
+
+
+class Takes(StrEnum):
+    """When a changed value takes effect."""
+
+    AT_ONCE = "at_once"
+    RELOAD = "reload"
+    RESTART = "restart"
+
+
+class Group(StrEnum):
+    """The chapter of help and documents that a setting belongs to."""
+
+    SERVER = "server"
+    MODELS = "models"
+    SPECULATION = "speculation"
+    SAMPLING = "sampling"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What the annotation does not say. `low` and `high` are inclusive; every number has both."""
+
+    group: Group
+    takes: Takes = Takes.RESTART
+    low: float = 0
+    high: float = 0
+    metavar: str = ""
+    secret: bool = False
+    is_bytes: bool = False
+
+
+def _server(metavar: str = "", **more: Any) -> Meta:
+    return Meta(Group.SERVER, metavar=metavar, **more)
+
+
+def _models(metavar: str = "", **more: Any) -> Meta:
+    return Meta(Group.MODELS, metavar=metavar, **more)
+
+
+def _speculation(metavar: str = "", **more: Any) -> Meta:
+    return Meta(Group.SPECULATION, metavar=metavar, **more)
+
+
+def _sampling(low: float, high: float) -> Meta:
+    return Meta(Group.SAMPLING, Takes.AT_ONCE, low, high)
+
+
+def _engine(low: float, high: float, **more: Any) -> Meta:
+    return Meta(Group.ENGINE, Takes.RELOAD, low, high, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One value for every setting. Made by `resolve`, or directly in tests."""
+
+    host: Annotated[str, _server("HOST")] = "127.0.0.1"
+    port: Annotated[int, _server(low=0, high=65535)] = 8000
+    api_key: Annotated[str | None, _server("KEY", secret=True)] = None
+    allow_host: Annotated[tuple[str, ...], _server("HOST")] = ()
+    allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
+    home: Annotated[Path, _server("DIR")] = field(default_factory=lambda: Path.home() / ".omlx")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
+
+    model_dir: Annotated[tuple[Path, ...], _models("DIR")] = ()
+    home_models: Annotated[bool, _models()] = True
+    lmstudio: Annotated[bool, _models()] = True
+    hf_cache: Annotated[bool, _models()] = True
+    bundled: Annotated[bool, _models()] = True
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], _models(takes=Takes.RELOAD)] = "auto"
+
+    draft_model: Annotated[str | None, _speculation("NAME", takes=Takes.RELOAD)] = None
+    num_draft_tokens: Annotated[int, _speculation(takes=Takes.AT_ONCE, low=1, high=64)] = 4
+    no_draft: Annotated[bool, _speculation()] = False
+    speculation: Annotated[Literal["auto", "off", "draft"], _speculation(takes=Takes.AT_ONCE)] = "auto"
+
+    temperature: Annotated[float | None, _sampling(0, 2)] = None
+    top_p: Annotated[float | None, _sampling(0, 1)] = None
+    top_k: Annotated[int | None, _sampling(0, 1_000_000)] = None
+    min_p: Annotated[float | None, _sampling(0, 1)] = None
+    repetition_penalty: Annotated[float | None, _sampling(0.01, 10)] = None
+    presence_penalty: Annotated[float | None, _sampling(-2, 2)] = None
+    frequency_penalty: Annotated[float | None, _sampling(-2, 2)] = None
+    max_tokens: Annotated[int | None, _sampling(1, 1 << 30)] = None
+
+    max_concurrent_requests: Annotated[int, _engine(1, 256)] = 8
+    max_waiting: Annotated[int, _engine(0, 65536)] = 512
+    max_context: Annotated[int | None, _engine(16, 1 << 30)] = None
+    prefill_chunk: Annotated[int, _engine(16, 65536)] = 2048
+    store_bytes: Annotated[int, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True)] = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table, as read from a field of `Settings`. `kind` is the type of one value."""
+
+    name: str
+    kind: type[str] | type[int] | type[float] | type[bool] | type[Path]
+    default: Value
+    meta: Meta
+    choices: tuple[str, ...] = ()
+    many: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The flag that changes it; a switch that is on by default has the flag that turns it off."""
+        dashed = self.name.replace("_", "-")
+        return f"--no-{dashed}" if self.default is True else f"--{dashed}"
+
+    @property
+    def variable(self) -> str:
+        return f"OMLX_{self.name.upper()}"
+
+    @property
+    def help_key(self) -> str:
+        return f"settings.{self.name}.help"
+
+    @property
+    def help(self) -> str:
+        return sentence(self.help_key, {})
+
+    @property
+    def needs_reload(self) -> bool:
+        return self.meta.takes is not Takes.AT_ONCE
+
+
+@cache
+def table() -> dict[str, Setting]:
+    """Every setting by name, in the order of `Settings`."""
+    hints = get_type_hints(Settings, include_extras=True)
+    rows = {}
+    for item in fields(Settings):
+        annotation, meta = get_args(hints[item.name])
+        default: Any = item.default if item.default_factory is MISSING else item.default_factory()
+        kind, choices, many = _kind(annotation)
+        rows[item.name] = Setting(item.name, kind, default, meta, choices, many)
+    return rows
+
+
+def _kind(annotation: Any) -> tuple[Any, tuple[str, ...], bool]:
+    """The type of one value, its choices, and whether there may be many."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return _kind(next(each for each in arguments if each is not type(None)))
+    if origin is Literal:
+        return str, arguments, False
+    if origin is tuple:
+        return arguments[0], (), True
+    return annotation, (), False

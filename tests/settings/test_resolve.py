@@ -1,0 +1,99 @@
+"""Precedence, sources, and what is said about values that cannot be."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+from omlx.errors import ConfigError
+from omlx.settings.resolve import Layer, Resolution, Source, add_flags, cli_layer, environment_layer, resolve
+
+
+def resolved(flags: list[str], environ: dict[str, str] | None = None) -> Resolution:
+    parser = ArgumentParser(allow_abbrev=False)
+    add_flags(parser)
+    return resolve([environment_layer(environ or {}), cli_layer(parser.parse_args(flags))])
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_built_in_value() -> None:
+    both = resolved(["--port", "9000"], {"OMLX_PORT": "9001", "OMLX_HOST": "::1"})
+    assert (both["port"].value, both["port"].source) == (9000, Source.CLI)
+    assert (both["host"].value, both["host"].source) == ("::1", Source.ENVIRONMENT)
+    assert (both["max_waiting"].value, both["max_waiting"].source) == (512, Source.BUILT_IN)
+    assert both.settings.port == 9000
+
+
+def test_a_flag_given_its_default_still_wins() -> None:
+    assert resolved(["--port", "8000"], {"OMLX_PORT": "9001"}).settings.port == 8000
+
+
+def test_layers_are_ordered_by_their_source_not_by_their_place() -> None:
+    layers = [
+        Layer(Source.PACKAGE, {"num_draft_tokens": 1, "draft_model": "a/package"}),
+        Layer(Source.REQUEST, {"num_draft_tokens": 2}),
+        Layer(Source.MODEL, {"num_draft_tokens": 3, "draft_model": None}),
+    ]
+    for order in (layers, layers[::-1]):
+        result = resolve(order)
+        assert (result["num_draft_tokens"].value, result["num_draft_tokens"].source) == (2, Source.REQUEST)
+        assert (result["draft_model"].value, result["draft_model"].source) == (None, Source.MODEL)
+
+
+def test_repeatable_flags_and_lists_in_variables(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    assert resolved(["--model-dir", one, "--model-dir", two]).settings.model_dir == (Path(one), Path(two))
+    listed = resolved([], {"OMLX_MODEL_DIR": os.pathsep.join([one, two]), "OMLX_ALLOW_HOST": "mac.local, mac"})
+    assert listed.settings.model_dir == (Path(one), Path(two))
+    assert listed.settings.allow_host == ("mac.local", "mac")
+
+
+def test_switches_go_both_ways() -> None:
+    assert resolved(["--no-lmstudio", "--no-draft"]).settings.lmstudio is False
+    assert resolved(["--lmstudio"], {"OMLX_LMSTUDIO": "off"}).settings.lmstudio is True
+    assert resolved([], {"OMLX_NO_DRAFT": "1"}).settings.no_draft is True
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0), ("512", 512), ("2GB", 2 << 30), ("1.5 GiB", 3 << 29), ("64k", 65536)]
+)
+def test_sizes(text: str, value: int) -> None:
+    assert resolved(["--store-bytes", text]).settings.store_bytes == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (["--port", "eighty"], "config.int", ["--port", "eighty", "0", "65535"]),
+        (["--port", "65536"], "config.int", ["65536"]),
+        (["--num-draft-tokens", "0"], "config.int", ["--num-draft-tokens", "1", "64"]),
+        (["--temperature", "nan"], "config.float", ["--temperature", "nan"]),
+        (["--temperature", "2.1"], "config.float", ["2.1"]),
+        (["--dtype", "int4"], "config.choice", ["--dtype", "int4", "bfloat16"]),
+        (["--store-bytes", "lots"], "config.size", ["--store-bytes", "lots"]),
+        (["--api-key", ""], "config.empty", ["--api-key"]),
+    ],
+)
+def test_a_wrong_flag_is_named_with_its_value_and_what_was_expected(
+    flags: list[str], code: str, words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(flags)
+    assert caught.value.code == code
+    assert [word for word in words if word not in caught.value.message] == []
+
+
+def test_a_wrong_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match="OMLX_LMSTUDIO: 'maybe'"):
+        resolved([], {"OMLX_LMSTUDIO": "maybe"})
+
+
+def test_an_empty_variable_sets_nothing() -> None:
+    assert resolved([], {"OMLX_PORT": ""})["port"].source is Source.BUILT_IN
+
+
+def test_an_unknown_name_in_a_layer_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'porrt'"):
+        resolve([Layer(Source.GLOBAL, {"porrt": 1})])
