@@ -50,4 +50,4 @@ def test_a_possible_stop_is_held_back_and_given_back() -> None:
 def test_engine_and_text_side_agree(bpe: TokenizerWrapper, text: str, stops: list[str]) -> None:
     tokens = bpe.encode("x" + text + "x", add_special_tokens=False)
     watcher = StopWatcher(bpe, stops)
-    assert any([watcher.push(token) for token in tokens]) == any(stop in "x" + text + "x" for stop in stops)
+    assert any(map(watcher.push, tokens)) == any(stop in "x" + text + "x" for stop in stops)

@@ -1,0 +1,252 @@
+"""Which model is loaded, and who is using it.
+
+One target and its draft at a time. A request *leases* a model: if another one is loaded, it waits until the requests
+of that one have ended, then the models change places; requests that come meanwhile wait in line. A model that cannot
+be loaded is the error of the request that asked for it, and of no other.
+
+Weights are opened on the engine thread, which owns every mlx call; this class lives on the asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import mlx.core as mx
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.limits import Limits
+from omlx.engine.loop import EngineLoop
+from omlx.engine.model import Model
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import Reason
+from omlx.errors import BadRequest, ModelError, NotFound
+from omlx.models.discovery import Registry
+from omlx.models.entry import ModelEntry
+from omlx.text.detokenize import TokenBytes
+
+log = logging.getLogger("omlx.models")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model directory, opened. `sampling` is what its generation_config.json says; lengths are in tokens."""
+
+    model: Model
+    tokenizer: TokenizerWrapper
+    context_length: int
+    stop_ids: frozenset[int]
+    sampling: Mapping[str, float]
+
+
+class Opener(Protocol):
+    """Opens model directories. Called on the engine thread."""
+
+    def load(self, entry: ModelEntry) -> Loaded:
+        """Weights and tokenizer. Raises ModelError."""
+        ...
+
+    def misfit(self, target: ModelEntry, draft: ModelEntry) -> Reason | None:
+        """Why `draft` cannot draft for `target` (`draft.unfit.…`), or None. Opens no weights. Raises ModelError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model that is ready for requests. `no_draft` says why nothing drafts for it, if nothing does."""
+
+    id: str
+    tokenizer: TokenizerWrapper
+    token_bytes: TokenBytes
+    vocab_size: int
+    context_length: int
+    stop_ids: frozenset[int]
+    sampling: Mapping[str, float]
+    draft: str | None
+    no_draft: Reason | None
+
+
+class Lease:
+    """The right to send requests to a model until `release`, which may be called again."""
+
+    def __init__(self, served: Served, give_back: Callable[[], None]) -> None:
+        self.served = served
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
+class Pool:
+    """`default` serves requests that name no model. `draft` drafts for every model that it fits.
+
+    A request that names no draft is served with whichever is loaded: it has no opinion, and the output is the same.
+    """
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        registry: Registry,
+        opener: Opener,
+        limits: Limits,
+        *,
+        default: str | None = None,
+        draft: str | None = None,
+        no_draft: bool = False,
+    ) -> None:
+        self.default = default
+        self.served: Served | None = None
+        self._engine = engine
+        self._registry = registry
+        self._opener = opener
+        self._limits = limits
+        self._draft = draft
+        self._no_draft = no_draft
+        self._target: Loaded | None = None
+        self._leases = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._line = asyncio.Lock()
+
+    @property
+    def models(self) -> Sequence[ModelEntry]:
+        """What can be asked for."""
+        return self._registry.usable
+
+    def model(self, name: str) -> ModelEntry:
+        """Raises NotFound, or ModelError saying why this one cannot be used."""
+        return self._registry.find(name)
+
+    async def lease(self, model: str | None = None, draft: str | None = None) -> Lease:
+        """A model that is loaded and stays so until the lease is released. Waits for its turn, and for loading.
+
+        Raises NotFound and BadRequest for names that are not here or do not fit, ModelError if loading failed.
+        """
+        target = self._registry.find(model or self._default())
+        drafting = self._named_draft(draft) if draft is not None else None
+        async with self._line:
+            if not self._serves(target, drafting):
+                await self._idle.wait()
+                await self._change(target, drafting)
+            assert self.served is not None
+            self._leases += 1
+            self._idle.clear()
+            return Lease(self.served, self._give_back)
+
+    def _give_back(self) -> None:
+        self._leases -= 1
+        if self._leases == 0:
+            self._idle.set()
+
+    def _default(self) -> str:
+        name = self.default or (self.served.id if self.served is not None else None)
+        if name is None:
+            raise BadRequest("model.none", param="model")
+        return name
+
+    def _named_draft(self, name: str) -> ModelEntry:
+        if self._no_draft:
+            raise BadRequest("spec.off.no_draft", param="draft_model")
+        try:
+            return self._registry.find(name)
+        except NotFound as error:
+            raise BadRequest("draft.not_found", param="draft_model", draft=name) from error
+
+    def _serves(self, target: ModelEntry, draft: ModelEntry | None) -> bool:
+        served = self.served
+        return served is not None and served.id == target.id and (draft is None or draft.id == served.draft)
+
+    async def _change(self, target: ModelEntry, draft: ModelEntry | None) -> None:
+        """Load on the engine thread. What has begun is awaited even by a cancelled caller: its outcome is state."""
+        change = asyncio.wrap_future(self._engine.call(partial(self._open, target, draft)))
+        try:
+            await asyncio.shield(change)
+        except asyncio.CancelledError:
+            while not change.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([change])
+            raise
+
+    # -- on the engine thread ------------------------------------------------------------------------------------
+
+    def _open(self, entry: ModelEntry, wanted: ModelEntry | None) -> None:
+        """Serve a target with a draft. If that fails, what was served before still is, or nothing is."""
+        draft, reason = self._choose(entry, wanted)
+        if self.served is None or self.served.id != entry.id:
+            self._shut()
+        try:
+            drafting = self._opener.load(draft) if draft is not None else None
+        except ModelError as error:
+            if wanted is not None:
+                raise
+            draft, drafting, reason = None, None, Reason("spec.off.draft_failed", {"detail": error.message})
+        target = self._target or self._opener.load(entry)
+        self._serve(entry, target, draft, drafting, reason)
+
+    def _choose(self, target: ModelEntry, wanted: ModelEntry | None) -> tuple[ModelEntry | None, Reason | None]:
+        """The draft to load, or why there is none. Only a draft that the request itself names must fit."""
+        if self._no_draft:
+            return None, Reason("spec.off.no_draft")
+        if wanted is None and self._draft is None:
+            return None, Reason("spec.off.no_draft_model")
+        try:
+            draft = wanted or self._registry.find(self._draft or "")
+            reason = self._opener.misfit(target, draft)
+        except (NotFound, ModelError) as error:
+            if wanted is not None:
+                raise
+            return None, Reason("spec.off.draft_failed", {"detail": error.message})
+        if reason is not None and wanted is not None:
+            raise BadRequest(reason.code, param="draft_model", **reason.params)
+        return (draft, None) if reason is None else (None, reason)
+
+    def _serve(
+        self,
+        entry: ModelEntry,
+        target: Loaded,
+        draft: ModelEntry | None,
+        drafting: Loaded | None,
+        reason: Reason | None,
+    ) -> None:
+        vocab_size = len(target.tokenizer)
+        name = draft.id if draft is not None else None
+        loop = EngineLoop(
+            target.model,
+            vocab_size,
+            replace(self._limits, context_length=min(target.context_length, self._limits.context_length)),
+            draft=drafting.model if drafting is not None else None,
+            draft_name=name,
+            no_draft=reason,
+        )
+        if self.served is not None:
+            self._engine.detach(self.served.id)
+        self._engine.attach(entry.id, loop)
+        self._target = target
+        self.served = Served(
+            id=entry.id,
+            tokenizer=target.tokenizer,
+            token_bytes=TokenBytes(target.tokenizer),
+            vocab_size=vocab_size,
+            context_length=loop.limits.context_length,
+            stop_ids=target.stop_ids,
+            sampling=target.sampling,
+            draft=name,
+            no_draft=reason,
+        )
+        log.info("loaded", extra={"fields": {"model": entry.id, "draft": name or ""}})
+
+    def _shut(self) -> None:
+        """Forget the loaded model and give its memory back."""
+        if self.served is not None:
+            self._engine.detach(self.served.id)
+        self.served = self._target = None
+        gc.collect()
+        mx.clear_cache()

@@ -1,0 +1,1 @@
+"""HTTP. Dialects decode requests to one `GenerationRequest` and encode one event stream; nothing here imports mlx."""

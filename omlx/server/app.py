@@ -1,0 +1,138 @@
+"""The application: guard, routes, and where errors become answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+
+from omlx.errors import OmlxError
+from omlx.models.entry import ModelEntry
+from omlx.models.pool import Pool
+from omlx.server import chat_request, errors, sse
+from omlx.server.access import CLIENT_GONE, AccessLog, note
+from omlx.server.connection import ClientGone, while_connected
+from omlx.server.generation import Generations
+from omlx.server.guard import Guard
+from omlx.server.openai_chat import ChatChunks, Head, chat_completion
+from omlx.server.stream import Engine, GenerationStream
+from omlx.settings.schema import Settings
+
+KEEP_ALIVE_S = 5.0
+
+
+def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: float = KEEP_ALIVE_S) -> FastAPI:
+    """The server over one engine thread and its models. The caller starts and stops the engine.
+
+    A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients do not give up on it.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.generations = Generations(engine, pool, settings)
+        yield
+        app.state.generations.shut_down()
+
+    app = FastAPI(title="omlx", lifespan=lifespan, middleware=_middleware(settings), docs_url=None, redoc_url=None)
+    app.state.engine, app.state.pool, app.state.keep_alive_s = engine, pool, keep_alive_s
+    app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/v1/models", list_models, methods=["GET"])
+    app.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
+    app.add_api_route("/v1/chat/completions", chat_completions, methods=["POST"])
+    app.add_exception_handler(OmlxError, _refused)
+    app.add_exception_handler(HTTPException, _misrouted)
+    app.add_exception_handler(ClientGone, _gone)
+    return app
+
+
+async def health(request: Request) -> Response:
+    """200 while the engine thread lives. Says nothing about models."""
+    engine: Engine = request.app.state.engine
+    if engine.failure is not None:
+        return JSONResponse({"status": "error", **errors.body(engine.failure)}, 503)
+    return JSONResponse({"status": "ok"})
+
+
+async def list_models(request: Request) -> Response:
+    pool: Pool = request.app.state.pool
+    return JSONResponse({"object": "list", "data": [_model(entry) for entry in pool.models]})
+
+
+async def show_model(request: Request, name: str) -> Response:
+    """One model; its id may contain slashes, raw or percent-encoded."""
+    pool: Pool = request.app.state.pool
+    return JSONResponse(_model(pool.model(name)))
+
+
+async def chat_completions(request: Request) -> Response:
+    """An answer of the model, whole or as server-sent events."""
+    body = chat_request.parse(await request.body())
+    generations: Generations = request.app.state.generations
+    stream = await while_connected(request.receive, generations.open(body.neutral(), "chatcmpl"))
+    note(request.scope, stream)
+    keep_alive_s: float = request.app.state.keep_alive_s
+    head = Head(stream.id, stream.served.id, stream.created, stream.served.token_bytes if body.logprobs else None)
+    try:
+        if not body.stream:
+            return JSONResponse(await while_connected(request.receive, _whole(stream, head)))
+        await while_connected(request.receive, stream.started(keep_alive_s))
+    except BaseException:
+        stream.close()
+        raise
+    chunks = ChatChunks(head, stream.n, include_usage=body.include_usage)
+    return sse.EventStream(_frames(stream, chunks, keep_alive_s), stream.close)
+
+
+async def _whole(stream: GenerationStream, head: Head) -> dict[str, object]:
+    events = [event async for batch in stream.batches() for event in batch]
+    stream.close()
+    return chat_completion(head, events)
+
+
+async def _frames(stream: GenerationStream, chunks: ChatChunks, keep_alive_s: float) -> AsyncGenerator[bytes, None]:
+    """One frame a batch. An error after the first byte is the stream's last event."""
+    yield b"".join(map(sse.data, chunks.start()))
+    try:
+        async for batch in stream.batches(keep_alive_s):
+            yield b"".join(map(sse.data, chunks.feed(batch))) if batch else sse.KEEP_ALIVE
+    except OmlxError as error:
+        yield sse.data(errors.body(error))
+        return
+    yield sse.DONE
+
+
+def _middleware(settings: Settings) -> list[Middleware]:
+    """Outermost first: CORS answers a browser's preflight, which carries no key."""
+    hosts, origins = (settings.host, *settings.allow_host), settings.allow_origin
+    layers = [Middleware(AccessLog)]
+    if origins:
+        layers.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
+    return [*layers, Middleware(Guard, hosts=hosts, origins=origins, key=settings.api_key)]
+
+
+def _model(entry: ModelEntry) -> dict[str, object]:
+    created = int(entry.path.stat().st_mtime) if entry.path.exists() else 0
+    return {"id": entry.id, "object": "model", "created": created, "owned_by": entry.id.partition("/")[0]}
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OmlxError)
+    note(request.scope, error)
+    return errors.response(error)
+
+
+async def _misrouted(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = errors.response(errors.from_http(error))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody reads this; the access log does."""
+    return Response(status_code=CLIENT_GONE)

@@ -1,0 +1,92 @@
+"""The one translation of errors to what the OpenAI API answers: status, body, headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from omlx.errors import BadRequest, EngineError, NotFound, OmlxError, Overloaded
+
+# Codes that clients of that API look for; any other code goes out as it is.
+_OPENAI_CODES = {
+    "model.not_found": "model_not_found",
+    "engine.prompt_too_long": "context_length_exceeded",
+    "auth.key": "invalid_api_key",
+}
+_TYPES = {401: "authentication_error", 403: "permission_error", 503: "overloaded_error"}
+
+# pydantic's error types, by how they end or begin, to ours.
+_VALIDATION_CODES = {
+    "json_invalid": "request.json",
+    "missing": "request.missing",
+    "too_short": "request.empty",
+    "string_too_short": "request.empty",
+    "literal_error": "request.value",
+    "greater_than": "request.range",
+    "greater_than_equal": "request.range",
+    "less_than": "request.range",
+    "less_than_equal": "request.range",
+}
+_UNION_TAGS = ("str", "int", "float", "bool")
+
+
+def body(error: OmlxError) -> dict[str, Any]:
+    """The error object of the API, with our parameters beside it so that a reader of any language can be told."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error"),
+            "param": error.param,
+            "code": _OPENAI_CODES.get(error.code, error.code),
+            "params": error.params,
+        }
+    }
+
+
+def response(error: OmlxError) -> Response:
+    headers = {}
+    if isinstance(error, Overloaded):
+        headers["Retry-After"] = str(error.retry_after_s)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body(error), error.status, headers)
+
+
+def from_validation(error: ValidationError) -> BadRequest:
+    """The first thing that is wrong with a body, naming its field as the client wrote it: `messages[0].role`."""
+    first = error.errors(include_url=False)[0]
+    field = _field(first)
+    code = _VALIDATION_CODES.get(
+        first["type"], "request.type" if first["type"].endswith("_type") else "request.invalid"
+    )
+    return BadRequest(code, param=field or None, field=field, detail=first["msg"])
+
+
+def from_http(error: HTTPException) -> OmlxError:
+    """Routing errors of the framework: an unknown path, a method that the path does not have."""
+    if error.status_code == 404:
+        return NotFound("http.not_found")
+    translated = BadRequest("http.refused", status=error.status_code, detail=error.detail)
+    translated.status = error.status_code
+    return translated
+
+
+def unexpected(error: Exception) -> EngineError:
+    """A fault of ours. Its text stays in here: it may quote the prompt."""
+    return EngineError("server.failed", kind=type(error).__name__)
+
+
+def _field(error: ErrorDetails) -> str:
+    path = ""
+    for part in error["loc"]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part in _UNION_TAGS or "[" in part:
+            break
+        else:
+            path += f".{part}" if path else part
+    return path

@@ -1,0 +1,131 @@
+"""Who may talk to the server. ASGI middleware, outside of everything else but CORS.
+
+- Host must be a loopback name, an IP address, or allowed: a page that rebinds its own DNS name to 127.0.0.1 sends its
+  own name. (An address in Host cannot come from a rebound name.)
+- Origin, where a browser sends one, must be the server itself or allowed, on every method that can change something.
+- The API key, if there is one, comes as `Authorization: Bearer` or `x-api-key`, compared as bytes in constant time.
+- A body may not be longer than `max_body_bytes`, whatever its Content-Length says.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from omlx.errors import BadRequest, Forbidden, OmlxError, Unauthorized
+from omlx.server import errors
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+OPEN_PATHS = frozenset({"/health"})
+
+
+class TooLarge(BadRequest):
+    status = 413
+
+
+class Guard:
+    """`hosts` and `origins` add to what is always allowed; "*" allows any."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        key: str | None = None,
+        max_body_bytes: int = 32 << 20,
+    ) -> None:
+        self._app = app
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._origins = {origin.lower().rstrip("/") for origin in origins}
+        self._key = key
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            self._check_host(headers.get("host", ""))
+            if scope["method"] not in SAFE_METHODS:
+                self._check_origin(headers.get("origin"), headers.get("host", ""))
+            if self._key is not None and scope["path"] not in OPEN_PATHS:
+                self._check_key(scope)
+            self._check_length(headers.get("content-length"))
+        except OmlxError as error:
+            await errors.response(error)(scope, receive, send)
+            return
+        await self._app(scope, _Capped(receive, self._max_body_bytes), send)
+
+    def _check_host(self, host: str) -> None:
+        name = hostname(host)
+        if name not in self._hosts and "*" not in self._hosts and not _is_address(name):
+            raise Forbidden("guard.host", host=host)
+
+    def _check_origin(self, origin: str | None, host: str) -> None:
+        if origin is None or "*" in self._origins or origin.lower() in self._origins:
+            return
+        parts = urlsplit(origin.lower())
+        if parts.scheme not in ("http", "https") or parts.netloc != host.lower():
+            raise Forbidden("guard.origin", origin=origin)
+
+    def _check_key(self, scope: Scope) -> None:
+        assert self._key is not None
+        given = [value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
+        if not given:
+            raise Unauthorized("auth.missing")
+        if not any(same_key(_bearer(value), self._key) for value in given):
+            raise Unauthorized("auth.key")
+
+    def _check_length(self, length: str | None) -> None:
+        if length is not None and length.isdigit() and int(length) > self._max_body_bytes:
+            raise TooLarge("guard.body", limit_bytes=self._max_body_bytes)
+
+
+class _Capped:
+    """A `receive` that counts; raises TooLarge into whoever reads the body."""
+
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._read = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._read += len(message.get("body", b""))
+        if self._read > self._max_bytes:
+            raise TooLarge("guard.body", limit_bytes=self._max_bytes)
+        return message
+
+
+def same_key(given: bytes, key: str) -> bool:
+    """Header bytes against the key as UTF-8 or, as some clients send it, Latin-1. Constant time for each."""
+    matches = hmac.compare_digest(given, key.encode())
+    return hmac.compare_digest(given, key.encode("latin-1", "backslashreplace")) or matches
+
+
+def hostname(host: str) -> str:
+    """The name of a Host header: lower case, without port, brackets or final dot."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _bearer(value: bytes) -> bytes:
+    scheme, _, key = value.partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else value.strip()

@@ -1,0 +1,167 @@
+"""The running choices of one request: n sequences of the engine, one stream of events.
+
+Events cross from the engine thread through one `Router`, once a step. A stream that is closed early cancels what still
+runs; its lease on the model ends with the last of its sequences, not with the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from omlx.engine.types import Event, EventSink, Failed, Finished, PrefillProgress, Request, TokensCommitted
+from omlx.errors import EngineDead, OmlxError
+from omlx.models.pool import Lease, Served
+from omlx.text.events import Finish, OutputEvent
+from omlx.text.output import Output, OutputSpec
+
+
+class Engine(Protocol):
+    """What the HTTP side needs of the engine's thread."""
+
+    failure: EngineDead | None
+
+    def submit(self, model: str, request: Request, sink: EventSink) -> None:
+        """Queue a request; what is wrong with it may also be told by a Failed event. Raises EngineDead."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; one that is not open is ignored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEvent:
+    choice: int
+    event: OutputEvent
+
+
+class Router:
+    """The engine's sink: one wake-up of the event loop a step, then each event to the stream that waits for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._handlers: dict[str, Callable[[Event], None]] = {}
+
+    def __call__(self, events: Sequence[Event], /) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: nobody is left to hear
+            self._loop.call_soon_threadsafe(self._deliver, tuple(events))
+
+    def open(self, request_id: str, handler: Callable[[Event], None]) -> None:
+        self._handlers[request_id] = handler
+
+    def forget(self, request_id: str) -> None:
+        self._handlers.pop(request_id, None)
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if (handler := self._handlers.get(event.request_id)) is not None:
+                handler(event)
+
+
+class GenerationStream:
+    """`batches` gives the events, once; `close` may come at any time and is final.
+
+    `finishes` fills as choices end. `seed` is the one in use, whether asked for or drawn.
+    """
+
+    def __init__(self, engine: Engine, router: Router, lease: Lease, request_id: str, seed: int) -> None:
+        self.id = request_id
+        self.seed = seed
+        self.created = int(time.time())
+        self.finishes: dict[int, Finish] = {}
+        self.error: OmlxError | None = None
+        self._engine = engine
+        self._router = router
+        self._lease = lease
+        self._outputs: dict[str, tuple[int, Output]] = {}
+        self._running: set[str] = set()
+        self._mail: list[Event] = []
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    @property
+    def served(self) -> Served:
+        return self._lease.served
+
+    @property
+    def n(self) -> int:
+        return len(self._outputs)
+
+    def submit(self, request: Request, spec: OutputSpec) -> None:
+        """Start one choice. Raises EngineDead, after which the stream wants to be closed."""
+        self._outputs[request.id] = (request.sampling.choice, Output(self.served.tokenizer, spec))
+        self._running.add(request.id)
+        self._router.open(request.id, self._receive)
+        try:
+            self._engine.submit(self.served.id, request, self._router)
+        except OmlxError:
+            self._ended(request.id)
+            raise
+
+    async def started(self, patience_s: float) -> None:
+        """Wait for a sign of life, at most `patience_s`. Raises what failed before there was any output."""
+        await self._wait(patience_s)
+        for event in self._mail:
+            if isinstance(event, Failed):
+                self.error = event.error
+                raise event.error
+
+    async def batches(self, idle_s: float | None = None) -> AsyncGenerator[list[ChoiceEvent], None]:
+        """Everything new since the last batch; an empty one after `idle_s` without a token. Raises what failed."""
+        while len(self.finishes) < self.n:
+            await self._wait(idle_s)
+            mail, self._mail = self._mail, []
+            batch = [ChoiceEvent(choice, event) for message in mail for choice, event in self._read(message)]
+            if batch or not mail:
+                yield batch
+            if self.error is not None:
+                raise self.error
+
+    def close(self) -> None:
+        """Cancel what still runs and let go of the model as soon as the engine has."""
+        self._closed = True
+        for request_id in self._running:
+            self._engine.cancel(request_id)
+        self._release_if_over()
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        if not self._mail:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    def _read(self, event: Event) -> list[tuple[int, OutputEvent]]:
+        choice, output = self._outputs[event.request_id]
+        match event:
+            case TokensCommitted(tokens=tokens, logprobs=logprobs):
+                return [(choice, delta) for delta in output.feed(tokens, logprobs or ())]
+            case Finished(reason=reason, stats=stats):
+                ending = output.finish(reason, stats)
+                self.finishes.update((choice, event) for event in ending if isinstance(event, Finish))
+                return [(choice, event) for event in ending]
+            case Failed(error=error):
+                self.error = error
+                return []
+            case PrefillProgress():
+                return []
+
+    def _receive(self, event: Event) -> None:
+        if isinstance(event, Finished | Failed):
+            self._ended(event.request_id)
+        self._mail.append(event)
+        self._wake.set()
+
+    def _ended(self, request_id: str) -> None:
+        self._running.discard(request_id)
+        self._router.forget(request_id)
+        self._release_if_over()
+
+    def _release_if_over(self) -> None:
+        if self._closed and not self._running:
+            self._lease.release()

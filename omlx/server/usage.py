@@ -1,0 +1,87 @@
+"""Counts and times of a finished request, as the APIs report them. Pure: finishes in, JSON out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from omlx.catalog import sentence
+from omlx.engine.types import DrafterStats
+from omlx.text.events import Finish
+
+
+def usage(finishes: Sequence[Finish]) -> dict[str, Any]:
+    """OpenAI's usage object. The choices share one prompt; it counts once, as do the tokens it found in a cache."""
+    stats = [finish.stats for finish in finishes]
+    completion = sum(each.predicted_n for each in stats)
+    proposed = sum(each.draft_n for each in stats)
+    accepted = sum(each.draft_n_accepted for each in stats)
+    return {
+        "prompt_tokens": stats[0].prompt_n,
+        "completion_tokens": completion,
+        "total_tokens": stats[0].prompt_n + completion,
+        "prompt_tokens_details": {"cached_tokens": stats[0].cached_n},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(finish.reasoning_n for finish in finishes),
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": proposed - accepted,
+        },
+    }
+
+
+def timings(finishes: Sequence[Finish]) -> dict[str, Any]:
+    """llama-server's `timings`, with what each drafter did. `prompt_n` leaves out the `cache_n` reused tokens.
+
+    Of several choices: tokens add up, times are those of the slowest, the prompt and the reason are the first one's.
+    """
+    stats = [finish.stats for finish in finishes]
+    first = stats[0]
+    prompt_n = first.prompt_n - first.cached_n
+    prompt_ms = max(each.prompt_ms for each in stats)
+    predicted_n = sum(each.predicted_n for each in stats)
+    predicted_ms = max(each.predicted_ms for each in stats)
+    return {
+        "prompt_n": prompt_n,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_second": per_second(prompt_n, prompt_ms),
+        "predicted_n": predicted_n,
+        "predicted_ms": round(predicted_ms, 3),
+        "predicted_per_second": per_second(predicted_n, predicted_ms),
+        "cache_n": first.cached_n,
+        "draft_n": sum(each.draft_n for each in stats),
+        "draft_n_accepted": sum(each.draft_n_accepted for each in stats),
+        "drafters": _drafters([each.drafters for each in stats]),
+        "seed": first.seed,
+        "speculation": {
+            "code": first.speculation.code,
+            "params": first.speculation.params,
+            "message": sentence(first.speculation.code, first.speculation.params),
+        },
+    }
+
+
+def per_second(tokens: int, ms: float) -> float:
+    return round(tokens / ms * 1000, 2) if ms > 0 else 0.0
+
+
+def _drafters(choices: Sequence[dict[str, DrafterStats]]) -> dict[str, Any]:
+    names = sorted({name for drafters in choices for name in drafters})
+    return {name: _drafter([drafters[name] for drafters in choices if name in drafters]) for name in names}
+
+
+def _drafter(parts: Sequence[DrafterStats]) -> dict[str, Any]:
+    depth = max(len(part.accepted_at) for part in parts)
+    return {
+        "draft_n": sum(part.proposed for part in parts),
+        "draft_n_accepted": sum(part.accepted for part in parts),
+        "rounds": sum(part.rounds for part in parts),
+        "accepted_at": [sum(part.accepted_at[i] for part in parts if i < len(part.accepted_at)) for i in range(depth)],
+        "spans": _added([part.spans for part in parts]),
+        "repairs": _added([part.repairs for part in parts]),
+    }
+
+
+def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    return {
+        key: sum(count.get(key, 0) for count in counts) for key in sorted({key for count in counts for key in count})
+    }

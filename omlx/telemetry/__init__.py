@@ -1,0 +1,1 @@
+"""What the server tells about itself. Never what its users say."""

@@ -1,0 +1,113 @@
+"""Logging: JSON lines in `OMLX_HOME/logs/omlx.log`, the human form on the terminal. Standard library only.
+
+No prompt or output text is ever logged: requests are logged as `Fields` of known names, and of an exception only its
+type and where it was raised, since its message may quote the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import traceback
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TextIO, TypeAlias, cast
+
+Fields: TypeAlias = dict[str, str | int | float]
+
+FILE_BYTES = 10 << 20
+FILES_KEPT = 5
+
+_requests = logging.getLogger("omlx.request")
+
+
+def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO) -> None:
+    """Log to `home`/logs and, in the human form, to `terminal`. Replaces what was set up before."""
+    folder = home / "logs"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    file = PrivateFile(folder / "omlx.log", maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+    file.setFormatter(JsonLines())
+    handlers: list[logging.Handler] = [file]
+    if terminal is not None:
+        human = logging.StreamHandler(terminal)
+        human.setFormatter(Human())
+        handlers.append(human)
+    logger = logging.getLogger("omlx")
+    tear_down()
+    logger.setLevel(level)
+    logger.propagate = False
+    for handler in handlers:
+        logger.addHandler(handler)
+
+
+def tear_down() -> None:
+    """Close what `set_up` opened."""
+    logger = logging.getLogger("omlx")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+    logger.propagate = True
+
+
+def log_request(fields: Fields) -> None:
+    _requests.info("request", extra={"fields": fields})
+
+
+class PrivateFile(RotatingFileHandler):
+    """Only the owner can read the file and those it was rotated to."""
+
+    def _open(self) -> TextIO:  # type: ignore[override]
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.fchmod(descriptor, 0o600)
+        return cast(TextIO, open(descriptor, self.mode, encoding=self.encoding))
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        line |= fields_of(record)
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = record.exc_info[0].__name__
+            line["frames"] = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(record.exc_info[2])]
+        return json.dumps(line, ensure_ascii=False)
+
+
+class Human(logging.Formatter):
+    """`14:03:21 POST /v1/chat/completions 200 · omlx-demo/target · 120 tokens at 85.2/s · 44/60 drafted tokens …`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        fields = fields_of(record)
+        if record.name == _requests.name:
+            return f"{clock} {human(fields)}"
+        text = f"{clock} {record.levelname.lower()}: {record.getMessage()}"
+        if record.exc_info and record.exc_info[0] is not None:
+            text += f" ({record.exc_info[0].__name__}; the log file says where)"
+        return text
+
+
+def human(fields: Fields) -> str:
+    path = "".join(character if character.isprintable() else "?" for character in str(fields["path"]))
+    parts = [f"{fields['method']} {path} {fields['status']}"]
+    parts += [str(fields[key]) for key in ("model", "error", "reason") if key in fields]
+    if "predicted_n" in fields:
+        parts.append(f"{fields['predicted_n']} tokens at {fields['rate']}/s")
+        drafted = f"{fields['accepted']}/{fields['proposed']} drafted tokens accepted"
+        parts.append(drafted if fields["proposed"] else str(fields["speculation"]))
+    parts.append(f"{fields['ms']} ms")
+    if "id" in fields:
+        parts.append(str(fields["id"]))
+    return " · ".join(parts)
+
+
+def fields_of(record: logging.LogRecord) -> Fields:
+    fields: Fields = record.__dict__.get("fields", {})
+    return fields
