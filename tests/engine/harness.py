@@ -1,0 +1,196 @@
+"""Runs requests through an EngineLoop, proving its invariants after every step, and decodes the naive way beside it.
+
+`Bench` drives one loop: submit at any step, cancel, run until something holds. `plain` is the reference: one token at
+a time on a fresh cache, one request, no engine but its sampling function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx.engine.limits import Limits
+from omlx.engine.loop import EngineLoop
+from omlx.engine.sampling import Draw, RowSampler, draw, process
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    PrefillProgress,
+    Request,
+    RequestStats,
+    Sampling,
+    Speculation,
+    SpeculationMode,
+    TokensCommitted,
+)
+from tests import zoo
+
+GREEDY = Sampling(temperature=0.0)
+WARM = Sampling(temperature=0.8, top_p=0.95, seed=11)
+LIMITS = Limits(context_length=512)
+MAX_STEPS = 600
+
+
+@functools.cache
+def model(name: str, seed: int = 0) -> nn.Module:
+    """A tiny model, built once."""
+    return zoo.build(name, seed)
+
+
+@functools.cache
+def noisy(name: str, scale: float = 0.1) -> nn.Module:
+    return zoo.noisy_copy(model(name), scale)
+
+
+@functools.cache
+def padded(name: str) -> nn.Module:
+    """The model `name` with a wider vocabulary whose extra ids win nearly every argmax."""
+    return zoo.padded_vocab(name, model(name), 32)
+
+
+def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
+    """Some token ids, no two prompts of different salt sharing a start."""
+    return tuple((7 + 31 * salt + 13 * i + i * i % 5) % zoo.VOCAB_SIZE for i in range(length))
+
+
+def request(
+    name: str = "a", tokens: tuple[int, ...] = prompt(13), sampling: Sampling = GREEDY, max_tokens: int = 30, **more
+) -> Request:
+    return Request(id=name, tokens=tokens, sampling=sampling, max_tokens=max_tokens, **more)
+
+
+def unassisted(of: Request) -> Request:
+    """The same request without speculation."""
+    return replace(of, speculation=Speculation(SpeculationMode.OFF))
+
+
+def loop_of(
+    target: str | nn.Module,
+    draft: nn.Module | None = None,
+    window: int = 4,
+    limits: Limits = LIMITS,
+) -> EngineLoop:
+    target = model(target) if isinstance(target, str) else target
+    limits = replace(limits, num_draft_tokens=window)
+    return EngineLoop(target, zoo.VOCAB_SIZE, limits, draft=draft, draft_name="tiny" if draft else None)
+
+
+class Bench:
+    """One loop at work. `tokens`, `finished` and `failed` are by request id."""
+
+    def __init__(self, loop: EngineLoop, *, check: bool = True) -> None:
+        self.loop = loop
+        self.events: list[Event] = []
+        self.tokens: defaultdict[str, list[int]] = defaultdict(list)
+        self.finished: dict[str, Finished] = {}
+        self.failed: dict[str, Failed] = {}
+        self.steps = 0
+        self._check = check
+
+    def submit(self, *requests: Request) -> Bench:
+        for one in requests:
+            self.loop.submit(one)
+        return self
+
+    def step(self) -> list[Event]:
+        self.steps += 1
+        assert self.steps < MAX_STEPS, "the engine does not come to an end"
+        events = self.loop.step()
+        if self._check:
+            self.loop.check()
+        for event in events:
+            self._take(event)
+        return events
+
+    def until(self, reached: Callable[[], bool]) -> Bench:
+        while not reached():
+            assert self.loop.has_work, "the engine came to rest first"
+            self.step()
+        return self
+
+    def run(self, *requests: Request) -> Bench:
+        """Submit and go on until nothing is left to do."""
+        self.submit(*requests)
+        while self.loop.has_work:
+            self.step()
+        assert not self.loop.runner.caches.single
+        assert not self.loop.runner.caches.members
+        return self
+
+    def stats(self, name: str = "a") -> RequestStats:
+        return self.finished[name].stats
+
+    def _take(self, event: Event) -> None:
+        name = event.request_id
+        assert name not in self.finished and name not in self.failed, f"{event} after the last event"
+        if isinstance(event, TokensCommitted):
+            assert event.tokens
+            assert len(event.tokens) == len(event.drafted)
+            self.tokens[name] += event.tokens
+        elif isinstance(event, Finished):
+            self.finished[name] = event
+        elif isinstance(event, Failed):
+            self.failed[name] = event
+        else:
+            assert isinstance(event, PrefillProgress)
+        self.events.append(event)
+
+
+def stored_length(loop: EngineLoop, tokens: Sequence[int]) -> int:
+    """How many tokens of this conversation the store holds; proves that its cache equals one computed afresh."""
+    match = loop.scheduler.store.match([*tokens, 0])
+    assert match is not None, "nothing was stored"
+    cache, length = loop.runner.caches.stored[match.entry]
+    assert length == match.length
+    target, newest = loop.runner.model, mx.array([[5]])
+    held = next_logits(target, cache, newest)
+    fresh_cache = make_prompt_cache(target)
+    target(mx.array([tokens[:length]]), cache=fresh_cache)
+    fresh = next_logits(target, fresh_cache, newest)
+    error = mx.abs(held - fresh).max().item()
+    assert error < 2e-3 * zoo_spread(target), f"the stored cache is off by {error}"
+    return length
+
+
+def zoo_spread(target: nn.Module) -> float:
+    """Quantized caches round differently for one pass and for many."""
+    kinds = {type(layer).__name__ for layer in make_prompt_cache(target)}
+    return 200.0 if "QuantizedKVCache" in kinds else 1.0
+
+
+def next_logits(target: nn.Module, cache: list, newest: mx.array) -> mx.array:
+    """Logits [V] behind `newest` [1, n]."""
+    logits: mx.array = target(newest, cache=cache)[0, -1]
+    return logits[: zoo.VOCAB_SIZE]
+
+
+@functools.cache
+def plain(name: str, of: Request) -> list[int]:
+    """What the model `name` says to a request: prompt in one pass, then token by token; stops are honoured."""
+    return decode(model(name), of)
+
+
+def decode(target: nn.Module, of: Request) -> list[int]:
+    cache, sampler, tokens = make_prompt_cache(target), RowSampler(of.sampling, zoo.VOCAB_SIZE), list(of.tokens)
+    if len(tokens) > 1:
+        target(mx.array([tokens[:-1]]), cache=cache)
+    assert of.max_tokens is not None
+    for _ in range(of.max_tokens):
+        logits = next_logits(target, cache, mx.array([tokens[-1:]]))[None]
+        history = mx.array(tokens[-of.sampling.history :], mx.uint32) if of.sampling.penalised else None
+        place = Draw(sampler, len(tokens), history)
+        tokens.append(int(draw(process(logits, [place]), [place]).item()))
+        if tokens[-1] in of.stop_ids:
+            break
+    return tokens[len(of.tokens) :]
+
+
+def names(requests: Iterable[Request]) -> list[str]:
+    return [one.id for one in requests]

@@ -1,0 +1,80 @@
+"""Tokens equal plain decoding of the same request alone, whoever drafts, whoever else is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mlx import nn
+
+from omlx.engine.types import Request
+from tests.engine.harness import GREEDY, WARM, Bench, loop_of, model, noisy, plain, prompt, request
+from tests.engine.pairs import full_product, pairwise
+from tests.zoo import MAIN_NAMES
+
+# Prompt 13, then 44 tokens: sliding windows (16) and chunks (16) are crossed several times.
+PARAMETERS: dict[str, list[Any]] = {
+    "target": list(MAIN_NAMES),
+    "draft": ["perfect", "noisy", "wrong", "hybrid", "conv", "sliding"],
+    "company": ["alone", "joined", "left"],
+    "window": [1, 2, 4, 8, 16],
+    "sampling": [GREEDY, WARM],
+}
+
+
+def label(case: dict[str, Any]) -> str:
+    heat = "cold" if case["sampling"] is GREEDY else "warm"
+    return f"{case['target']}-{case['draft']}-{case['company']}-{case['window']}-{heat}"
+
+
+def draft_of(kind: str, target: str) -> nn.Module:
+    if kind == "perfect":
+        return model(target)
+    if kind == "noisy":
+        return noisy(target)
+    name = {"wrong": target, "hybrid": "qwen3_next", "conv": "lfm2", "sliding": "gemma3_text"}[kind]
+    return model(name, seed=1)
+
+
+def company_of(kind: str, first: Request) -> list[Request]:
+    """Who else is there: one that comes in the middle and stays, or one that is there first and leaves early."""
+    second = request("second", prompt(21, salt=1), first.sampling, max_tokens=8 if kind == "left" else 24)
+    return [] if kind == "alone" else [second]
+
+
+def exact(target: str, draft: str, company: str, window: int, sampling: Any) -> None:
+    costly = company == "alone" and window >= 8 and draft not in ("perfect", "noisy")
+    first = request("first", prompt(13), sampling, max_tokens=24 if costly else 44)
+    others = company_of(company, first)
+    bench = Bench(loop_of(target, draft_of(draft, target), window))
+    bench.submit(first)
+    if company == "joined":
+        bench.until(lambda: len(bench.tokens["first"]) >= 6)
+    bench.run(*others)
+    assert not bench.failed
+    for one in (first, *others):
+        assert bench.tokens[one.id] == plain(target, one), one.id
+    if company != "joined":
+        stats = bench.stats("first")
+        assert stats.speculation.code == "spec.on"
+        assert stats.draft_n > 0
+        assert draft != "perfect" or stats.draft_n_accepted > 0
+
+
+@pytest.mark.parametrize("case", pairwise(PARAMETERS), ids=label)
+def test_tokens_equal_plain_decoding(case: dict[str, Any]) -> None:
+    exact(**case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", full_product(PARAMETERS), ids=label)
+def test_tokens_equal_plain_decoding_in_every_combination(case: dict[str, Any]) -> None:
+    exact(**case)
+
+
+def test_the_pairwise_cases_cover_every_pair() -> None:
+    values = {name: [str(v) for v in choices] for name, choices in PARAMETERS.items()}
+    cases = pairwise(values)
+    assert len(cases) < len(full_product(values)) / 10
+    for a, b in [(a, b) for a in values for b in values if a != b]:
+        assert {(case[a], case[b]) for case in cases} == {(x, y) for x in values[a] for y in values[b]}
