@@ -1,0 +1,38 @@
+"""What discovery knows about one model directory, without opening its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from omlx.engine.types import Reason
+
+
+class Status(StrEnum):
+    USABLE = "usable"
+    SHADOWED = "shadowed"
+    """Usable, but an earlier place has a model of the same id."""
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One model directory. `source` names the place it was found in; `reason` is set unless it is usable.
+
+    `quantization` is a short label (`4-bit`, `mxfp4`) or None for dense weights; `size_bytes` counts weights.
+    """
+
+    id: str
+    path: Path
+    source: str
+    status: Status = Status.USABLE
+    reason: Reason | None = None
+    size_bytes: int = 0
+    model_type: str | None = None
+    quantization: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The id without its organisation."""
+        return self.id.rpartition("/")[2]

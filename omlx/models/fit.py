@@ -1,0 +1,63 @@
+"""Whether one model can draft for another: its tokens must mean the same. Needs the tokenizers, not the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from omlx.engine.types import Reason
+from omlx.models.entry import ModelEntry, Status
+
+PROBE = (
+    "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"
+    "Äpfel, naïve façade — «да», 中文字符, 日本語かな, 한국어, العربية 👩\u200d💻🙂 \u00a0end   \n"
+)
+"""Code, white space, digits, scripts and joined emoji: where tokenizers that look alike come apart."""
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer. Nothing is modified."""
+
+    @property
+    def all_special_ids(self) -> Sequence[int]: ...
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, object]: ...
+
+    def get_vocab(self) -> Mapping[str, int]: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]: ...
+
+
+def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """Why `draft` cannot draft for `target`, as far as their files tell; None if nothing speaks against it."""
+    if draft.path == target.path or draft.id == target.id:
+        return Reason("draft.unfit.same_model", {"draft": draft.id})
+    if draft.status is not Status.SKIPPED or draft.reason is None:
+        return None
+    match draft.reason.code:
+        case "model.head_only":
+            return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
+        case "model.gguf_only":
+            return Reason("draft.unfit.gguf", {"draft": draft.id})
+        case code:
+            return Reason("draft.unfit.unusable", {"draft": draft.id, "why": code})
+
+
+def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:
+    """Why the tokens of these two do not mean the same; None if they do."""
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours != theirs:
+        differing = len(ours.items() ^ theirs.items())
+        return Reason("draft.unfit.vocabulary", {"target": len(ours), "draft": len(theirs), "differing": differing})
+    differing = len(_special(target) ^ _special(draft))
+    if differing:
+        return Reason("draft.unfit.special_tokens", {"differing": differing})
+    if list(target.encode(PROBE, add_special_tokens=False)) != list(draft.encode(PROBE, add_special_tokens=False)):
+        return Reason("draft.unfit.probe")
+    return None
+
+
+def _special(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
+    """The added tokens, and whether each is special: a special one is never made from a user's text alike."""
+    return {(token, bool(getattr(added, "special", True))) for token, added in tokenizer.added_tokens_decoder.items()}
