@@ -14,47 +14,25 @@ import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
-from omlx.engine.model import Model
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
 from omlx.errors import BadRequest, ModelError, NotFound
 from omlx.models.discovery import Registry
-from omlx.models.entry import ModelEntry
+from omlx.models.entry import ModelEntry, Status
+from omlx.models.fit import unfit_entry, unfit_tokenizers
+from omlx.models.loader import LoadedWeights, LoadProgress, load, read_tokenizer
+from omlx.settings.schema import Settings
 from omlx.text.detokenize import TokenBytes
 
 log = logging.getLogger("omlx.models")
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model directory, opened. `sampling` is what its generation_config.json says; lengths are in tokens."""
-
-    model: Model
-    tokenizer: TokenizerWrapper
-    context_length: int
-    stop_ids: frozenset[int]
-    sampling: Mapping[str, float]
-
-
-class Opener(Protocol):
-    """Opens model directories. Called on the engine thread."""
-
-    def load(self, entry: ModelEntry) -> Loaded:
-        """Weights and tokenizer. Raises ModelError."""
-        ...
-
-    def misfit(self, target: ModelEntry, draft: ModelEntry) -> Reason | None:
-        """Why `draft` cannot draft for `target` (`draft.unfit.…`), or None. Opens no weights. Raises ModelError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +64,9 @@ class Lease:
 
 
 class Pool:
-    """`default` serves requests that name no model. `draft` drafts for every model that it fits.
+    """`default` serves requests that name no model. The draft of the settings drafts for every model that it fits.
 
+    `progress` is told, on the engine thread, how far a model has been read.
     A request that names no draft is served with whichever is loaded: it has no opinion, and the output is the same.
     """
 
@@ -95,22 +74,18 @@ class Pool:
         self,
         engine: EngineThread,
         registry: Registry,
-        opener: Opener,
-        limits: Limits,
+        settings: Settings,
         *,
         default: str | None = None,
-        draft: str | None = None,
-        no_draft: bool = False,
+        progress: Callable[[ModelEntry, LoadProgress], None] | None = None,
     ) -> None:
         self.default = default
         self.served: Served | None = None
         self._engine = engine
         self._registry = registry
-        self._opener = opener
-        self._limits = limits
-        self._draft = draft
-        self._no_draft = no_draft
-        self._target: Loaded | None = None
+        self._settings = settings
+        self._progress = progress
+        self._target: LoadedWeights | None = None
         self._leases = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -153,12 +128,14 @@ class Pool:
         return name
 
     def _named_draft(self, name: str) -> ModelEntry:
-        if self._no_draft:
+        if self._settings.no_draft:
             raise BadRequest("spec.off.no_draft", param="draft_model")
         try:
             return self._registry.find(name)
         except NotFound as error:
             raise BadRequest("draft.not_found", param="draft_model", draft=name) from error
+        except ModelError:  # it is there and cannot be used: `unfit_entry` says what that means for a draft
+            return next(e for e in self._registry.entries if e.status is Status.SKIPPED and name in (e.id, e.name))
 
     def _serves(self, target: ModelEntry, draft: ModelEntry | None) -> bool:
         served = self.served
@@ -183,24 +160,24 @@ class Pool:
         if self.served is None or self.served.id != entry.id:
             self._shut()
         try:
-            drafting = self._opener.load(draft) if draft is not None else None
+            drafting = self._load(draft) if draft is not None else None
         except ModelError as error:
             if wanted is not None:
                 raise
             draft, drafting, reason = None, None, Reason("spec.off.draft_failed", {"detail": error.message})
-        target = self._target or self._opener.load(entry)
+        target = self._target or self._load(entry)
         self._serve(entry, target, draft, drafting, reason)
 
     def _choose(self, target: ModelEntry, wanted: ModelEntry | None) -> tuple[ModelEntry | None, Reason | None]:
         """The draft to load, or why there is none. Only a draft that the request itself names must fit."""
-        if self._no_draft:
+        if self._settings.no_draft:
             return None, Reason("spec.off.no_draft")
-        if wanted is None and self._draft is None:
+        if wanted is None and self._settings.draft_model is None:
             return None, Reason("spec.off.no_draft_model")
         try:
-            draft = wanted or self._registry.find(self._draft or "")
-            reason = self._opener.misfit(target, draft)
-        except (NotFound, ModelError) as error:
+            draft = wanted or self._named_draft(self._settings.draft_model or "")
+            reason = self._misfit(target, draft)
+        except (BadRequest, ModelError) as error:
             if wanted is not None:
                 raise
             return None, Reason("spec.off.draft_failed", {"detail": error.message})
@@ -208,20 +185,29 @@ class Pool:
             raise BadRequest(reason.code, param="draft_model", **reason.params)
         return (draft, None) if reason is None else (None, reason)
 
+    def _misfit(self, target: ModelEntry, draft: ModelEntry) -> Reason | None:
+        if (reason := unfit_entry(target, draft)) is not None:
+            return reason
+        loaded = self._target if self.served is not None and self.served.id == target.id else None
+        tokenizer = loaded.tokenizer if loaded is not None else read_tokenizer(target)
+        return unfit_tokenizers(tokenizer, read_tokenizer(draft))
+
+    def _load(self, entry: ModelEntry) -> LoadedWeights:
+        return load(entry, self._settings.dtype, partial(self._progress, entry) if self._progress is not None else None)
+
     def _serve(
         self,
         entry: ModelEntry,
-        target: Loaded,
+        target: LoadedWeights,
         draft: ModelEntry | None,
-        drafting: Loaded | None,
+        drafting: LoadedWeights | None,
         reason: Reason | None,
     ) -> None:
-        vocab_size = len(target.tokenizer)
         name = draft.id if draft is not None else None
         loop = EngineLoop(
             target.model,
-            vocab_size,
-            replace(self._limits, context_length=min(target.context_length, self._limits.context_length)),
+            target.vocab_size,
+            _limits(self._settings, target.context_length),
             draft=drafting.model if drafting is not None else None,
             draft_name=name,
             no_draft=reason,
@@ -234,7 +220,7 @@ class Pool:
             id=entry.id,
             tokenizer=target.tokenizer,
             token_bytes=TokenBytes(target.tokenizer),
-            vocab_size=vocab_size,
+            vocab_size=target.vocab_size,
             context_length=loop.limits.context_length,
             stop_ids=target.stop_ids,
             sampling=target.sampling,
@@ -250,3 +236,15 @@ class Pool:
         self.served = self._target = None
         gc.collect()
         mx.clear_cache()
+
+
+def _limits(settings: Settings, context_length: int) -> Limits:
+    """The bounds of a model that was made for `context_length` tokens."""
+    return Limits(
+        context_length=min(context_length, settings.max_context or context_length),
+        max_rows=settings.max_concurrent_requests,
+        max_waiting=settings.max_waiting,
+        prefill_chunk=settings.prefill_chunk,
+        store_bytes=settings.store_bytes,
+        num_draft_tokens=settings.num_draft_tokens,
+    )

@@ -52,7 +52,7 @@ def render(
     if continue_last and messages[-1]["role"] != "assistant":
         raise BadRequest("template.continue", param="continue_final_message", role=messages[-1]["role"])
     try:
-        tokens = tokenizer.apply_chat_template(  # type: ignore[no-untyped-call]
+        tokens = tokenizer.apply_chat_template(
             [deepcopy(dict(message)) for message in messages],
             add_generation_prompt=not continue_last,
             continue_final_message=continue_last,
@@ -69,6 +69,6 @@ def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:
     """Whether the prompt ends in an opening marker and white space."""
     if not tokenizer.has_thinking:
         return False
-    start = tokenizer.rfind_think_start(tokens)  # type: ignore[no-untyped-call]
+    start = tokenizer.rfind_think_start(tokens)
     behind = tokens[start + len(tokenizer.think_start_tokens) :]
     return start >= 0 and not str(tokenizer.decode(behind)).strip()

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
-from omlx.engine.limits import Limits
 from omlx.engine.thread import EngineThread
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry
 from omlx.models.pool import Pool
 from omlx.server.app import create_app
 from omlx.settings.schema import Settings
-from tests.server.opening import Opener
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
 DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID)))
@@ -67,22 +65,15 @@ class Ready(uvicorn.Server):
 @contextmanager
 def omlx(
     settings: Settings | None = None,
-    limits: Limits | None = None,
+    *,
     registry: Registry = DEMO,
+    default: str | None = TARGET,
     keep_alive_s: float = 5.0,
 ) -> Iterator[Running]:
     settings = settings or Settings()
     engine = EngineThread()
     engine.start()
-    pool = Pool(
-        engine,
-        registry,
-        Opener(),
-        limits or Limits(context_length=1024),
-        default=TARGET,
-        draft=settings.draft_model,
-        no_draft=settings.no_draft,
-    )
+    pool = Pool(engine, registry, settings, default=default)
     try:
         with serving(create_app(engine, pool, settings, keep_alive_s=keep_alive_s)) as url:
             yield Running(url, engine, pool)
