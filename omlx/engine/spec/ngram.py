@@ -1,0 +1,143 @@
+"""Self-speculation: the request's own tokens as the draft (prompt lookup; Saxena 2023, llama.cpp's ngram drafts).
+
+An index of all 3-grams, kept up to date token by token, each with the newest positions where it ended. A lookup finds
+the earlier place whose past agrees with the present for longest; what followed there is the proposal. Pure Python:
+32k tokens index in some 10 ms, a lookup takes microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from omlx.engine.sequence import Sequence
+from omlx.engine.spec.drafter import Draft
+
+GRAM: Final = 3
+MAX_CHAIN: Final = 64
+MAX_MATCH: Final = 64
+BARRIER: Final = -1
+"""An id that no tokenizer has: no match runs across it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The present repeats an earlier place: `length` tokens agree, and `at` is the position behind them."""
+
+    at: int
+    length: int
+
+
+class NgramIndex:
+    """All places where three tokens stood before."""
+
+    def __init__(self, tokens: list[int] | None = None) -> None:
+        self.tokens: list[int] = []
+        self._ends: dict[tuple[int, int, int], list[int]] = {}
+        self.extend(tokens or [])
+
+    def extend(self, tokens: list[int]) -> None:
+        """Append tokens. The last gram is indexed with the token after it, so a lookup never finds itself."""
+        known = self.tokens
+        first = max(len(known) - 1, GRAM - 1)
+        known += tokens
+        ends = self._ends
+        for i in range(first, len(known) - 1):
+            gram = (known[i - 2], known[i - 1], known[i])
+            places = ends.get(gram)
+            if places is None:
+                ends[gram] = [i + 1]
+            else:
+                places.append(i + 1)
+                if len(places) > 2 * MAX_CHAIN:
+                    del places[:MAX_CHAIN]
+
+    def lookup(self, shortest: int = GRAM) -> Match | None:
+        """The longest earlier match of the present, the newest of equals; at least `shortest` tokens long."""
+        known = self.tokens
+        size = len(known)
+        if size <= GRAM:
+            return None
+        places = self._ends.get((known[-3], known[-2], known[-1]))
+        if not places:
+            return None
+        best = Match(0, 0)
+        for at in places[: -MAX_CHAIN - 1 : -1]:
+            # A longer match than the best must agree at the best's own length first.
+            if best.length and (at <= best.length or known[at - 1 - best.length] != known[size - 1 - best.length]):
+                continue
+            length = GRAM
+            limit = min(MAX_MATCH, at)
+            while length < limit and known[at - 1 - length] == known[size - 1 - length] != BARRIER:
+                length += 1
+            if length > best.length:
+                best = Match(at, length)
+                if length == MAX_MATCH:
+                    break
+        return best if best.length >= max(shortest, GRAM) else None
+
+    def after(self, match: Match, limit: int) -> tuple[int, ...]:
+        """What followed the match, at most `limit` tokens. A match that runs into the present goes on through it."""
+        found: list[int] = []
+        known, size = self.tokens, len(self.tokens)
+        for i in range(match.at, match.at + limit):
+            token = known[i] if i < size else found[i - size]
+            if token == BARRIER:
+                break
+            found.append(token)
+        return tuple(found)
+
+
+@dataclass(slots=True)
+class _Row:
+    """`offset` is where the sequence's own tokens begin in the index, behind the prediction."""
+
+    index: NgramIndex
+    offset: int = 0
+    proposal: tuple[int, ...] = field(default=())
+
+
+class Ngram:
+    """Implements `Drafter`. Proposes at most twice as many tokens as matched."""
+
+    name = "ngram"
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}
+
+    def match(self, sequence: Sequence, shortest: int = GRAM) -> Match | None:
+        """What a proposal for this row would rest on, if anything. Brings the row's index up to date."""
+        return self._current(sequence).index.lookup(shortest)
+
+    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+        index = self._current(sequence).index
+        found = index.lookup()
+        if found is None or limit < 1:
+            return None
+        tokens = index.after(found, min(limit, 2 * found.length))
+        return Draft(self.name, len(tokens), tokens) if tokens else None
+
+    def observe(self, sequence: Sequence, accepted: int) -> None:
+        pass
+
+    def drop(self, row: int) -> None:
+        self._rows.pop(row, None)
+
+    def store(self, row: int, entry: int) -> None:
+        pass
+
+    def restore(self, entry: int, row: int, length: int) -> None:
+        pass
+
+    def evict(self, entry: int) -> None:
+        pass
+
+    def _current(self, sequence: Sequence) -> _Row:
+        row = self._rows.get(sequence.row)
+        if row is None:
+            row = self._rows[sequence.row] = _Row(NgramIndex())
+        index = row.index
+        known = len(index.tokens) - row.offset
+        if known < len(sequence.tokens):
+            index.extend(sequence.tokens[known:])
+        return row

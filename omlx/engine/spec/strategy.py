@@ -1,0 +1,111 @@
+"""Strategy strings: who drafts, in which bounds.
+
+    strategy = step { ";" step }          ngram:n=4,m=32;draft:m=8
+    step     = name [ ":" key "=" number { "," key "=" number } ]
+    name     = off | auto | draft | ngram
+    key      = n (shortest match) | m (longest draft) | min (shortest draft)
+
+llama.cpp's names for drafting from history are read as ngram, and the strategy says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from omlx.engine.types import Reason
+from omlx.errors import BadRequest
+
+NAMES: Final = ("off", "auto", "draft", "ngram")
+ALIASES: Final = {"ngram-simple": "ngram", "ngram-cache": "ngram", "draftless": "ngram"}
+REFUSED: Final = ("eagle3", "eagle", "mtp", "dflash", "medusa")
+BOUNDS: Final = {"n": (3, 64), "m": (1, 64), "min": (1, 64)}
+NGRAM_ONLY: Final = ("n",)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One drafter and its bounds; None where the user set none."""
+
+    name: str
+    shortest_match: int | None = None
+    longest_draft: int | None = None
+    shortest_draft: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """Drafters in the order given. `notes` say what was read as something else."""
+
+    steps: tuple[Step, ...]
+    notes: tuple[Reason, ...] = ()
+
+    @property
+    def off(self) -> bool:
+        return self.steps[0].name == "off"
+
+    def step(self, name: str) -> Step | None:
+        """The step that admits a drafter; `auto` admits all."""
+        return next((s for s in self.steps if s.name in (name, "auto")), None)
+
+    def __str__(self) -> str:
+        return ";".join(_format(step) for step in self.steps)
+
+
+AUTO: Final = Strategy((Step("auto"),))
+OFF: Final = Strategy((Step("off"),))
+
+
+def parse(text: str, param: str = "speculation") -> Strategy:
+    """Read a strategy string. Raises BadRequest naming the place (1-based column) and what was expected there."""
+    steps: list[Step] = []
+    notes: list[Reason] = []
+    column = 1
+    for part in text.split(";"):
+        name, _, options = part.partition(":")
+        plain = name.strip()
+        if plain in ALIASES:
+            notes.append(Reason("strategy.read_as", {"name": plain, "meant": ALIASES[plain]}))
+            plain = ALIASES[plain]
+        if plain in REFUSED:
+            raise BadRequest("strategy.refused", param=param, name=plain, column=column)
+        if plain not in NAMES:
+            raise BadRequest("strategy.name", param=param, name=plain, column=column, expected=", ".join(NAMES))
+        if any(step.name == plain for step in steps):
+            raise BadRequest("strategy.twice", param=param, name=plain, column=column)
+        values = _options(options, plain, column + len(name) + 1, param) if ":" in part else {}
+        steps.append(Step(plain, values.get("n"), values.get("m"), values.get("min")))
+        column += len(part) + 1
+    alone = next((step.name for step in steps if step.name in ("off", "auto")), None)
+    if alone and len(steps) > 1:
+        raise BadRequest("strategy.alone", param=param, name=alone)
+    return Strategy(tuple(steps), tuple(notes))
+
+
+def _options(text: str, name: str, column: int, param: str) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        key, equals, number = (piece.strip() for piece in part.partition("="))
+        if key not in BOUNDS or name == "off" or (key in NGRAM_ONLY and name == "draft"):
+            keys = ", ".join(k for k in BOUNDS if name != "off" and (name != "draft" or k not in NGRAM_ONLY))
+            raise BadRequest("strategy.key", param=param, key=key, name=name, column=column, expected=keys or "nothing")
+        if not equals or not number.isdecimal():
+            raise BadRequest("strategy.number", param=param, key=key, value=number, column=column)
+        low, high = BOUNDS[key]
+        if not low <= int(number) <= high:
+            raise BadRequest(
+                "strategy.range", param=param, key=key, value=int(number), low=low, high=high, column=column
+            )
+        if key in values:
+            raise BadRequest("strategy.twice", param=param, name=key, column=column)
+        values[key] = int(number)
+        column += len(part) + 1
+    if values.get("min", 1) > values.get("m", 64):
+        raise BadRequest("strategy.min_above_max", param=param, low=values["min"], high=values["m"], column=column)
+    return values
+
+
+def _format(step: Step) -> str:
+    pairs = (("n", step.shortest_match), ("m", step.longest_draft), ("min", step.shortest_draft))
+    options = ",".join(f"{key}={value}" for key, value in pairs if value is not None)
+    return f"{step.name}:{options}" if options else step.name
