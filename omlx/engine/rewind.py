@@ -7,7 +7,8 @@ handles because the next pass writes in place.
 
 | cache                                   | goes back by                                                             |
 |-----------------------------------------|--------------------------------------------------------------------------|
-| KVCache QuantizedKVCache ChunkedKVCache | trim: only a counter moves                                               |
+| KVCache QuantizedKVCache                | trim: only a counter moves                                               |
+| ChunkedKVCache                          | trim, while the target's chunk is all still there; else a fresh mark     |
 | ConcatenateKVCache                      | slice: its own trim leaves the rows in place                             |
 | RotatingKVCache                         | slice, while the rows before the window are all still there; else a mark |
 | ArraysCache                             | a mark                                                                   |
@@ -31,6 +32,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from omlx.engine.limits import Traits
 from omlx.engine.model import LayerCache
 from omlx.errors import RewindError
 
@@ -43,15 +45,6 @@ class Mark:
 
     length: int
     saved: tuple[tuple[Any, ...] | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What a model's cache can do. `sliding_window` is the smallest one, in tokens, or None."""
-
-    recurrent: bool
-    sliding_window: int | None
-    unsupported: tuple[str, ...]
 
 
 def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
@@ -74,6 +67,7 @@ def unsupported(cache: Iterable[LayerCache]) -> list[str]:
 def traits(cache: Iterable[LayerCache]) -> Traits:
     parts = leaves(cache)
     windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
+    windows += [leaf.chunk_size for leaf in parts if isinstance(leaf, ChunkedKVCache)]
     return Traits(
         recurrent=any(isinstance(leaf, ArraysCache) for leaf in parts),
         sliding_window=min(windows, default=None),
@@ -128,7 +122,7 @@ def _can_step_back(leaf: LayerCache, n: int) -> bool:
             return bool(leaf.keys.shape[2] - n >= min(leaf.offset - n, leaf.max_size))
         return bool(leaf._idx == leaf.offset)
     if isinstance(leaf, ChunkedKVCache):
-        return bool(n <= leaf.offset - leaf.start_position)
+        return bool(leaf.start_position <= (leaf.offset - n) // leaf.chunk_size * leaf.chunk_size)
     return isinstance(leaf, (KVCache, QuantizedKVCache, ConcatenateKVCache)) and n <= leaf.offset
 
 
@@ -152,6 +146,8 @@ def _save(leaf: LayerCache, fresh: bool) -> tuple[Any, ...] | None:
     if isinstance(leaf, RotatingKVCache):
         keys, values = (_handle(leaf.keys), _handle(leaf.values)) if fresh else (leaf.keys, leaf.values)
         return (keys, values, leaf.offset, leaf._idx)
+    if isinstance(leaf, ChunkedKVCache) and fresh:
+        return (_handle(leaf.keys), _handle(leaf.values), leaf.offset, leaf.start_position)
     return None
 
 
@@ -161,6 +157,8 @@ def _put_back(leaf: LayerCache, saved: tuple[Any, ...] | None, n: int) -> None:
         leaf.cache, leaf.left_padding, leaf.lengths = list(states), _handle(left_padding), _handle(lengths)
     elif isinstance(leaf, RotatingKVCache) and saved is not None:
         leaf.keys, leaf.values, leaf.offset, leaf._idx = saved
+    elif isinstance(leaf, ChunkedKVCache) and saved is not None:
+        leaf.keys, leaf.values, leaf.offset, leaf.start_position = saved
     else:
         _step_back(leaf, n)
 
