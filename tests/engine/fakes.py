@@ -1,0 +1,171 @@
+"""Stand-ins that do something real: a model that counts, drafters that follow a script, stop matchers, a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import KVCache
+
+from omlx.engine.model import Cache, MakeCache, cache_maker
+from omlx.engine.sampling import Draw
+from omlx.engine.sequence import Sequence as Record
+from omlx.engine.spec.draft_model import DraftModel
+from omlx.engine.spec.drafter import Draft
+from tests import zoo
+
+VOCAB = 64
+
+
+class Counting(nn.Module):
+    """Says n + 1 after n, modulo VOCAB; keeps the ids it read in a real cache of one layer and proves them consecutive.
+
+    Reading an id in `poison` raises.
+    """
+
+    def __init__(self, poison: frozenset[int] = frozenset(), make_cache: Callable[[], list[Any]] | None = None) -> None:
+        super().__init__()
+        self.poison = poison
+        self.make_cache = make_cache or (lambda: [KVCache()])
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        if self.poison and self.poison.intersection(tokens.flatten().tolist()):  # type: ignore[arg-type]
+            raise ValueError("a poisonous token")
+        rows = tokens[:, None, :, None].astype(mx.float32)  # [rows, 1, tokens, 1]
+        cache[0].update_and_fetch(rows, rows)
+        following = (tokens + 1) % VOCAB
+        return mx.where(mx.arange(VOCAB) == following[..., None], 10.0, 0.0)
+
+
+class Scripted:
+    """A drafter that is right or wrong at will: `rounds[i]` says how many tokens of round i are right, None: no draft.
+
+    It knows what will be said: `answer` follows `prompt_len` tokens. After the script it drafts all right.
+    """
+
+    name = "scripted"
+
+    def __init__(self, prompt_len: int, answer: Sequence[int], rounds: Sequence[int | None]) -> None:
+        self.accepted: list[int] = []
+        self.expected: list[int] = []
+        self.entries: list[str] = []
+        self._prompt_len, self._answer, self._rounds = prompt_len, list(answer), list(rounds)
+
+    def propose(self, sequence: Record, limit: int) -> Draft | None:
+        right = self._rounds.pop(0) if self._rounds else limit
+        said = len(sequence.tokens) - self._prompt_len
+        coming = self._answer[said : said + limit]
+        if right is None or not coming or limit < 1:
+            return None
+        right = min(right, len(coming))
+        wrong = [(token + 1) % zoo.VOCAB_SIZE for token in coming[right:]]
+        self.expected.append(right)
+        return Draft(self.name, len(coming), tokens=(*coming[:right], *wrong))
+
+    def observe(self, sequence: Record, accepted: int) -> None:
+        self.accepted.append(accepted)
+
+    def drop(self, row: int) -> None:
+        self.entries.append(f"drop {row}")
+
+    def store(self, row: int, entry: int) -> None:
+        self.entries.append(f"store {row} {entry}")
+
+    def restore(self, entry: int, row: int, length: int) -> None:
+        self.entries.append(f"restore {entry} {row} {length}")
+
+    def evict(self, entry: int) -> None:
+        self.entries.append(f"evict {entry}")
+
+
+class Corrupted(DraftModel):
+    """The target as its own draft, but wrong at the absolute positions where `bad` holds.
+
+    `accepted` is what each round brought, `expected` where its first wrong token was.
+    """
+
+    def __init__(self, model: nn.Module, bad: Callable[[int], bool], make_cache: MakeCache | None = None) -> None:
+        super().__init__("corrupted", model, zoo.VOCAB_SIZE, make_cache or cache_maker(model))
+        self.accepted: list[int] = []
+        self.expected: list[int] = []
+        self._bad = bad
+
+    def propose(self, sequence: Record, limit: int) -> Draft | None:
+        draft = super().propose(sequence, limit)
+        if draft is not None:
+            first = len(sequence.tokens)
+            self.expected.append(next((i for i in range(draft.n) if self._bad(first + i)), draft.n))
+        return draft
+
+    def observe(self, sequence: Record, accepted: int) -> None:
+        self.accepted.append(accepted)
+        super().observe(sequence, accepted)
+
+    def _choose(self, logits: mx.array, place: Draw, step: int) -> mx.array:
+        chosen = super()._choose(logits, place, step)
+        return (chosen + 1) % zoo.VOCAB_SIZE if self._bad(place.position) else chosen
+
+
+class Failing(Scripted):
+    """A drafter that raises when asked, from its `after`-th proposal on."""
+
+    def __init__(self, after: int = 0) -> None:
+        super().__init__(0, [], [])
+        self._left = after
+
+    def propose(self, sequence: Record, limit: int) -> Draft | None:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("no idea")
+        return None
+
+
+@dataclass
+class StopAt:
+    """A stop matcher: complete after `last` follows any other token; `seen` is what it was shown."""
+
+    last: int
+    seen: list[int] = field(default_factory=list)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def push(self, token: int) -> bool:
+        self.seen.append(token)
+        return token == self.last
+
+
+class Broken:
+    """A stop matcher that raises at its `after`-th token."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def push(self, token: int) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            raise LookupError("no such stop")
+        return False
+
+
+class StuckCache(KVCache):
+    """A cache whose trim does nothing."""
+
+    def trim(self, n: int) -> int:
+        return 0
+
+
+def same_state(one: Cache, other: Cache) -> bool:
+    """Whether two caches hold the same arrays and counters, layer by layer."""
+    return _equal([layer.state for layer in one], [layer.state for layer in other])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, mx.array) and isinstance(b, mx.array):
+        return a.shape == b.shape and bool(mx.array_equal(a, b))
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
