@@ -135,7 +135,7 @@ class ChatRequest(_Body):
             logit_bias=self._bias(),
             seed=self.seed,
             n=self.n or 1,
-            max_tokens=self.max_completion_tokens if self.max_tokens is None else self.max_tokens,
+            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             stops=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             top_logprobs=self._top_logprobs(),
             speculation=self._mode(),

@@ -31,7 +31,7 @@ _VALIDATION_CODES = {
     "less_than": "request.range",
     "less_than_equal": "request.range",
 }
-_UNION_TAGS = ("str", "int", "float", "bool")
+_UNION_TAGS = ("str", "constrained-str")
 
 
 def body(error: OmlxError) -> dict[str, Any]:

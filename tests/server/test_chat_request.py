@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from omlx.engine.types import SpeculationMode
+from omlx.errors import BadRequest
+from omlx.server.chat_request import parse
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"messages": HELLO, **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "param"),
+    [
+        (b"", "request.json", None),
+        (b"{", "request.json", None),
+        (b'{"messages": "\xff"}', "request.json", None),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "request.json", None),
+        (b"[" * 100_000, "request.json", None),
+        (b"[]", "request.type", None),
+        (b"{}", "request.missing", "messages"),
+        (body(messages=[]), "request.empty", "messages"),
+        (body(messages="hello"), "request.type", "messages"),
+        (body(messages=[{"role": "king", "content": ""}]), "request.value", "messages[0].role"),
+        (body(messages=[{"role": "user"}]), "request.missing", "messages[0].content"),
+        (body(messages=[{"role": "user", "content": 5}]), "request.type", "messages[0].content"),
+        (body(messages=[*HELLO, {"role": "tool", "content": "x"}]), "request.unsupported", "messages[1]"),
+        (body(messages=[{"role": "assistant", "tool_calls": [{}]}]), "request.unsupported", "messages[0]"),
+        (body(max_tokens=0), "request.range", "max_tokens"),
+        (body(max_tokens=-5), "request.range", "max_tokens"),
+        (body(max_tokens="5"), "request.type", "max_tokens"),
+        (body(max_tokens=True), "request.type", "max_tokens"),
+        (body(max_completion_tokens=0), "request.range", "max_completion_tokens"),
+        (body(temperature=-0.1), "request.range", "temperature"),
+        (body(temperature=2.1), "request.range", "temperature"),
+        (body(temperature="hot"), "request.type", "temperature"),
+        (b'{"messages": [{"role": "user", "content": ""}], "temperature": NaN}', None, "temperature"),
+        (body(top_p=1.5), "request.range", "top_p"),
+        (body(n=0), "request.range", "n"),
+        (body(stop=5), "request.type", "stop"),
+        (body(stop=[""]), "request.empty", "stop[0]"),
+        (body(stop=""), "request.empty", "stop"),
+        (body(seed=2**64), "request.range", "seed"),
+        (body(seed=1.5), "request.type", "seed"),
+        (body(top_logprobs=3), "request.top_logprobs", "top_logprobs"),
+        (body(logprobs=True, top_logprobs=21), "request.range", "top_logprobs"),
+        (body(logit_bias={"x": 1}), "request.type", "logit_bias"),
+        (body(logit_bias={"1": 101}), "request.range", "logit_bias.1"),
+        (body(num_draft_tokens=65), "request.range", "num_draft_tokens"),
+        (body(speculation="fast"), "request.value", "speculation"),
+        (body(speculation="off", draft_model="x"), "request.draft_off", "draft_model"),
+        (body(tools=[{"type": "function"}]), "request.unsupported", "tools"),
+        (body(response_format={"type": "json_object"}), "request.unsupported", "response_format"),
+        (body(stream_options=5), None, "stream_options"),
+        (
+            body(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+            "request.content",
+            "messages[0].content[0]",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(raw: bytes, code: str | None, param: str | None) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(raw).neutral()
+    error = caught.value
+    assert (error.param, error.status) == (param, 400)
+    assert error.code == code or code is None
+    assert "{" not in error.message
+    assert param is None or param in error.message or error.code == "request.draft_off"
+
+
+def test_fields_that_ask_for_nothing_or_are_for_others_are_ignored() -> None:
+    request = parse(
+        body(
+            tools=[],
+            tool_choice="auto",
+            response_format={"type": "text"},
+            store=True,
+            metadata={"a": "b"},
+            service_tier="auto",
+            temperature=None,
+            stop=None,
+            audio=None,
+            wholly_unknown=[1],
+        )
+    ).neutral()
+    assert (request.sampling, request.stops) == ({}, ())
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**32, 2**63, 2**64 - 1, -(2**63)])
+def test_any_64_bit_seed(seed: int) -> None:
+    assert parse(body(seed=seed)).neutral().seed == seed
+
+
+def test_everything_arrives() -> None:
+    request = parse(
+        body(
+            model="org/name",
+            n=2,
+            stop="END",
+            max_tokens=9,
+            max_completion_tokens=5,
+            temperature=0,
+            top_k=3,
+            logit_bias={"7": -100},
+            logprobs=True,
+            reasoning_effort="low",
+            chat_template_kwargs={"enable_thinking": False},
+            speculation="draft",
+            draft_model="org/small",
+            num_draft_tokens=0,
+        )
+    ).neutral()
+    assert (request.model, request.draft_model, request.n) == ("org/name", "org/small", 2)
+    assert (request.stops, request.max_tokens, request.top_logprobs) == (("END",), 5, 0)
+    assert request.sampling == {"temperature": 0, "top_k": 3}
+    assert request.logit_bias == {7: -100}
+    assert request.template_variables == {"enable_thinking": False, "reasoning_effort": "low"}
+    assert (request.speculation, request.num_draft_tokens) == (SpeculationMode.DRAFT, 0)
+
+
+def test_messages_as_templates_know_them() -> None:
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]},
+        {"role": "user", "content": "hi", "name": "ann"},
+        {"role": "assistant", "content": None, "reasoning_content": "hm"},
+    ]
+    assert parse(body(messages=messages)).neutral().messages == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi", "name": "ann"},
+        {"role": "assistant", "content": "", "reasoning_content": "hm"},
+    ]

@@ -1,0 +1,113 @@
+"""The guard around a small application, on a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from starlette.responses import PlainTextResponse, Response
+
+from omlx.errors import OmlxError
+from omlx.server import errors
+from omlx.server.guard import Guard, hostname, same_key
+from tests.server.running import serving
+
+KEY = "clé-日本"
+
+
+async def echo(request: Request) -> Response:
+    return PlainTextResponse(await request.body())
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OmlxError)
+    return errors.response(error)
+
+
+def guarded(**options: object) -> Guard:
+    app = FastAPI(openapi_url=None)
+    app.add_api_route("/echo", echo, methods=["GET", "POST"])
+    app.add_api_route("/health", echo, methods=["GET"])
+    app.add_exception_handler(OmlxError, refused)
+    return Guard(app, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[httpx.Client]:
+    app = guarded(hosts=["mac.tailnet.example"], origins=["http://app.example"], max_body_bytes=100)
+    with serving(app) as url, httpx.Client(base_url=url) as http:
+        yield http
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[httpx.Client]:
+    with serving(guarded(key=KEY)) as url, httpx.Client(base_url=url) as http:
+        yield http
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost:1234", "LOCALHOST.", "[::1]:80", "192.168.1.4:8000", "mac.tailnet.example"]
+)
+def test_own_names_addresses_and_allowed_hosts_pass(plain: httpx.Client, host: str) -> None:
+    assert plain.get("/echo", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", "[::1", ""])
+def test_a_rebound_name_is_refused_on_every_method(plain: httpx.Client, host: str) -> None:
+    for method in ("GET", "POST"):
+        answer = plain.request(method, "/echo", headers={"Host": host})
+        assert answer.status_code == 403
+        assert answer.json()["error"]["code"] == "guard.host"
+        assert answer.json()["error"]["type"] == "permission_error"
+
+
+def test_the_origin_of_an_unsafe_method_must_be_the_server_or_allowed(plain: httpx.Client) -> None:
+    own = str(plain.base_url).rstrip("/")
+    for origin in (own, "http://app.example"):
+        assert plain.post("/echo", headers={"Origin": origin}).status_code == 200
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "file://", "http://["):
+        assert plain.post("/echo", headers={"Origin": origin}).status_code == 403
+        assert plain.get("/echo", headers={"Origin": origin}).status_code == 200
+
+
+def test_a_body_over_the_cap_is_413_with_and_without_a_length(plain: httpx.Client) -> None:
+    assert plain.post("/echo", content=b"x" * 100).text == "x" * 100
+    assert plain.post("/echo", content=b"x" * 101).status_code == 413
+    answer = plain.post("/echo", content=iter([b"x" * 60, b"x" * 60]))
+    assert answer.status_code == 413
+    assert answer.json()["error"]["params"] == {"limit_bytes": 100}
+
+
+@pytest.mark.parametrize("name", ["Authorization", "x-api-key"])
+def test_the_key_opens(keyed: httpx.Client, name: str) -> None:
+    prefix = b"Bearer " if name == "Authorization" else b""
+    assert keyed.get("/echo", headers={name: prefix + KEY.encode()}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer no"}, {"Authorization": b"Bearer \xff\xfe"}, {"x-api-key": ""}]
+)
+def test_anything_else_is_401_without_repeating_it(keyed: httpx.Client, headers: dict[str, str]) -> None:
+    answer = keyed.get("/echo", headers=headers)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["type"] == "authentication_error"
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert KEY not in answer.text
+    assert "no" not in answer.json()["error"]["params"]
+
+
+def test_health_needs_no_key(keyed: httpx.Client) -> None:
+    assert keyed.get("/health").status_code == 200
+
+
+def test_keys_compare_as_bytes_in_either_encoding() -> None:
+    assert same_key("é".encode(), "é")
+    assert same_key("é".encode("latin-1"), "é")
+    assert not same_key(b"", "é")
+    assert not same_key(b"\\u65e5x", "日")
+
+
+def test_hostname_of_a_header() -> None:
+    assert [hostname(h) for h in ("A.b:8", "[::1]:8", "a.", "[")] == ["a.b", "::1", "a", ""]

@@ -1,0 +1,158 @@
+"""The chat encoder, from one list of events to the body and to the chunks."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from omlx.engine.types import DrafterStats, FinishReason, Reason, RequestStats, TokenLogprob
+from omlx.server.openai_chat import ChatChunks, Head, chat_completion
+from omlx.server.stream import ChoiceEvent
+from omlx.server.usage import timings, usage
+from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallDelta
+
+HEAD = Head("chatcmpl-1", "org/name", 1700000000)
+DRAFTER = DrafterStats(10, 6, 3, (3, 2, 1), {"full": 1, "first_reject": 2}, {"trim": 2})
+STATS = RequestStats(12, 4, 8, 1.0, 50.0, 200.0, 7, {"org/small": DRAFTER}, Reason("spec.off.no_draft"))
+ENTRY = TokenLogprob(65, -0.5, ((65, -0.5), (255, float("-inf"))))
+
+
+def events(n: int = 1) -> list[ChoiceEvent]:
+    return [
+        ChoiceEvent(choice, event)
+        for choice in range(n)
+        for event in (
+            ReasoningDelta("why"),
+            TextDelta("A", (ENTRY,)),
+            TextDelta(f"{choice}"),
+            Finish(FinishReason.LENGTH, STATS, 3, (ENTRY,)),
+        )
+    ]
+
+
+def test_body() -> None:
+    body = chat_completion(HEAD, events(2))
+    assert {key: body[key] for key in ("id", "object", "created", "model")} == {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1700000000,
+        "model": "org/name",
+    }
+    assert body["choices"] == [
+        {
+            "index": choice,
+            "message": {"role": "assistant", "content": f"A{choice}", "reasoning_content": "why"},
+            "logprobs": None,
+            "finish_reason": "length",
+        }
+        for choice in range(2)
+    ]
+
+
+def test_usage_counts_the_prompt_once() -> None:
+    finish = Finish(FinishReason.STOP, STATS, 3)
+    assert usage([finish, finish]) == {
+        "prompt_tokens": 12,
+        "completion_tokens": 16,
+        "total_tokens": 28,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {
+            "reasoning_tokens": 6,
+            "accepted_prediction_tokens": 12,
+            "rejected_prediction_tokens": 8,
+        },
+    }
+
+
+def test_timings_have_the_names_of_llama_server() -> None:
+    assert timings([Finish(FinishReason.STOP, STATS)]) == {
+        "prompt_n": 8,
+        "prompt_ms": 50.0,
+        "prompt_per_second": 160.0,
+        "predicted_n": 8,
+        "predicted_ms": 200.0,
+        "predicted_per_second": 40.0,
+        "cache_n": 4,
+        "draft_n": 10,
+        "draft_n_accepted": 6,
+        "drafters": {
+            "org/small": {
+                "draft_n": 10,
+                "draft_n_accepted": 6,
+                "rounds": 3,
+                "accepted_at": [3, 2, 1],
+                "spans": {"first_reject": 2, "full": 1},
+                "repairs": {"trim": 2},
+            }
+        },
+        "seed": 7,
+        "speculation": {
+            "code": "spec.off.no_draft",
+            "params": {},
+            "message": "Draft models are switched off for this run (--no-draft).",
+        },
+    }
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_chunks_say_what_the_body_says(include_usage: bool) -> None:
+    chunks = ChatChunks(HEAD, 2, include_usage=include_usage)
+    stream = chunks.start() + chunks.feed(events(2))
+    body = chat_completion(HEAD, events(2))
+    for choice in range(2):
+        own = [c["choices"][0] for c in stream if c["choices"] and c["choices"][0]["index"] == choice]
+        assert own[0]["delta"] == {"role": "assistant", "content": ""}
+        text = "".join(each["delta"].get("content", "") for each in own)
+        reasoning = "".join(each["delta"].get("reasoning_content", "") for each in own)
+        message = body["choices"][choice]["message"]
+        assert (text, reasoning) == (message["content"], message["reasoning_content"])
+        assert [each["finish_reason"] for each in own if each["finish_reason"]] == ["length"]
+    assert stream[-1]["timings"] == body["timings"]
+    assert all("timings" not in chunk for chunk in stream[:-1])
+    assert bool(stream[-1]["choices"]) != include_usage
+    if include_usage:
+        assert stream[-1]["usage"] == body["usage"]
+        assert all(chunk["usage"] is None for chunk in stream[:-1])
+
+
+def test_any_batching_of_the_events_gives_the_same_chunks() -> None:
+    whole, single = (ChatChunks(HEAD, 2, include_usage=True) for _ in range(2))
+    assert [chunk for event in events(2) for chunk in single.feed([event])] == whole.feed(events(2))
+
+
+def test_logprobs_are_valid_json_and_carry_bytes() -> None:
+    head = Head("x", "m", 0, lambda token: bytes([token]))
+    content = chat_completion(head, events())["choices"][0]["logprobs"]["content"]
+    assert content == 2 * [
+        {
+            "token": "A",
+            "logprob": -0.5,
+            "bytes": [65],
+            "top_logprobs": [
+                {"token": "A", "logprob": -0.5, "bytes": [65]},
+                {"token": "\ufffd", "logprob": -9999.0, "bytes": [255]},
+            ],
+        }
+    ]
+    json.dumps(content, allow_nan=False)
+
+
+def test_logprobs_of_a_stream_are_those_of_the_body() -> None:
+    head = Head("x", "m", 0, lambda token: bytes([token]))
+    chunks: list[Any] = ChatChunks(head, 1, include_usage=False).feed(events())
+    streamed = [e for chunk in chunks for e in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert streamed == chat_completion(head, events())["choices"][0]["logprobs"]["content"]
+
+
+def test_tool_calls_have_their_place() -> None:
+    calls = [ToolCallDelta(0, "call_1", "look", ""), ToolCallDelta(0, arguments="{}")]
+    chunks = ChatChunks(HEAD, 1, include_usage=False).feed([ChoiceEvent(0, call) for call in calls])
+    deltas = [chunk["choices"][0]["delta"]["tool_calls"][0] for chunk in chunks]
+    assert deltas == [
+        {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": ""}},
+        {"index": 0, "function": {"arguments": "{}"}},
+    ]
+    assert len(list(groupby(deltas, lambda call: call["index"]))) == 1
