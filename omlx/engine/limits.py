@@ -1,4 +1,4 @@
-"""The bounds one loaded model works within."""
+"""The bounds one loaded model works within, and what its caches can do."""
 
 from __future__ import annotations
 
@@ -22,3 +22,12 @@ class Limits:
     store_entries: int = 8
     store_bytes: int = 1 << 30
     num_draft_tokens: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a model's cache can do. `sliding_window` is the smallest one, in tokens, or None."""
+
+    recurrent: bool
+    sliding_window: int | None
+    unsupported: tuple[str, ...]

@@ -32,4 +32,4 @@ class Model(Protocol):
 
 def cache_maker(model: Model) -> MakeCache:
     """A function that makes empty caches of the model's own kind."""
-    return cast(MakeCache, partial(make_prompt_cache, model))
+    return cast(MakeCache, partial(make_prompt_cache, cast(Any, model)))

@@ -114,50 +114,54 @@ def length_of(cache: Iterable[LayerCache]) -> int | None:
     return counts.pop() if counts else None
 
 
-def _can_step_back(leaf: LayerCache, n: int) -> bool:
-    if isinstance(leaf, RotatingKVCache):
+def _can_step_back(leaf: Any, n: int) -> bool:
+    kind = type(leaf)
+    if kind is RotatingKVCache:
         if leaf.keys is None:
             return False
         if leaf._idx == leaf.keys.shape[2]:
             return bool(leaf.keys.shape[2] - n >= min(leaf.offset - n, leaf.max_size))
         return bool(leaf._idx == leaf.offset)
-    if isinstance(leaf, ChunkedKVCache):
+    if kind is ChunkedKVCache:
         return bool(leaf.start_position <= (leaf.offset - n) // leaf.chunk_size * leaf.chunk_size)
-    return isinstance(leaf, (KVCache, QuantizedKVCache, ConcatenateKVCache)) and n <= leaf.offset
+    return kind in (KVCache, QuantizedKVCache, ConcatenateKVCache) and n <= leaf.offset
 
 
-def _step_back(leaf: LayerCache, n: int) -> None:
-    if isinstance(leaf, ConcatenateKVCache):
+def _step_back(leaf: Any, n: int) -> None:
+    kind = type(leaf)
+    if kind is ConcatenateKVCache:
         leaf.keys, leaf.values = leaf.keys[..., :-n, :], leaf.values[..., :-n, :]
         leaf.offset -= n
-    elif isinstance(leaf, RotatingKVCache):
+    elif kind is RotatingKVCache:
         if leaf._idx == leaf.keys.shape[2]:
             leaf.keys, leaf.values = leaf.keys[..., :-n, :], leaf.values[..., :-n, :]
         leaf.offset -= n
         leaf._idx -= n
-    elif leaf.trim(n) != n:  # type: ignore[attr-defined]
+    elif leaf.trim(n) != n:
         raise RewindError("rewind.failed", length=-1, detail=f"{type(leaf).__name__} trimmed fewer than {n}")
 
 
-def _save(leaf: LayerCache, fresh: bool) -> tuple[Any, ...] | None:
-    if isinstance(leaf, ArraysCache):
+def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
+    kind = type(leaf)
+    if kind is ArraysCache:
         # advance() changes lengths and left_padding in place, so those need handles of their own.
         return (list(leaf.cache), _handle(leaf.left_padding), _handle(leaf.lengths))
-    if isinstance(leaf, RotatingKVCache):
+    if kind is RotatingKVCache:
         keys, values = (_handle(leaf.keys), _handle(leaf.values)) if fresh else (leaf.keys, leaf.values)
         return (keys, values, leaf.offset, leaf._idx)
-    if isinstance(leaf, ChunkedKVCache) and fresh:
+    if kind is ChunkedKVCache and fresh:
         return (_handle(leaf.keys), _handle(leaf.values), leaf.offset, leaf.start_position)
     return None
 
 
-def _put_back(leaf: LayerCache, saved: tuple[Any, ...] | None, n: int) -> None:
-    if isinstance(leaf, ArraysCache) and saved is not None:
+def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
+    kind = type(leaf)
+    if kind is ArraysCache and saved is not None:
         states, left_padding, lengths = saved
         leaf.cache, leaf.left_padding, leaf.lengths = list(states), _handle(left_padding), _handle(lengths)
-    elif isinstance(leaf, RotatingKVCache) and saved is not None:
+    elif kind is RotatingKVCache and saved is not None:
         leaf.keys, leaf.values, leaf.offset, leaf._idx = saved
-    elif isinstance(leaf, ChunkedKVCache) and saved is not None:
+    elif kind is ChunkedKVCache and saved is not None:
         leaf.keys, leaf.values, leaf.offset, leaf.start_position = saved
     else:
         _step_back(leaf, n)

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
+from omlx.engine.edge import caught
 from omlx.engine.kv import CacheTable
 from omlx.engine.model import MakeCache, Model
 from omlx.engine.plan import LAST, CacheOp, Drop, Forward, LogprobRows, Open, Plan, Read, Window
@@ -87,10 +88,10 @@ class Runner:
             if part.error is not None:
                 reads.update({row: Read(error=part.error) for row in rows})
                 continue
-            try:
-                reads.update(zip(rows, _read_part(part), strict=True))
-            except Exception as error:  # the device reports a failed pass only when its result is read
-                reads.update({row: Read(error=error) for row in rows})
+            read = caught(_read_part, part)  # the device reports a failed pass only when its result is read
+            if isinstance(read, Exception):
+                read = [Read(error=read)] * len(rows)
+            reads.update(zip(rows, read, strict=True))
         return reads
 
     def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
@@ -100,9 +101,7 @@ class Runner:
                 self._rows[op.row] = _Row(sampler, op.top_logprobs)
             elif isinstance(op, Drop):
                 self._rows.pop(op.row, None)
-            try:
-                self.caches.apply(op)
-            except Exception as error:  # what cannot be taken back ends its own rows, nobody else's
+            if isinstance(error := caught(self.caches.apply, op), Exception):
                 rows = getattr(op, "rows", None) or ((op.row,) if hasattr(op, "row") else self.caches.members)
                 failed.update(dict.fromkeys(rows, error))
 
@@ -111,13 +110,10 @@ class Runner:
         if any(w.row in failed for w in forward.windows):
             part.error = next(failed[w.row] for w in forward.windows if w.row in failed)
             return part
-        try:
-            if forward.batched:
-                self._batch_pass(forward, part)
-            else:
-                self._single_pass(forward.windows[0], part, drafts)
-        except Exception as error:  # one row's trouble (or one batch's) must not end the step of the others
-            part.error = error
+        if forward.batched:
+            part.error = caught(self._batch_pass, forward, part)
+        else:
+            part.error = caught(self._single_pass, forward.windows[0], part, drafts)
         return part
 
     def _single_pass(self, window: Window, part: _Part, drafts: Mapping[int, mx.array]) -> None:

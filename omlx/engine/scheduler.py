@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from omlx.engine import ending
-from omlx.engine.limits import Limits
+from omlx.engine.edge import caught
+from omlx.engine.limits import Limits, Traits
 from omlx.engine.plan import (
     LAST,
     CacheOp,
@@ -33,7 +34,6 @@ from omlx.engine.plan import (
     Store,
     Window,
 )
-from omlx.engine.rewind import Traits
 from omlx.engine.sequence import Clock, Sequence, Status
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.speculator import Speculator, span_class
@@ -235,11 +235,11 @@ class Scheduler:
         sequence.speculation = self.speculator.refusal(sequence, decoding)
         if sequence.speculation is not None or sequence.unread:
             return None
-        try:
-            return self.speculator.propose(sequence)
-        except Exception as error:  # a drafter that raises must not cost the request: it goes on without
-            sequence.speculation = self.speculator.give_up(sequence, error)
+        draft = caught(self.speculator.propose, sequence)
+        if isinstance(draft, Exception):  # a drafter that raises must not cost the request: it goes on without
+            sequence.speculation = self.speculator.give_up(sequence, draft)
             return None
+        return draft
 
     def _window(self, sequence: Sequence, draft: Draft | None) -> Window:
         start, history = sequence.computed, sequence.request.sampling.history
@@ -318,10 +318,10 @@ class Scheduler:
         sequence.unread -= 1
         sequence.unverified = 0
         accepted = read.accepted
-        try:
-            new, ended = ending.cut(sequence.request, read.sampled[: accepted + 1])
-        except Exception as error:  # a stop matcher that raises ends its own request
-            return [self._fail(sequence, error)]
+        outcome = caught(ending.cut, sequence.request, read.sampled[: accepted + 1])
+        if isinstance(outcome, Exception):
+            return [self._fail(sequence, outcome)]
+        new, ended = outcome
         sequence.tokens += new
         if window.draft_n:
             self._settle(sequence, window, accepted, stopped=len(new) < accepted + 1)

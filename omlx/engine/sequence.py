@@ -94,7 +94,8 @@ class Sequence:
 
     def check(self) -> None:
         """Raise AssertionError if the record contradicts itself. Called after every step in tests."""
-        assert self.computed >= 0 and self.pending >= 0, (self.row, self.computed, len(self.tokens))
+        assert self.computed >= 0, (self.row, self.computed)
+        assert self.pending >= 0, (self.row, self.computed, len(self.tokens))
         assert 0 <= self.unread <= 1, (self.row, self.unread)
         assert len(self.tokens) <= self.end, (self.row, len(self.tokens), self.end)
         if self.status is Status.DECODE:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
 
-from omlx.engine.rewind import Traits
+from omlx.engine.limits import Traits
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,18 @@ log = logging.getLogger("omlx.engine")
 
 class EngineThread:
     def __init__(self) -> None:
-        self.failure: EngineDead | None = None
+        self._failure: EngineDead | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loops: dict[str, EngineLoop] = {}
         self._sinks: dict[str, EventSink] = {}
         self._stopping = False
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="omlx-engine", daemon=True)
+
+    @property
+    def failure(self) -> EngineDead | None:
+        """Why the thread is gone, or None while it runs."""
+        return self._failure
 
     def start(self) -> None:
         self._thread.start()
@@ -52,7 +58,7 @@ class EngineThread:
                 if self.failure is not None:
                     raise self.failure
                 future.set_result(work())
-            except BaseException as error:  # whatever it was belongs to whoever asked
+            except BaseException as error:  # noqa: BLE001 — whatever it was belongs to whoever asked
                 future.set_exception(error)
 
         self._post(run)
@@ -102,7 +108,7 @@ class EngineThread:
         if self.failure is not None:
             raise self.failure
         self._inbox.put(work)
-        if self.failure is not None:  # it died in between; nobody will look at the inbox again
+        if self._ended.is_set():  # it died in between; nobody else will look at the inbox again
             self._drain()
 
     def _run(self) -> None:
@@ -146,7 +152,8 @@ class EngineThread:
                 log.exception("a listener failed; its events are lost")
 
     def _die(self, failure: EngineDead) -> None:
-        self.failure = failure
+        self._failure = failure
+        self._ended.set()
         self._drain()
         self._publish([Failed(request_id, failure) for request_id in self._sinks])
         self._loops.clear()
