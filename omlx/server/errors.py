@@ -57,13 +57,16 @@ def response(error: OmlxError) -> Response:
 
 
 def from_validation(error: ValidationError) -> BadRequest:
-    """The first thing that is wrong with a body, naming its field as the client wrote it: `messages[0].role`."""
-    first = error.errors(include_url=False)[0]
-    field = _field(first)
-    code = _VALIDATION_CODES.get(
-        first["type"], "request.type" if first["type"].endswith("_type") else "request.invalid"
-    )
-    return BadRequest(code, param=field or None, field=field, detail=first["msg"])
+    """The first thing that is wrong with a body, naming its field as the client wrote it: `messages[0].role`.
+
+    Where a field may be one of several types, the type that the value came closest to being is the one to speak of.
+    """
+    found = error.errors(include_url=False)
+    told = max((each for each in found if each["loc"][:1] == found[0]["loc"][:1]), key=lambda each: len(each["loc"]))
+    field = _field(told)
+    otherwise = "request.type" if told["type"].endswith("_type") else "request.invalid"
+    code = _VALIDATION_CODES.get(told["type"], otherwise)
+    return BadRequest(code, param=field or None, field=field, detail=told["msg"])
 
 
 def from_http(error: HTTPException) -> OmlxError:
@@ -85,8 +88,6 @@ def _field(error: ErrorDetails) -> str:
     for part in error["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part in _UNION_TAGS or "[" in part:
-            break
-        else:
+        elif part not in _UNION_TAGS and "[" not in part:
             path += f".{part}" if path else part
     return path

@@ -23,7 +23,10 @@ from omlx.text.output import Output, OutputSpec
 class Engine(Protocol):
     """What the HTTP side needs of the engine's thread."""
 
-    failure: EngineDead | None
+    @property
+    def failure(self) -> EngineDead | None:
+        """Set once the thread has died."""
+        ...
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         """Queue a request; what is wrong with it may also be told by a Failed event. Raises EngineDead."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
+from omlx.cli.serve import limits
 from omlx.engine.thread import EngineThread
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry
@@ -73,7 +74,14 @@ def omlx(
     settings = settings or Settings()
     engine = EngineThread()
     engine.start()
-    pool = Pool(engine, registry, settings, default=default)
+    pool = Pool(
+        engine,
+        registry,
+        limits(settings),
+        default=default,
+        draft=settings.draft_model,
+        no_draft=settings.no_draft,
+    )
     try:
         with serving(create_app(engine, pool, settings, keep_alive_s=keep_alive_s)) as url:
             yield Running(url, engine, pool)
