@@ -1,0 +1,114 @@
+"""Ends and joins that land while the next step is already launched: what is left in the cache is what was committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.engine.types import FinishReason, Request
+from tests.engine.fakes import StopAt
+from tests.engine.harness import Bench, loop_of, plain, prompt, request, stored_length
+from tests.zoo import MAIN_NAMES
+
+LENGTHS = {"a": 13, "b": 6, "c": 20}
+
+
+def named(name: str, **more: object) -> Request:
+    return request(name, prompt(LENGTHS[name], salt=ord(name) % 7), max_tokens=30, **more)  # type: ignore[arg-type]
+
+
+def stopping(family: str, name: str, at: int, how: str) -> tuple[Request, list[int]]:
+    """A request that ends at its token `at`, by a stop id or a stop string, and what it says."""
+    answer = plain(family, named(name))
+    end = answer.index(answer[at]) + 1
+    one = named(name, **({"stop_ids": frozenset({answer[at]})} if how == "id" else {"stop": StopAt(answer[at])}))
+    return one, answer[:end]
+
+
+def in_flight(bench: Bench, name: str) -> bool:
+    """Whether a token of this request is sampled but not read: the next step was launched on top."""
+    return any(s.request.id == name and s.unread == 1 for s in bench.loop.scheduler.running)
+
+
+@pytest.mark.parametrize("how", ["id", "string"])
+@pytest.mark.parametrize("family", MAIN_NAMES)
+def test_a_stop_of_plain_decoding_leaves_what_was_committed(family: str, how: str) -> None:
+    one, said = stopping(family, "a", 9, how)
+    bench = Bench(loop_of(family)).run(one)
+    assert bench.tokens["a"] == said
+    assert bench.finished["a"].reason is FinishReason.STOP
+    conversation = [*one.tokens, *said]
+    assert stored_length(bench.loop, conversation) == len(conversation)
+
+
+@pytest.mark.parametrize("family", MAIN_NAMES)
+def test_a_stop_in_company_leaves_both_conversations_whole(family: str) -> None:
+    one, said = stopping(family, "a", 9, "id")
+    bench = Bench(loop_of(family)).run(one, named("b"), named("c"))
+    for name, tokens in (("a", said), ("b", plain(family, named("b"))), ("c", plain(family, named("c")))):
+        assert bench.tokens[name] == tokens, name
+    stored_length(bench.loop, [*one.tokens, *said])
+    stored_length(bench.loop, [*named("b").tokens, *bench.tokens["b"]])
+    stored_length(bench.loop, [*named("c").tokens, *bench.tokens["c"]])
+
+
+@pytest.mark.parametrize("family", MAIN_NAMES)
+def test_a_cancel_lands_within_two_steps_and_leaves_what_was_committed(family: str) -> None:
+    bench = Bench(loop_of(family)).submit(named("a"))
+    bench.until(lambda: len(bench.tokens["a"]) >= 5 and in_flight(bench, "a"))
+    bench.loop.cancel("a")
+    steps = bench.steps
+    bench.until(lambda: "a" in bench.finished)
+    assert bench.steps - steps <= 2
+    assert bench.finished["a"].reason is FinishReason.CANCELLED
+    bench.run()
+    conversation = [*named("a").tokens, *bench.tokens["a"]]
+    assert bench.tokens["a"] == plain(family, named("a"))[: len(bench.tokens["a"])]
+    assert stored_length(bench.loop, conversation) >= len(conversation) - 1
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next", "recurrent_gemma", "llama4"])
+def test_a_row_of_a_batch_that_is_cancelled_frees_its_place_and_leaves_the_others_alone(family: str) -> None:
+    bench = Bench(loop_of(family)).submit(named("a"), named("b"), named("c"))
+    bench.until(lambda: all(len(bench.tokens[name]) >= 4 for name in "abc"))
+    bench.loop.cancel("b")
+    bench.run()
+    for name in "ac":
+        assert bench.tokens[name] == plain(family, named(name))
+    assert bench.tokens["b"] == plain(family, named("b"))[: len(bench.tokens["b"])]
+    stored_length(bench.loop, [*named("b").tokens, *bench.tokens["b"]])
+
+
+def test_cancelled_while_waiting_while_reading_its_prompt_and_when_gone() -> None:
+    bench = Bench(loop_of("llama")).submit(named("a"))
+    bench.loop.cancel("a")
+    bench.run()
+    assert bench.finished["a"].reason is FinishReason.CANCELLED
+    assert bench.stats("a").predicted_n == 0
+    long = request("b", prompt(300, 3))
+    bench.submit(long).step()
+    bench.loop.cancel("b")
+    bench.loop.cancel("a")
+    bench.loop.cancel("nobody")
+    bench.run()
+    assert bench.finished["b"].reason is FinishReason.CANCELLED
+    assert stored_length(bench.loop, long.tokens) == 299
+
+
+@pytest.mark.parametrize("family", MAIN_NAMES)
+def test_a_join_while_a_step_is_in_flight_changes_nobodys_tokens(family: str) -> None:
+    bench = Bench(loop_of(family)).submit(named("a"))
+    bench.until(lambda: len(bench.tokens["a"]) >= 5 and in_flight(bench, "a"))
+    bench.submit(named("b")).until(lambda: len(bench.tokens["b"]) >= 3 and in_flight(bench, "b"))
+    bench.run(named("c"))
+    for name in "abc":
+        assert bench.tokens[name] == plain(family, named(name)), name
+
+
+def test_a_known_end_is_never_launched_over() -> None:
+    bench = Bench(loop_of("llama")).submit(named("a"))
+    while bench.loop.has_work:
+        bench.step()
+        for sequence in bench.loop.scheduler.running:
+            assert sequence.computed <= sequence.end - 1
+    conversation = [*named("a").tokens, *bench.tokens["a"]]
+    assert stored_length(bench.loop, conversation) == len(conversation) - 1
