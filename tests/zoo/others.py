@@ -48,7 +48,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "bailing_hybrid": GROUPED_LINEAR,
     "bailing_moe": {},
     "bailing_moe_linear": GROUPED_LINEAR,
-    "bailing_moe_v3": {},
+    "bailing_moe_v3": {"layer_group_size": 2, "num_hidden_layers": 4},
     "cohere": {},
     "cohere2": {},
     "dbrx": {

@@ -1,0 +1,74 @@
+"""Rows share a batch only where merging loses nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+from omlx.engine.batchable import batchable
+from omlx.engine.types import Reason
+from tests import zoo
+
+
+def reason(model: nn.Module) -> Reason | None:
+    return batchable(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "qwen2_vl"])
+def test_rows_share_a_batch(name: str) -> None:
+    assert reason(zoo.build(name)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("llama_quantized", "QuantizedKVCache"),
+        ("llama_concatenate", "ConcatenateKVCache"),
+        ("llama4", "ChunkedKVCache"),
+    ],
+)
+def test_a_cache_that_does_not_merge_is_named(name: str, layer: str) -> None:
+    assert reason(zoo.build(name)) == Reason("batch.off.no_merge", {"layer": layer})
+
+
+def test_a_sliding_cache_that_keeps_its_first_tokens_is_refused() -> None:
+    model = zoo.build("llama")
+    model.make_cache = lambda: [RotatingKVCache(max_size=16, keep=4) for _ in model.layers]
+    assert reason(model) == Reason("batch.off.keep", {"layer": "RotatingKVCache"})
+
+
+@pytest.mark.parametrize("name", ["gemma2", "afm7"])
+def test_a_model_that_reads_the_batch_wrongly_is_found(name: str) -> None:
+    assert reason(zoo.build(name)) == Reason("batch.off.probe", {"error": "merged rows differ"})
+
+
+def test_a_model_that_cannot_take_a_batch_is_found() -> None:
+    found = reason(zoo.build("gpt_bigcode"))
+    assert found is not None
+    assert found.code == "batch.off.probe"
+    assert str(found.params["error"]).startswith("ValueError")
+
+
+class Shuffled(KVCache):  # type: ignore[misc]
+    """Merges, but in the wrong order."""
+
+    @classmethod
+    def merge(cls, caches: list[Any]) -> Any:
+        return KVCache.merge(caches[::-1])
+
+
+def test_a_merge_that_mixes_rows_up_is_found() -> None:
+    model = zoo.build("llama")
+    model.make_cache = lambda: [Shuffled() for _ in model.layers]
+    assert reason(model) == Reason("batch.off.probe", {"error": "merged rows differ"})
+
+
+def test_sixteen_bit_weights_pass_within_their_rounding() -> None:
+    model = zoo.build("llama")
+    model.set_dtype(mx.bfloat16)
+    assert reason(model) is None

@@ -1,0 +1,26 @@
+"""Examine every architecture and write the table into docs/architectures.md; what is above the mark stays."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests import zoo
+from tests.probe.report import Verdict, examine, table
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"
+MARK = "<!-- from here on written by `python -m tests.probe` -->"
+
+
+def main() -> None:
+    verdicts: list[Verdict] = []
+    for name in zoo.FAMILIES:
+        verdicts.append(examine(name))
+        sys.stdout.write(verdicts[-1].line + "\n")
+        sys.stdout.flush()
+    above = PAGE.read_text(encoding="utf-8").split(MARK)[0]
+    PAGE.write_text(f"{above}{MARK}\n\n{table(verdicts)}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

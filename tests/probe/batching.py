@@ -1,0 +1,119 @@
+"""A batch's life and joint prefill: every row's logits must be those of the row alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from omlx.engine.batchable import merged
+from tests import zoo
+from tests.probe.reference import Row, window
+
+DECODED = 4
+"""Tokens decoded between two events of a batch's life."""
+
+
+class Batch:
+    """Rows that share a cache. `at[i]` is how many tokens of row i it holds; `gap` the worst difference so far."""
+
+    def __init__(self, rows: Sequence[Row], caches: Sequence[list[Any]], at: Sequence[int]) -> None:
+        self.model, self.rows, self.at = rows[0].model, list(rows), list(at)
+        self.cache = merged(caches)
+        self.gap = 0.0
+
+    def decode(self, steps: int = DECODED) -> None:
+        for _ in range(steps):
+            logits = self.model(window(self.rows, self.at), cache=self.cache)
+            gaps = [row.gap(at, each) for row, at, each in zip(self.rows, self.at, logits, strict=True)]
+            self.gap = max(self.gap, *gaps)
+            self.at = [at + 1 for at in self.at]
+
+    def join(self, row: Row, cache: list[Any], at: int) -> None:
+        for layer, joining in zip(self.cache, merged([cache]), strict=True):
+            layer.extend(joining)
+        self.rows.append(row)
+        self.at.append(at)
+
+    def keep(self, indices: list[int]) -> None:
+        for layer in self.cache:
+            layer.filter(indices)
+        self.rows = [self.rows[i] for i in indices]
+        self.at = [self.at[i] for i in indices]
+
+    def leave_with_cache(self, index: int) -> None:
+        """Take one row out and decode it alone."""
+        cache, row, at = [layer.extract(index) for layer in self.cache], self.rows[index], self.at[index]
+        for position in range(at, at + DECODED):
+            self.gap = max(self.gap, row.read(position, position + 1, cache))
+        # A window of several tokens, as a verification reads them.
+        self.gap = max(self.gap, row.read(at + DECODED, at + DECODED + 5, cache))
+
+    def prefill(self, chunks: Sequence[int], step: int) -> None:
+        """Read the next `chunks[i]` tokens of each row in one right-padded pass, `step` columns at a time."""
+        longest = max(chunks)
+        padding = [longest - chunk for chunk in chunks]
+        parts = [
+            row.tokens[at : at + chunk] + [0] * pad
+            for row, at, chunk, pad in zip(self.rows, self.at, chunks, padding, strict=True)
+        ]
+        for layer in self.cache:
+            layer.prepare(lengths=list(chunks), right_padding=padding)
+        for start in range(0, longest, step):
+            mx.eval(self.model(mx.array([part[start : start + step] for part in parts]), cache=self.cache))
+        for layer in self.cache:
+            layer.finalize()
+        self.at = [at + chunk for at, chunk in zip(self.at, chunks, strict=True)]
+
+
+def life(rows: Sequence[Row], lengths: tuple[int, int, int] = (21, 7, 12)) -> float:
+    """Two rows merged, decoded, a third joined, the first left, another extracted. Returns the worst gap."""
+    caches = _alone(rows, lengths)
+    batch = Batch(rows[:2], caches[:2], lengths[:2])
+    batch.decode()
+    batch.join(rows[2], caches[2], lengths[2])
+    batch.decode()
+    batch.keep([1, 2])
+    batch.decode()
+    batch.leave_with_cache(0)
+    batch.keep([1])
+    batch.decode()
+    return batch.gap
+
+
+def long_life(rows: Sequence[Row]) -> float:
+    """Rows that pass a window of 16 while they share the batch, one of them the longest all along."""
+    batch = Batch(rows[:2], _alone(rows[:2], (3, 14)), (3, 14))
+    batch.decode(30)
+    batch.leave_with_cache(1)
+    batch.keep([0])
+    batch.decode()
+    batch.leave_with_cache(0)
+    return batch.gap
+
+
+def joint_prefill(rows: Sequence[Row], step: int = 64) -> float:
+    """Three prompts of different lengths read in one right-padded pass from empty caches, then decoded."""
+    batch = Batch(rows, [zoo.make_cache(row.model) for row in rows], (0, 0, 0))
+    batch.prefill((19, 7, 12), step)
+    batch.decode()
+    return batch.gap
+
+
+def joint_continuation(rows: Sequence[Row]) -> float:
+    """Rows that hold some tokens already read their next ones in one right-padded pass."""
+    lengths = (11, 5, 20)
+    batch = Batch(rows, _alone(rows, lengths), lengths)
+    batch.prefill((3, 9, 1), 64)
+    batch.decode()
+    return batch.gap
+
+
+def _alone(rows: Sequence[Row], lengths: Sequence[int]) -> list[list[Any]]:
+    """A cache for each row that has read its first `lengths[i]` tokens in one pass; empty where that is none."""
+    caches = [zoo.make_cache(row.model) for row in rows]
+    for row, cache, length in zip(rows, caches, lengths, strict=True):
+        if length:
+            row.read(0, length, cache)
+    return caches

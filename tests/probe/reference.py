@@ -1,0 +1,46 @@
+"""What a row gives alone, one token at a time: the truth that every probe compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from tests import zoo
+
+TOLERANCE = 1e-4
+"""Largest difference of a logit, relative to the largest logit of the row's reference."""
+
+
+class Row:
+    """Random tokens, and the logits [tokens, V] after each of them, read one by one from a fresh cache."""
+
+    def __init__(self, model: nn.Module, tokens: int, seed: int) -> None:
+        self.model = model
+        self.tokens: list[int] = mx.random.randint(0, zoo.VOCAB_SIZE, (tokens,), key=mx.random.key(seed)).tolist()
+        cache = zoo.make_cache(model)
+        self.logits = mx.concatenate([model(mx.array([[token]]), cache=cache)[0] for token in self.tokens])
+        mx.eval(self.logits)
+        self.scale = mx.abs(self.logits).max().item()
+
+    def read(self, start: int, end: int, cache: list[Any]) -> float:
+        """Read tokens [start, end) as one window. Returns how far the logits are from the reference."""
+        return self.gap(start, self.model(mx.array([self.tokens[start:end]]), cache=cache)[0])
+
+    def gap(self, start: int, logits: mx.array) -> float:
+        """Relative difference of `logits` [tokens, V] from those after token `start` and on. NaN counts as infinite."""
+        wanted = self.logits[start : start + logits.shape[0]]
+        gap = mx.abs(logits.astype(mx.float32) - wanted).max().item() / self.scale
+        return gap if gap == gap else float("inf")
+
+
+def references(model: nn.Module) -> list[Row]:
+    """Three rows, long enough to pass a window of 16 several times."""
+    return [Row(model, 72, seed) for seed in range(3)]
+
+
+def window(rows: Sequence[Row], at: Sequence[int]) -> mx.array:
+    """The token at position `at[i]` of each row: [rows, 1]."""
+    return mx.array([[row.tokens[position]] for row, position in zip(rows, at, strict=True)])

@@ -1,0 +1,109 @@
+"""One line for each architecture: what its cache is made of, how it goes back, whether its rows share a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from omlx.engine.batchable import batchable
+from omlx.engine.rewind import leaves, unsupported
+from tests import zoo
+from tests.probe.batching import joint_continuation, joint_prefill, life, long_life
+from tests.probe.reference import TOLERANCE, Row, references
+from tests.probe.rewinding import draft, shorten, verify, way_back
+
+HEADER = "| architecture | layer caches | goes back by | rows share a batch | joint prefill |"
+RULE = "|---|---|---|---|---|"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`rewinds`: trim, slice, snapshot, or no with the reason. `batches` and `joint`: yes, or no with the reason."""
+
+    name: str
+    caches: str
+    rewinds: str
+    batches: str
+    joint: str
+
+    @property
+    def line(self) -> str:
+        return f"| {self.name} | {self.caches} | {self.rewinds} | {self.batches} | {self.joint} |"
+
+
+def examine(name: str) -> Verdict:
+    """Run every probe on one architecture."""
+    model = zoo.build(name)
+    parts = leaves(zoo.make_cache(model))
+    rows = references(model)
+    caches = " ".join(sorted({type(leaf).__name__ for leaf in parts}))
+    return Verdict(name, caches, rewinds(rows), *_batches(rows))
+
+
+def rewinds(rows: list[Row]) -> str:
+    """How the cache goes back, or why it cannot: as a target, as a draft model, and as a stored conversation."""
+    cache = zoo.make_cache(rows[0].model)
+    if unknown := unsupported(cache):
+        return f"no: {', '.join(unknown)} is unknown"
+    if not rows[0].read(0, len(rows[0].tokens), cache) <= TOLERANCE:
+        return "no: the model gives other logits in one pass than token by token"
+    gaps = {
+        "verification": verify(rows[0]).gap,
+        "drafting": draft(rows[1]).gap,
+        "shortening": shorten(rows).gap,
+    }
+    wrong = [what for what, gap in gaps.items() if not gap <= TOLERANCE]
+    return f"no: wrong logits after {', '.join(wrong)}" if wrong else way_back(rows[0].model)
+
+
+def _batches(rows: list[Row]) -> tuple[str, str]:
+    """Whether rows share a batch, and whether their prompts may be read jointly."""
+    model = rows[0].model
+    reason = batchable(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
+    if reason is not None and "layer" in reason.params:
+        return f"no: {reason.params['layer']} does not merge", "no"
+    lived = _first_fault(
+        {
+            "": lambda: life(rows),
+            "rows of one token: ": lambda: life(rows, (3, 30, 1)),
+            "past the window: ": lambda: long_life(rows),
+        }
+    )
+    assert reason is None or lived, f"{reason} but the long probe finds nothing"
+    if lived:
+        return f"no: {lived}", "no"
+    batches = "yes, once each holds a token" if _first_fault({"": lambda: life(rows, (5, 3, 0))}) else "yes"
+    joined = _first_fault(
+        {
+            "": lambda: joint_prefill(rows),
+            "in several passes: ": lambda: joint_prefill(rows, 8),
+            "onto a filled cache: ": lambda: joint_continuation(rows),
+        }
+    )
+    return batches, f"no: {joined}" if joined else "yes"
+
+
+def _first_fault(probes: dict[str, Callable[[], float]]) -> str:
+    for what, probe in probes.items():
+        try:
+            gap = probe()
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            return f"{what}raises {type(error).__name__}"
+        if not gap <= TOLERANCE:
+            return f"{what}wrong logits"
+    return ""
+
+
+def table(verdicts: Iterable[Verdict]) -> str:
+    """The generated part of docs/architectures.md."""
+    verdicts = sorted(verdicts, key=lambda verdict: verdict.name.lower())
+    ways = Counter(verdict.rewinds.split(":")[0] for verdict in verdicts)
+    speculable = ", ".join(f"{way} {ways[way]}" for way in ("trim", "slice", "snapshot", "no"))
+    shared = sum(verdict.batches.startswith("yes") for verdict in verdicts)
+    joint = sum(verdict.joint == "yes" for verdict in verdicts)
+    counts = f"{len(verdicts)} configurations: {speculable}; rows share a batch in {shared}, joint prefill in {joint}."
+    left_out = "\n".join(f"- {name}: {reason}." for name, reason in sorted(zoo.SKIPPED.items()))
+    lines = "\n".join(verdict.line for verdict in verdicts)
+    return f"{counts}\n\n{HEADER}\n{RULE}\n{lines}\n\nNot examined:\n\n{left_out}\n"

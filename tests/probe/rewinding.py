@@ -1,0 +1,117 @@
+"""Random windows and rewinds with deferred commit: the logits must be those of reading token by token.
+
+Each round reads the pending tokens and a draft, of which some first tokens are right; the cache goes back to what was
+accepted, or, where a layer needs a mark, to where the window began, and the accepted tokens stay pending.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache, RotatingKVCache
+
+from omlx.engine.rewind import leaves, length_of, mark, rewind, unsupported
+from omlx.errors import RewindError
+from tests import zoo
+from tests.probe.reference import Row
+
+LONGEST_DRAFT = 8
+MOST_PENDING = 12
+
+
+@dataclass
+class Rewinding:
+    """`gap` is the worst relative difference of a logit. `stepped` counts rewinds that reached their target,
+    `restored` those that went back to a mark, or, without one, refused."""
+
+    gap: float = 0.0
+    restored: int = 0
+    stepped: int = 0
+
+    def back(self, cache: list[Any], now: int, target: int, marks: list[Any]) -> int:
+        reached = rewind(cache, now, target, marks)
+        held = length_of(cache)
+        assert held is None or held == reached, (held, reached)
+        self.restored += reached < target
+        self.stepped += reached == target < now
+        return reached
+
+
+def way_back(model: nn.Module) -> str:
+    """trim, slice, snapshot or no: how the layers of this model's cache go back, by their classes."""
+    cache = zoo.make_cache(model)
+    if unsupported(cache):
+        return "no"
+    parts = leaves(cache)
+    if any(isinstance(leaf, ArraysCache) for leaf in parts):
+        return "snapshot"
+    return "slice" if any(isinstance(leaf, (RotatingKVCache, ConcatenateKVCache)) for leaf in parts) else "trim"
+
+
+def verify(row: Row, seed: int = 0) -> Rewinding:
+    """As a target does: one window of pending and drafted tokens, then back to what was accepted."""
+    rng = random.Random(seed)
+    model, cache, result = row.model, zoo.make_cache(row.model), Rewinding()
+    tokens = len(row.tokens) - LONGEST_DRAFT - 1
+    computed, known = 0, 1
+    while known < tokens:
+        pending = known - computed
+        drafted = 0 if pending > MOST_PENDING else rng.choice((0, 0, 1, 2, 4, LONGEST_DRAFT))
+        accepted = rng.randint(0, drafted)
+        right = row.tokens[computed : known + accepted]
+        wrong = [(row.tokens[known + i] + 1 + i) % zoo.VOCAB_SIZE for i in range(accepted, drafted)]
+        marks = [mark(cache, computed, fresh=len(right) + len(wrong) == 1)]
+        logits = model(mx.array([right + wrong]), cache=cache)[0]
+        result.gap = max(result.gap, row.gap(computed, logits[: len(right)]))
+        computed = result.back(cache, computed + pending + drafted, known + accepted, marks)
+        known += accepted + 1
+    return result
+
+
+def draft(row: Row, seed: int = 0) -> Rewinding:
+    """As a draft model does: pending tokens, then single steps, each overwriting a sliding row; then back."""
+    rng = random.Random(seed)
+    model, cache, result = row.model, zoo.make_cache(row.model), Rewinding()
+    tokens = len(row.tokens) - LONGEST_DRAFT - 1
+    computed, known = 0, 1
+    while known < tokens:
+        drafted = rng.choice((1, 2, 4, LONGEST_DRAFT))
+        accepted = rng.randint(0, drafted)
+        marks = [mark(cache, computed, fresh=True)]
+        result.gap = max(result.gap, row.read(computed, known, cache))
+        for step in range(drafted):
+            right = step < accepted
+            token = row.tokens[known + step] if right else (row.tokens[known + step] + 1) % zoo.VOCAB_SIZE
+            logits = model(mx.array([[token]]), cache=cache)[0]
+            if right:
+                result.gap = max(result.gap, row.gap(known + step, logits))
+        computed = result.back(cache, known + drafted, known + accepted, marks)
+        known += accepted + 1
+    return result
+
+
+def shorten(rows: Sequence[Row], seed: int = 0, tries: int = 24) -> Rewinding:
+    """As a stored conversation is taken back: by few tokens or by many, with no mark. It may refuse, but what it
+    returns must be exact. Half of the caches were read in one pass, half token by token."""
+    rng = random.Random(seed)
+    result = Rewinding()
+    for attempt in range(tries):
+        row = rows[attempt % len(rows)]
+        cache, held, stepwise = zoo.make_cache(row.model), rng.randint(24, 60), attempt % 2 == 1
+        first = 20 if stepwise else held
+        row.read(0, first, cache)
+        for position in range(first, held):
+            row.read(position, position + 1, cache)
+        target = rng.randint(held - 15 if attempt % 8 else 1, held - 1)
+        try:
+            result.back(cache, held, target, [])
+        except RewindError:
+            result.restored += 1
+            continue
+        result.gap = max(result.gap, row.read(target, target + 1, cache), row.read(target + 1, target + 6, cache))
+    return result
