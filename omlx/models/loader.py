@@ -72,13 +72,20 @@ def load(entry: ModelEntry, dtype: Dtype, progress: Callable[[LoadProgress], Non
 
 def load_steps(entry: ModelEntry, dtype: Dtype) -> Generator[LoadProgress, None, LoadedWeights]:
     """Load a model some weights at a time, so that other work can run in between; returns it. Raises ModelError."""
+    try:
+        return (yield from _steps(entry, dtype))
+    except ModelError as error:
+        raise ModelError(error.code, param="model", **{**error.params, "model": entry.id}) from error
+
+
+def _steps(entry: ModelEntry, dtype: Dtype) -> Generator[LoadProgress, None, LoadedWeights]:
     for file in weight_files(entry.path):
         check_whole(file)
     generation_config = read_config(entry.path, "generation_config.json")
     tokenizer = read_tokenizer(entry)
     model, config = _build(entry.path)
     _cast(model, config, dtype)
-    size_bytes = yield from _read_weights(model, entry)
+    size_bytes = yield from _read_weights(model)
     return LoadedWeights(
         model=cast(Model, model),
         tokenizer=tokenizer,
@@ -131,7 +138,7 @@ def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
         model.set_dtype(mx.float32)
 
 
-def _read_weights(model: nn.Module, entry: ModelEntry) -> Generator[LoadProgress, None, int]:
+def _read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
     """Evaluate the parameters in the model's order; returns their bytes."""
     arrays = [array for _, array in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))]
     total = sum(array.nbytes for array in arrays)
@@ -141,7 +148,7 @@ def _read_weights(model: nn.Module, entry: ModelEntry) -> Generator[LoadProgress
         try:
             mx.eval(portion)
         except RuntimeError as error:
-            raise ModelError("model.weights_unreadable", model=entry.id, detail=_said(error)) from error
+            raise ModelError("model.weights_unreadable", detail=_said(error)) from error
         done += sum(array.nbytes for array in portion)
         yield LoadProgress(done, total)
     return total

@@ -79,9 +79,9 @@ class Settings:
     api_key: Annotated[str | None, _server("KEY", secret=True)] = None
     allow_host: Annotated[tuple[str, ...], _server("HOST")] = ()
     allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
-    home: Annotated[Path, _server("DIR")] = field(default_factory=lambda: Path.home() / ".omlx")
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
 
+    home: Annotated[Path, _models("DIR")] = field(default_factory=lambda: Path.home() / ".omlx")
     model_dir: Annotated[tuple[Path, ...], _models("DIR")] = ()
     home_models: Annotated[bool, _models()] = True
     lmstudio: Annotated[bool, _models()] = True

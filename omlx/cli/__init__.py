@@ -1,0 +1,1 @@
+"""The command line, and the composition root: `serve` builds everything and hands it to each other."""

@@ -1,0 +1,70 @@
+"""`omlx COMMAND …`. Exit status: 0 well, 1 it failed, 2 what was asked for is wrong.
+
+A command is a module with `add_arguments(parser)` and `run(arguments) -> int`; only the one that is asked for is
+imported, so that `omlx models` and `omlx --version` do not wait for mlx. argparse: the flags are rows of a table at
+run time, which decorators over function signatures would have to repeat.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol, cast
+
+from omlx import __version__
+from omlx.catalog import sentence
+from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError
+
+COMMANDS = {"serve": "omlx.cli.serve", "models": "omlx.cli.models", "bench": "omlx.bench.cli"}
+
+# Nothing is fetched behind the user's back, and libraries do not talk over us.
+_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Command(Protocol):
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    parser = ArgumentParser(prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=_versions())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        text = sentence(f"cli.{name}.help", {})
+        subparser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if argv and argv[0] == name:
+            command = cast(Command, import_module(module))
+            command.add_arguments(subparser)
+            subparser.set_defaults(run=command.run)
+    return _run(parser.parse_args(argv))
+
+
+def _run(arguments: Namespace) -> int:
+    try:
+        status: int = arguments.run(arguments)
+    except OmlxError as error:
+        model = f"{error.params['model']}: " if isinstance(error, ModelError) and "model" in error.params else ""
+        sys.stderr.write(f"omlx: {model}{error.message}\n")
+        return 2 if isinstance(error, ConfigError | BadRequest | ModelError) else 1
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _versions() -> str:
+    parts = []
+    for package in ("mlx", "mlx-lm"):
+        try:
+            parts.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            parts.append(f"{package} missing")
+    return f"omlx {__version__} ({', '.join(parts)})"

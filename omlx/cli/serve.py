@@ -1,0 +1,185 @@
+"""`omlx serve [MODEL]`: build everything, load MODEL, say where it is, serve until told to stop.
+
+    settings ─► socket ─► registry ─► engine thread ─► pool ─► app ─► uvicorn
+
+The first SIGTERM or Ctrl-C lets open requests finish, `DRAIN_S` at most; a second one ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from omlx import __version__
+from omlx.catalog import sentence
+from omlx.cli.bind import BACKLOG, check_exposure, listen, url
+from omlx.cli.progress import LoadingBars
+from omlx.engine.limits import Limits
+from omlx.engine.thread import EngineThread
+from omlx.models.discovery import Registry, discover
+from omlx.models.entry import ModelEntry
+from omlx.models.places import Folder
+from omlx.models.pool import Pool
+from omlx.server.app import create_app
+from omlx.settings.resolve import add_flags, cli_layer, environment_layer, resolve
+from omlx.settings.schema import Settings
+from omlx.telemetry import log
+
+DRAIN_S = 60
+_KEEP_ALIVE_S = 75
+_LONGEST_CONTEXT = 1 << 30
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.serve.model", {}))
+    add_flags(parser)
+
+
+def run(arguments: Namespace) -> int:
+    settings = resolve([environment_layer(os.environ), cli_layer(arguments)]).settings
+    check_exposure(settings)
+    choice = choose(arguments.model, settings)
+    listening = listen(settings.host, settings.port)
+    log.set_up(settings.home, sys.stderr, logging.getLevelNamesMapping()[settings.log_level.upper()])
+    try:
+        asyncio.run(serve(choice, listening))
+    finally:
+        listening.close()
+        log.tear_down()
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was found, and what of it was asked for. The settings name the draft by its id."""
+
+    registry: Registry
+    model: ModelEntry | None
+    settings: Settings
+
+
+def choose(model: str | None, settings: Settings) -> Choice:
+    """Find the models named on the command line: by id, or by a path, which then is the first place to look in.
+
+    Raises NotFound or ModelError for MODEL and for a draft that is not there or cannot be used.
+    """
+    named = [name for name in (model, settings.draft_model) if name is not None]
+    paths = tuple(path for name in named if (path := _path(name)) is not None)
+    registry = discover(replace(settings, model_dir=(*paths, *settings.model_dir)), os.environ)
+    target = registry.find(_id(model)) if model is not None else None
+    if settings.draft_model is not None and not settings.no_draft:
+        settings = replace(settings, draft_model=registry.find(_id(settings.draft_model)).id)
+    return Choice(registry, target, settings)
+
+
+async def serve(choice: Choice, listening: socket.socket) -> None:
+    """Load, announce, serve. Returns when a signal has ended it and what was open has finished."""
+    settings = choice.settings
+    engine = EngineThread()
+    engine.start()
+    try:
+        pool = Pool(
+            engine,
+            choice.registry,
+            limits(settings),
+            dtype=settings.dtype,
+            default=choice.model.id if choice.model is not None else None,
+            draft=settings.draft_model,
+            no_draft=settings.no_draft,
+            progress=LoadingBars(),
+        )
+        if choice.model is not None:
+            (await pool.lease(choice.model.id)).release()
+        config = uvicorn.Config(
+            create_app(engine, pool, settings),
+            backlog=BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=DRAIN_S,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _already_handled)
+        await Server(config, lambda: _announce(pool, settings, listening)).serve(sockets=[listening])
+    finally:
+        engine.stop()
+
+
+def limits(settings: Settings) -> Limits:
+    """The engine's bounds, as far as the settings know them; a model's own context may be shorter."""
+    return Limits(
+        context_length=settings.max_context or _LONGEST_CONTEXT,
+        max_rows=settings.max_concurrent_requests,
+        max_waiting=settings.max_waiting,
+        prefill_chunk=settings.prefill_chunk,
+        store_bytes=settings.store_bytes,
+        num_draft_tokens=settings.num_draft_tokens,
+    )
+
+
+class Server(uvicorn.Server):
+    """Calls `ready` once requests are taken."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
+    served, address = pool.served, url(listening)
+    lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
+    if served is not None:
+        lines.append(sentence("cli.serve.model_ready", {"model": served.id}))
+    if served is not None and served.draft is not None:
+        lines.append(sentence("cli.serve.draft_ready", {"draft": served.draft}))
+    elif served is not None and served.no_draft is not None and settings.draft_model is not None:
+        lines.append(sentence(served.no_draft.code, served.no_draft.params))
+    model = served.id if served is not None else next((entry.id for entry in pool.models), None)
+    if model is None:
+        lines.append(sentence("cli.models.none", {}))
+    else:
+        lines += [sentence("cli.serve.try", {}), curl(address, model, settings.api_key is not None)]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def curl(address: str, model: str, with_key: bool) -> str:
+    """A command that streams an answer. The key itself is never shown."""
+    message = {"role": "user", "content": sentence("cli.serve.prompt", {})}
+    body = json.dumps({"model": model, "stream": True, "messages": [message]}, ensure_ascii=False)
+    key = ' -H "Authorization: Bearer $OMLX_API_KEY"' if with_key else ""
+    quoted = body.replace("'", "'\\''")
+    return f"  curl -N {address}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{quoted}'"
+
+
+def _path(name: str) -> Path | None:
+    """The directory that `name` is, where it is written as a path."""
+    path = Path(name).expanduser()
+    return path.absolute() if name.startswith((".", "/", "~")) and path.is_dir() else None
+
+
+def _id(name: str) -> str:
+    path = _path(name)
+    return name if path is None else next((found for found, _ in Folder("", path).models()), name)
+
+
+def _already_handled(number: int, frame: FrameType | None) -> None:
+    """uvicorn raises a signal again once it has drained; by then there is nothing left to do."""
