@@ -14,7 +14,7 @@ import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import mlx.core as mx
@@ -28,7 +28,8 @@ from omlx.errors import BadRequest, ModelError, NotFound
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.fit import unfit_entry, unfit_tokenizers
-from omlx.models.loader import Dtype, LoadedWeights, LoadProgress, load, read_tokenizer
+from omlx.models.loader import LoadedWeights, LoadProgress, load, read_tokenizer
+from omlx.settings.schema import Settings
 from omlx.text.detokenize import TokenBytes
 
 log = logging.getLogger("omlx.models")
@@ -63,9 +64,8 @@ class Lease:
 
 
 class Pool:
-    """`default` serves requests that name no model. `draft` drafts for every model that it fits.
+    """`default` serves requests that name no model. The draft of the settings drafts for every model that it fits.
 
-    The context of `limits` is the longest that any model gets; a model made for less gets less.
     `progress` is told, on the engine thread, how far a model has been read.
     A request that names no draft is served with whichever is loaded: it has no opinion, and the output is the same.
     """
@@ -74,22 +74,16 @@ class Pool:
         self,
         engine: EngineThread,
         registry: Registry,
-        limits: Limits,
+        settings: Settings,
         *,
-        dtype: Dtype = "auto",
         default: str | None = None,
-        draft: str | None = None,
-        no_draft: bool = False,
         progress: Callable[[ModelEntry, LoadProgress], None] | None = None,
     ) -> None:
         self.default = default
         self.served: Served | None = None
         self._engine = engine
         self._registry = registry
-        self._limits = limits
-        self._dtype: Dtype = dtype
-        self._draft = draft
-        self._no_draft = no_draft
+        self._settings = settings
         self._progress = progress
         self._target: LoadedWeights | None = None
         self._leases = 0
@@ -134,7 +128,7 @@ class Pool:
         return name
 
     def _named_draft(self, name: str) -> ModelEntry:
-        if self._no_draft:
+        if self._settings.no_draft:
             raise BadRequest("spec.off.no_draft", param="draft_model")
         try:
             return self._registry.find(name)
@@ -176,12 +170,12 @@ class Pool:
 
     def _choose(self, target: ModelEntry, wanted: ModelEntry | None) -> tuple[ModelEntry | None, Reason | None]:
         """The draft to load, or why there is none. Only a draft that the request itself names must fit."""
-        if self._no_draft:
+        if self._settings.no_draft:
             return None, Reason("spec.off.no_draft")
-        if wanted is None and self._draft is None:
+        if wanted is None and self._settings.draft_model is None:
             return None, Reason("spec.off.no_draft_model")
         try:
-            draft = wanted or self._named_draft(self._draft or "")
+            draft = wanted or self._named_draft(self._settings.draft_model or "")
             reason = self._misfit(target, draft)
         except (BadRequest, ModelError) as error:
             if wanted is not None:
@@ -199,7 +193,7 @@ class Pool:
         return unfit_tokenizers(tokenizer, read_tokenizer(draft))
 
     def _load(self, entry: ModelEntry) -> LoadedWeights:
-        return load(entry, self._dtype, partial(self._progress, entry) if self._progress is not None else None)
+        return load(entry, self._settings.dtype, partial(self._progress, entry) if self._progress is not None else None)
 
     def _serve(
         self,
@@ -213,7 +207,7 @@ class Pool:
         loop = EngineLoop(
             target.model,
             target.vocab_size,
-            replace(self._limits, context_length=min(target.context_length, self._limits.context_length)),
+            _limits(self._settings, target.context_length),
             draft=drafting.model if drafting is not None else None,
             draft_name=name,
             no_draft=reason,
@@ -242,3 +236,15 @@ class Pool:
         self.served = self._target = None
         gc.collect()
         mx.clear_cache()
+
+
+def _limits(settings: Settings, context_length: int) -> Limits:
+    """The bounds of a model that was made for `context_length` tokens."""
+    return Limits(
+        context_length=min(context_length, settings.max_context or context_length),
+        max_rows=settings.max_concurrent_requests,
+        max_waiting=settings.max_waiting,
+        prefill_chunk=settings.prefill_chunk,
+        store_bytes=settings.store_bytes,
+        num_draft_tokens=settings.num_draft_tokens,
+    )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from omlx.cli.serve import limits
+from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
+from omlx.engine.types import Event, EventSink, Failed, Finished, Request
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry
 from omlx.models.pool import Pool
@@ -21,34 +22,74 @@ from omlx.settings.schema import Settings
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
 DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID)))
+PATIENCE_S = 120
+
+
+class CountingLoop(EngineLoop):
+    """Counts its steps."""
+
+    steps = 0
+
+    def step(self) -> list[Event]:
+        events = super().step()
+        self.steps += 1
+        return events
+
+
+class WatchedEngine(EngineThread):
+    """Knows at which step each request was cancelled and at which it ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled: dict[str, int] = {}
+        self.ended: dict[str, tuple[int, Finished | Failed]] = {}
+        self._change = threading.Condition()
+        self._loop: EngineLoop | None = None
+
+    @property
+    def steps(self) -> int:
+        return self._loop.steps if isinstance(self._loop, CountingLoop) else 0
+
+    def attach(self, name: str, loop: EngineLoop) -> None:
+        loop.__class__ = CountingLoop
+        self._loop = loop
+        super().attach(name, loop)
+
+    def submit(self, model: str, request: Request, sink: EventSink) -> None:
+        def watched(events: Sequence[Event], /) -> None:
+            with self._change:
+                self.ended |= {e.request_id: (self.steps, e) for e in events if isinstance(e, Finished | Failed)}
+                self._change.notify_all()
+            sink(events)
+
+        super().submit(model, request, watched)
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.setdefault(request_id, self.steps)
+        super().cancel(request_id)
+
+    def wait_until_ended(self, prefix: str) -> list[tuple[int, Finished | Failed, int]]:
+        """Ends of the requests whose id begins so: steps between cancelling and ending, the event, the last step."""
+
+        def over() -> bool:
+            begun = [each for each in self.cancelled if each.startswith(prefix)]
+            return bool(begun) and all(each in self.ended for each in begun)
+
+        with self._change:
+            assert self._change.wait_for(over, PATIENCE_S)
+        mine = [each for each in self.cancelled if each.startswith(prefix)]
+        return [(self.ended[each][0] - self.cancelled[each], self.ended[each][1], self.ended[each][0]) for each in mine]
 
 
 @dataclass(frozen=True)
 class Running:
     url: str
-    engine: EngineThread
+    engine: WatchedEngine
     pool: Pool
 
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
-
-
-@contextmanager
-def serving(app: ASGIApp) -> Iterator[str]:
-    """The address at which `app` answers while the block runs."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5)
-    server = Ready(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-server")
-    thread.start()
-    try:
-        assert server.ready.wait(30)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 class Ready(uvicorn.Server):
@@ -64,6 +105,23 @@ class Ready(uvicorn.Server):
 
 
 @contextmanager
+def serving(app: ASGIApp) -> Iterator[str]:
+    """The address at which `app` answers while the block runs."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5)
+    server = Ready(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-server")
+    thread.start()
+    try:
+        assert server.ready.wait(PATIENCE_S)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@contextmanager
 def omlx(
     settings: Settings | None = None,
     *,
@@ -72,16 +130,9 @@ def omlx(
     keep_alive_s: float = 5.0,
 ) -> Iterator[Running]:
     settings = settings or Settings()
-    engine = EngineThread()
+    engine = WatchedEngine()
     engine.start()
-    pool = Pool(
-        engine,
-        registry,
-        limits(settings),
-        default=default,
-        draft=settings.draft_model,
-        no_draft=settings.no_draft,
-    )
+    pool = Pool(engine, registry, settings, default=default)
     try:
         with serving(create_app(engine, pool, settings, keep_alive_s=keep_alive_s)) as url:
             yield Running(url, engine, pool)
