@@ -7,7 +7,6 @@ predicted (the first pass of a random sequence) not at all. What is left of a ro
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,14 +47,13 @@ class Corpus:
         self._assistant = tokenizer.encode("assistant\n").ids
         self._drawn = {name: 0 for name, _ in MIX}
 
-    def batches(self, rows: int, length: int) -> Iterator[Batch]:
-        """Batches for ever."""
-        while True:
-            packed = [self._row(length + 1) for _ in range(rows)]
-            yield Batch(
-                np.array([row.ids for row in packed], dtype=np.int64),
-                np.array([row.weights for row in packed], dtype=np.float32),
-            )
+    def batch(self, rows: int, length: int) -> Batch:
+        """The next ``rows`` rows of ``length`` tokens to predict."""
+        packed = [self._row(length + 1) for _ in range(rows)]
+        return Batch(
+            np.array([row.ids for row in packed], dtype=np.int64),
+            np.array([row.weights for row in packed], dtype=np.float32),
+        )
 
     def document(self, kind: str, longest: int) -> Document:
         """One document of ``kind``; only random sequences and library code obey ``longest``."""

@@ -89,6 +89,8 @@ def held_out_losses(model: nn.Module, corpus: Corpus, count: int) -> dict[str, f
         found: list[float] = []
         for _ in range(count):
             document = corpus.document(kind, 384)
+            if len(document.ids) < 2:  # the window began at the end of a file
+                continue
             counted = np.array(document.weights[1:])
             scores = logits(model, document.ids[:-1])
             scores = scores - scores.max(-1, keepdims=True)

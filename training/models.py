@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from training import copying
 from training.tokenizer import END_OF_TEXT, IM_END, MAX_POSITIONS, VOCAB_SIZE
 
 Config = dict[str, Any]
@@ -19,7 +20,7 @@ Config = dict[str, Any]
 _SHARED: Config = {
     "vocab_size": VOCAB_SIZE,
     "max_position_embeddings": MAX_POSITIONS,
-    "rope_theta": 10000.0,
+    "rope_theta": 1000000.0,
     "tie_word_embeddings": True,
     "bos_token_id": None,
     "eos_token_id": IM_END,
@@ -84,7 +85,24 @@ def build(config: Config) -> nn.Module:
             weight.data.div_((2 * depth) ** 0.5)
         if name.endswith("conv.conv.weight"):
             nn.init.uniform_(weight, -0.6, 0.6)
+    start_copying(model, config)
     return model
+
+
+@torch.no_grad()
+def start_copying(model: nn.Module, config: Config) -> None:
+    """Write the copying circuit into fresh weights: codes in the first layer, matches in the next attention layers."""
+    layout = copying.new_layout(model.model.embed_tokens.weight)
+    first, *later = model.model.layers
+    if isinstance(first, LlamaLayer):
+        copying.look_back(first.self_attn, layout, config["rope_theta"])
+    else:
+        copying.shift(first.conv, layout)
+    start = 1  # after the constant
+    for layer in later:
+        attends = isinstance(layer, LlamaLayer) or layer.kind == FULL
+        if attends and start < layout.content_end:
+            start = copying.match(layer.self_attn, layout, start)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -1,8 +1,7 @@
 """``python -m training.train``: tokenizer, three models, export and evaluation, in one command.
 
---minutes 90        time for all three models together
---only target       one model (the draft needs a trained target)
---work training/.work  checkpoints; run again to resume
+``--minutes`` is the time for all models together; ``--only target`` trains one (the draft needs a trained target);
+checkpoints lie in ``--work``, and running the command again resumes from them.
 """
 
 from __future__ import annotations

@@ -20,14 +20,27 @@ from tqdm import tqdm
 from training.corpus import Batch, Corpus
 from training.muon import Muon
 
-ROWS, LENGTH = 10, 384
-LONG_ROWS, LONG_LENGTH, LONG_FROM = 2, 2048, 0.9  # the last tenth trains far positions
-WARMUP_STEPS, PLATEAU = 60, 0.4  # flat until this share of the time, then down to zero
-MATRIX_RATE, OTHER_RATE = 4e-3, 3e-3
+WARMUP_STEPS, PLATEAU = 40, 0.4  # flat until this share of the time, then down to zero
+MATRIX_RATE, OTHER_RATE = 3e-3, 2e-3
 SAVE_EVERY_S = 180
 DISTILL_WEIGHT = 0.8  # of the loss; the rest is cross entropy
 
-# Takes (progress) and is called at every checkpoint, so that a usable model exists early.
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What batches look like until this share of the time is used up."""
+
+    until: float
+    rows: int
+    length: int
+
+
+PHASES = (
+    Phase(0.90, 8, 384),
+    Phase(1.00, 2, 2048),  # far positions
+)
+
+# Called at every checkpoint, so that a usable model exists early.
 OnCheckpoint = Callable[[nn.Module], None]
 
 
@@ -58,14 +71,13 @@ class Trainer:
         """Train until the budget is spent; saves to ``checkpoint`` on the way and at the end."""
         if checkpoint.exists():
             self.load(checkpoint)
-        short = self.corpus.batches(ROWS, LENGTH)
-        long = self.corpus.batches(LONG_ROWS, LONG_LENGTH)
         saved_at = self.progress.elapsed_s
         with tqdm(total=round(self.budget_s), initial=round(self.progress.elapsed_s), unit="s", mininterval=10) as bar:
             while self.progress.elapsed_s < self.budget_s:
                 started = time.monotonic()
                 share = self.progress.elapsed_s / self.budget_s
-                self.step(next(long if share >= LONG_FROM else short), self.rate(share))
+                phase = next(phase for phase in PHASES if share < phase.until)
+                self.step(self.corpus.batch(phase.rows, phase.length), self.rate(share))
                 self.progress.elapsed_s += time.monotonic() - started
                 bar.set_postfix_str(f"{self.progress.tokens / 1e6:.2f}M tokens, loss {self.progress.loss:.3f}", False)
                 bar.update(round(self.progress.elapsed_s) - bar.n)
