@@ -198,8 +198,9 @@ class Scheduler:
             sequence.alone_steps = 0
         if self.unbatchable is not None or len(decoding) < 2:
             return
-        # A row with more than one pending token commits them in a window of its own first.
-        ready = [s for s in decoding if s.row not in self._batch and s.pending == 1 and s.unread == 0]
+        # A row with several pending tokens commits them in a window of its own first; so does one that has read
+        # nothing yet: some recurrences treat the first token apart, and merging would give them a state of zeros.
+        ready = [s for s in decoding if s.row not in self._batch and s.pending == 1 and s.computed and not s.unread]
         joining = self._fitting(ready)
         if joining and len(joining) + len(self._batch) > 1:
             self._ops.append(Merge(joining))
