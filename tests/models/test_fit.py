@@ -1,0 +1,104 @@
+"""A draft fits where its tokens mean the same, and is refused by a code where they do not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx.catalog import catalog
+from omlx.engine.types import Reason
+from omlx.models.discovery import BUNDLED, gather
+from omlx.models.entry import ModelEntry
+from omlx.models.fit import unfit_entry, unfit_tokenizers
+from omlx.models.loader import read_tokenizer
+from omlx.models.places import Folder
+from tests.models.trees import model
+
+DEMO = BUNDLED / "omlx-demo/draft"
+
+
+def entry(folder: Path) -> ModelEntry:
+    return ModelEntry(folder.name, folder, "test")
+
+
+def changed(folder: Path, change: Any) -> Path:
+    """The demo tokenizer with `change` made to its tokenizer.json."""
+    folder.mkdir()
+    for file in DEMO.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    (folder / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    change(content)
+    file.write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def nothing(content: dict[str, Any]) -> None:
+    pass
+
+
+def swap_two_tokens(content: dict[str, Any]) -> None:
+    vocab = content["model"]["vocab"]
+    a, b = list(vocab)[-2:]
+    vocab[a], vocab[b] = vocab[b], vocab[a]
+
+
+def add_a_token(content: dict[str, Any]) -> None:
+    added = dict(content["added_tokens"][0], id=len(content["model"]["vocab"]) + 100, content="<|more|>")
+    content["added_tokens"].append(added)
+
+
+def make_a_token_special(content: dict[str, Any]) -> None:
+    token = next(token for token in content["added_tokens"] if not token["special"])
+    token["special"] = True
+
+
+def drop_the_merges(content: dict[str, Any]) -> None:
+    content["model"]["merges"] = content["model"]["merges"][:10]
+
+
+def test_the_same_tokenizer_fits(tmp_path: Path) -> None:
+    ours = read_tokenizer(entry(DEMO))
+    assert unfit_tokenizers(ours, read_tokenizer(entry(changed(tmp_path / "same", nothing)))) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (swap_two_tokens, "draft.unfit.vocabulary"),
+        (add_a_token, "draft.unfit.vocabulary"),
+        (make_a_token_special, "draft.unfit.special_tokens"),
+        (drop_the_merges, "draft.unfit.probe"),
+    ],
+)
+def test_a_tokenizer_that_only_looks_alike_does_not_fit(tmp_path: Path, change: Any, code: str) -> None:
+    reason = unfit_tokenizers(read_tokenizer(entry(DEMO)), read_tokenizer(entry(changed(tmp_path / "other", change))))
+    assert reason is not None
+    assert reason.code == code
+    assert code in catalog()
+
+
+def test_a_model_does_not_draft_for_itself() -> None:
+    assert unfit_entry(entry(DEMO), entry(DEMO)) == Reason("draft.unfit.same_model", {"draft": "draft"})
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "code"),
+    [
+        ({"model_type": "eagle"}, ["model.safetensors"], "draft.unfit.head_only"),
+        ({}, ["draft.gguf"], "draft.unfit.gguf"),
+        ({"model_type": "llama"}, [], "draft.unfit.unusable"),
+        ({"model_type": "llama"}, ["model.safetensors"], None),
+    ],
+)
+def test_what_the_files_alone_tell(tmp_path: Path, config: dict[str, Any], files: list[str], code: str | None) -> None:
+    model(tmp_path / "org/draft", config, files)
+    (draft,) = gather([Folder("models", tmp_path)]).entries
+    reason = unfit_entry(entry(DEMO), draft)
+    assert (reason.code if reason else None) == code
+    assert code is None or code in catalog()

@@ -1,0 +1,230 @@
+"""Loading: what comes out, in which type, and that every kind of damage is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.models import llama, mistral3
+from mlx_lm.utils import save_config
+
+from omlx.catalog import catalog
+from omlx.errors import ModelError
+from omlx.models.discovery import BUNDLED
+from omlx.models.entry import ModelEntry
+from omlx.models.loader import LoadProgress, load, load_steps
+
+DEMO = BUNDLED / "omlx-demo/draft"
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 2048,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 512,
+    "eos_token_id": 7,
+}
+
+
+def entry(folder: Path) -> ModelEntry:
+    return ModelEntry(folder.name, folder, "test")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A bfloat16 llama of two layers in two shards, with the tokenizer of the demo models."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    for file in DEMO.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    model = llama.Model(llama.ModelArgs.from_dict(TINY))
+    model.set_dtype(mx.bfloat16)
+    save(folder, model, TINY)
+    return folder
+
+
+def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
+    weights = tree_flatten(model.parameters())
+    half = len(weights) // 2
+    mx.save_safetensors(str(folder / "model-00001-of-00002.safetensors"), dict(weights[:half]))
+    mx.save_safetensors(str(folder / "model-00002-of-00002.safetensors"), dict(weights[half:]))
+    save_config(dict(config), folder / "config.json")
+
+
+def types(model: Any) -> set[mx.Dtype]:
+    return {array.dtype for _, array in tree_flatten(model.parameters())}
+
+
+def test_what_is_known_about_a_loaded_model(tiny: Path) -> None:
+    (tiny / "generation_config.json").write_text(
+        json.dumps({"temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [9, 11], "do_sample": True}),
+        encoding="utf-8",
+    )
+    loaded = load(entry(tiny), "auto")
+    assert loaded.context_length == 512
+    assert loaded.vocab_size == 2048
+    assert {7, 9, 11} <= loaded.stop_ids
+    assert loaded.sampling == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode("def f(x):")) == "def f(x):"
+
+
+def test_a_model_that_does_not_sample_is_greedy(tiny: Path) -> None:
+    (tiny / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6}', encoding="utf-8")
+    assert load(entry(tiny), "auto").sampling == {"temperature": 0.0}
+
+
+def test_progress_counts_the_bytes_of_all_weights(tiny: Path) -> None:
+    seen: list[LoadProgress] = []
+    loaded = load(entry(tiny), "bfloat16", seen.append)
+    assert (seen[0].done, seen[-1].done) == (0, loaded.size_bytes)
+    assert {progress.total for progress in seen} == {loaded.size_bytes}
+
+
+def test_dense_weights_are_cast_for_a_cpu_and_on_request(tiny: Path) -> None:
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    assert types(load(entry(tiny), "auto").model) == {mx.float32 if on_cpu else mx.bfloat16}
+    assert types(load(entry(tiny), "float16").model) == {mx.float16}
+
+
+def test_quantized_weights_stay_quantized(tiny: Path) -> None:
+    model = llama.Model(llama.ModelArgs.from_dict(TINY))
+    model.set_dtype(mx.bfloat16)
+    nn.quantize(model, group_size=32, bits=4)
+    save(tiny, model, {**TINY, "quantization": {"group_size": 32, "bits": 4}})
+    assert types(load(entry(tiny), "float32").model) == {mx.uint32, mx.bfloat16}
+
+
+def test_a_multimodal_wrapper_is_loaded_as_text(tiny: Path) -> None:
+    inner = {**TINY, "head_dim": 32}
+    config = {"model_type": "mistral3", "text_config": inner}
+    model = mistral3.Model(mistral3.ModelArgs.from_dict(config))
+    save(tiny, model, config)
+    loaded = load(entry(tiny), "float32")
+    assert (loaded.context_length, loaded.vocab_size) == (512, 2048)
+    assert 7 in loaded.stop_ids
+
+
+def test_other_work_can_run_between_two_portions(tiny: Path) -> None:
+    steps = load_steps(entry(tiny), "auto")
+    assert next(steps).done == 0
+    steps.close()
+
+
+def without_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+
+
+def truncated(folder: Path) -> None:
+    file = folder / "model-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def truncated_in_the_header(folder: Path) -> None:
+    file = folder / "model-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:20])
+
+
+def empty(folder: Path) -> None:
+    (folder / "model-00001-of-00002.safetensors").write_bytes(b"")
+
+
+def git_lfs(folder: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1234\n"
+    (folder / "model-00001-of-00002.safetensors").write_text(pointer, encoding="utf-8")
+
+
+def a_shard_short(folder: Path) -> None:
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def wrong_width(folder: Path) -> None:
+    save_config({**TINY, "hidden_size": 128}, folder / "config.json")
+
+
+def config_without_fields(folder: Path) -> None:
+    save_config({"model_type": "llama"}, folder / "config.json")
+
+
+def unknown_type(folder: Path) -> None:
+    save_config({**TINY, "model_type": "hal9000"}, folder / "config.json")
+
+
+def own_code(folder: Path) -> None:
+    (folder / "own.py").write_text("raise SystemExit('this must not run')", encoding="utf-8")
+    save_config({**TINY, "model_file": "own.py"}, folder / "config.json")
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{", encoding="utf-8")
+
+
+def broken_generation_config(folder: Path) -> None:
+    (folder / "generation_config.json").write_text("[]", encoding="utf-8")
+
+
+def broken_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text('{"model": {}}', encoding="utf-8")
+
+
+def no_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "named"),
+    [
+        (without_weights, "model.no_weights", "model*.safetensors"),
+        (truncated, "model.truncated", "model-00002-of-00002.safetensors"),
+        (truncated_in_the_header, "model.not_safetensors", "model-00002-of-00002.safetensors"),
+        (empty, "model.not_safetensors", "model-00001-of-00002.safetensors"),
+        (git_lfs, "model.lfs_pointer", "git lfs pull"),
+        (a_shard_short, "model.build", "Missing"),
+        (wrong_width, "model.build", "shape"),
+        (config_without_fields, "model.build", "hidden_size"),
+        (unknown_type, "model.build", "hal9000"),
+        (own_code, "model.remote_code", "own.py"),
+        (no_config, "model.no_config", "config.json"),
+        (broken_config, "model.config_unreadable", "config.json"),
+        (broken_generation_config, "model.config_unreadable", "generation_config.json"),
+        (broken_tokenizer, "model.tokenizer", "tokenizer"),
+        (no_tokenizer, "model.tokenizer", "tokenizer"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_damage_is_named(tiny: Path, damage: Any, code: str, named: str) -> None:
+    damage(tiny)
+    with pytest.raises(ModelError) as caught:
+        load(entry(tiny), "auto")
+    assert caught.value.code == code
+    assert code in catalog()
+    assert caught.value.params["model"] == "tiny"
+    assert named in caught.value.message
+
+
+def test_weights_of_a_wider_embedding_are_served_at_the_tokenizers_length(tiny: Path) -> None:
+    model = llama.Model(llama.ModelArgs.from_dict({**TINY, "vocab_size": 2112}))
+    save(tiny, model, {**TINY, "vocab_size": 2112})
+    assert load(entry(tiny), "auto").vocab_size == 2048
+
+
+def test_extra_weights_are_refused(tiny: Path) -> None:
+    mx.save_safetensors(str(tiny / "model-extra.safetensors"), {"extra.weight": mx.zeros((2, 2))})
+    with pytest.raises(ModelError, match=r"extra\.weight"):
+        load(entry(tiny), "auto")

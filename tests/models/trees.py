@@ -1,0 +1,52 @@
+"""Model folders as other programs leave them on a disk. Weights are a few bytes: discovery does not open them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+WEIGHTS = ("model.safetensors",)
+
+
+def model(folder: Path, config: dict[str, Any] | None = None, files: Iterable[str] = WEIGHTS) -> Path:
+    """A folder with config.json (llama unless given; an empty one is left out) and `files` of ten bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = LLAMA if config is None else config
+    if config:
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for name in files:
+        (folder / name).write_bytes(b"0123456789")
+    return folder
+
+
+def index(folder: Path, shards: Iterable[str]) -> None:
+    content = {"weight_map": {f"layer.{i}": shard for i, shard in enumerate(shards)}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def hub_model(
+    cache: Path, model_id: str, files: Iterable[str] = WEIGHTS, unfinished: int = 0, main: bool = True
+) -> Path:
+    """A repository in the Hugging Face cache: blobs, a snapshot of links to them, refs/main. Returns the snapshot."""
+    repo = cache / f"models--{model_id.replace('/', '--')}"
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    snapshot = repo / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (repo / "blobs").mkdir()
+    if main:
+        (repo / "refs").mkdir()
+        (repo / "refs/main").write_text(revision, encoding="utf-8")
+    for number, name in enumerate(["config.json", *files]):
+        blob = repo / "blobs" / f"{number:040x}"
+        blob.write_text(json.dumps(LLAMA) if name == "config.json" else "0123456789", encoding="utf-8")
+        (snapshot / name).symlink_to(f"../../blobs/{blob.name}")
+    for number in range(unfinished):
+        (repo / "blobs" / f"{number:064x}.incomplete").write_bytes(b"01")
+    return snapshot
+
+
+def shards(count: int) -> list[str]:
+    return [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
