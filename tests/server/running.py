@@ -41,6 +41,7 @@ class WatchedEngine(EngineThread):
 
     def __init__(self) -> None:
         super().__init__()
+        self.submitted: list[str] = []
         self.cancelled: dict[str, int] = {}
         self.ended: dict[str, tuple[int, Finished | Failed]] = {}
         self._change = threading.Condition()
@@ -51,7 +52,8 @@ class WatchedEngine(EngineThread):
         return self._loop.steps if isinstance(self._loop, CountingLoop) else 0
 
     def attach(self, name: str, loop: EngineLoop) -> None:
-        loop.__class__ = CountingLoop
+        if type(loop) is EngineLoop:
+            loop.__class__ = CountingLoop
         self._loop = loop
         super().attach(name, loop)
 
@@ -63,13 +65,22 @@ class WatchedEngine(EngineThread):
             sink(events)
 
         super().submit(model, request, watched)
+        with self._change:
+            self.submitted.append(request.id)
+            self._change.notify_all()
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.setdefault(request_id, self.steps)
         super().cancel(request_id)
 
-    def wait_until_ended(self, prefix: str) -> list[tuple[int, Finished | Failed, int]]:
-        """Ends of the requests whose id begins so: steps between cancelling and ending, the event, the last step."""
+    def wait_for_submission(self, after: int) -> str:
+        """The request that came as number `after`, counted from 0."""
+        with self._change:
+            assert self._change.wait_for(lambda: len(self.submitted) > after, PATIENCE_S)
+        return self.submitted[after]
+
+    def wait_until_ended(self, prefix: str) -> list[tuple[int, Finished | Failed]]:
+        """Of each request whose id begins so and that is cancelled: the steps that took, and how it ended."""
 
         def over() -> bool:
             begun = [each for each in self.cancelled if each.startswith(prefix)]
@@ -78,7 +89,7 @@ class WatchedEngine(EngineThread):
         with self._change:
             assert self._change.wait_for(over, PATIENCE_S)
         mine = [each for each in self.cancelled if each.startswith(prefix)]
-        return [(self.ended[each][0] - self.cancelled[each], self.ended[each][1], self.ended[each][0]) for each in mine]
+        return [(self.ended[each][0] - self.cancelled[each], self.ended[each][1]) for each in mine]
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,11 @@ class Running:
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+    def endless(self) -> dict[str, int]:
+        """A logit bias under which the loaded model does not stop by itself."""
+        assert self.pool.served is not None
+        return {str(token): -100 for token in self.pool.served.stop_ids}
 
 
 class Ready(uvicorn.Server):

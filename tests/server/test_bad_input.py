@@ -1,0 +1,153 @@
+"""What clients get wrong, over HTTP: a clear answer of the OpenAI shape, and everybody else goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.models.discovery import Registry, gather
+from omlx.models.places import Folder
+from omlx.settings.schema import Settings
+from tests.server.running import DEMO, DRAFT, HYBRID, TARGET, Running, omlx
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def ask(**fields: Any) -> dict[str, Any]:
+    return {"model": TARGET, "messages": HELLO, "max_tokens": 2, **fields}
+
+
+def refused(answer: httpx.Response, status: int, code: str, param: str | None = None) -> str:
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+    assert error["type"] in ("invalid_request_error", "overloaded_error", "server_error")
+    assert isinstance(error["message"], str)
+    assert not error["message"].startswith(code), "no sentence for this code"
+    return str(error["message"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "param"),
+    [
+        ({"model": "org/none"}, 404, "model_not_found", "model"),
+        ({"model": "../../etc"}, 404, "model_not_found", "model"),
+        ({"draft_model": "org/none"}, 400, "draft.not_found", "draft_model"),
+        ({"draft_model": TARGET}, 400, "draft.unfit.same_model", "draft_model"),
+        ({"messages": []}, 400, "request.empty", "messages"),
+        ({"messages": [{"role": "user", "content": "word " * 5000}]}, 400, "context_length_exceeded", "messages"),
+        ({"max_tokens": 0}, 400, "request.range", "max_tokens"),
+        ({"temperature": 3}, 400, "request.range", "temperature"),
+        ({"n": "two"}, 400, "request.type", "n"),
+        ({"logit_bias": {"999999": 1}}, 400, "request.logit_bias", "logit_bias"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, 400, "template.reserved", "chat_template_kwargs"),
+        ({"continue_final_message": True}, 400, "template.continue", "continue_final_message"),
+    ],
+)
+def test_each_mistake_has_its_code_and_field(
+    http: httpx.Client, fields: dict[str, Any], status: int, code: str, param: str, stream: bool
+) -> None:
+    assert refused(http.post(CHAT, json=ask(stream=stream, **fields)), status, code, param)
+    assert http.post(CHAT, json=ask()).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"messages": "\xff"}', b"[" * 100_000])
+def test_bodies_that_are_not_json(http: httpx.Client, body: bytes) -> None:
+    refused(http.post(CHAT, content=body), 400, "request.json")
+
+
+def test_unknown_paths_and_methods_have_the_same_shape(http: httpx.Client) -> None:
+    refused(http.get("/v1/nothing"), 404, "http.not_found")
+    refused(http.get("/v1/models/org/none"), 404, "model_not_found", "model")
+    answer = http.get(CHAT)
+    refused(answer, 405, "http.refused")
+    assert answer.headers["Allow"] == "POST"
+
+
+def test_a_request_of_garbage_is_400_and_the_server_goes_on(server: Running, http: httpx.Client) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"\x16\x03\x01 not http\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400")
+    assert http.get("/health").status_code == 200
+
+
+def test_with_no_draft_a_request_for_one_is_400_and_others_say_why() -> None:
+    settings = Settings(no_draft=True, draft_model=DRAFT)
+    with omlx(settings) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        refused(http.post(CHAT, json=ask(draft_model=DRAFT)), 400, "spec.off.no_draft", "draft_model")
+        refused(http.post(CHAT, json=ask(speculation="draft")), 400, "spec.off.no_draft", "speculation")
+        told = http.post(CHAT, json=ask()).json()["timings"]["speculation"]
+        assert told["code"] == "spec.off.no_draft"
+        assert "--no-draft" in told["message"]
+
+
+def test_without_a_draft_the_request_may_bring_one() -> None:
+    with omlx() as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        plain = http.post(CHAT, json=ask(max_tokens=8, seed=1)).json()
+        assert plain["timings"]["speculation"]["code"] == "spec.off.no_draft_model"
+        assert "draft_n" in plain["timings"]
+        refused(http.post(CHAT, json=ask(speculation="draft")), 400, "spec.off.no_draft_model", "speculation")
+        drafted = http.post(CHAT, json=ask(max_tokens=8, seed=1, draft_model=DRAFT)).json()
+        assert drafted["timings"]["drafters"][DRAFT]["draft_n"] > 0
+        assert drafted["choices"] == plain["choices"]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A server with models that look right from outside, and one that is fine."""
+    folder = tmp_path_factory.mktemp("models")
+    paths = {entry.id: entry.path for entry in DEMO.entries}
+    for name in ("whole", "short", "mute", "other"):
+        shutil.copytree(paths[DRAFT], folder / "t" / name)
+    weights = folder / "t" / "short" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    (folder / "t" / "mute" / "tokenizer.json").write_text("{}")
+    tokenizer = folder / "t" / "other" / "tokenizer.json"
+    content = json.loads(tokenizer.read_text())
+    del content["added_tokens"][-1]
+    tokenizer.write_text(json.dumps(content))
+    shutil.copytree(folder / "t" / "whole", folder / "t" / "empty", ignore=shutil.ignore_patterns("*.safetensors"))
+    registry = Registry((*gather([Folder("model_dir", folder)]).entries, *DEMO.entries))
+    with omlx(registry=registry) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        yield http
+
+
+@pytest.mark.parametrize("name", ["short", "mute", "empty"])
+def test_a_model_that_cannot_be_loaded_is_the_error_of_who_asked(broken: httpx.Client, name: str) -> None:
+    answer = broken.post(CHAT, json=ask(model=f"t/{name}"))
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["code"].startswith("model.")
+    assert not error["message"].startswith(error["code"])
+    assert broken.post(CHAT, json=ask(model="t/whole")).status_code == 200
+
+
+def test_a_draft_that_cannot_be_used_leaves_the_target_as_it_was(broken: httpx.Client) -> None:
+    for name in ("short", "empty", "other"):
+        answer = broken.post(CHAT, json=ask(draft_model=f"t/{name}"))
+        assert answer.status_code == 400
+        assert broken.post(CHAT, json=ask()).json()["timings"]["draft_n"] == 0
+    fit = broken.post(CHAT, json=ask(draft_model="t/whole", max_tokens=6)).json()
+    assert fit["timings"]["drafters"]["t/whole"]["draft_n"] > 0
+
+
+def test_a_full_queue_is_503_with_retry_after() -> None:
+    with omlx(Settings(max_waiting=0)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        for stream in (False, True):
+            answer = http.post(CHAT, json=ask(stream=stream, n=2))
+            refused(answer, 503, "engine.queue_full")
+            assert int(answer.headers["Retry-After"]) > 0
+
+
+def test_a_request_without_a_model_needs_a_default() -> None:
+    with omlx(default=None) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        refused(http.post(CHAT, json={"messages": HELLO}), 400, "model.none", "model")
+        assert http.post(CHAT, json=ask(model=HYBRID)).status_code == 200
+        assert http.post(CHAT, json={"messages": HELLO, "max_tokens": 1}).json()["model"] == HYBRID

@@ -1,0 +1,85 @@
+"""The server as a whole: keys, browsers, silence, and the death of the engine."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import httpx
+import pytest
+from openai import APIError, APIStatusError, OpenAI
+
+from omlx.engine.types import Event
+from omlx.settings.schema import Settings
+from tests.server.running import TARGET, omlx
+
+CHAT = "/v1/chat/completions"
+ASK: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+
+
+def test_a_key_and_allowed_pages() -> None:
+    settings = Settings(api_key="sécret", allow_origin=("http://app.example",))
+    with omlx(settings) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        assert http.get("/health").status_code == 200
+        assert http.get("/v1/models").status_code == 401
+        key = {"Authorization": "Bearer sécret".encode()}
+        assert http.get("/v1/models", headers=key).status_code == 200
+        page = {"Origin": "http://app.example", "Access-Control-Request-Method": "POST"}
+        answer = http.options(CHAT, headers=page)
+        assert answer.headers["access-control-allow-origin"] == "http://app.example"
+        assert http.post(CHAT, json=ASK, headers={**key, "Origin": "http://evil.example"}).status_code == 403
+        answer = http.post(CHAT, json=ASK, headers={**key, "Origin": "http://app.example"})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "http://app.example")
+
+
+def test_without_allowed_pages_there_is_no_cors(http: httpx.Client) -> None:
+    answer = http.get("/health", headers={"Origin": "http://evil.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_rebound_host_is_refused(http: httpx.Client) -> None:
+    assert http.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
+
+
+def test_a_silent_stream_is_kept_open_with_comments() -> None:
+    with omlx(keep_alive_s=0.01) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        assert http.post(CHAT, json=ASK).status_code == 200
+        go_on = threading.Event()
+        running.engine.call(lambda: go_on.wait(60))
+        with http.stream("POST", CHAT, json={**ASK, "stream": True}) as answer:
+            lines = answer.iter_lines()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            for line in lines:
+                if line == ": keep-alive":
+                    break
+            go_on.set()
+            rest = [line for line in lines if line.startswith("data: ")]
+        assert rest[-1] == "data: [DONE]"
+
+
+class Bomb:
+    """A loop that takes the engine thread with it."""
+
+    has_work = True
+
+    def step(self) -> list[Event]:
+        raise RuntimeError("boom")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_when_the_engine_dies_everybody_hears_of_it() -> None:
+    with omlx() as running, OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
+        client.chat.completions.create(**ASK)
+        bias = running.endless()
+        stream = client.chat.completions.create(**{**ASK, "max_tokens": 400, "stream": True, "logit_bias": bias})
+        next(iter(stream))
+        running.engine.call(lambda: running.engine.attach("bomb", Bomb())).result()  # type: ignore[arg-type]
+        with pytest.raises(APIError, match="engine stopped"):
+            list(stream)
+        with httpx.Client(base_url=running.url) as http:
+            health = http.get("/health")
+            assert health.status_code == 503
+            assert health.json()["error"]["code"] == "engine.dead"
+        with pytest.raises(APIStatusError) as caught:
+            client.chat.completions.create(**ASK)
+        assert caught.value.status_code == 503
