@@ -1,0 +1,131 @@
+"""`omlx bench engine`: which suites to run on which model, and where the report goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from tqdm import tqdm
+
+from omlx.bench.exact import exactness
+from omlx.bench.host import graphs, host
+from omlx.bench.measure import Case, measure
+from omlx.bench.plot import plot
+from omlx.bench.report import Report
+from omlx.bench.result import Result, result_of
+from omlx.bench.subject import Subject, read_subject
+from omlx.bench.suites import Settings, batch, plain, spec
+
+SUITES: Final = ("plain", "spec", "batch", "host", "graph")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the bench's own subcommands and their flags."""
+    commands = parser.add_subparsers(dest="bench", metavar="COMMAND", required=True)
+    engine = commands.add_parser("engine", help="measure the engine against mlx-lm, without HTTP")
+    engine.add_argument("--model", type=_model_dir, metavar="DIR", required=True, help="folder of the model")
+    engine.add_argument("--draft", type=_model_dir, metavar="DIR", help="folder of a draft model; without: no spec")
+    engine.add_argument("--only", type=_suites, default=SUITES, metavar="SUITE,…", help=f"of {','.join(SUITES)}")
+    engine.add_argument("--trials", type=_positive, default=Settings.trials, metavar="N", help="default %(default)s")
+    engine.add_argument("--prompts", type=_positive, default=Settings.prompts, metavar="N", help="default %(default)s")
+    engine.add_argument("--tokens", type=_positive, default=Settings.tokens, metavar="N", help="longest answer")
+    engine.add_argument("--windows", type=_numbers, default=Settings.windows, metavar="N,…", help="draft tokens")
+    engine.add_argument("--rows", type=_numbers, default=Settings.rows, metavar="N,…", help="sizes of a batch")
+    engine.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="convert the weights")
+    engine.add_argument(
+        "--inflate", type=_amount, default=0, metavar="N", help="add identity layers up to N parameters, such as 20M"
+    )
+    engine.add_argument("--inflate-draft", action="store_true", help="grow the draft by the same factor")
+    engine.add_argument("--json", type=Path, metavar="FILE", help="write everything, raw samples too")
+    engine.add_argument("--plot", type=Path, metavar="FILE", help="write the ratios as SVG")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the table, write the files. Returns the exit status: 2 if the models do not go together."""
+    load_before = os.getloadavg()
+    try:
+        subject = read_subject(
+            args.model, args.draft, dtype=args.dtype, inflate_to=args.inflate, inflate_draft=args.inflate_draft
+        )
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    settings = Settings(args.trials, args.prompts, args.tokens, args.windows, args.rows)
+    suites = [suite for suite in args.only if suite != "spec" or subject.draft is not None]
+    results = run_suites(subject, settings, suites)
+    report = Report(
+        settings={**asdict(settings), "suites": suites, "dtype": args.dtype, "inflate": args.inflate},
+        models=subject.describe(),
+        results=results,
+        graphs=graphs(subject.model, subject.draft) if "graph" in suites else {},
+        load_before=load_before,
+    )
+    sys.stdout.write(report.to_text())
+    if args.json:
+        args.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    if args.plot:
+        args.plot.write_text(plot(results, f"omlx against mlx-lm: {args.model.name}"), encoding="utf-8")
+    return 0
+
+
+def run_suites(subject: Subject, settings: Settings, suites: Iterable[str]) -> list[Result]:
+    """Measure the cases of these suites, one after another, with a progress bar on a terminal."""
+    makers: dict[str, Callable[[], Iterable[Case]]] = {
+        "plain": lambda: plain(subject, settings),
+        "spec": lambda: spec(subject, settings),
+        "batch": lambda: batch(subject, settings),
+        "host": host,
+    }
+    cases = [case for suite in suites if suite in makers for case in makers[suite]()]
+    results = []
+    pairs = sum(len(case.pairs) for case in cases) * (settings.trials + 1)
+    with tqdm(total=pairs, unit="pair", disable=None) as bar:
+        for case in cases:
+            bar.set_description(f"{case.suite} {case.name}")
+            measured = measure(case, settings.trials, bar.update)
+            exact = None if case.suite in ("host", "noise") else exactness(subject, settings, measured)
+            results.append(result_of(measured, exact))
+    return results
+
+
+def _model_dir(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not (path / "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"{text} is not a model folder: it has no config.json")
+    return path
+
+
+def _suites(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := set(names) - set(SUITES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(SUITES)}")
+    return names
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """`1,4,8`, or `1-8` for all from 1 to 8."""
+    first, dash, last = text.partition("-")
+    if dash:
+        return tuple(range(_positive(first), _positive(last) + 1))
+    return tuple(_positive(part) for part in text.split(","))
+
+
+def _amount(text: str) -> int:
+    """`20M`, `1.5B`, `500k` or a plain number."""
+    factor = {"k": 10**3, "m": 10**6, "b": 10**9}.get(text[-1:].lower(), 1)
+    try:
+        return int(float(text[:-1] if factor > 1 else text) * factor)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of parameters such as 20M") from None
