@@ -115,13 +115,18 @@ class GenerationStream:
                 raise event.error
 
     async def batches(self, idle_s: float | None = None) -> AsyncGenerator[list[ChoiceEvent], None]:
-        """Everything new since the last batch; an empty one after `idle_s` without a token. Raises what failed."""
+        """Everything new since the last batch; an empty one where there is nothing to say for `idle_s`.
+
+        Raises what failed. Prefill progress and text that is held back are nothing to say.
+        """
+        clock, said = asyncio.get_running_loop().time, asyncio.get_running_loop().time()
         while len(self.finishes) < self.n:
-            await self._wait(idle_s)
+            await self._wait(None if idle_s is None else max(0.0, said + idle_s - clock()))
             mail, self._mail = self._mail, []
             batch = [ChoiceEvent(choice, event) for message in mail for choice, event in self._read(message)]
-            if batch or not mail:
+            if batch or (idle_s is not None and clock() - said >= idle_s):
                 yield batch
+                said = clock()
             if self.error is not None:
                 raise self.error
 

@@ -1,0 +1,94 @@
+"""What the log says about real requests, and what it never says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from omlx.server.access import AccessLog
+from omlx.telemetry import log
+from tests.server.running import DRAFT, TARGET, Running, serving
+
+CHAT = "/v1/chat/completions"
+SECRET = "swordfish"
+ASK: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": SECRET}], "max_tokens": 5}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    log.set_up(tmp_path)
+    yield tmp_path
+    log.tear_down()
+
+
+def requests(home: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (home / "logs" / "omlx.log").read_text().splitlines()]
+    return [line for line in lines if line["logger"] == "omlx.request"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_line_a_request_with_what_happened(home: Path, server: Running, stream: bool) -> None:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        assert http.post(CHAT, json={**ASK, "stream": stream}).status_code == 200
+        assert http.get("/health").status_code == 200
+    (line,) = requests(home)
+    assert (line["method"], line["path"], line["status"], line["model"]) == ("POST", CHAT, 200, TARGET)
+    assert line["id"].startswith("chatcmpl-")
+    assert 1 <= line["predicted_n"] <= 5
+    assert line["rate"] >= 0
+    assert 0 <= line["accepted"] <= line["proposed"]
+    assert line["reason"] in ("stop", "length")
+
+
+def test_refusals_have_a_code_and_nothing_has_the_prompt(home: Path, server: Running) -> None:
+    bad = [
+        {"max_tokens": 0},
+        {"model": SECRET + "/x"},
+        {"chat_template_kwargs": {"tools": SECRET}},
+        {"draft_model": "x"},
+    ]
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        for fields in bad:
+            http.post(CHAT, json={**ASK, **fields})
+        http.post(CHAT, json=ASK)
+    codes = [line.get("error") for line in requests(home)]
+    assert codes == ["request.range", "model.not_found", "template.reserved", "draft.not_found", None]
+    assert SECRET not in (home / "logs" / "omlx.log").read_text()
+
+
+def test_a_client_that_goes_away_is_499(home: Path, server: Running) -> None:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        assert http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
+        body = {**ASK, "stream": True, "max_tokens": 400, "logit_bias": server.endless()}
+        with http.stream("POST", CHAT, json=body) as answer:
+            first = json.loads(next(answer.iter_lines()).removeprefix("data: "))
+    server.engine.wait_until_ended(first["id"])
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        assert http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
+    statuses = {line["id"]: line["status"] for line in requests(home)}
+    assert statuses[first["id"]] == 499
+    assert list(statuses.values()).count(200) == 2
+
+
+def test_a_fault_of_ours_is_500_logged_and_says_nothing(home: Path) -> None:
+    async def broken() -> None:
+        raise ValueError(SECRET)
+
+    app = FastAPI(openapi_url=None, middleware=[Middleware(AccessLog)])
+    app.add_api_route("/broken", broken)
+    with serving(app) as url:
+        answer = httpx.get(f"{url}/broken")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "server.failed"
+    text = (home / "logs" / "omlx.log").read_text()
+    assert SECRET not in answer.text + text
+    assert "ValueError" in text
+    assert requests(home)[0]["status"] == 500
+    assert DRAFT not in text

@@ -1,0 +1,149 @@
+"""A stream on its own, fed by hand: silence, failure, and the lease that outlives the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.types import (
+    Event,
+    EventSink,
+    Failed,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    Reason,
+    Request,
+    RequestStats,
+    Sampling,
+    TokensCommitted,
+)
+from omlx.errors import EngineDead, EngineError
+from omlx.models.pool import Lease, Served
+from omlx.server.stream import GenerationStream, Router
+from omlx.text.detokenize import TokenBytes
+from omlx.text.events import Finish, TextDelta
+from omlx.text.output import OutputSpec
+from tests.text.tokenizers import byte_level
+
+STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
+
+
+class Scripted:
+    """An engine that says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.failure: EngineDead | None = None
+        self.cancelled: list[str] = []
+        self._sink: EventSink | None = None
+
+    def submit(self, model: str, request: Request, sink: EventSink) -> None:
+        self._sink = sink
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+
+    def say(self, *events: Event) -> None:
+        assert self._sink is not None
+        self._sink(events)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    return byte_level(tmp_path_factory.mktemp("tokenizer"))
+
+
+class Setting:
+    """A stream of `n` choices, not yet told anything. `released` counts how often its lease was given back."""
+
+    def __init__(self, tokenizer: TokenizerWrapper, n: int = 1) -> None:
+        self.released = 0
+        self.engine = Scripted()
+        served = Served("m", tokenizer, TokenBytes(tokenizer), 300, 100, frozenset(), {}, None, None)
+        lease = Lease(served, self._count)
+        self.stream = GenerationStream(self.engine, Router(asyncio.get_running_loop()), lease, "id", 7)
+        for choice in range(n):
+            self.stream.submit(Request(f"id-{choice}", (1,), Sampling(choice=choice)), OutputSpec(stops=("ab",)))
+
+    def _count(self) -> None:
+        self.released += 1
+
+
+def committed(choice: int, *tokens: int) -> TokensCommitted:
+    return TokensCommitted(f"id-{choice}", tokens, (False,) * len(tokens))
+
+
+def finished(choice: int, reason: FinishReason = FinishReason.STOP) -> Finished:
+    return Finished(f"id-{choice}", reason, STATS)
+
+
+def test_all_choices_arrive_in_order_and_the_lease_ends_once(tokenizer: TokenizerWrapper) -> None:
+    async def run() -> tuple[list[tuple[int, type]], int]:
+        setting = Setting(tokenizer, n=2)
+        x = tokenizer.encode("x")
+        setting.engine.say(committed(0, *x), committed(1, *x), finished(1), finished(0))
+        events = [each async for batch in setting.stream.batches() for each in batch]
+        setting.stream.close()
+        setting.stream.close()
+        return [(each.choice, type(each.event)) for each in events], setting.released
+
+    assert asyncio.run(run()) == ([(0, TextDelta), (1, TextDelta), (1, Finish), (0, Finish)], 1)
+
+
+def test_progress_and_held_text_do_not_count_as_a_sign_of_life(tokenizer: TokenizerWrapper) -> None:
+    async def run() -> list[Sequence[object]]:
+        setting = Setting(tokenizer)
+        batches = setting.stream.batches(idle_s=0.0)
+        seen: list[Sequence[object]] = [await anext(batches)]
+        for event in (PrefillProgress("id-0", 1, 9), committed(0, *tokenizer.encode("a"))):
+            setting.engine.say(event)
+            await asyncio.sleep(0)
+            seen.append(await anext(batches))
+        await batches.aclose()
+        return seen
+
+    assert asyncio.run(run()) == [[], [], []]
+
+
+def test_what_failed_is_raised_after_what_was_said(tokenizer: TokenizerWrapper) -> None:
+    async def run() -> tuple[int, list[str], int]:
+        setting = Setting(tokenizer, n=2)
+        setting.engine.say(committed(0, *tokenizer.encode("x")), Failed("id-0", EngineError("engine.step", detail="?")))
+        batches = setting.stream.batches()
+        count = len(await anext(batches))
+        with pytest.raises(EngineError):
+            await anext(batches)
+        setting.stream.close()
+        setting.stream.close()
+        return count, setting.engine.cancelled, setting.released
+
+    count, cancelled, released = asyncio.run(run())
+    assert (count, set(cancelled), released) == (1, {"id-1"}, 0)
+
+
+def test_the_lease_is_held_until_the_engine_has_let_go(tokenizer: TokenizerWrapper) -> None:
+    async def run() -> list[int]:
+        setting = Setting(tokenizer, n=2)
+        setting.stream.close()
+        seen = [setting.released]
+        for choice in range(2):
+            setting.engine.say(finished(choice, FinishReason.CANCELLED))
+            await asyncio.sleep(0)
+            seen.append(setting.released)
+        return seen
+
+    assert asyncio.run(run()) == [0, 0, 1]
+
+
+def test_started_tells_of_a_refusal_before_any_byte_is_sent(tokenizer: TokenizerWrapper) -> None:
+    async def run(event: Event) -> None:
+        setting = Setting(tokenizer)
+        setting.engine.say(event)
+        await setting.stream.started(60)
+
+    with pytest.raises(EngineError):
+        asyncio.run(run(Failed("id-0", EngineError("engine.step", detail="?"))))
+    asyncio.run(run(PrefillProgress("id-0", 1, 2)))

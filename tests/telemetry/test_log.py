@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omlx.telemetry import log
+
+LINE: log.Fields = {
+    "method": "POST",
+    "path": "/v1/chat/completions",
+    "status": 200,
+    "ms": 812.5,
+    "id": "chatcmpl-1",
+    "model": "org/name",
+    "reason": "stop",
+    "prompt_n": 5,
+    "cached_n": 0,
+    "predicted_n": 120,
+    "rate": 85.25,
+    "accepted": 44,
+    "proposed": 60,
+    "speculation": "spec.on",
+}
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[io.StringIO]:
+    text = io.StringIO()
+    log.set_up(tmp_path / "home", text)
+    yield text
+    log.tear_down()
+
+
+def lines(home: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (home / "logs" / "omlx.log").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_request_is_one_line_of_json_and_one_for_people(tmp_path: Path, terminal: io.StringIO) -> None:
+    log.log_request(LINE)
+    (line,) = lines(tmp_path / "home")
+    assert line["event"] == "request"
+    assert line.items() >= LINE.items()
+    assert terminal.getvalue()[9:] == (
+        "POST /v1/chat/completions 200 · org/name · stop · 120 tokens at 85.25/s · 44/60 drafted tokens accepted"
+        " · 812.5 ms · chatcmpl-1\n"
+    )
+
+
+def test_a_refusal_says_its_code_and_a_plain_answer_why_nobody_drafted(terminal: io.StringIO) -> None:
+    log.log_request({"method": "POST", "path": "/v1/x\x1b[2J\n", "status": 400, "ms": 1.0, "error": "request.json"})
+    log.log_request({**LINE, "proposed": 0, "accepted": 0, "speculation": "spec.off.requested"})
+    first, second = terminal.getvalue().splitlines()
+    assert first[9:] == "POST /v1/x?[2J? 400 · request.json · 1.0 ms"
+    assert "spec.off.requested" in second
+
+
+def test_only_the_owner_can_read(tmp_path: Path, terminal: io.StringIO) -> None:
+    folder = tmp_path / "home" / "logs"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "omlx.log").stat().st_mode) == 0o600
+
+
+def test_rotated_files_are_few_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "omlx.log"
+    handler = log.PrivateFile(path, maxBytes=200, backupCount=2, encoding="utf-8")
+    for i in range(40):
+        handler.emit(logging.LogRecord("omlx", logging.INFO, "", 0, f"line {i} " + "x" * 40, None, None))
+    handler.close()
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["omlx.log", "omlx.log.1", "omlx.log.2"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_an_exception_is_logged_without_its_message(tmp_path: Path, terminal: io.StringIO) -> None:
+    try:
+        raise ValueError("the prompt said: swordfish")
+    except ValueError:
+        logging.getLogger("omlx.server").exception("a request failed")
+    (line,) = lines(tmp_path / "home")
+    assert line["exception"] == "ValueError"
+    assert "test_log.py" in str(line["frames"])
+    assert "swordfish" not in json.dumps(line) + terminal.getvalue()
+
+
+def test_setting_up_twice_does_not_log_twice(tmp_path: Path, terminal: io.StringIO) -> None:
+    log.set_up(tmp_path / "home", terminal)
+    log.log_request(LINE)
+    assert len(lines(tmp_path / "home")) == 1
+
+
+def test_tearing_down_gives_the_logger_back(tmp_path: Path) -> None:
+    log.set_up(tmp_path / "home")
+    log.tear_down()
+    assert logging.getLogger("omlx").handlers == []
+    assert logging.getLogger("omlx").propagate
