@@ -3,6 +3,7 @@ PYTHON := .venv/bin/python
 # On Linux the wheel of mlx links a slow reference BLAS; OpenBLAS is used where it is installed.
 OPENBLAS := $(firstword $(wildcard /usr/lib/*/libopenblas.so.0 /usr/lib64/libopenblas.so.0))
 FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
+DEMO := omlx/bundled/omlx-demo
 MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
 
@@ -53,7 +54,7 @@ train-demo: ## train the bundled models again (hours; an environment of its own)
 	.venv-train/bin/python -m training.train $(ARGS)
 
 bench: setup-run ## compare the engine with mlx-lm (ARGS= goes to omlx bench engine)
-	$(FAST) $(PYTHON) -m omlx bench engine $(ARGS)
+	$(FAST) $(PYTHON) -m omlx bench engine --model $(DEMO)/target --draft $(DEMO)/draft $(ARGS)
 
 clean: ## remove what was built here
 	rm -rf build dist *.egg-info .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -26,7 +26,6 @@ from omlx import __version__
 from omlx.catalog import sentence
 from omlx.cli.bind import BACKLOG, check_exposure, listen, url
 from omlx.cli.progress import LoadingBars
-from omlx.engine.limits import Limits
 from omlx.engine.thread import EngineThread
 from omlx.models.discovery import Registry, discover
 from omlx.models.entry import ModelEntry
@@ -39,7 +38,6 @@ from omlx.telemetry import log
 
 DRAIN_S = 60
 _KEEP_ALIVE_S = 75
-_LONGEST_CONTEXT = 1 << 30
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -90,16 +88,8 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
     engine = EngineThread()
     engine.start()
     try:
-        pool = Pool(
-            engine,
-            choice.registry,
-            limits(settings),
-            dtype=settings.dtype,
-            default=choice.model.id if choice.model is not None else None,
-            draft=settings.draft_model,
-            no_draft=settings.no_draft,
-            progress=LoadingBars(),
-        )
+        default = choice.model.id if choice.model is not None else None
+        pool = Pool(engine, choice.registry, settings, default=default, progress=LoadingBars())
         if choice.model is not None:
             (await pool.lease(choice.model.id)).release()
         config = uvicorn.Config(
@@ -116,18 +106,6 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         await Server(config, lambda: _announce(pool, settings, listening)).serve(sockets=[listening])
     finally:
         engine.stop()
-
-
-def limits(settings: Settings) -> Limits:
-    """The engine's bounds, as far as the settings know them; a model's own context may be shorter."""
-    return Limits(
-        context_length=settings.max_context or _LONGEST_CONTEXT,
-        max_rows=settings.max_concurrent_requests,
-        max_waiting=settings.max_waiting,
-        prefill_chunk=settings.prefill_chunk,
-        store_bytes=settings.store_bytes,
-        num_draft_tokens=settings.num_draft_tokens,
-    )
 
 
 class Server(uvicorn.Server):
