@@ -95,7 +95,7 @@ def draft(row: Row, seed: int = 0) -> Rewinding:
     return result
 
 
-def shorten(rows: Sequence[Row], seed: int = 0, tries: int = 24) -> Rewinding:
+def shorten(rows: Sequence[Row], seed: int = 0, tries: int = 14) -> Rewinding:
     """As a stored conversation is taken back: by few tokens or by many, with no mark. It may refuse, but what it
     returns must be exact. Half of the caches were read in one pass, half token by token."""
     rng = random.Random(seed)
@@ -103,11 +103,11 @@ def shorten(rows: Sequence[Row], seed: int = 0, tries: int = 24) -> Rewinding:
     for attempt in range(tries):
         row = rows[attempt % len(rows)]
         cache, held, stepwise = zoo.make_cache(row.model), rng.randint(24, 60), attempt % 2 == 1
-        first = 20 if stepwise else held
+        first = held - 18 if stepwise else held
         row.read(0, first, cache)
         for position in range(first, held):
             row.read(position, position + 1, cache)
-        target = rng.randint(held - 15 if attempt % 8 else 1, held - 1)
+        target = rng.randint(held - 15 if attempt % 7 else 1, held - 1)
         try:
             result.back(cache, held, target, [])
         except RewindError:
