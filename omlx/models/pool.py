@@ -227,7 +227,9 @@ class Pool:
             draft=name,
             no_draft=reason,
         )
-        log.info("loaded", extra={"fields": {"model": entry.id, "draft": name or ""}})
+        log.info(
+            "loaded", extra={"fields": {"model": entry.id} if name is None else {"model": entry.id, "draft": name}}
+        )
 
     def _shut(self) -> None:
         """Forget the loaded model and give its memory back."""

@@ -88,7 +88,7 @@ class Human(logging.Formatter):
         fields = fields_of(record)
         if record.name == _requests.name:
             return f"{clock} {human(fields)}"
-        text = f"{clock} {record.levelname.lower()}: {record.getMessage()}"
+        text = " · ".join([f"{clock} {record.levelname.lower()}: {record.getMessage()}", *map(str, fields.values())])
         if record.exc_info and record.exc_info[0] is not None:
             text += f" ({record.exc_info[0].__name__}; the log file says where)"
         return text

@@ -63,7 +63,7 @@ class Output:
                 joined[-1] = replace(joined[-1], text=joined[-1].text + piece.text)
             else:
                 joined.append(piece)
-        if joined:
+        if joined and self._logprobs:
             joined[0] = replace(joined[0], logprobs=self._take_logprobs())
         return list(joined)
 
