@@ -96,14 +96,16 @@ class Runner:
 
     def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
         for op in ops:
-            if isinstance(op, Open):
-                sampler = RowSampler(op.sampling, self.vocab_size)
-                self._rows[op.row] = _Row(sampler, op.top_logprobs)
-            elif isinstance(op, Drop):
-                self._rows.pop(op.row, None)
-            if isinstance(error := caught(self.caches.apply, op), Exception):
+            if isinstance(error := caught(self._apply_one, op), Exception):
                 rows = getattr(op, "rows", None) or ((op.row,) if hasattr(op, "row") else self.caches.members)
                 failed.update(dict.fromkeys(rows, error))
+
+    def _apply_one(self, op: CacheOp) -> None:
+        self.caches.apply(op)
+        if isinstance(op, Open):
+            self._rows[op.row] = _Row(RowSampler(op.sampling, self.vocab_size), op.top_logprobs)
+        elif isinstance(op, Drop):
+            self._rows.pop(op.row, None)
 
     def _forward(self, forward: Forward, drafts: Mapping[int, mx.array], failed: Mapping[int, Exception]) -> _Part:
         part = _Part(forward)

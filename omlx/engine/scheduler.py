@@ -346,7 +346,9 @@ class Scheduler:
             self._ops.append(Rewind(sequence.row, sequence.computed))
         assert window.drafter is not None
         span = span_class(window.draft_n, accepted, stopped)
-        self.speculator.observe(sequence, window.drafter, window.draft_n, accepted, span, repair)
+        told = (sequence, window.drafter, window.draft_n, accepted, span, repair)
+        if isinstance(error := caught(self.speculator.observe, *told), Exception):
+            sequence.speculation = self.speculator.give_up(sequence, error)
 
     # -- endings -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from omlx.engine.loop import EngineLoop, Load
 from omlx.engine.types import Event, EventSink, Failed, Finished, Request
-from omlx.errors import EngineDead, OmlxError
+from omlx.errors import EngineDead, NotFound, OmlxError
 
 T = TypeVar("T")
 log = logging.getLogger("omlx.engine")
@@ -83,6 +83,8 @@ class EngineThread:
             try:
                 if self.failure is not None:
                     raise self.failure
+                if model not in self._loops:  # unloaded since it was looked up
+                    raise NotFound("model.not_found", param="model", model=model)
                 self._loops[model].submit(request)
             except OmlxError as error:
                 self._publish([Failed(request.id, error)])
