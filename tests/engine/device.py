@@ -1,0 +1,179 @@
+"""A device of plain lists: carries out plans the way the runner does, so that the scheduler is tested without mlx.
+
+Every row and entry holds the ids it has read. The answer to any id is the next integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from omlx.engine.limits import Limits, Traits
+from omlx.engine.plan import (
+    LAST,
+    Drop,
+    Evict,
+    Extract,
+    Filter,
+    Merge,
+    Open,
+    Plan,
+    Read,
+    Restore,
+    Rewind,
+    Store,
+    Window,
+)
+from omlx.engine.scheduler import Scheduler
+from omlx.engine.sequence import Status
+from omlx.engine.spec.drafter import Drafter
+from omlx.engine.spec.speculator import FixedWindow, Speculator
+from omlx.engine.store import ConversationStore
+from omlx.engine.types import Event, Reason, Request, Sampling
+
+PLAIN = Traits(recurrent=False, sliding_window=None, unsupported=())
+RECURRENT = Traits(recurrent=True, sliding_window=None, unsupported=())
+
+
+class Device:
+    def __init__(self) -> None:
+        self.single: dict[int, list[int]] = {}
+        self.batch: dict[int, list[int]] = {}
+        self.stored: dict[int, list[int]] = {}
+        self.bytes_per_token = 1
+        self._last: dict[int, int] = {}
+
+    def row_bytes(self, row: int) -> int:
+        return self.bytes_per_token * len(self.single.get(row) or self.batch.get(row) or [])
+
+    def launch(self, plan: Plan) -> dict[int, Read]:
+        for op in plan.ops:
+            self._apply(op)
+        reads = {}
+        last = {}
+        for forward in plan.forwards:
+            assert forward.batched or len(forward.windows) == 1
+            assert not forward.batched or [w.row for w in forward.windows] == list(self.batch)
+            for window in forward.windows:
+                reads[window.row] = read = self._pass(window, (self.batch if forward.batched else self.single))
+                if read.sampled:
+                    last[window.row] = read.sampled[-1]
+        self._last = last
+        return reads
+
+    def _apply(self, op: object) -> None:
+        match op:
+            case Open(row=row):
+                assert row not in self.single
+                self.single[row] = []
+            case Restore(row=row, entry=entry, length=length):
+                self.single[row] = self.stored.pop(entry)[:length]
+            case Rewind(row=row, length=length):
+                assert length < len(self.single[row])
+                del self.single[row][length:]
+            case Merge(rows=rows):
+                self.batch.update({row: self.single.pop(row) for row in rows})
+            case Extract(row=row):
+                self.single[row] = list(self.batch[row])
+            case Filter(keep=keep):
+                self.batch = {row: self.batch[row] for row in keep}
+            case Store(row=row, entry=entry):
+                self.stored[entry] = self.single.pop(row)
+            case Drop(row=row):
+                self.single.pop(row, None)
+            case Evict(entry=entry):
+                del self.stored[entry]
+
+    def _pass(self, window: Window, rows: dict[int, list[int]]) -> Read:
+        held = rows[window.row]
+        assert len(held) == window.start
+        tokens = [self._last[window.row]] if window.tokens == LAST else list(window.tokens)
+        read = [*tokens, *(window.draft or ())]
+        assert len(read) == window.width >= 1
+        held += read
+        if not window.sample:
+            return Read()
+        return Read(tuple(token + 1 for token in read[-window.draft_n - 1 :]), window.draft or ())
+
+
+class Desk:
+    """A scheduler over a `Device`, stepped the way EngineLoop does it. `plans` and `events` are kept."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        traits: Traits = PLAIN,
+        drafters: tuple[Drafter, ...] = (),
+        unbatchable: Reason | None = None,
+        clock: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        self.device = Device()
+        store = ConversationStore(traits, limits.store_entries, limits.store_bytes)
+        speculator = Speculator(drafters, FixedWindow(limits.num_draft_tokens))
+        self.scheduler = Scheduler(limits, traits, speculator, store, self.device, unbatchable, clock)
+        self.plans: list[Plan] = []
+        self.events: list[Event] = []
+        self._flight: tuple[Plan, dict[int, Read]] | None = None
+
+    def submit(self, *requests: Request) -> Desk:
+        for one in requests:
+            self.scheduler.submit(one)
+        return self
+
+    def step(self) -> Plan | None:
+        scheduler = self.scheduler
+        if self._flight is None:
+            self.events += scheduler.reap()
+        plan = scheduler.plan()
+        if plan is None and self._flight is not None:
+            self._commit()
+            self.events += scheduler.reap()
+            plan = scheduler.plan()
+        launched = None
+        if plan is not None:
+            launched = (plan, self.device.launch(plan))
+            self.plans.append(plan)
+        self._commit()
+        self._flight = launched
+        self.check()
+        return plan
+
+    def run(self, *requests: Request) -> Desk:
+        self.submit(*requests)
+        for _ in range(5000):
+            if not self.scheduler.has_work and self._flight is None:
+                return self
+            self.step()
+        raise AssertionError("the scheduler does not come to an end")
+
+    def check(self) -> None:
+        self.scheduler.check()
+        if self.scheduler.pending_ops:
+            return
+        for sequence in self.scheduler.running:
+            held = {**self.device.single, **self.device.batch}[sequence.row]
+            assert len(held) == sequence.computed
+            known = min(len(held), len(sequence.tokens))
+            if not sequence.unverified:
+                assert held[:known] == sequence.tokens[:known]
+
+    def said(self, name: str) -> list[int]:
+        return [t for e in self.events if e.request_id == name and hasattr(e, "tokens") for t in e.tokens]
+
+    def count(self, status: Status) -> int:
+        return sum(s.status is status for s in self.scheduler.running)
+
+    def _commit(self) -> None:
+        if self._flight is not None:
+            self.events += self.scheduler.commit(*self._flight)
+            self._flight = None
+
+
+def ask(name: str, prompt: int = 3, max_tokens: int | None = 5, **more: object) -> Request:
+    """A request whose prompt counts up to a multiple of 1000, so that its answer is that and what follows."""
+    start = 1000 * (1 + sum(map(ord, name)) % 97)
+    tokens = tuple(range(start - prompt, start))
+    return Request(name, tokens, Sampling(temperature=0.0), max_tokens, **more)  # type: ignore[arg-type]
+
+
+def answer(of: Request, n: int) -> list[int]:
+    return list(range(of.tokens[-1] + 1, of.tokens[-1] + 1 + n))

@@ -1,0 +1,98 @@
+"""A plan is the whole step as data: through bytes and into a second runner, it leaves the same caches behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from omlx.engine.kv import CacheTable
+from omlx.engine.model import cache_maker
+from omlx.engine.plan import LAST, Forward, Open, Plan, Restore, Window
+from omlx.engine.runner import Runner
+from omlx.engine.types import Sampling
+from tests.engine.fakes import Corrupted, same_state
+from tests.engine.harness import GREEDY, LIMITS, WARM, Bench, loop_of, model, plain, prompt, request
+from tests.zoo import MAIN_NAMES, VOCAB_SIZE
+
+
+class Follower:
+    """A second runner that hears of each step only as bytes."""
+
+    def __init__(self, bench: Bench, family: str) -> None:
+        self.bench = bench
+        self.runner = Runner(model(family), VOCAB_SIZE, cache_maker(model(family)))
+        self.ops: set[str] = set()
+        self.symbols = 0
+        self._seen: object = None
+
+    def step(self) -> None:
+        self.bench.step()
+        launch = self.bench.loop._flight
+        if launch is None or launch is self._seen:
+            return
+        self._seen = launch
+        drafts = {
+            part.forward.windows[0].row: tuple(part.draft.tolist()) for part in launch.parts if part.draft is not None
+        }
+        sent = Plan.from_bytes(launch.plan.with_drafts(drafts).to_bytes())  # type: ignore[arg-type]
+        assert sent == launch.plan.with_drafts(drafts)  # type: ignore[arg-type]
+        self.ops.update(op.op for op in sent.ops)
+        self.symbols += sum(w.tokens == LAST for f in sent.forwards for w in f.windows)
+        self.runner.launch(sent, {})
+        agree(self.bench.loop.runner.caches, self.runner.caches)
+
+
+def agree(one: CacheTable, other: CacheTable) -> None:
+    assert one.lengths == other.lengths
+    assert one.members == other.members
+    assert list(one.single) == list(other.single)
+    assert list(one.stored) == list(other.stored)
+    other.check()
+    for row, cache in one.single.items():
+        assert same_state(cache, other.single[row]), row
+    for entry, (cache, length) in one.stored.items():
+        assert length == other.stored[entry][1]
+        assert same_state(cache, other.stored[entry][0]), entry
+    assert same_state(one.batch, other.batch)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
+@pytest.mark.parametrize("family", MAIN_NAMES)
+def test_replayed_plans_leave_equal_caches(family: str, sampling: Sampling) -> None:
+    loop = loop_of(family, limits=replace(LIMITS, prefill_slice=6, store_entries=2))
+    loop.use_drafters([Corrupted(model(family), lambda position: position % 5 == 2)])
+    bench = Bench(loop)
+    follower = Follower(bench, family)
+    first = request("a", prompt(13), sampling, max_tokens=40)
+    bench.submit(first)
+    while len(bench.tokens["a"]) < 8:
+        follower.step()
+    bench.submit(*(request(f"b{i}", prompt(9 + 5 * i, i), sampling, max_tokens=6) for i in range(2)))
+    while loop.has_work:
+        follower.step()
+    bench.submit(request("c", (*first.tokens, *bench.tokens["a"], 3, 4), sampling, max_tokens=6))
+    while loop.has_work:
+        follower.step()
+    assert bench.tokens["a"] == plain(family, first)
+    assert {"open", "rewind", "restore", "store", "drop", "evict"} <= follower.ops
+    assert loop.unbatchable is not None or {"merge", "extract", "filter"} <= follower.ops
+    assert follower.symbols > 0
+
+
+def test_every_part_of_a_plan_survives_the_trip() -> None:
+    sampling = Sampling(0.7, 0.9, 5, 0.1, 1.1, 3, 0.2, 4, 0.3, 5, ((7, -1.5), (9, 100.0)), seed=-(2**70), choice=3)
+    windows = (
+        Window(1, 5, (4, 5), 2, (8, 9), "draft", history=(1, 2, 3)),
+        Window(2, 7, LAST),
+        Window(3, 0, (1, 2, 3), sample=False),
+        Window(4, 1, (1,), 3, None, "draft"),
+    )
+    plan = Plan((Open(1, sampling, 5), Open(2, Sampling(), None), Restore(2, 1, 4)), (Forward(windows, batched=True),))
+    assert Plan.from_bytes(plan.to_bytes()) == plan
+
+
+def test_read_drafts_take_the_place_of_device_drafts_only() -> None:
+    plan = Plan((), (Forward((Window(1, 5, (4,), 2, None, "draft"),)), Forward((Window(2, 5, (4,)),))))
+    filled = plan.with_drafts({1: (7, 8)})
+    assert [w.draft for f in filled.forwards for w in f.windows] == [(7, 8), None]

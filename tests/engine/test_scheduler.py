@@ -1,0 +1,259 @@
+"""Who runs when, in pure Python: order, budgets, limits, batches, ends. Every plan is carried out on lists."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise, product
+
+import pytest
+
+from omlx.engine.limits import Limits
+from omlx.engine.plan import Filter, Merge, Open, Plan, Rewind
+from omlx.engine.sequence import MOVES, Clock, Sequence, Status
+from omlx.engine.spec.drafter import Draft
+from omlx.engine.types import Failed, Finished, FinishReason, PrefillProgress, Reason
+from omlx.errors import BadRequest, Overloaded
+from tests.engine.device import PLAIN, RECURRENT, Desk, answer, ask
+from tests.engine.fakes import Scripted
+
+LIMITS = Limits(context_length=400, max_rows=3, max_waiting=4, prefill_chunk=32, prefill_slice=8, num_draft_tokens=4)
+NO_MERGE = Reason("batch.off.no_merge", {"layer": "Some"})
+
+
+class Guess(Scripted):
+    """Drafts the next integers, the last `wrong` of them false."""
+
+    name = "guess"
+
+    def __init__(self, wrong: int = 0) -> None:
+        super().__init__(0, [], [])
+        self._wrong = wrong
+
+    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+        first = sequence.tokens[-1] + 1
+        right = max(0, limit - self._wrong)
+        tokens = [first + i if i < right else -1 for i in range(limit)]
+        return Draft(self.name, limit, tuple(tokens)) if limit > 0 else None
+
+
+def opened(plans: list[Plan]) -> list[int]:
+    return [op.row for plan in plans for op in plan.ops if isinstance(op, Open)]
+
+
+def prefilled(plan: Plan | None) -> int:
+    return sum(w.width for f in plan.forwards for w in f.windows if not w.sample) if plan else 0
+
+
+def sampled(plan: Plan | None) -> list[int]:
+    return [w.row for f in plan.forwards for w in f.windows if w.sample] if plan else []
+
+
+def test_requests_are_admitted_and_read_in_the_order_they_came() -> None:
+    desk = Desk(LIMITS)
+    asked = [ask(f"r{i}", prompt=40) for i in range(4)]
+    desk.run(*asked)
+    assert opened(desk.plans) == [1, 2, 3, 4]
+    firsts = [next(i for i, e in enumerate(desk.events) if e.request_id == one.id) for one in asked]
+    assert firsts == sorted(firsts)
+    for one in asked:
+        assert desk.said(one.id) == answer(one, 5)
+
+
+def test_rows_never_exceed_the_limit_and_a_free_row_is_taken_at_once() -> None:
+    desk = Desk(LIMITS).submit(*(ask(f"r{i}", max_tokens=4 + 3 * i) for i in range(4)))
+    while desk.scheduler.has_work:
+        desk.step()
+        assert len(desk.scheduler.running) <= 3
+    first_end = next(i for i, e in enumerate(desk.events) if isinstance(e, Finished))
+    assert [e.request_id for e in desk.events[first_end + 1 :]].count("r3") > 0
+    assert len(opened(desk.plans)) == 4
+
+
+def test_a_full_queue_refuses_and_keeps_nothing() -> None:
+    desk = Desk(LIMITS)
+    desk.submit(*(ask(f"r{i}") for i in range(4)))
+    with pytest.raises(Overloaded) as caught:
+        desk.submit(ask("one too many"))
+    assert caught.value.code == "engine.queue_full"
+    desk.run()
+    assert not desk.said("one too many")
+    desk.run(ask("one too many"))
+    assert len(desk.said("one too many")) == 5
+
+
+def test_a_prompt_that_fills_the_context_is_refused_and_one_shorter_gets_one_token() -> None:
+    desk = Desk(LIMITS)
+    with pytest.raises(BadRequest) as caught:
+        desk.submit(ask("long", prompt=400))
+    assert caught.value.code == "engine.prompt_too_long"
+    desk.run(ask("fits", prompt=399, max_tokens=None))
+    assert len(desk.said("fits")) == 1
+
+
+def test_without_max_tokens_an_answer_goes_to_the_end_of_the_context() -> None:
+    desk = Desk(LIMITS).run(ask("a", prompt=350, max_tokens=None))
+    assert len(desk.said("a")) == 50
+    assert ended(desk, "a").reason is FinishReason.LENGTH
+
+
+def ended(desk: Desk, name: str) -> Finished:
+    return next(e for e in desk.events if isinstance(e, Finished) and e.request_id == name)
+
+
+def test_a_long_prompt_stalls_nobody_by_more_than_a_slice() -> None:
+    desk = Desk(LIMITS).submit(ask("a", max_tokens=60))
+    while not desk.said("a"):
+        desk.step()
+    desk.submit(ask("b", prompt=150), ask("c", prompt=50))
+    while desk.count(Status.PREFILL) or desk.scheduler.waiting:
+        plan = desk.step()
+        assert prefilled(plan) <= LIMITS.prefill_slice
+        assert 1 in sampled(plan), "a step without a token for the row that decodes"
+    desk.run()
+
+
+def test_alone_a_prompt_is_read_in_large_chunks_leaving_one_token() -> None:
+    desk = Desk(LIMITS).run(ask("a", prompt=100))
+    chunks = [n for n in map(prefilled, desk.plans) if n]
+    assert chunks == [32, 32, 32, 3]
+    done = [e.done for e in desk.events if isinstance(e, PrefillProgress)]
+    assert done == [32, 64, 96, 99]
+
+
+def test_prompts_share_a_step_in_order() -> None:
+    desk = Desk(LIMITS).submit(ask("a", prompt=11), ask("b", prompt=50))
+    plan = desk.step()
+    assert plan is not None
+    assert [(w.row, w.width) for f in plan.forwards for w in f.windows] == [(1, 10), (2, 22)]
+
+
+@pytest.mark.parametrize("company", [0, 2])
+@pytest.mark.parametrize("window", [0, 4])
+def test_known_ends_are_never_launched_over(company: int, window: int) -> None:
+    desk = Desk(replace(LIMITS, num_draft_tokens=window), drafters=(Guess(),))
+    asked = [ask(f"r{i}", max_tokens=3 + i) for i in range(1 + company)]
+    desk.run(*asked)
+    for one in asked:
+        assert desk.said(one.id) == answer(one, one.max_tokens or 0)
+    widths: dict[int, int] = {}
+    for window_ in (w for plan in desk.plans for f in plan.forwards for w in f.windows if w.sample):
+        widths[window_.row] = widths.get(window_.row, 0) + window_.draft_n + 1
+    assert widths == {1 + i: 3 + i for i in range(1 + company)}
+
+
+def test_plain_decode_keeps_one_step_in_flight() -> None:
+    desk = Desk(LIMITS).run(ask("a", max_tokens=12), ask("b", max_tokens=12))
+    symbols = [w.tokens == "last" for plan in desk.plans for f in plan.forwards for w in f.windows if w.sample]
+    assert symbols.count(True) >= 16
+
+
+def test_rows_that_decode_together_share_one_forward() -> None:
+    desk = Desk(LIMITS).run(*(ask(f"r{i}", max_tokens=6 + 4 * i) for i in range(3)))
+    merges = [op for plan in desk.plans for op in plan.ops if isinstance(op, Merge)]
+    assert sorted(row for op in merges for row in op.rows) == [1, 2, 3]
+    assert max(len(f.windows) for plan in desk.plans for f in plan.forwards) == 3
+    kept = [op.keep for plan in desk.plans for op in plan.ops if isinstance(op, Filter)]
+    assert all(set(b) < set(a) for a, b in pairwise(kept))
+    assert kept[-1] == ()
+
+
+def test_a_merge_that_would_not_fit_is_refused_and_the_rows_take_turns() -> None:
+    desk = Desk(replace(LIMITS, batch_bytes=180))
+    short, long = ask("a", prompt=5, max_tokens=40), ask("b", prompt=150, max_tokens=40)
+    desk.run(short, long)
+    assert not any(isinstance(op, Merge) for plan in desk.plans for op in plan.ops)
+    together = [sampled(plan) for plan in desk.plans if len(sampled(plan)) == 2]
+    assert len(together) >= 5
+    for one in (short, long):
+        assert desk.said(one.id) == answer(one, 40)
+
+
+def test_rows_that_fit_merge_beside_one_that_does_not() -> None:
+    desk = Desk(replace(LIMITS, batch_bytes=180))
+    asked = [ask("a", 5, 40), ask("b", 100, 40), ask("c", 6, 40)]
+    desk.run(*asked)
+    assert [op.rows for plan in desk.plans for op in plan.ops if isinstance(op, Merge)] == [(1, 3)]
+    for one in asked:
+        assert desk.said(one.id) == answer(one, 40)
+
+
+def test_unbatchable_rows_run_one_after_another_within_a_step() -> None:
+    desk = Desk(LIMITS, unbatchable=NO_MERGE).run(*(ask(f"r{i}", max_tokens=9) for i in range(3)))
+    assert all(len(f.windows) == 1 for plan in desk.plans for f in plan.forwards)
+    assert max(len(sampled(plan)) for plan in desk.plans) == 3
+
+
+@pytest.mark.parametrize(("traits", "lengths"), [(PLAIN, [5, 8]), (RECURRENT, [2, 2])])
+def test_a_rejected_draft_is_taken_back_at_once_and_replayed_never(traits: object, lengths: list[int]) -> None:
+    desk = Desk(LIMITS, traits, drafters=(Guess(wrong=2),)).run(ask("a", max_tokens=9))  # type: ignore[arg-type]
+    rewinds = [op.length for plan in desk.plans for op in plan.ops if isinstance(op, Rewind)]
+    assert rewinds[:2] == lengths
+    assert desk.said("a") == answer(ask("a"), 9)
+    committed_without_draft = [f for plan in desk.plans for f in plan.forwards if f.windows[0].width == 0]
+    assert not committed_without_draft
+
+
+def test_cancelling_frees_the_row_for_who_waits() -> None:
+    desk = Desk(replace(LIMITS, max_rows=1)).submit(ask("a", max_tokens=None), ask("b"))
+    for _ in range(5):
+        desk.step()
+    desk.scheduler.cancel("a")
+    desk.step()
+    desk.step()
+    assert ended(desk, "a").reason is FinishReason.CANCELLED
+    desk.run()
+    assert desk.said("b") == answer(ask("b"), 5)
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(Status, Status)))
+def test_lifecycle_moves_by_the_table_only(before: Status, after: Status) -> None:
+    sequence = Sequence(1, ask("a"), [1], 5, Clock(0.0), status=before)
+    if after in MOVES[before]:
+        sequence.move(after)
+        assert sequence.status is after
+    else:
+        with pytest.raises(ValueError, match=str(after)):
+            sequence.move(after)
+        assert sequence.status is before
+
+
+def test_times_are_told_in_milliseconds() -> None:
+    now = iter(range(1000))
+    desk = Desk(replace(LIMITS, max_rows=1), clock=lambda: float(next(now)))
+    desk.run(ask("a", max_tokens=3), ask("b", max_tokens=1))
+    stats = ended(desk, "a").stats
+    assert (stats.prompt_n, stats.predicted_n) == (3, 3)
+    assert stats.prompt_ms > 0
+    assert stats.predicted_ms >= 2000
+    assert ended(desk, "b").stats.queue_ms > 0
+    assert ended(desk, "b").stats.predicted_ms == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_comes_and_goes_everybody_gets_their_own_answer(seed: int) -> None:
+    chance = random.Random(seed)
+    desk = Desk(
+        replace(LIMITS, batch_bytes=chance.choice([200, 1 << 30]), store_entries=2, max_waiting=99),
+        chance.choice([PLAIN, RECURRENT]),
+        chance.choice([(), (Guess(),), (Guess(wrong=1),), (Guess(wrong=4),)]),
+        chance.choice([None, None, NO_MERGE]),
+    )
+    asked = [ask(f"r{i}", chance.choice([1, 2, 9, 90]), chance.choice([1, 2, 7, 30])) for i in range(12)]
+    cancelled = set()
+    for one in asked:
+        desk.submit(one)
+        for _ in range(chance.choice([0, 1, 3, 20])):
+            desk.step()
+        if chance.random() < 0.2:
+            desk.scheduler.cancel(one.id)
+            cancelled.add(one.id)
+    desk.run()
+    assert not any(isinstance(event, Failed) for event in desk.events)
+    for one in asked:
+        n = ended(desk, one.id).stats.predicted_n
+        assert desk.said(one.id) == answer(one, n)
+        assert n == one.max_tokens or one.id in cancelled
+    assert not desk.device.single
+    assert not desk.device.batch
+    assert len(desk.device.stored) <= 2

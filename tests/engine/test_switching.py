@@ -1,0 +1,156 @@
+"""Speculation while one row decodes, a batch when a second one does, and back: in time, told, and without a trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from omlx.engine.loop import EngineLoop
+from omlx.engine.scheduler import LINGER_STEPS
+from omlx.engine.types import Reason, Speculation, SpeculationMode
+from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
+from tests.engine.harness import LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
+from tests.zoo import MAIN_NAMES
+
+BATCHED = ("llama", "gemma3_text", "gpt_oss", "qwen3_next", "nemotron_h", "falcon_h1", "lfm2", "recurrent_gemma")
+UNMERGEABLE = ("llama_quantized", "llama_concatenate", "llama4")
+
+
+def half_right(family: str) -> tuple[EngineLoop, Corrupted]:
+    loop = loop_of(family)
+    drafter = Corrupted(model(family), lambda position: position % 5 == 2)
+    loop.use_drafters([drafter])
+    return loop, drafter
+
+
+@pytest.mark.parametrize("family", BATCHED)
+def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: str) -> None:
+    loop, drafter = half_right(family)
+    first, second = request("a", prompt(6), max_tokens=80), request("b", prompt(9, 2), max_tokens=6)
+    bench = Bench(loop).submit(first).until(lambda: len(drafter.accepted) >= 4)
+    bench.submit(second).until(lambda: loop.load.decoding == 2)
+    begun = bench.steps
+    bench.until(lambda: len(loop.runner.caches.members) == 2)
+    assert bench.steps - begun <= 2
+    rounds = len(drafter.accepted)
+    bench.until(lambda: "b" in bench.finished)
+    assert len(drafter.accepted) == rounds, "speculated in company"
+    left = bench.steps
+    bench.until(lambda: not loop.runner.caches.members)
+    assert bench.steps - left <= LINGER_STEPS + 3
+    bench.until(lambda: sum(drafter.accepted[rounds:]) > 0)
+    assert bench.steps - left <= LINGER_STEPS + 6
+    bench.run()
+    assert bench.tokens["a"] == plain(family, first)
+    assert bench.tokens["b"] == plain(family, second)
+    assert drafter.accepted == drafter.expected
+    assert bench.stats("a").speculation == Reason("spec.on")
+    assert bench.stats("b").speculation == Reason("spec.paused.several_active", {"active": 2})
+
+
+@pytest.mark.parametrize("family", UNMERGEABLE)
+def test_an_unmergeable_model_serves_three_requests_at_once(family: str) -> None:
+    loop, drafter = half_right(family)
+    assert loop.unbatchable is not None
+    rows = [request(name, prompt(8 + i, i), max_tokens=14 + 8 * i) for i, name in enumerate("abc")]
+    bench = Bench(loop).submit(*rows)
+    together = 0
+    while loop.has_work:
+        bench.step()
+        together = max(together, loop.load.decoding)
+        assert not loop.runner.caches.members
+    assert together == 3
+    for one in rows:
+        assert bench.tokens[one.id] == plain(family, one)
+    assert sum(drafter.accepted) > 0, "the last row did not come back to speculation"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_a_flapping_second_row_does_not_copy_caches_back_and_forth(family: str) -> None:
+    first = request("a", prompt(6), max_tokens=90)
+    bench = Bench(loop_of(family, model(family))).submit(first)
+    bench.until(lambda: len(bench.tokens["a"]) > 4)
+    splits = 0
+    for i in range(5):
+        short = request(f"b{i}", prompt(5, i), max_tokens=3)
+        bench.submit(short).until(lambda name=short.id: name in bench.finished)
+        splits += not bench.loop.runner.caches.members
+    assert splits == 0
+    bench.run()
+    assert bench.tokens["a"] == plain(family, first)
+
+
+def test_a_prompt_that_only_prefills_does_not_end_speculation() -> None:
+    loop, drafter = half_right("llama")
+    loop.scheduler.limits = replace(LIMITS, prefill_slice=8)
+    long = request("b", prompt(100, 4), max_tokens=2)
+    bench = Bench(loop).submit(request("a", prompt(6), max_tokens=80)).until(lambda: len(drafter.accepted) > 1)
+    rounds = len(drafter.accepted)
+    bench.submit(long).until(lambda: loop.load.decoding == 2)
+    assert len(drafter.accepted) - rounds >= 100 // 8 - 2
+    bench.run()
+
+
+@pytest.mark.parametrize("others", [(1,), (1, 1), (1, 7), (5, 1)])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma"])
+def test_prompts_of_one_token_share_a_batch(family: str, others: tuple[int, ...]) -> None:
+    rows = [request(f"{i}", prompt(n, i), max_tokens=10) for i, n in enumerate((*others, 4))]
+    bench = Bench(loop_of(family)).run(*rows)
+    assert not bench.failed
+    for one in rows:
+        assert bench.tokens[one.id] == plain(family, one)
+
+
+@pytest.mark.parametrize("family", MAIN_NAMES)
+def test_rows_that_come_and_go_at_every_step(family: str) -> None:
+    rows = [request(f"{i}", prompt(4 + 3 * i, i), max_tokens=3 + 5 * (i % 3)) for i in range(6)]
+    bench = Bench(loop_of(family, noisy(family), limits=replace(LIMITS, max_rows=4)))
+    for one in rows:
+        bench.submit(one).step()
+        bench.step()
+    bench.run()
+    for one in rows:
+        assert bench.tokens[one.id] == plain(family, one), one.id
+
+
+def test_why_nobody_speculates_is_told() -> None:
+    def reason(loop: EngineLoop, **asked: object) -> str:
+        bench = Bench(loop).run(request(speculation=Speculation(**asked)))  # type: ignore[arg-type]
+        assert bench.tokens["a"] == plain("llama", request())
+        assert bench.stats().draft_n == 0
+        return bench.stats().speculation.code
+
+    assert reason(loop_of("llama")) == "spec.off.no_draft_model"
+    assert reason(loop_of("llama", model("llama")), mode=SpeculationMode.OFF) == "spec.off.requested"
+    assert reason(loop_of("llama", model("llama")), num_draft_tokens=0) == "spec.off.zero_window"
+    refused = loop_of("llama")
+    refused.use_drafters([], Reason("spec.off.tokenizer", {"detail": "other"}))
+    assert reason(refused) == "spec.off.tokenizer"
+    failing = loop_of("llama")
+    failing.use_drafters([Failing()])
+    assert reason(failing) == "spec.off.drafter_failed"
+
+
+def test_an_unknown_cache_of_target_or_draft_turns_speculation_off_by_name() -> None:
+    strange = Counting(make_cache=lambda: [StuckCache()])
+    for target, draft in ((strange, Counting()), (Counting(), strange)):
+        bench = Bench(EngineLoop(target, 64, LIMITS, draft=draft)).run(request(tokens=(5,), max_tokens=8))
+        assert bench.tokens["a"] == list(range(6, 14))
+        assert bench.stats().speculation == Reason("spec.off.cache", {"layers": "StuckCache"})
+
+
+def test_a_request_sets_its_own_window() -> None:
+    bench = Bench(loop_of("llama", model("llama"), window=4))
+    bench.run(request(max_tokens=30, speculation=Speculation(SpeculationMode.DRAFT, num_draft_tokens=9)))
+    assert len(bench.stats().drafters["tiny"].accepted_at) == 9
+
+
+def test_a_wide_batch_of_other_lengths_and_temperatures() -> None:
+    rows = [
+        request(f"{i}", prompt(3 + 4 * i, i), replace(request().sampling, temperature=0.3 * i, seed=i), max_tokens=12)
+        for i in range(6)
+    ]
+    bench = Bench(loop_of("llama", limits=replace(LIMITS, max_rows=8))).run(*rows)
+    for one in rows:
+        assert bench.tokens[one.id] == plain("llama", one)

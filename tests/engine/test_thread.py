@@ -1,0 +1,251 @@
+"""The engine thread: events arrive, work is run between steps, and its end is told to everybody who waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from omlx.engine.loop import EngineLoop
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import Event, Failed, Finished, FinishReason, Request, TokensCommitted
+from omlx.errors import EngineDead, EngineError
+from tests.engine.fakes import VOCAB, Counting
+from tests.engine.harness import LIMITS, request
+
+PATIENCE_S = 60
+
+
+class Listener:
+    """A sink that can be waited for."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.threads: set[str] = set()
+        self._ended = threading.Event()
+        self._begun = threading.Event()
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.events += events
+        self._begun.set()
+        if isinstance(events[-1], Finished | Failed):
+            self._ended.set()
+
+    def begun(self) -> Listener:
+        assert self._begun.wait(PATIENCE_S)
+        return self
+
+    def last(self) -> Event:
+        assert self._ended.wait(PATIENCE_S), "the request never ended"
+        return self.events[-1]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for event in self.events if isinstance(event, TokensCommitted) for token in event.tokens]
+
+
+@pytest.fixture
+def thread() -> Iterator[EngineThread]:
+    thread = EngineThread()
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+def serve(thread: EngineThread, name: str = "m", poison: frozenset[int] = frozenset()) -> None:
+    """Attach a model that counts; made on the engine thread, as all arrays must be."""
+    thread.call(lambda: thread.attach(name, EngineLoop(Counting(poison), VOCAB, LIMITS))).result(PATIENCE_S)
+
+
+def ask(name: str = "a", first: int = 5, max_tokens: int = 6) -> Request:
+    return request(name, (first,), max_tokens=max_tokens)
+
+
+def endless(name: str = "a") -> Request:
+    return request(name, (5,), max_tokens=500)
+
+
+def test_events_arrive_at_the_sink_on_the_engine_thread(thread: EngineThread) -> None:
+    serve(thread)
+    listeners = [Listener() for _ in range(3)]
+    for i, listener in enumerate(listeners):
+        thread.submit("m", ask(f"{i}", first=10 * i), listener)
+    for i, listener in enumerate(listeners):
+        last = listener.last()
+        assert isinstance(last, Finished)
+        assert last.reason is FinishReason.LENGTH
+        assert listener.tokens == list(range(10 * i + 1, 10 * i + 7))
+        assert listener.threads == {"omlx-engine"}
+
+
+def test_two_models_take_turns(thread: EngineThread) -> None:
+    serve(thread, "one")
+    serve(thread, "two")
+    first, second = Listener(), Listener()
+    thread.submit("one", endless("a"), first)
+    thread.submit("two", ask("b"), second)
+    assert isinstance(second.last(), Finished)
+    assert not any(isinstance(event, Finished) for event in first.events)
+    thread.cancel("a")
+    assert isinstance(first.last(), Finished)
+
+
+def test_a_cancelled_request_hears_of_its_end(thread: EngineThread) -> None:
+    serve(thread)
+    listener = Listener()
+    thread.submit("m", endless(), listener)
+    listener.begun()
+    thread.cancel("a")
+    last = listener.last()
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.CANCELLED
+    thread.cancel("a")
+    thread.cancel("nobody")
+    again = Listener()
+    thread.submit("m", ask("a"), again)
+    assert isinstance(again.last(), Finished)
+    assert again.tokens == list(range(6, 12))
+
+
+def test_a_refused_request_hears_why(thread: EngineThread) -> None:
+    serve(thread)
+    listener = Listener()
+    thread.submit("m", request("long", (1,) * 600), listener)
+    last = listener.last()
+    assert isinstance(last, Failed)
+    assert last.error.code == "engine.prompt_too_long"
+
+
+def test_a_failed_request_leaves_the_thread_alive(thread: EngineThread) -> None:
+    serve(thread, poison=frozenset({8}))
+    bad, good = Listener(), Listener()
+    thread.submit("m", ask("bad"), bad)
+    assert isinstance(bad.last(), Failed)
+    thread.submit("m", ask("good", first=20), good)
+    assert isinstance(good.last(), Finished)
+    assert thread.failure is None
+
+
+def test_work_between_steps_returns_or_raises_to_who_asked(thread: EngineThread) -> None:
+    assert thread.call(lambda: threading.current_thread().name).result(PATIENCE_S) == "omlx-engine"
+    with pytest.raises(ZeroDivisionError):
+        thread.call(lambda: 1 // 0).result(PATIENCE_S)
+    assert thread.call(lambda: 3).result(PATIENCE_S) == 3
+
+
+def test_a_sink_that_raises_loses_its_events_and_nobody_elses(thread: EngineThread) -> None:
+    def deaf(events: Sequence[Event]) -> None:
+        raise RuntimeError("the listener has gone")
+
+    serve(thread)
+    listener = Listener()
+    thread.submit("m", ask("deaf"), deaf)
+    thread.submit("m", ask("b"), listener)
+    assert isinstance(listener.last(), Finished)
+    assert thread.failure is None
+
+
+def test_an_unknown_model_fails_its_request_alone(thread: EngineThread) -> None:
+    serve(thread)
+    lost, found = Listener(), Listener()
+    thread.submit("gone", ask("a"), lost)
+    assert isinstance(lost.last(), Failed)
+    thread.submit("m", ask("b"), found)
+    assert isinstance(found.last(), Finished)
+
+
+class Mortal(EngineLoop):
+    """A loop whose step raises once told to: what no guard inside the engine catches."""
+
+    doomed = False
+
+    def step(self) -> list[Event]:
+        if self.doomed:
+            raise MemoryError("no more")
+        return super().step()
+
+
+def kill(thread: EngineThread, listener: Listener) -> None:
+    """End the thread in the middle of a request."""
+    loop = thread.call(lambda: Mortal(Counting(), VOCAB, LIMITS)).result(PATIENCE_S)
+    thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
+    thread.submit("m", endless(), listener)
+    listener.begun()
+
+    def doom() -> None:
+        loop.doomed = True
+
+    thread.call(doom)
+    listener.last()
+
+
+def test_the_threads_death_fails_open_requests_and_whatever_comes_later() -> None:
+    thread = EngineThread()
+    thread.start()
+    listener, late = Listener(), Listener()
+    kill(thread, listener)
+    last = listener.last()
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, EngineDead)
+    assert last.error.code == "engine.dead"
+    assert "MemoryError" in str(last.error.params["detail"])
+    assert last.error.status == 503
+    assert isinstance(thread.failure, EngineDead)
+    with pytest.raises(EngineDead):
+        thread.submit("m", ask("late"), late)
+    with pytest.raises(EngineDead):
+        thread.call(lambda: 1)
+    thread.cancel("a")
+    thread.stop()
+    assert late.events == []
+
+
+def test_stop_ends_the_thread_and_fails_what_is_open() -> None:
+    thread = EngineThread()
+    thread.start()
+    serve(thread)
+    listener = Listener()
+    thread.submit("m", endless(), listener)
+    listener.begun()
+    thread.stop()
+    last = listener.last()
+    assert isinstance(last, Failed | Finished)
+    assert isinstance(thread.failure, EngineDead)
+    assert thread.failure.code == "engine.stopped"
+    assert isinstance(thread.failure, EngineError)
+    with pytest.raises(EngineDead):
+        thread.call(lambda: 1)
+
+
+def test_work_that_waits_when_the_thread_stops_is_failed_not_forgotten(thread: EngineThread) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        entered.set()
+        assert leave.wait(PATIENCE_S)
+
+    busy = thread.call(occupy)
+    assert entered.wait(PATIENCE_S)
+    stopper = threading.Thread(target=thread.stop)
+    stopper.start()
+    later = thread.call(lambda: 1)
+    leave.set()
+    busy.result(PATIENCE_S)
+    stopper.join(PATIENCE_S)
+    assert later.done()
+    assert later.exception() is None or isinstance(later.exception(), EngineDead)
+
+
+def test_load_says_how_many_are_where(thread: EngineThread) -> None:
+    serve(thread)
+    listener = Listener()
+    thread.submit("m", endless(), listener)
+    listener.begun()
+    load = thread.call(lambda: thread.load_of("m")).result(PATIENCE_S)
+    assert (load.waiting, load.prefilling) == (0, 0)
+    assert load.decoding <= 1
+    assert thread.load_of("unknown").decoding == 0
+    thread.cancel("a")
+    listener.last()
