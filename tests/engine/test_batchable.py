@@ -54,6 +54,12 @@ def test_a_model_that_cannot_take_a_batch_is_found() -> None:
     assert str(found.params["error"]).startswith("ValueError")
 
 
+def test_a_model_whose_fault_shows_on_long_rows_only_is_known_by_name() -> None:
+    found = reason(zoo.build("minimax_m3_vl"))
+    assert found is not None
+    assert found.code == "batch.off.probe"
+
+
 class Shuffled(KVCache):  # type: ignore[misc]
     """Merges, but in the wrong order."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from omlx.engine.types import FinishReason, Request
-from tests.engine.fakes import StopAt
-from tests.engine.harness import Bench, loop_of, plain, prompt, request, stored_length
+from tests.engine.fakes import Corrupted, StopAt
+from tests.engine.harness import Bench, loop_of, model, plain, prompt, request, stored_length
 from tests.zoo import MAIN_NAMES
 
 LENGTHS = {"a": 13, "b": 6, "c": 20}
@@ -112,3 +112,21 @@ def test_a_known_end_is_never_launched_over() -> None:
             assert sequence.computed <= sequence.end - 1
     conversation = [*named("a").tokens, *bench.tokens["a"]]
     assert stored_length(bench.loop, conversation) == len(conversation) - 1
+
+
+@pytest.mark.parametrize("after", [2, 5])
+@pytest.mark.parametrize("family", MAIN_NAMES)
+def test_a_cancel_while_a_draft_is_verified_leaves_what_can_be_continued(family: str, after: int) -> None:
+    loop = loop_of(family)
+    drafter = Corrupted(model(family), lambda position: position % 5 == 2)
+    loop.use_drafters([drafter])
+    bench = Bench(loop).submit(named("a")).until(lambda: len(drafter.expected) == after)
+    loop.cancel("a")
+    bench.run()
+    assert bench.finished["a"].reason is FinishReason.CANCELLED
+    conversation = (*named("a").tokens, *bench.tokens["a"])
+    follow_up = request("b", (*conversation, 8, 9), max_tokens=14)
+    bench.run(follow_up)
+    assert bench.tokens["b"] == plain(family, follow_up)
+    assert bench.stats("b").cached_n >= len(named("a").tokens) - 1
+    assert drafter.accepted == drafter.expected
