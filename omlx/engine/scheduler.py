@@ -325,7 +325,7 @@ class Scheduler:
         new, ended = outcome
         sequence.tokens += new
         if window.draft_n:
-            self._settle(sequence, window, accepted, stopped=len(new) < accepted + 1)
+            self._settle(sequence, window, min(accepted, len(new)), stopped=len(new) < accepted + 1)
         drafted = tuple(i < accepted for i in range(len(new)))
         events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, _logprobs(sequence, read, new))]
         if ended is not None:

@@ -92,6 +92,8 @@ class Speculator:
             drafter.drop(row)
 
     def store(self, row: int, entry: int) -> None:
+        if row in self._gave_up:  # what a drafter holds after it raised is unproven
+            return
         for drafter in self.drafters:
             drafter.store(row, entry)
 
