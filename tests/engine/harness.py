@@ -127,6 +127,11 @@ class Bench:
     def stats(self, name: str = "a") -> RequestStats:
         return self.finished[name].stats
 
+    def drafted(self, name: str) -> int:
+        """How many of the tokens committed so far were proposed by a drafter."""
+        told = (event for event in self.events if isinstance(event, TokensCommitted) and event.request_id == name)
+        return sum(sum(event.drafted) for event in told)
+
     def _take(self, event: Event) -> None:
         name = event.request_id
         assert name not in {*self.finished, *self.failed}, f"{event} after the last event"

@@ -41,7 +41,7 @@ def accepts_up_to_the_first_corruption(family: str, sampling: Sampling, window: 
     bench = Bench(loop).run(one)
     assert bench.tokens["a"] == plain(family, one)
     assert drafter.accepted == drafter.expected
-    assert len(set(drafter.accepted)) > 3
+    assert len(set(drafter.accepted)) > min(window, 3)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
@@ -99,5 +99,4 @@ def test_stats_count_spans_repairs_and_acceptance_by_position() -> None:
     assert told.accepted == sum(drafter.accepted) == sum(told.accepted_at)
     assert list(told.accepted_at) == [sum(n > i for n in drafter.accepted) for i in range(4)]
     assert told.spans["first_reject"] == drafter.accepted.count(0)
-    drafted = [flag for event in bench.events if hasattr(event, "drafted") for flag in event.drafted]
-    assert sum(drafted) == told.accepted
+    assert told.accepted == bench.drafted("a")

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from omlx.engine.loop import EngineLoop
+from omlx.engine.model import cache_maker
+from omlx.engine.spec.draft_model import DraftModel
 from omlx.engine.types import Failed, FinishReason, Sampling
 from tests.engine.fakes import VOCAB, Broken, Counting, Failing, Scripted, StuckCache
 from tests.engine.harness import LIMITS, Bench, loop_of, plain, prompt, request
@@ -91,6 +93,18 @@ def test_a_drafter_that_raises_when_told_the_outcome_costs_no_more() -> None:
     bench = Bench(loop).run(request())
     assert bench.tokens["a"] == plain("llama", request())
     assert bench.stats().speculation.code == "spec.off.drafter_failed"
+
+
+def test_what_a_drafter_held_when_it_raised_is_not_kept() -> None:
+    loop = EngineLoop(Counting(), VOCAB, LIMITS)
+    drafter = DraftModel("counting", Counting(frozenset({30})), VOCAB, cache_maker(Counting()))
+    loop.use_drafters([drafter])
+    bench = Bench(loop).run(request("a", (10,), max_tokens=30))
+    assert bench.tokens["a"] == counting(10, 30)
+    assert drafter.nbytes == 0
+    bench.run(request("b", (41, 42), max_tokens=10))
+    assert bench.stats("b").draft_n_accepted > 0
+    assert drafter.nbytes > 0
 
 
 def stuck_target() -> EngineLoop:

@@ -298,9 +298,7 @@ class Run:
     def adaptive(self, window: Window | None = None, costs: Costs | None = None) -> Play:
         costs = costs or self.machine.costs(self.text.prompt)
         priors: dict[str, Acceptance] = {}
-        policy = RowPolicy(
-            costs, priors, window, recurrent=self.machine.recurrent, repeats=self.text.repeats
-        )
+        policy = RowPolicy(costs, priors, window, recurrent=self.machine.recurrent, repeats=self.text.repeats)
         return self.play(policy.choose, policy)
 
 
