@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models.cache import make_prompt_cache
 
 OUTPUTS: Final = frozenset({"o_proj", "out_proj", "down_proj", "w2", "c_proj", "dense", "wo"})
 """What mlx-lm's models call the last projection of an attention, a convolution or an MLP."""
@@ -38,7 +39,7 @@ def inflate(model: Any, at_least: int) -> int:
     Modifies the model. Layers are copied in turn from the first one on, so that the kinds stay in proportion. Raises
     NotInflatable if the logits of a probe changed by a single bit, or if a layer has no projections to silence.
     """
-    before = _probe(model)
+    before, caches = _probe(model), len(make_prompt_cache(model))
     layers: list[nn.Module] = model.layers
     trained, added = len(layers), 0
     while (held := parameters(model)) < at_least:
@@ -46,6 +47,10 @@ def inflate(model: Any, at_least: int) -> int:
         added += 1
         if parameters(model) == held:
             raise NotInflatable(f"{type(model).__module__}: the list of layers cannot be appended to")
+    # Some models make as many caches as this says, and leave out the layers that have none.
+    model.args.num_hidden_layers = len(layers)
+    if len(make_prompt_cache(model)) != caches + added:
+        raise NotInflatable(f"{type(model).__module__}: the new layers got no caches")
     if not mx.array_equal(before, _probe(model)):
         raise NotInflatable(f"{type(model).__module__}: identity layers changed the output")
     return added
@@ -68,6 +73,6 @@ def _identity(layer: nn.Module) -> nn.Module:
 
 def _probe(model: Any) -> mx.array:
     """Logits of a few ids, [1, 8, V]."""
-    logits: mx.array = model(mx.arange(8, dtype=mx.uint32)[None])
+    logits: mx.array = model(mx.arange(8, dtype=mx.uint32)[None], cache=make_prompt_cache(model))
     mx.eval(logits)
     return logits

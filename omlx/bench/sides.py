@@ -13,9 +13,9 @@ from mlx_lm.sample_utils import make_sampler
 
 from omlx.bench.measure import Meter, Run
 from omlx.engine.loop import EngineLoop
-from omlx.engine.types import Failed, Finished, Request, Sampling, Speculation, SpeculationMode, TokensCommitted
+from omlx.engine.types import Failed, Finished, Request, Sampling, Speculation, TokensCommitted
 
-NO_SPECULATION: Final = Speculation(SpeculationMode.OFF)
+NO_SPECULATION: Final = Speculation(OFF)
 _ids = count()
 
 
@@ -35,7 +35,7 @@ def request(
         sampling=Sampling(temperature=temperature, seed=seed),
         max_tokens=max_tokens,
         stop_ids=stop_ids,
-        speculation=NO_SPECULATION if window is None else Speculation(SpeculationMode.DRAFT, window),
+        speculation=NO_SPECULATION if window is None else Speculation(DRAFT, WindowBounds.fixed_at(window)),
     )
 
 
