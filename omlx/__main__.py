@@ -1,7 +1,6 @@
 """`python -m omlx`."""
 
-import sys
+from omlx.cli.main import entry
 
-from omlx.cli.main import main
-
-sys.exit(main())
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,177 @@
+"""The command line as a user meets it: real processes, real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from omlx import __version__
+from omlx.cli.bind import is_loopback, listen, url
+from omlx.cli.main import ENVIRONMENT, main
+from omlx.errors import ConfigError
+from omlx.models.discovery import BUNDLED
+from tests.models.trees import hub_model, model
+
+Capture: TypeAlias = pytest.CaptureFixture[str]
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMLX_", "HF_"))}
+    return {**kept, "HOME": str(home), **more}
+
+
+def omlx(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "omlx", *arguments],
+        env=environment(home, **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with nothing in it, for commands that run inside this process."""
+    for name in [name for name in os.environ if name.startswith(("OMLX_", "HF_"))]:
+        monkeypatch.delenv(name)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OMLX_HOME", str(tmp_path / ".omlx"))
+    return tmp_path
+
+
+def test_version(tmp_path: Path) -> None:
+    assert omlx(tmp_path, "--version").stdout.startswith(f"omlx {__version__} (mlx ")
+
+
+def test_models_lists_all_with_reasons(tmp_path: Path) -> None:
+    model(tmp_path / ".lmstudio/models/org/whole")
+    hub_model(tmp_path / ".cache/huggingface/hub", "org/whole")
+    hub_model(tmp_path / ".cache/huggingface/hub", "org/half", files=[], unfinished=1)
+    text = omlx(tmp_path, "models").stdout
+    assert "org/half" in text
+    assert "download is not finished" in text
+    records = json.loads(omlx(tmp_path, "models", "--json", "--no-bundled").stdout)
+    assert {(record["id"], record["source"], record["status"]) for record in records} == {
+        ("org/whole", "lmstudio", "usable"),
+        ("org/whole", "hf-cache", "shadowed"),
+        ("org/half", "hf-cache", "skipped"),
+    }
+    assert next(record for record in records if record["id"] == "org/half")["reason"]["code"] == "model.half_download"
+
+
+def test_no_models_at_all(tmp_path: Path) -> None:
+    assert "There are no models here" in omlx(tmp_path, "models", "--no-bundled").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no/such-model"], "no model called 'no/such-model'"),
+        (["omlx-demo/target", "--draft-model", "no/such-draft"], "no model called 'no/such-draft'"),
+        (["--host", "0.0.0.0"], "needs an API key"),
+        (["--host", "::"], "needs an API key"),
+        (["--port", "70000"], "--port: '70000' is not a whole number from 0 to 65535"),
+        (["--host", "256.0.0.1", "--api-key", "k"], "Cannot listen on 256.0.0.1"),
+        (["--dtype", "int4"], "--dtype: 'int4' is not one of auto"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(
+    alone: Path, arguments: list[str], said: str, capfd: Capture
+) -> None:
+    assert main(["serve", *arguments]) == 2
+    shown = capfd.readouterr()
+    assert said in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+
+
+def test_a_wrong_variable_is_named(alone: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    monkeypatch.setenv("OMLX_PORT", "http")
+    assert main(["serve"]) == 2
+    assert "OMLX_PORT: 'http'" in capfd.readouterr().err
+
+
+def test_a_truncated_model_is_named_and_nothing_is_served(alone: Path, capfd: Capture) -> None:
+    broken = alone / "models/broken"
+    shutil.copytree(BUNDLED / "omlx-demo/draft", broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    assert main(["serve", "broken", "--model-dir", str(alone / "models"), "--port", "0"]) == 2
+    shown = capfd.readouterr()
+    assert "broken: model.safetensors is cut short" in shown.err
+    assert shown.out == ""
+
+
+def test_a_busy_port_is_named_with_one_that_is_free(alone: Path, capfd: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    error = capfd.readouterr().err
+    assert f"Port {port} is in use" in error
+    listen("127.0.0.1", int(error.rpartition("--port ")[2])).close()
+
+
+def test_loopback() -> None:
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "127.9.9.9")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "mac.local", "192.168.1.2")] == [False] * 4
+
+
+def test_the_address_that_is_shown_can_be_reached() -> None:
+    with listen("0.0.0.0", 0) as everywhere:
+        assert url(everywhere) == f"http://127.0.0.1:{everywhere.getsockname()[1]}"
+    with pytest.raises(ConfigError, match=r"no\.such\.host"):
+        listen("no.such.host.invalid", 0)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """`omlx serve` of the demo models on a free port, by a short name and a path, with a key."""
+    command = [sys.executable, "-m", "omlx", "serve", str(BUNDLED / "omlx-demo/target"), "--draft-model", "draft"]
+    process = subprocess.Popen(
+        [*command, "--port", "0"],
+        env=environment(tmp_path, OMLX_API_KEY="a-secret"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_announces_answers_and_stops(served: subprocess.Popen[str], tmp_path: Path, number: int) -> None:
+    assert served.stdout is not None
+    lines = []
+    for line in served.stdout:
+        lines.append(line.rstrip())
+        if "curl" in line:
+            break
+    assert lines[1:3] == ["Model: target", "Draft: omlx-demo/draft"]
+    answer = subprocess.run(
+        ["/bin/sh", "-c", lines[-1]],
+        env=environment(tmp_path, OMLX_API_KEY="a-secret"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.stdout.rstrip().endswith("data: [DONE]"), answer.stderr
+    served.send_signal(number)
+    output, errors = served.communicate()
+    assert served.returncode == 0
+    assert "a-secret" not in "\n".join(lines) + output + errors
+    assert "Traceback" not in errors
+    log = (tmp_path / ".omlx/logs/omlx.log").read_text(encoding="utf-8")
+    assert any(json.loads(line).get("event") == "request" for line in log.splitlines())
