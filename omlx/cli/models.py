@@ -8,9 +8,10 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from omlx.catalog import sentence
+from omlx.cli.configured import configured
 from omlx.models.discovery import Registry, discover
 from omlx.models.entry import ModelEntry, Status
-from omlx.settings.resolve import add_flags, cli_layer, environment_layer, resolve
+from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group
 
 
@@ -20,8 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    settings = resolve([environment_layer(os.environ), cli_layer(arguments)]).settings
-    registry = discover(settings, os.environ)
+    registry = discover(configured(arguments).resolve().settings, os.environ)
     if arguments.json:
         json.dump([_record(entry) for entry in registry.entries], sys.stdout, indent=2)
         sys.stdout.write("\n")

@@ -17,6 +17,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +26,7 @@ import uvicorn
 from omlx import __version__
 from omlx.catalog import sentence
 from omlx.cli.bind import BACKLOG, check_exposure, listen, url
+from omlx.cli.configured import configured
 from omlx.cli.progress import LoadingBars
 from omlx.engine.thread import EngineThread
 from omlx.models.discovery import Registry, discover
@@ -32,7 +34,9 @@ from omlx.models.entry import ModelEntry
 from omlx.models.places import Folder
 from omlx.models.pool import Pool
 from omlx.server.app import create_app
-from omlx.settings.resolve import add_flags, cli_layer, environment_layer, resolve
+from omlx.settings.configuration import Configuration
+from omlx.settings.layer import Layer
+from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Settings
 from omlx.telemetry import log
 
@@ -46,9 +50,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    settings = resolve([environment_layer(os.environ), cli_layer(arguments)]).settings
+    configuration = configured(arguments)
+    settings = configuration.resolve().settings
     check_exposure(settings)
-    choice = choose(arguments.model, settings)
+    choice = choose(arguments.model, configuration)
     listening = listen(settings.host, settings.port)
     log.set_up(settings.home, sys.stderr, logging.getLevelNamesMapping()[settings.log_level.upper()])
     try:
@@ -61,25 +66,39 @@ def run(arguments: Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was found, and what of it was asked for. The settings name the draft by its id."""
+    """What was found, and what of it was asked for. The flags and the environment name the draft by its id.
+
+    `discover` looks again, in the same places.
+    """
 
     registry: Registry
     model: ModelEntry | None
-    settings: Settings
+    configuration: Configuration
+    discover: Callable[[], Registry]
+
+    @property
+    def settings(self) -> Settings:
+        return self.configuration.resolve().settings
 
 
-def choose(model: str | None, settings: Settings) -> Choice:
+def choose(model: str | None, configuration: Configuration) -> Choice:
     """Find the models named on the command line: by id, or by a path, which then is the first place to look in.
 
-    Raises NotFound or ModelError for MODEL and for a draft that is not there or cannot be used.
+    Raises NotFound or ModelError for MODEL, and for a draft named there that is not here or cannot be used.
     """
-    named = [name for name in (model, settings.draft_model) if name is not None]
-    paths = tuple(path for name in named if (path := _path(name)) is not None)
-    registry = discover(replace(settings, model_dir=(*paths, *settings.model_dir)), os.environ)
+    settings = configuration.resolve().settings
+    drafts = [str(layer.values["draft_model"]) for layer in configuration.run if layer.values.get("draft_model")]
+    paths = tuple(path for name in [model, *drafts] if name is not None and (path := _path(name)) is not None)
+    look = partial(discover, replace(settings, model_dir=(*paths, *settings.model_dir)), os.environ)
+    registry = look()
     target = registry.find(_id(model)) if model is not None else None
-    if settings.draft_model is not None and not settings.no_draft:
-        settings = replace(settings, draft_model=registry.find(_id(settings.draft_model)).id)
-    return Choice(registry, target, settings)
+    run = []
+    for layer in configuration.run:
+        values = dict(layer.values)
+        if values.get("draft_model") and not settings.no_draft:
+            values["draft_model"] = registry.find(_id(str(values["draft_model"]))).id
+        run.append(Layer(layer.source, values))
+    return Choice(registry, target, replace(configuration, run=tuple(run)), look)
 
 
 async def serve(choice: Choice, listening: socket.socket) -> None:
@@ -89,7 +108,14 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
     engine.start()
     try:
         default = choice.model.id if choice.model is not None else None
-        pool = Pool(engine, choice.registry, settings, default=default, progress=LoadingBars())
+        pool = Pool(
+            engine,
+            choice.registry,
+            settings,
+            configuration=choice.configuration,
+            default=default,
+            progress=LoadingBars(),
+        )
         if choice.model is not None:
             (await pool.lease(choice.model.id)).release()
         config = uvicorn.Config(
@@ -128,7 +154,7 @@ def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
         lines.append(sentence("cli.serve.model_ready", {"model": served.id}))
     if served is not None and served.draft is not None:
         lines.append(sentence("cli.serve.draft_ready", {"draft": served.draft}))
-    elif served is not None and served.no_draft is not None and settings.draft_model is not None:
+    elif served is not None and served.no_draft is not None and served.no_draft.code != "spec.off.no_draft_model":
         lines.append(sentence(served.no_draft.code, served.no_draft.params))
     model = served.id if served is not None else next((entry.id for entry in pool.models), None)
     if model is None:

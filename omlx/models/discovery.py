@@ -37,6 +37,11 @@ class Registry:
     def usable(self) -> tuple[ModelEntry, ...]:
         return tuple(entry for entry in self.entries if entry.status is Status.USABLE)
 
+    def __contains__(self, model_id: str) -> bool:
+        """Whether there is a usable model of this id."""
+        held = self._by_id.get(model_id)
+        return held is not None and held.status is Status.USABLE
+
     def find(self, name: str) -> ModelEntry:
         """The usable model called `name`, an id or an unambiguous short name.
 

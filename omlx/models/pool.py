@@ -12,59 +12,36 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import mlx.core as mx
-from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
+from omlx.engine.spec.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
-from omlx.errors import BadRequest, ModelError, NotFound
+from omlx.errors import BadRequest, ModelError
 from omlx.models.discovery import Registry
-from omlx.models.entry import ModelEntry, Status
+from omlx.models.entry import ModelEntry
 from omlx.models.fit import unfit_entry, unfit_tokenizers
+from omlx.models.lease import Lease as Lease
+from omlx.models.lease import Served as Served
 from omlx.models.loader import LoadedWeights, LoadProgress, load, read_tokenizer
+from omlx.models.reference import find
+from omlx.models.speculative import Speculative, speculative
+from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
 from omlx.text.detokenize import TokenBytes
 
 log = logging.getLogger("omlx.models")
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A model that is ready for requests. `no_draft` says why nothing drafts for it, if nothing does."""
-
-    id: str
-    tokenizer: TokenizerWrapper
-    token_bytes: TokenBytes
-    vocab_size: int
-    context_length: int
-    stop_ids: frozenset[int]
-    sampling: Mapping[str, float]
-    draft: str | None
-    no_draft: Reason | None
-
-
-class Lease:
-    """The right to send requests to a model until `release`, which may be called again."""
-
-    def __init__(self, served: Served, give_back: Callable[[], None]) -> None:
-        self.served = served
-        self._give_back: Callable[[], None] | None = give_back
-
-    def release(self) -> None:
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
-
-
 class Pool:
-    """`default` serves requests that name no model. The draft of the settings drafts for every model that it fits.
+    """`default` serves requests that name no model. Who drafts is what `configuration` says of each model, and what
+    its package does; without one, what `settings` say.
 
     `progress` is told, on the engine thread, how far a model has been read.
     A request that names no draft is served with whichever is loaded: it has no opinion, and the output is the same.
@@ -76,6 +53,7 @@ class Pool:
         registry: Registry,
         settings: Settings,
         *,
+        configuration: Configuration | None = None,
         default: str | None = None,
         progress: Callable[[ModelEntry, LoadProgress], None] | None = None,
     ) -> None:
@@ -84,6 +62,7 @@ class Pool:
         self._engine = engine
         self._registry = registry
         self._settings = settings
+        self._configuration = configuration or Configuration.of(settings)
         self._progress = progress
         self._target: LoadedWeights | None = None
         self._leases = 0
@@ -100,13 +79,22 @@ class Pool:
         """Raises NotFound, or ModelError saying why this one cannot be used."""
         return self._registry.find(name)
 
-    async def lease(self, model: str | None = None, draft: str | None = None) -> Lease:
+    def speculative(self, name: str) -> Speculative:
+        """What is configured and declared for a model now, loaded or not. Raises as `model` does, and ConfigError."""
+        return speculative(self._registry.find(name), self._registry, self._configuration)
+
+    async def lease(
+        self, model: str | None = None, draft: str | None = None, strategy: Strategy | None = None
+    ) -> Lease:
         """A model that is loaded and stays so until the lease is released. Waits for its turn, and for loading.
 
+        A request whose own `strategy` drafts with a model gets the configured one even where it is not used otherwise.
         Raises NotFound and BadRequest for names that are not here or do not fit, ModelError if loading failed.
         """
         target = self._registry.find(model or self._default())
         drafting = self._named_draft(draft) if draft is not None else None
+        if drafting is None and strategy is not None and any(step.name == "draft" for step in strategy.steps):
+            drafting = speculative(target, self._registry, self._configuration).draft
         async with self._line:
             if not self._serves(target, drafting):
                 await self._idle.wait()
@@ -115,6 +103,16 @@ class Pool:
             self._leases += 1
             self._idle.clear()
             return Lease(self.served, self._give_back)
+
+    async def reconsider(self, registry: Registry) -> None:
+        """Other models are here now, or other settings: at the next idle moment, choose the draft again."""
+        self._registry = registry
+        while self.served is not None and self.served.id in registry:
+            await self._idle.wait()
+            async with self._line:
+                if self._idle.is_set():
+                    await self._change(registry.find(self.served.id), None)
+                    return
 
     def _give_back(self) -> None:
         self._leases -= 1
@@ -128,14 +126,14 @@ class Pool:
         return name
 
     def _named_draft(self, name: str) -> ModelEntry:
+        """The draft that a request names, usable or not: `_choose` says what is wrong with it."""
         if self._settings.no_draft:
             raise BadRequest("spec.off.no_draft", param="draft_model")
-        try:
-            return self._registry.find(name)
-        except NotFound as error:
-            raise BadRequest("draft.not_found", param="draft_model", draft=name) from error
-        except ModelError:  # it is there and cannot be used: `unfit_entry` says what that means for a draft
-            return next(e for e in self._registry.entries if e.status is Status.SKIPPED and name in (e.id, e.name))
+        found = find(name, self._registry)
+        if isinstance(found, Reason):
+            code = "draft.not_found" if found.code == "draft.not_here" else found.code
+            raise BadRequest(code, param="draft_model", **found.params)
+        return found
 
     def _serves(self, target: ModelEntry, draft: ModelEntry | None) -> bool:
         served = self.served
@@ -156,7 +154,8 @@ class Pool:
 
     def _open(self, entry: ModelEntry, wanted: ModelEntry | None) -> None:
         """Serve a target with a draft. If that fails, what was served before still is, or nothing is."""
-        draft, reason = self._choose(entry, wanted)
+        configured = speculative(entry, self._registry, self._configuration)
+        draft, reason = self._choose(entry, configured, wanted)
         if self.served is None or self.served.id != entry.id:
             self._shut()
         try:
@@ -166,18 +165,18 @@ class Pool:
                 raise
             draft, drafting, reason = None, None, Reason("spec.off.draft_failed", {"detail": error.message})
         target = self._target or self._load(entry)
-        self._serve(entry, target, draft, drafting, reason)
+        self._serve(entry, target, draft, drafting, reason, configured)
 
-    def _choose(self, target: ModelEntry, wanted: ModelEntry | None) -> tuple[ModelEntry | None, Reason | None]:
+    def _choose(
+        self, target: ModelEntry, configured: Speculative, wanted: ModelEntry | None
+    ) -> tuple[ModelEntry | None, Reason | None]:
         """The draft to load, or why there is none. Only a draft that the request itself names must fit."""
-        if self._settings.no_draft:
-            return None, Reason("spec.off.no_draft")
-        if wanted is None and self._settings.draft_model is None:
-            return None, Reason("spec.off.no_draft_model")
+        draft = wanted or configured.drafting
+        if draft is None:
+            return None, configured.undrafted
         try:
-            draft = wanted or self._named_draft(self._settings.draft_model or "")
             reason = self._misfit(target, draft)
-        except (BadRequest, ModelError) as error:
+        except ModelError as error:
             if wanted is not None:
                 raise
             return None, Reason("spec.off.draft_failed", {"detail": error.message})
@@ -202,12 +201,13 @@ class Pool:
         draft: ModelEntry | None,
         drafting: LoadedWeights | None,
         reason: Reason | None,
+        configured: Speculative,
     ) -> None:
         name = draft.id if draft is not None else None
         loop = EngineLoop(
             target.model,
             target.vocab_size,
-            _limits(self._settings, target.context_length),
+            _limits(configured, target.context_length),
             draft=drafting.model if drafting is not None else None,
             draft_name=name,
             no_draft=reason,
@@ -226,6 +226,7 @@ class Pool:
             sampling=target.sampling,
             draft=name,
             no_draft=reason,
+            speculative=configured,
         )
         log.info(
             "loaded", extra={"fields": {"model": entry.id} if name is None else {"model": entry.id, "draft": name}}
@@ -240,13 +241,14 @@ class Pool:
         mx.clear_cache()
 
 
-def _limits(settings: Settings, context_length: int) -> Limits:
+def _limits(configured: Speculative, context_length: int) -> Limits:
     """The bounds of a model that was made for `context_length` tokens."""
+    settings, window = configured.settings, configured.window
     return Limits(
         context_length=min(context_length, settings.max_context or context_length),
         max_rows=settings.max_concurrent_requests,
         max_waiting=settings.max_waiting,
         prefill_chunk=settings.prefill_chunk,
         store_bytes=settings.store_bytes,
-        num_draft_tokens=settings.num_draft_tokens,
+        num_draft_tokens=window.longest if window.fixed else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -31,6 +32,39 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
     if setting.kind is Path:
         return tuple(_path(part, where) for part in raw)
     return tuple(part.strip() for part in raw)
+
+
+def from_json(setting: Setting, raw: object, where: str) -> Value:
+    """The value that JSON stands for. Types are strict: a number is not a string, 1 is not true. Raises ConfigError.
+
+    A size may also be written as a string (`512MB`).
+    """
+    if setting.many:
+        if not isinstance(raw, list) or not all(isinstance(part, str) for part in raw):
+            raise ConfigError("config.list", where=where, value=_shown(raw))
+        return parse(setting, [str(part) for part in raw], where)
+    if setting.kind is bool:
+        if not isinstance(raw, bool):
+            raise ConfigError("config.boolean", where=where, value=_shown(raw))
+        return raw
+    if setting.kind in (int, float) and not (setting.meta.is_bytes and isinstance(raw, str)):
+        if isinstance(raw, bool) or not isinstance(raw, int | float) or (setting.kind is int and raw != int(raw)):
+            raise _out_of_range(setting, _shown(raw), where)
+        return _bounded(setting, int(raw) if setting.kind is int else raw, str(raw), where)
+    if not isinstance(raw, str):
+        raise ConfigError("config.string", where=where, value=_shown(raw))
+    return _one(setting, raw, where)
+
+
+def to_json(value: Value) -> object:
+    """What the files hold for a value; `from_json` reads it back."""
+    if isinstance(value, tuple):
+        return [str(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _shown(raw: object) -> str:
+    return json.dumps(raw, default=str, ensure_ascii=False)[:80]
 
 
 def _one(setting: Setting, raw: str, where: str) -> Value:

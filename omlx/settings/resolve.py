@@ -1,8 +1,7 @@
 """Which of several sources decides a setting, and where its value came from.
 
-A source is a layer: the values it sets, and nothing about the rest. `Source` is in order of precedence; a layer that
-does not set a name leaves it to the next one. Layers for the two files, packages and requests are made elsewhere and
-go through the same `resolve`.
+A source is a layer: the values it sets, and nothing about the rest. Layers of the two files come from the store, those
+of packages and requests are made elsewhere; all go through the same `resolve`.
 """
 
 from __future__ import annotations
@@ -10,30 +9,12 @@ from __future__ import annotations
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from omlx.errors import ConfigError
+from omlx.settings.layer import Layer, Source, check_bounds
 from omlx.settings.parse import parse
-from omlx.settings.schema import Group, Setting, Settings, Value, table
-
-
-class Source(StrEnum):
-    """Who set a value; the first that did wins."""
-
-    REQUEST = "request"
-    CLI = "cli"
-    ENVIRONMENT = "environment"
-    MODEL = "model"
-    GLOBAL = "global"
-    PACKAGE = "package"
-    BUILT_IN = "built_in"
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    source: Source
-    values: Mapping[str, Value]
+from omlx.settings.schema import Group, Scope, Setting, Settings, Value, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +42,9 @@ def resolve(layers: Iterable[Layer] = ()) -> Resolution:
 
     Raises ConfigError if a layer sets a name that is not in the table.
     """
-    order = list(Source)
     values: dict[str, Value] = {}
     sources = dict.fromkeys(table(), Source.BUILT_IN)
-    for layer in sorted(layers, key=lambda layer: order.index(layer.source), reverse=True):
+    for layer in sorted(layers, key=lambda layer: layer.source.rank, reverse=True):
         for name, value in layer.values.items():
             if name not in sources:
                 raise ConfigError("config.unknown", name=name)
@@ -78,9 +58,11 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     values = {
         setting.name: parse(setting, environ[setting.variable], setting.variable)
         for setting in table().values()
-        if environ.get(setting.variable)
+        if setting.may_stand_in(Scope.ENVIRONMENT) and environ.get(setting.variable)
     }
-    return Layer(Source.ENVIRONMENT, values)
+    layer = Layer(Source.ENVIRONMENT, values)
+    check_bounds(layer, "OMLX_DRAFT_…")
+    return layer
 
 
 def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) -> None:
@@ -88,7 +70,7 @@ def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) ->
     for group in groups:
         section = parser.add_argument_group(group.value)
         for setting in table().values():
-            if setting.meta.group is group:
+            if setting.meta.group is group and setting.may_stand_in(Scope.CLI):
                 _add_flag(section, setting)
 
 
@@ -116,4 +98,6 @@ def cli_layer(arguments: Namespace) -> Layer:
         name: value if isinstance(value, bool) else parse(table()[name], value, table()[name].flag)
         for name, value in given.items()
     }
-    return Layer(Source.CLI, values)
+    layer = Layer(Source.CLI, values)
+    check_bounds(layer, "--draft-…")
+    return layer

@@ -1,8 +1,9 @@
 """The one table of settings.
 
 A field of `Settings` is a setting: its annotation is its type, its default the built-in value, `Meta` the rest. Flags
-(`--max-waiting`), variables (`OMLX_MAX_WAITING`), help (`settings.max_waiting.help` in the catalog) and
-docs/settings.md derive from it. None means that the model's own files decide, or nothing does.
+(`--max-waiting`), variables (`OMLX_MAX_WAITING`), the files' keys (`engine.max_waiting`), help
+(`settings.max_waiting.help` in the catalog) and docs/settings.md derive from it. None means that the model's own files
+decide, or nothing does.
 """
 
 from __future__ import annotations
@@ -36,6 +37,37 @@ class Group(StrEnum):
     SAMPLING = "sampling"
     ENGINE = "engine"
 
+    @property
+    def section(self) -> str:
+        """Where config.json keeps this group, from the top of the file."""
+        return _SECTIONS[self]
+
+
+_SECTIONS = {
+    Group.SERVER: "server",
+    Group.MODELS: "models",
+    Group.SPECULATION: "defaults.speculative",
+    Group.SAMPLING: "defaults.sampling",
+    Group.ENGINE: "engine",
+}
+
+
+class Scope(StrEnum):
+    """Where a person may set a setting."""
+
+    CLI = "cli"
+    ENVIRONMENT = "environment"
+    GLOBAL = "global"
+    MODEL = "model"
+    REQUEST = "request"
+
+
+RUN = frozenset({Scope.CLI, Scope.ENVIRONMENT})
+STORED = RUN | {Scope.GLOBAL}
+PER_MODEL = STORED | {Scope.MODEL}
+PER_REQUEST = STORED | {Scope.REQUEST}
+EVERYWHERE = PER_MODEL | PER_REQUEST
+
 
 @dataclass(frozen=True, slots=True)
 class Meta:
@@ -43,6 +75,7 @@ class Meta:
 
     group: Group
     takes: Takes = Takes.RESTART
+    scopes: frozenset[Scope] = STORED
     low: float = 0
     high: float = 0
     metavar: str = ""
@@ -58,16 +91,20 @@ def _models(metavar: str = "", **more: Any) -> Meta:
     return Meta(Group.MODELS, metavar=metavar, **more)
 
 
-def _speculation(metavar: str = "", **more: Any) -> Meta:
-    return Meta(Group.SPECULATION, metavar=metavar, **more)
+def _speculation(metavar: str = "", scopes: frozenset[Scope] = EVERYWHERE, **more: Any) -> Meta:
+    return Meta(Group.SPECULATION, more.pop("takes", Takes.RELOAD), scopes, metavar=metavar, **more)
+
+
+def _tokens(scopes: frozenset[Scope] = PER_MODEL) -> Meta:
+    return _speculation(scopes=scopes, low=1, high=64)
 
 
 def _sampling(low: float, high: float) -> Meta:
-    return Meta(Group.SAMPLING, Takes.AT_ONCE, low, high)
+    return Meta(Group.SAMPLING, Takes.AT_ONCE, PER_REQUEST, low, high)
 
 
 def _engine(low: float, high: float, **more: Any) -> Meta:
-    return Meta(Group.ENGINE, Takes.RELOAD, low, high, **more)
+    return Meta(Group.ENGINE, Takes.RELOAD, low=low, high=high, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +118,7 @@ class Settings:
     allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
 
-    home: Annotated[Path, _models("DIR")] = field(default_factory=lambda: Path.home() / ".omlx")
+    home: Annotated[Path, _models("DIR", scopes=RUN)] = field(default_factory=lambda: Path.home() / ".omlx")
     model_dir: Annotated[tuple[Path, ...], _models("DIR")] = ()
     home_models: Annotated[bool, _models()] = True
     lmstudio: Annotated[bool, _models()] = True
@@ -89,10 +126,14 @@ class Settings:
     bundled: Annotated[bool, _models()] = True
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], _models(takes=Takes.RELOAD)] = "auto"
 
-    draft_model: Annotated[str | None, _speculation("NAME", takes=Takes.RELOAD)] = None
-    num_draft_tokens: Annotated[int, _speculation(takes=Takes.AT_ONCE, low=1, high=64)] = 4
-    no_draft: Annotated[bool, _speculation()] = False
-    speculation: Annotated[Literal["auto", "off", "draft"], _speculation(takes=Takes.AT_ONCE)] = "auto"
+    speculation: Annotated[str, _speculation("STRATEGY")] = "auto"
+    draft_model: Annotated[str | None, _speculation("NAME")] = None
+    num_draft_tokens: Annotated[int | None, _tokens(EVERYWHERE)] = None
+    draft_initial: Annotated[int | None, _tokens()] = None
+    draft_min: Annotated[int | None, _tokens()] = None
+    draft_max: Annotated[int | None, _tokens()] = None
+    draft_download: Annotated[Literal["ask", "auto", "never"], _speculation(scopes=PER_MODEL)] = "ask"
+    no_draft: Annotated[bool, _speculation(scopes=RUN, takes=Takes.RESTART)] = False
 
     temperature: Annotated[float | None, _sampling(0, 2)] = None
     top_p: Annotated[float | None, _sampling(0, 1)] = None
@@ -132,12 +173,20 @@ class Setting:
         return f"OMLX_{self.name.upper()}"
 
     @property
+    def path(self) -> str:
+        """Its place in config.json. In models.json the last two parts stand below the model's id."""
+        return f"{self.meta.group.section}.{self.name}"
+
+    @property
     def help_key(self) -> str:
         return f"settings.{self.name}.help"
 
     @property
     def help(self) -> str:
         return sentence(self.help_key, {})
+
+    def may_stand_in(self, scope: Scope) -> bool:
+        return scope in self.meta.scopes
 
     @property
     def needs_reload(self) -> bool:

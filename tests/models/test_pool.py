@@ -118,7 +118,7 @@ def test_which_draft_serves(engine: EngineThread) -> None:
     asked = asyncio.run(drafts(pool(engine), (TARGET, None), (TARGET, DRAFT), (TARGET, None), (HYBRID, None)))
     assert asked == [(None, "spec.off.no_draft_model"), (DRAFT, None), (DRAFT, None), (None, "spec.off.no_draft_model")]
     missing = asyncio.run(drafts(pool(engine, draft_model="org/none"), (TARGET, None)))
-    assert missing == [(None, "spec.off.draft_failed")]
+    assert missing == [(None, "draft.not_here")]
     banned = asyncio.run(drafts(pool(engine, draft_model=DRAFT, no_draft=True), (TARGET, None)))
     assert banned == [(None, "spec.off.no_draft")]
 

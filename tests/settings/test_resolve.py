@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from omlx.errors import ConfigError
-from omlx.settings.resolve import Layer, Resolution, Source, add_flags, cli_layer, environment_layer, resolve
+from omlx.settings.layer import Layer, Source
+from omlx.settings.resolve import Resolution, add_flags, cli_layer, environment_layer, resolve
 
 
 def resolved(flags: list[str], environ: dict[str, str] | None = None) -> Resolution:

@@ -1,0 +1,23 @@
+"""The configuration that a command works with: its flags, the environment, the files in the home folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+
+from omlx.models.speculative import check_value, strategy_of
+from omlx.settings.configuration import Configuration
+from omlx.settings.resolve import cli_layer, environment_layer, resolve
+from omlx.settings.store import Store
+
+
+def configured(arguments: Namespace) -> Configuration:
+    """Says on standard error which files do not count, and why. Raises ConfigError for whatever cannot be."""
+    run = (cli_layer(arguments), environment_layer(os.environ))
+    store = Store(resolve(run).settings.home, check_value)
+    for note in store.validate():
+        sys.stderr.write(f"omlx: {note.message}\n")
+    configuration = Configuration(run, store)
+    strategy_of(configuration.resolve())
+    return configuration

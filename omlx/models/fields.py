@@ -1,0 +1,62 @@
+"""Reading a JSON object field by field: what is wrong is a ModelError that names the path to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omlx.engine.types import Reason
+from omlx.errors import ModelError
+
+
+class Fields:
+    """One object of a file. Objects inside share its `warnings`, to which passing over keys adds."""
+
+    def __init__(self, values: Mapping[str, Any], path: str = "", warnings: list[Reason] | None = None) -> None:
+        self._values = values
+        self._path = path
+        self.warnings: list[Reason] = [] if warnings is None else warnings
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def at(self, key: str = "") -> str:
+        return ".".join(part for part in (self._path, key) if part)
+
+    def required(self, key: str) -> Fields:
+        """Itself, if it has the key."""
+        if self._values.get(key) is None:
+            raise ModelError("package.missing", at=self.at(key))
+        return self
+
+    def object(self, key: str) -> Fields | None:
+        value = self._of_type(key, dict, "an object")
+        return None if value is None else Fields(value, self.at(key), self.warnings)
+
+    def text(self, key: str) -> str | None:
+        value: str | None = self._of_type(key, str, "a string")
+        return value
+
+    def number(self, key: str, low: int, high: int) -> int | None:
+        """A whole number from `low` to `high`."""
+        value: int | None = self._of_type(key, int, "a whole number")
+        if value is not None and not low <= value <= high:
+            raise ModelError("package.range", at=self.at(key), value=value, low=low, high=high)
+        return value
+
+    def pass_over_except(self, *known: str) -> None:
+        """Warn of keys that nobody reads."""
+        unknown = [key for key in self._values if key not in known]
+        self.warnings += [Reason("package.unknown_key", {"at": self.at(key)}) for key in unknown]
+
+    def _of_type(self, key: str, kind: type, expected: str) -> Any:
+        value = self._values.get(key)
+        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise ModelError("package.type", at=self.at(key), expected=expected)
+        return value

@@ -1,0 +1,48 @@
+"""Who may set a setting, in order of precedence, and what each has set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from omlx.errors import ConfigError
+from omlx.settings.schema import Value
+
+
+class Source(StrEnum):
+    """Who set a value; the first that did wins."""
+
+    REQUEST = "request"
+    CLI = "cli"
+    ENVIRONMENT = "environment"
+    MODEL = "model"
+    GLOBAL = "global"
+    PACKAGE = "package"
+    BUILT_IN = "built_in"
+
+    @property
+    def rank(self) -> int:
+        """0 for the one that wins over all."""
+        return list(Source).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one source sets; it leaves the rest to the next one."""
+
+    source: Source
+    values: Mapping[str, Value]
+
+
+def check_bounds(layer: Layer, where: str) -> None:
+    """Raise ConfigError if the lengths of drafts that one source sets contradict each other.
+
+    Between two sources that is no error: the one that wins bounds the other.
+    """
+    names = ("draft_min", "draft_initial", "num_draft_tokens", "draft_max")
+    lengths = [(name, value) for name in names if isinstance(value := layer.values.get(name), int)]
+    pairs = [(low, high) for i, low in enumerate(lengths) for high in lengths[i + 1 :]]
+    for (low, smaller), (high, larger) in pairs:
+        if smaller > larger and {low, high} != {"draft_initial", "num_draft_tokens"}:
+            raise ConfigError("config.bounds", where=where, low=low, smaller=smaller, high=high, larger=larger)

@@ -1,0 +1,155 @@
+"""The settings that are kept: `config.json` for all models, `models.json` for each one, in the home folder.
+
+    config.json   {"format": …, "server": {…}, "defaults": {"speculative": {…}, "sampling": {…}}, …}
+    models.json   {"format": …, "models": {"org/name": {"speculative": {…}}}}
+
+Every key is a row of the table; one that is not is refused by its name. A change names what it changes and leaves the
+rest: None takes a value out, so that the next source decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.errors import ConfigError
+from omlx.settings.file import locked, read, write
+from omlx.settings.layer import Layer, Source, check_bounds
+from omlx.settings.parse import from_json, to_json
+from omlx.settings.schema import Scope, Setting, Value, table
+
+GLOBAL_FILE: Final = "config.json"
+MODELS_FILE: Final = "models.json"
+
+Check = Callable[[str, Value, str], None]
+"""Given a setting's name, a value and its place, raises ConfigError for what the table cannot judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The files in `home`. They are read at every call: another process may have changed them."""
+
+    home: Path
+    check: Check = lambda name, value, where: None
+
+    def layer(self, model: str | None = None) -> Layer:
+        """What is stored for all models, or for one. Raises ConfigError for a key or value that cannot be."""
+        content = read(self.path(model))
+        return self._layer(content.values, model)
+
+    def validate(self) -> list[ConfigError]:
+        """Read everything. Returns what is to be reported; raises ConfigError for a key or value that cannot be."""
+        general, own = read(self.home / GLOBAL_FILE), read(self.home / MODELS_FILE)
+        self._layer(general.values, None)
+        for model in _models(own.values, self.home / MODELS_FILE):
+            self._layer(own.values, model)
+        return [content.note for content in (general, own) if content.note is not None]
+
+    def models(self) -> list[str]:
+        """The models that have settings of their own."""
+        path = self.home / MODELS_FILE
+        return list(_models(read(path).values, path))
+
+    def patch(self, changes: Mapping[str, Value], model: str | None = None) -> None:
+        """Change what is stored for all models, or for one; None takes a value out.
+
+        Raises ConfigError, and changes nothing, for unknown or misplaced names, for values that contradict each other,
+        and for a file that is not ours.
+        """
+        path = self.path(model)
+        rows = [_row(name, Scope.GLOBAL if model is None else Scope.MODEL) for name in changes]
+        with locked(self.home):
+            content = read(path)
+            if content.foreign:
+                raise ConfigError("config.not_ours", file=str(path))
+            self._layer(content.values, model)
+            values = deepcopy(dict(content.values))
+            for row in rows:
+                _put(values, _steps(row, model), to_json(changes[row.name]))
+            self._layer(values, model)
+            write(path, values)
+
+    def path(self, model: str | None = None) -> Path:
+        return self.home / (GLOBAL_FILE if model is None else MODELS_FILE)
+
+    def _layer(self, values: Mapping[str, Any], model: str | None) -> Layer:
+        scope, source = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
+        path = self.path(model)
+        if model is None:
+            found = dict(_leaves(values, {_steps(row, None): row for row in table().values()}, path, ()))
+        else:
+            own = _models(values, path).get(model, {})
+            rows = {_steps(row, model)[2:]: row for row in table().values() if row.may_stand_in(Scope.MODEL)}
+            found = dict(_leaves(own, rows, path, ("models", model)))
+        read_values = {}
+        for row, raw in found.items():
+            where = f"{path}: {_dotted(_steps(row, model))}"
+            if not row.may_stand_in(scope):
+                raise ConfigError("config.misplaced", where=where, name=row.name)
+            read_values[row.name] = from_json(row, raw, where)
+            self.check(row.name, read_values[row.name], where)
+        layer = Layer(source, read_values)
+        check_bounds(layer, str(path))
+        return layer
+
+
+def _models(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The part of models.json below `models`, which must be all there is."""
+    for key in values:
+        if key != "models":
+            raise ConfigError("config.key", file=str(path), key=key)
+    models = values.get("models", {})
+    if not isinstance(models, dict):
+        raise ConfigError("config.object", where=f"{path}: models")
+    return models
+
+
+def _leaves(
+    values: object, rows: Mapping[tuple[str, ...], Setting], path: Path, above: tuple[str, ...]
+) -> Iterator[tuple[Setting, object]]:
+    """The settings in nested objects, matched with the table; what does not match is an error that names its place."""
+    if not isinstance(values, dict):
+        raise ConfigError("config.object", where=f"{path}: {_dotted(above)}")
+    for key, value in values.items():
+        inside = {steps[1:]: row for steps, row in rows.items() if steps[0] == key}
+        if not inside:
+            raise ConfigError("config.key", file=str(path), key=_dotted((*above, key)))
+        if () in inside:
+            yield inside[()], value
+        else:
+            yield from _leaves(value, inside, path, (*above, key))
+
+
+def _put(values: dict[str, Any], steps: tuple[str, ...], value: object) -> None:
+    """Set, or with None take out, a value in nested objects; an object left empty goes as well."""
+    key, *rest = steps
+    if not rest:
+        values.pop(key, None)
+        if value is not None:
+            values[key] = value
+        return
+    inner = values.setdefault(key, {})
+    _put(inner, tuple(rest), value)
+    if not inner:
+        del values[key]
+
+
+def _steps(row: Setting, model: str | None) -> tuple[str, ...]:
+    steps = tuple(row.path.split("."))
+    return steps if model is None else ("models", model, *steps[-2:])
+
+
+def _dotted(steps: tuple[str, ...]) -> str:
+    return ".".join(steps)
+
+
+def _row(name: str, scope: Scope) -> Setting:
+    row = table().get(name)
+    if row is None:
+        raise ConfigError("config.unknown", name=name)
+    if not row.may_stand_in(scope):
+        raise ConfigError("config.not_stored", name=name, scope=scope.value)
+    return row
