@@ -35,6 +35,10 @@ from tests import zoo
 GREEDY = Sampling(temperature=0.0)
 WARM = Sampling(temperature=0.8, top_p=0.95, seed=11)
 LIMITS = Limits(context_length=512)
+KINDS = tuple(name for name in zoo.MAIN_NAMES if name not in ("gemma3", "qwen2_vl"))
+"""The families whose caches differ: all but the wrappers."""
+HEATED = [*((name, GREEDY) for name in KINDS), *((name, WARM) for name in ("llama", "gemma3_text", "recurrent_gemma"))]
+"""Every kind at temperature 0, some above it."""
 MAX_STEPS = 600
 
 
@@ -80,6 +84,11 @@ def loop_of(
     target = model(target) if isinstance(target, str) else target
     limits = replace(limits, num_draft_tokens=window)
     return EngineLoop(target, zoo.VOCAB_SIZE, limits, draft=draft, draft_name="tiny" if draft else None)
+
+
+def label(value: object) -> str:
+    """What a family or a sampling is called in the name of a test."""
+    return value if isinstance(value, str) else "cold" if value is GREEDY else "warm"
 
 
 class Bench:

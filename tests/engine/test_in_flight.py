@@ -6,8 +6,7 @@ import pytest
 
 from omlx.engine.types import FinishReason, Request
 from tests.engine.fakes import Corrupted, StopAt
-from tests.engine.harness import Bench, loop_of, model, plain, prompt, request, stored_length
-from tests.zoo import MAIN_NAMES
+from tests.engine.harness import KINDS, Bench, loop_of, model, plain, prompt, request, stored_length
 
 LENGTHS = {"a": 13, "b": 6, "c": 20}
 
@@ -29,8 +28,7 @@ def in_flight(bench: Bench, name: str) -> bool:
     return any(s.request.id == name and s.unread == 1 for s in bench.loop.scheduler.running)
 
 
-@pytest.mark.parametrize("how", ["id", "string"])
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize(("family", "how"), [*((name, "id") for name in KINDS), *((n, "string") for n in KINDS[::4])])
 def test_a_stop_of_plain_decoding_leaves_what_was_committed(family: str, how: str) -> None:
     one, said = stopping(family, "a", 9, how)
     bench = Bench(loop_of(family)).run(one)
@@ -40,7 +38,7 @@ def test_a_stop_of_plain_decoding_leaves_what_was_committed(family: str, how: st
     assert stored_length(bench.loop, conversation) == len(conversation)
 
 
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize("family", KINDS)
 def test_a_stop_in_company_leaves_both_conversations_whole(family: str) -> None:
     one, said = stopping(family, "a", 9, "id")
     bench = Bench(loop_of(family)).run(one, named("b"), named("c"))
@@ -51,7 +49,7 @@ def test_a_stop_in_company_leaves_both_conversations_whole(family: str) -> None:
     stored_length(bench.loop, [*named("c").tokens, *bench.tokens["c"]])
 
 
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize("family", KINDS)
 def test_a_cancel_lands_within_two_steps_and_leaves_what_was_committed(family: str) -> None:
     bench = Bench(loop_of(family)).submit(named("a"))
     bench.until(lambda: len(bench.tokens["a"]) >= 5 and in_flight(bench, "a"))
@@ -94,7 +92,7 @@ def test_cancelled_while_waiting_while_reading_its_prompt_and_when_gone() -> Non
     assert stored_length(bench.loop, long.tokens) == 299
 
 
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize("family", KINDS)
 def test_a_join_while_a_step_is_in_flight_changes_nobodys_tokens(family: str) -> None:
     bench = Bench(loop_of(family)).submit(named("a"))
     bench.until(lambda: len(bench.tokens["a"]) >= 5 and in_flight(bench, "a"))
@@ -114,8 +112,7 @@ def test_a_known_end_is_never_launched_over() -> None:
     assert stored_length(bench.loop, conversation) == len(conversation) - 1
 
 
-@pytest.mark.parametrize("after", [2, 5])
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize(("family", "after"), [(name, 2 + i % 4) for i, name in enumerate(KINDS)])
 def test_a_cancel_while_a_draft_is_verified_leaves_what_can_be_continued(family: str, after: int) -> None:
     loop = loop_of(family)
     drafter = Corrupted(model(family), lambda position: position % 5 == 2)

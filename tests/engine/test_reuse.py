@@ -11,7 +11,7 @@ from omlx.engine.rewind import traits
 from omlx.engine.store import ConversationStore, Match
 from omlx.engine.types import Request, Sampling
 from tests import zoo
-from tests.engine.harness import GREEDY, LIMITS, WARM, Bench, loop_of, model, noisy, plain, prompt, request
+from tests.engine.harness import HEATED, KINDS, LIMITS, Bench, label, loop_of, model, noisy, plain, prompt, request
 from tests.zoo import FAMILIES, MAIN_NAMES
 
 PLAIN = Traits(recurrent=False, sliding_window=None, unsupported=())
@@ -23,8 +23,7 @@ def rewindable(family: str) -> bool:
     return not found.recurrent and found.sliding_window is None
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
 def test_a_continued_conversation_says_what_a_cold_one_says(family: str, sampling: Sampling) -> None:
     bench = Bench(loop_of(family, noisy(family)))
     tokens: tuple[int, ...] = prompt(13)
@@ -40,7 +39,7 @@ def test_a_continued_conversation_says_what_a_cold_one_says(family: str, samplin
         tokens = (*tokens, *bench.tokens[one.id], 11, 12 + turn, 13)
 
 
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize("family", KINDS)
 def test_a_conversation_that_turns_off_uses_the_common_part_where_the_cache_can_go_back(family: str) -> None:
     bench = Bench(loop_of(family, noisy(family)))
     first = request("a", prompt(40), max_tokens=12)
@@ -52,7 +51,7 @@ def test_a_conversation_that_turns_off_uses_the_common_part_where_the_cache_can_
     assert bench.stats("b").cached_n == (common if rewindable(family) else 0)
 
 
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize("family", KINDS)
 def test_an_identical_prompt_leaves_one_token_to_compute(family: str) -> None:
     bench = Bench(loop_of(family, noisy(family)))
     first, again = request("a", prompt(40), max_tokens=12), request("b", prompt(40), max_tokens=12)

@@ -6,8 +6,7 @@ import pytest
 
 from omlx.engine.types import FinishReason, Request, Sampling
 from tests.engine.fakes import Scripted, StopAt
-from tests.engine.harness import GREEDY, WARM, Bench, loop_of, plain, prompt, request, stored_length, unassisted
-from tests.zoo import MAIN_NAMES
+from tests.engine.harness import HEATED, KINDS, Bench, label, loop_of, plain, prompt, request, stored_length, unassisted
 
 REJECT_EVERYWHERE = [0, 1, 2, 3, 4, None, 0, None, None, 4, 0, 4, 4, None, 2, 0, 0, 0, 1, None]
 
@@ -19,8 +18,7 @@ def bench_of(family: str, one: Request, rounds: list[int | None], window: int = 
     return Bench(loop), drafter
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
 def test_reject_everywhere_then_all_then_none_then_reject_then_reuse(family: str, sampling: Sampling) -> None:
     one = request(tokens=prompt(13), sampling=sampling, max_tokens=48)
     bench, drafter = bench_of(family, one, list(REJECT_EVERYWHERE))
@@ -33,8 +31,8 @@ def test_reject_everywhere_then_all_then_none_then_reject_then_reuse(family: str
     assert length >= len(conversation) - 1 - 5
 
 
-@pytest.mark.parametrize("family", MAIN_NAMES)
-@pytest.mark.parametrize("place", [0, 1, 3, 4])
+@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("place", [0, 3])
 def test_a_stop_token_inside_the_accepted_run_ends_there_and_the_rest_is_reusable(family: str, place: int) -> None:
     free = request(tokens=prompt(13), max_tokens=40)
     answer = plain(family, free)

@@ -10,8 +10,7 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.scheduler import LINGER_STEPS
 from omlx.engine.types import Reason, Speculation, SpeculationMode
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
-from tests.engine.harness import LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
-from tests.zoo import MAIN_NAMES
+from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
 
 BATCHED = ("llama", "gemma3_text", "gpt_oss", "qwen3_next", "nemotron_h", "falcon_h1", "lfm2", "recurrent_gemma")
 UNMERGEABLE = ("llama_quantized", "llama_concatenate", "llama4")
@@ -102,7 +101,7 @@ def test_prompts_of_one_token_share_a_batch(family: str, others: tuple[int, ...]
         assert bench.tokens[one.id] == plain(family, one)
 
 
-@pytest.mark.parametrize("family", MAIN_NAMES)
+@pytest.mark.parametrize("family", KINDS)
 def test_rows_that_come_and_go_at_every_step(family: str) -> None:
     rows = [request(f"{i}", prompt(4 + 3 * i, i), max_tokens=3 + 5 * (i % 3)) for i in range(6)]
     bench = Bench(loop_of(family, noisy(family), limits=replace(LIMITS, max_rows=4)))
