@@ -10,7 +10,10 @@ setup(
     packages=[*find_packages(include=["omlx", "omlx.*"]), *BESIDE],
     package_dir={"omlx": "omlx", **BESIDE},
     package_data={
-        "omlx": ["py.typed", *(str(path.relative_to("omlx")) for path in Path("omlx/bundled").rglob("*") if path.is_file())],
+        "omlx": [
+            "py.typed",
+            *(str(path.relative_to("omlx")) for path in Path("omlx/bundled").rglob("*") if path.is_file()),
+        ],
         "omlx.locales": ["*.json"],
     },
 )
