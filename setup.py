@@ -1,4 +1,4 @@
-"""Where packages lie: folders beside `omlx/` are installed inside it, so that a wheel holds all that a checkout does."""
+"""Where packages lie: folders beside `omlx/` are installed inside it; a wheel holds all that a checkout does."""
 
 from pathlib import Path
 
