@@ -1,4 +1,4 @@
-"""Every error of omlx, as one tree.
+"""Every error of omlx, as one tree; and reasons, which are codes without being errors.
 
     OmlxError                     code + typed parameters; the sentence is made from the catalog
     ├── BadRequest                what the client sent is wrong (400)
@@ -18,11 +18,24 @@ English sentence from `locales/en.json`; other languages render the same code an
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from omlx.catalog import sentence
 
 Param: TypeAlias = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A stable code with typed parameters: why something is as it is (`spec.off.requested`). Not an error."""
+
+    code: str
+    params: dict[str, Param] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        return sentence(self.code, self.params)
 
 
 class OmlxError(Exception):

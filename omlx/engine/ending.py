@@ -25,9 +25,8 @@ def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], End
     return tokens, None
 
 
-def stats(sequence: Sequence) -> RequestStats:
+def stats(sequence: Sequence, speculation: Reason) -> RequestStats:
     clock = sequence.clock
-    ran = any(tally.rounds for tally in sequence.tallies.values())
     return RequestStats(
         prompt_n=sequence.prompt_len,
         cached_n=sequence.cached,
@@ -47,7 +46,7 @@ def stats(sequence: Sequence) -> RequestStats:
             )
             for name, tally in sequence.tallies.items()
         },
-        speculation=Reason("spec.on") if ran else sequence.speculation or Reason("spec.off.no_chance"),
+        speculation=speculation,
     )
 
 

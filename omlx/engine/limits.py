@@ -10,7 +10,8 @@ class Limits:
     """Rows are sequences; budgets are tokens; `*_bytes` are bytes of cache arrays.
 
     `prefill_chunk` bounds one forward pass over a prompt while nobody decodes, `prefill_slice` while somebody does:
-    it is the longest stall a running stream may see.
+    it is the longest stall a running stream may see. `num_draft_tokens` fixes the window of requests that ask for none;
+    None leaves it to the policy.
     """
 
     context_length: int
@@ -21,7 +22,7 @@ class Limits:
     batch_bytes: int = 4 << 30
     store_entries: int = 8
     store_bytes: int = 1 << 30
-    num_draft_tokens: int = 4
+    num_draft_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

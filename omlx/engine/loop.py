@@ -8,6 +8,7 @@ Everything here runs on the engine thread.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,13 +17,17 @@ import mlx.core as mx
 from omlx.engine.batchable import batchable
 from omlx.engine.limits import Limits
 from omlx.engine.model import MakeCache, Model, cache_maker
-from omlx.engine.rewind import unsupported
+from omlx.engine.plan import Plan, Rewind
+from omlx.engine.rewind import unfaithful
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Status
+from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.draft_model import DraftModel
 from omlx.engine.spec.drafter import Drafter
-from omlx.engine.spec.speculator import FixedWindow, Speculator
+from omlx.engine.spec.ngram import Ngram
+from omlx.engine.spec.speculator import Speculator
+from omlx.engine.spec.strategy import WindowBounds
 from omlx.engine.store import ConversationStore
 from omlx.engine.types import Event, Reason, Request
 
@@ -39,8 +44,9 @@ class Load:
 class EngineLoop:
     """Serves one target model. `vocab_size` is the length of its tokenizer.
 
-    `draft` drafts for it, by the name `draft_name`; `no_draft` says why there is none. `make_cache` overrides the
-    model's own kind of cache. Loading runs a short probe of whether rows can share a batch.
+    Lookups draft for it, and `draft` by the name `draft_name`; `no_draft` says why there is none. `costs` is what is
+    known of its passes from earlier runs, and learns. `make_cache` overrides the model's own kind of cache. Loading
+    runs a short probe of whether rows can share a batch.
     """
 
     def __init__(
@@ -52,6 +58,7 @@ class EngineLoop:
         draft: Model | None = None,
         draft_name: str | None = None,
         no_draft: Reason | None = None,
+        costs: Costs | None = None,
         make_cache: MakeCache | None = None,
     ) -> None:
         self.limits = limits
@@ -59,20 +66,36 @@ class EngineLoop:
         make_cache = make_cache or cache_maker(model)
         self.runner = Runner(model, vocab_size, make_cache)
         self.unbatchable = batchable(model, make_cache, vocab_size)
+        self.costs = costs or Costs()
         store = ConversationStore(self.runner.traits, limits.store_entries, limits.store_bytes)
         self.scheduler = Scheduler(
-            limits, self.runner.traits, Speculator([], FixedWindow(0)), store, self.runner.caches, self.unbatchable
+            limits, self.runner.traits, Speculator([]), store, self.runner.caches, self.unbatchable
         )
         self._flight: Launch | None = None
-        drafters: list[Drafter] = []
+        self._steady = False
+        self._read_at = 0.0
+        drafters: list[Drafter] = [Ngram()]
         if draft is not None:
-            drafters.append(DraftModel(draft_name or "draft", draft, vocab_size, cache_maker(draft)))
-            no_draft = self._cannot_speculate(draft)
-        self.use_drafters(drafters, no_draft)
+            no_draft = unfaithful(cache_maker(draft)())
+            if no_draft is None:
+                drafters.append(DraftModel(draft_name or "draft", draft, vocab_size, cache_maker(draft)))
+        self.use_drafters(drafters, unfaithful(make_cache(), model), no_draft)
 
-    def use_drafters(self, drafters: list[Drafter], off: Reason | None = None) -> None:
-        """Replace who drafts, while no request runs. `off` says why nobody may."""
-        self.scheduler.speculator = Speculator(drafters, FixedWindow(self.limits.num_draft_tokens), off)
+    def use_drafters(self, drafters: list[Drafter], off: Reason | None = None, no_draft: Reason | None = None) -> None:
+        """Replace who drafts, while no request runs. `off` says why nobody may, `no_draft` why no draft model does."""
+        fixed = self.limits.num_draft_tokens
+        self.scheduler.speculator = Speculator(
+            drafters,
+            off=off,
+            no_draft=no_draft or Reason("spec.off.no_draft_model"),
+            window=WindowBounds() if fixed is None else WindowBounds.fixed_at(fixed),
+            recurrent=self.runner.traits.recurrent,
+            costs=self.costs,
+        )
+
+    def interrupt(self) -> None:
+        """Something else ran on the device: the time since the last read says nothing about this model."""
+        self._steady = False
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded or BadRequest; nothing is kept then."""
@@ -119,11 +142,18 @@ class EngineLoop:
                 assert held == sequence.computed, (sequence.row, held, sequence.computed)
 
     def _commit(self, launch: Launch) -> list[Event]:
-        return self.scheduler.commit(launch.plan, self.runner.read(launch))
+        reads = self.runner.read(launch)
+        now, steady = time.perf_counter(), _reads_one_row(launch.plan)
+        seconds = now - self._read_at if steady and self._steady else None
+        self._read_at, self._steady = now, steady
+        return self.scheduler.commit(launch.plan, reads, seconds)
 
-    def _cannot_speculate(self, draft: Model) -> Reason | None:
-        """Why no draft can be verified here, or None: a cache of the target or the draft that cannot go back."""
-        for layers in (self.runner.traits.unsupported, unsupported(cache_maker(draft)())):
-            if layers:
-                return Reason("spec.off.cache", {"layers": ", ".join(layers)})
-        return None
+
+def _reads_one_row(plan: Plan) -> bool:
+    """Whether a step is one pass that samples for one single row, with nothing done to caches but rewinds."""
+    return (
+        len(plan.forwards) == 1
+        and not plan.forwards[0].batched
+        and plan.forwards[0].windows[0].sample
+        and all(isinstance(op, Rewind) for op in plan.ops)
+    )

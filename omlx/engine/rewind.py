@@ -34,7 +34,10 @@ from mlx_lm.models.cache import (
 
 from omlx.engine.limits import Traits
 from omlx.engine.model import LayerCache
-from omlx.errors import RewindError
+from omlx.errors import Reason, RewindError
+
+_INCONSISTENT = frozenset({"mlx_lm.models.plamo3"})
+"""Models, by module, whose passes over several tokens see other tokens than single steps do, past their window."""
 
 _TRIMMED = (KVCache, QuantizedKVCache, ChunkedKVCache)
 
@@ -62,6 +65,15 @@ def unsupported(cache: Iterable[LayerCache]) -> list[str]:
     """Names of the cache classes in `cache` that nobody here knows how to take back."""
     known = (*_TRIMMED, ConcatenateKVCache, RotatingKVCache, ArraysCache)
     return sorted({type(leaf).__name__ for leaf in leaves(cache) if type(leaf) not in known})
+
+
+def unfaithful(cache: Iterable[LayerCache], model: object = None) -> Reason | None:
+    """Why a model cannot speculate: a cache that cannot go back, or passes that disagree with single steps anyway."""
+    if layers := unsupported(cache):
+        return Reason("spec.off.cache", {"layers": ", ".join(layers)})
+    if type(model).__module__ in _INCONSISTENT:
+        return Reason("spec.off.inconsistent", {"model": type(model).__module__.rpartition(".")[2]})
+    return None
 
 
 def traits(cache: Iterable[LayerCache]) -> Traits:

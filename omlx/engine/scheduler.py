@@ -164,7 +164,10 @@ class Scheduler:
         return self.unbatchable is None and any(s.row not in self._batch for s in decoding)
 
     def _drafts_alone(self, sequence: Sequence) -> bool:
-        return sequence.row not in self._batch and self.speculator.refusal(sequence, 1) is None
+        if sequence.row in self._batch or self.speculator.refusal(sequence, 1) is not None:
+            return False
+        wants = caught(self.speculator.wants, sequence)
+        return isinstance(wants, Exception) or wants  # one that raises is told so when it is asked for its draft
 
     def _leaves_batch(self, sequence: Sequence) -> bool:
         return sequence.row in self._batch and sequence.alone_steps >= LINGER_STEPS
@@ -278,8 +281,11 @@ class Scheduler:
 
     # -- commit --------------------------------------------------------------------------------------------------
 
-    def commit(self, plan: Plan, reads: Mapping[int, Read]) -> list[Event]:
-        """Take in what a step brought back. Returns what the requests are to hear, in order."""
+    def commit(self, plan: Plan, reads: Mapping[int, Read], seconds: float | None = None) -> list[Event]:
+        """Take in what a step brought back. Returns what the requests are to hear, in order.
+
+        `seconds` since the commit before, if this step and that one read a single row each and nothing else ran.
+        """
         if self._flying is plan:
             self._flying = None
         events: list[Event] = []
@@ -289,7 +295,7 @@ class Scheduler:
                 sequence = by_row.get(window.row)
                 if sequence is None or sequence.status is Status.DONE:
                     continue  # it ended while this step was in flight; its sample is discarded
-                events += self._commit_window(sequence, window, reads[window.row])
+                events += self._commit_window(sequence, window, reads[window.row], seconds)
         for row, read in reads.items():
             sequence = by_row.get(row)
             if sequence is not None and read.error is not None and sequence.status is not Status.DONE:
@@ -308,7 +314,7 @@ class Scheduler:
         self.running = [s for s in self.running if s.status is not Status.DONE]
         return events
 
-    def _commit_window(self, sequence: Sequence, window: Window, read: Read) -> list[Event]:
+    def _commit_window(self, sequence: Sequence, window: Window, read: Read, seconds: float | None) -> list[Event]:
         if read.error is not None:
             return [self._fail(sequence, read.error)]
         if not window.sample:
@@ -326,6 +332,8 @@ class Scheduler:
         sequence.tokens += new
         if window.draft_n:
             self._settle(sequence, window, min(accepted, len(new)), stopped=len(new) < accepted + 1)
+        if isinstance(error := caught(self.speculator.committed, sequence, new, seconds), Exception):
+            sequence.speculation = self.speculator.give_up(sequence, error)
         drafted = tuple(i < accepted for i in range(len(new)))
         events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, _logprobs(sequence, read, new))]
         if ended is not None:
@@ -354,10 +362,11 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_id: int | None) -> Finished:
         admitted = sequence.status is not Status.WAITING
+        told = ending.stats(sequence, self.speculator.verdict(sequence))
         sequence.move(Status.DONE)
         if admitted:
             self._leave(sequence)
-        return Finished(sequence.request.id, reason, ending.stats(sequence), stop_id)
+        return Finished(sequence.request.id, reason, told, stop_id)
 
     def _leave(self, sequence: Sequence) -> None:
         """Store what the row's cache holds, if it holds anything, and give its place in the batch away."""

@@ -118,9 +118,11 @@ class EngineThread:
             maybe_set_recommended_wired_limit()
             while not self._stopping:
                 self._take_in()
-                for loop in list(self._loops.values()):
-                    if loop.has_work:
-                        self._publish(loop.step())
+                busy = [loop for loop in self._loops.values() if loop.has_work]
+                for loop in busy:
+                    self._publish(loop.step())
+                    if len(busy) > 1:
+                        loop.interrupt()
             self._die(EngineDead("engine.stopped"))
         except BaseException as error:  # the outer edge: nobody may wait for a thread that is gone
             log.critical("the engine thread died", exc_info=error)
@@ -130,7 +132,11 @@ class EngineThread:
         """Run what was posted; wait for something if no loop has work."""
         if not any(loop.has_work for loop in self._loops.values()):
             self._inbox.get()()
+        elif self._inbox.empty():
+            return
         self._drain()
+        for loop in self._loops.values():
+            loop.interrupt()
 
     def _drain(self) -> None:
         while True:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from omlx.errors import OmlxError, Param
+from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
+from omlx.errors import OmlxError
+from omlx.errors import Reason as Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +42,16 @@ class Sampling:
         return max(self.repetition_context, self.presence_context, self.frequency_context)
 
 
-class SpeculationMode(StrEnum):
-    AUTO = "auto"
-    OFF = "off"
-    DRAFT = "draft"
-
-
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What a request asks of speculation. `num_draft_tokens` fixes the window; None leaves it to the policy."""
+    """What a request asks of speculation. `window` None leaves its bounds to the model's defaults.
 
-    mode: SpeculationMode = SpeculationMode.AUTO
-    num_draft_tokens: int | None = None
+    `prediction` holds the ids of a text that the answer is expected to resemble (predicted outputs).
+    """
+
+    strategy: Strategy = AUTO
+    window: WindowBounds | None = None
+    prediction: tuple[int, ...] = ()
 
 
 class StopMatcher(Protocol):
@@ -84,14 +84,6 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """A stable code with typed parameters: why something is as it is (`spec.off.requested`)."""
-
-    code: str
-    params: dict[str, Param] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from omlx.engine.types import SpeculationMode
+from omlx.engine.spec import strategy
 from omlx.errors import BadRequest
 from omlx.server import errors
 from omlx.server.generation import SAMPLING, GenerationRequest
@@ -110,7 +110,7 @@ class ChatRequest(_Body):
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
-    speculation: Literal["auto", "off", "draft"] | None = None
+    speculation: str | None = None
     draft_model: Text | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
 
@@ -138,7 +138,7 @@ class ChatRequest(_Body):
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             stops=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             top_logprobs=self._top_logprobs(),
-            speculation=self._mode(),
+            speculation=self._strategy(),
             num_draft_tokens=self.num_draft_tokens,
         )
 
@@ -160,10 +160,13 @@ class ChatRequest(_Body):
             raise BadRequest("request.top_logprobs", param="top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
 
-    def _mode(self) -> SpeculationMode | None:
-        if self.speculation == "off" and self.draft_model is not None:
+    def _strategy(self) -> strategy.Strategy | None:
+        if self.speculation is None:
+            return None
+        asked = strategy.parse(self.speculation)
+        if self.draft_model is not None and asked.step("draft") is None:
             raise BadRequest("request.draft_off", param="draft_model", draft=self.draft_model)
-        return None if self.speculation is None else SpeculationMode(self.speculation)
+        return asked
 
 
 def parse(body: bytes) -> ChatRequest:

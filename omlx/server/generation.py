@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from omlx.engine.types import Request, Sampling, Speculation, SpeculationMode
+from omlx.engine.spec import strategy
+from omlx.engine.spec.strategy import Strategy, WindowBounds
+from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest
 from omlx.models.pool import Pool, Served
 from omlx.server.stream import Engine, GenerationStream, Router
@@ -53,7 +55,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
     top_logprobs: int | None = None
-    speculation: SpeculationMode | None = None
+    speculation: Strategy | None = None
     num_draft_tokens: int | None = None
 
 
@@ -121,21 +123,24 @@ class Generations:
                     stop_ids=served.stop_ids,
                     stop=StopWatcher(served.tokenizer, request.stops, context) if request.stops else None,
                     top_logprobs=request.top_logprobs,
-                    speculation=Speculation(self._mode(request), request.num_draft_tokens),
+                    speculation=self._speculation(request),
                 ),
                 spec,
             )
 
-    def _mode(self, request: GenerationRequest) -> SpeculationMode:
+    def _speculation(self, request: GenerationRequest) -> Speculation:
         """To name a draft is to ask for speculation, whatever the settings say."""
-        if request.speculation is not None:
-            return request.speculation
-        return SpeculationMode(self._settings.speculation) if request.draft_model is None else SpeculationMode.AUTO
+        asked = request.speculation
+        if asked is None:
+            asked = strategy.AUTO if request.draft_model is not None else strategy.parse(self._settings.speculation)
+        fixed = request.num_draft_tokens
+        return Speculation(asked, None if fixed is None else WindowBounds.fixed_at(fixed))
 
 
 def _check(request: GenerationRequest, served: Served) -> None:
     """What can only be known with the model at hand. The length of the prompt is the engine's to judge."""
-    if request.speculation is SpeculationMode.DRAFT and served.no_draft is not None:
+    steps = request.speculation.steps if request.speculation is not None else ()
+    if any(step.name == "draft" for step in steps) and served.no_draft is not None:
         raise BadRequest(served.no_draft.code, param="speculation", **served.no_draft.params)
     for token in request.logit_bias:
         if not 0 <= token < served.vocab_size:

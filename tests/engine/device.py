@@ -26,7 +26,8 @@ from omlx.engine.plan import (
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Status
 from omlx.engine.spec.drafter import Drafter
-from omlx.engine.spec.speculator import FixedWindow, Speculator
+from omlx.engine.spec.speculator import Speculator
+from omlx.engine.spec.strategy import WindowBounds
 from omlx.engine.store import ConversationStore
 from omlx.engine.types import Event, Reason, Request, Sampling
 
@@ -108,7 +109,7 @@ class Desk:
     ) -> None:
         self.device = Device()
         store = ConversationStore(traits, limits.store_entries, limits.store_bytes)
-        speculator = Speculator(drafters, FixedWindow(limits.num_draft_tokens))
+        speculator = Speculator(drafters, window=WindowBounds.fixed_at(limits.num_draft_tokens or 0))
         self.scheduler = Scheduler(limits, traits, speculator, store, self.device, unbatchable, clock)
         self.plans: list[Plan] = []
         self.events: list[Event] = []

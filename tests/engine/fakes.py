@@ -15,6 +15,8 @@ from omlx.engine.sampling import Draw
 from omlx.engine.sequence import Sequence as Record
 from omlx.engine.spec.draft_model import DraftModel
 from omlx.engine.spec.drafter import Draft
+from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.strategy import Step
 from tests import zoo
 
 VOCAB = 64
@@ -46,6 +48,7 @@ class Scripted:
     It knows what will be said: `answer` follows `prompt_len` tokens. After the script it drafts all right.
     """
 
+    kind = "draft"
     name = "scripted"
 
     def __init__(self, prompt_len: int, answer: Sequence[int], rounds: Sequence[int | None]) -> None:
@@ -53,6 +56,9 @@ class Scripted:
         self.expected: list[int] = []
         self.entries: list[str] = []
         self._prompt_len, self._answer, self._rounds = prompt_len, list(answer), list(rounds)
+
+    def offer(self, sequence: Record, limit: int, step: Step) -> Offer | None:
+        return Offer(self.name, limit) if limit > 0 else None
 
     def propose(self, sequence: Record, limit: int) -> Draft | None:
         right = self._rounds.pop(0) if self._rounds else limit

@@ -18,6 +18,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.sampling import Draw, RowSampler, draw, process
+from omlx.engine.spec.strategy import DRAFT, OFF
 from omlx.engine.types import (
     Event,
     Failed,
@@ -27,14 +28,13 @@ from omlx.engine.types import (
     RequestStats,
     Sampling,
     Speculation,
-    SpeculationMode,
     TokensCommitted,
 )
 from tests import zoo
 
 GREEDY = Sampling(temperature=0.0)
 WARM = Sampling(temperature=0.8, top_p=0.95, seed=11)
-LIMITS = Limits(context_length=512)
+LIMITS = Limits(context_length=512, num_draft_tokens=4)
 KINDS = tuple(name for name in zoo.MAIN_NAMES if name not in ("gemma3", "qwen2_vl"))
 """The families whose caches differ: all but the wrappers."""
 HEATED = [*((name, GREEDY) for name in KINDS), *((name, WARM) for name in ("llama", "gemma3_text", "recurrent_gemma"))]
@@ -67,12 +67,14 @@ def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
 def request(
     name: str = "a", tokens: tuple[int, ...] = prompt(13), sampling: Sampling = GREEDY, max_tokens: int = 30, **more
 ) -> Request:
+    """A request that leaves drafting to the draft model alone, unless it says otherwise."""
+    more.setdefault("speculation", Speculation(DRAFT))
     return Request(id=name, tokens=tokens, sampling=sampling, max_tokens=max_tokens, **more)
 
 
 def unassisted(of: Request) -> Request:
     """The same request without speculation."""
-    return replace(of, speculation=Speculation(SpeculationMode.OFF))
+    return replace(of, speculation=Speculation(OFF))
 
 
 def loop_of(

@@ -8,7 +8,8 @@ import pytest
 
 from omlx.engine.loop import EngineLoop
 from omlx.engine.scheduler import LINGER_STEPS
-from omlx.engine.types import Reason, Speculation, SpeculationMode
+from omlx.engine.spec.strategy import DRAFT, OFF, WindowBounds
+from omlx.engine.types import Reason, Speculation
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
 from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
 
@@ -115,14 +116,14 @@ def test_rows_that_come_and_go_at_every_step(family: str) -> None:
 
 def test_why_nobody_speculates_is_told() -> None:
     def reason(loop: EngineLoop, **asked: object) -> str:
-        bench = Bench(loop).run(request(speculation=Speculation(**asked)))  # type: ignore[arg-type]
+        bench = Bench(loop).run(request(speculation=Speculation(**{"strategy": DRAFT, **asked})))  # type: ignore[arg-type]
         assert bench.tokens["a"] == plain("llama", request())
         assert bench.stats().draft_n == 0
         return bench.stats().speculation.code
 
     assert reason(loop_of("llama")) == "spec.off.no_draft_model"
-    assert reason(loop_of("llama", model("llama")), mode=SpeculationMode.OFF) == "spec.off.requested"
-    assert reason(loop_of("llama", model("llama")), num_draft_tokens=0) == "spec.off.zero_window"
+    assert reason(loop_of("llama", model("llama")), strategy=OFF) == "spec.off.requested"
+    assert reason(loop_of("llama", model("llama")), window=WindowBounds.fixed_at(0)) == "spec.off.zero_window"
     refused = loop_of("llama")
     refused.use_drafters([], Reason("spec.off.tokenizer", {"detail": "other"}))
     assert reason(refused) == "spec.off.tokenizer"
@@ -141,7 +142,7 @@ def test_an_unknown_cache_of_target_or_draft_turns_speculation_off_by_name() -> 
 
 def test_a_request_sets_its_own_window() -> None:
     bench = Bench(loop_of("llama", model("llama"), window=4))
-    bench.run(request(max_tokens=30, speculation=Speculation(SpeculationMode.DRAFT, num_draft_tokens=9)))
+    bench.run(request(max_tokens=30, speculation=Speculation(DRAFT, WindowBounds.fixed_at(9))))
     assert len(bench.stats().drafters["tiny"].accepted_at) == 9
 
 

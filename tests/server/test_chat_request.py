@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.types import SpeculationMode
+from omlx.engine.spec.strategy import DRAFT
 from omlx.errors import BadRequest
 from omlx.server.chat_request import parse
 
@@ -123,7 +123,7 @@ def test_everything_arrives() -> None:
     assert request.sampling == {"temperature": 0, "top_k": 3}
     assert request.logit_bias == {7: -100}
     assert request.template_variables == {"enable_thinking": False, "reasoning_effort": "low"}
-    assert (request.speculation, request.num_draft_tokens) == (SpeculationMode.DRAFT, 0)
+    assert (request.speculation, request.num_draft_tokens) == (DRAFT, 0)
 
 
 def test_messages_as_templates_know_them() -> None:

@@ -1,67 +1,70 @@
 """How likely the next drafted token is accepted, given that all before it were.
 
-A draft model's chance depends on the position in the draft; a lookup's on how long the match is by then. Counts decay,
-so that a change of text shows within some twenty rounds; a request starts from what the model's earlier requests saw.
+A draft model's chance depends on the position in the draft, a lookup's on how long the match is by then: both are a
+*slot*. Counts decay, so that a change of text shows within some twenty tokens; a request starts from what earlier
+requests of the model saw.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Final
 
-DECAY: Final = 0.96
+DECAY: Final = 0.97
+"""What a token seen leaves of the evidence before it, in a request. The model's history forgets ten times slower."""
+
 PRIOR_WEIGHT: Final = 4.0
 MATCH_STEPS: Final = (3, 4, 6, 9, 17, 33)
 MATCH_CHANCE: Final = (0.35, 0.5, 0.6, 0.75, 0.85, 0.92)
 """What a match of 3, 4-5, 6-8, 9-16, 17-32, 33+ tokens is worth before anything is seen."""
 
-FIRST_CHANCE: Final = 0.6
-POSITIONS: Final = 16
+FIRST_CHANCE: Final = (0.6,)
+"""The same for a draft model's first token; the ones behind it are taken to be as good as the one before."""
+
+SLOTS: Final = 16
 
 
-def match_slot(length: int) -> int:
-    """The class of a match `length` tokens long."""
-    return max(i for i, step in enumerate(MATCH_STEPS) if length >= step) if length >= MATCH_STEPS[0] else 0
+def slot(match: int, i: int) -> int:
+    """Where token `i` of a draft is counted: an accepted token makes a match longer. `match` is 0 for a draft model."""
+    return bisect_right(MATCH_STEPS, max(match + i, MATCH_STEPS[0])) - 1 if match else min(i, SLOTS - 1)
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """Decayed counts by slot. `prior` is the model's own history, fed along with every request's."""
+    """Decayed counts by slot. `start` is the belief before any count, `prior` the model's history."""
 
+    start: tuple[float, ...] = FIRST_CHANCE
     prior: Acceptance | None = None
-    start: tuple[float, ...] = ()
-    _tries: dict[int, float] = field(default_factory=dict)
-    _hits: dict[int, float] = field(default_factory=dict)
+    _tries: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
+    _hits: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
+    _chances: list[float] = field(default_factory=list)
 
-    def chance(self, slot: int) -> float:
-        tries, hits = self._tries.get(slot, 0.0), self._hits.get(slot, 0.0)
-        return (hits + PRIOR_WEIGHT * self._expected(slot)) / (tries + PRIOR_WEIGHT)
-
-    def learn(self, slots: list[int], accepted: int) -> None:
-        """A draft whose tokens fell into `slots` was verified (or compared with what came anyway)."""
-        for i, slot in enumerate(slots[: accepted + 1]):
-            self._tries[slot] = self._tries.get(slot, 0.0) * DECAY + 1.0
-            self._hits[slot] = self._hits.get(slot, 0.0) * DECAY + (1.0 if i < accepted else 0.0)
+    def learn(self, match: int, drafted: int, accepted: int) -> None:
+        """A draft was verified, or compared with what came anyway; behind its first miss nothing is known."""
+        decay = DECAY if self.prior is not None else 1.0 - (1.0 - DECAY) / 10
+        for i in range(min(drafted, accepted + 1)):
+            place = slot(match, i)
+            self._tries[place] = self._tries[place] * decay + 1.0
+            self._hits[place] = self._hits[place] * decay + (i < accepted)
+        self._chances = []
         if self.prior is not None:
-            self.prior.learn(slots, accepted)
+            self.prior.learn(match, drafted, accepted)
 
-    def seen(self, slot: int) -> float:
-        return self._tries.get(slot, 0.0)
+    def fade(self, share: float) -> None:
+        """Keep only `share` of the evidence: it has grown old."""
+        self._tries = [share * n for n in self._tries]
+        self._hits = [share * n for n in self._hits]
+        self._chances = []
 
-    def _expected(self, slot: int) -> float:
-        if self.prior is not None:
-            return self.prior.chance(slot)
-        if slot < len(self.start):
-            return self.start[slot]
-        # A position never reached is about as good as the one before it.
-        return self.chance(slot - 1) if slot > 0 else FIRST_CHANCE
-
-
-def draft_slots(draft: int) -> list[int]:
-    """The slots of a draft model's proposal."""
-    return [min(i, POSITIONS - 1) for i in range(draft)]
-
-
-def match_slots(match: int, draft: int) -> list[int]:
-    """The slots of a lookup's proposal: an accepted token makes the match longer."""
-    return [match_slot(match + i) for i in range(draft)]
+    def chances(self) -> list[float]:
+        """The chance of every slot."""
+        if not self._chances:
+            history = self.prior.chances() if self.prior is not None else None
+            for i, (tries, hits) in enumerate(zip(self._tries, self._hits, strict=True)):
+                expected = history[i] if history else self.start[min(i, len(self.start) - 1)]
+                if i >= len(self.start):
+                    # As good as the slot before it, changed as in the history.
+                    expected = self._chances[-1] * (history[i] / history[i - 1] if history else 1.0)
+                self._chances.append(min(0.99, (hits + PRIOR_WEIGHT * expected) / (tries + PRIOR_WEIGHT)))
+        return self._chances

@@ -1,27 +1,38 @@
 """What passes cost, measured: seconds by width and context, never a line through the origin.
 
 Cost over width is a sawtooth (kernel tiles) and flattens with context, so the table keeps medians of live samples by
-(context bucket, width) and interpolates only between neighbours. One drift factor follows heat and load: samples are
-stored as if drift were 1, answers are multiplied by it. Pure Python; `to_json` and `from_json` keep it between runs.
+(context bucket, width) and interpolates only between neighbours. A bucket borrows what it has not measured from the
+nearest one, scaled by a width that both know. One drift factor follows heat and load: samples are stored as if drift
+were 1, answers are multiplied by it. Pure Python; `to_json` and `from_json` keep it between runs.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median_low
 from typing import Any, Final
 
 SAMPLES: Final = 9
 FIRST_BUCKET: Final = 256
 OUTLIER: Final = 10.0
 DRIFT_WEIGHT: Final = 0.1
-SETTLED: Final = 5
+SETTLED: Final = 3
 """Samples from which an entry is trusted enough to speak of drift."""
 
 UNKNOWN_SLOPE: Final = 0.08
 """What a row more is thought to cost, in passes of one row, while nothing is measured: cheap enough to find out."""
+
+WIDEST_WINDOW: Final = 80
+"""Wider passes read prompts: they bound the guess for narrower ones, but no window grows from them."""
+
+SHORT_LAG: Final = 2
+"""A round begins with one or two tokens that a draft model has not read; more is a catch-up."""
+
+PLAIN: Final = 0
+"""The "width" of a plain step with the next one in flight: the interval between reads, not the pass."""
 
 
 def bucket(context: int) -> int:
@@ -31,73 +42,140 @@ def bucket(context: int) -> int:
 
 @dataclass(slots=True)
 class PassCosts:
-    """Seconds of one model's passes. Width 0 stands for the interval between plain steps with one in flight."""
+    """Seconds of one model's passes."""
 
     drift: float = 1.0
-    _samples: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
+    _samples: dict[int, dict[int, deque[float]]] = field(default_factory=dict)
+    _medians: dict[int, dict[int, float]] = field(default_factory=dict)
+    _curves: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
         """Take in a measured pass. False, and nothing learned, if it took ten times what was expected (sleep, swap)."""
-        key = (bucket(context), width)
-        known = self._samples.get(key)
-        if known:
-            expected = median(known) * self.drift
-            if seconds > OUTLIER * expected:
-                return False
-            if len(known) >= SETTLED:
-                self.drift *= (seconds / expected) ** DRIFT_WEIGHT
-        self._samples.setdefault(key, deque(maxlen=SAMPLES)).append(seconds / self.drift)
+        here = bucket(context)
+        expected = self.seconds(width, context) if self.reaches(width) else None
+        if expected is not None and seconds > OUTLIER * expected:
+            return False
+        samples = self._samples.setdefault(here, {}).setdefault(width, deque(maxlen=SAMPLES))
+        if len(samples) >= SETTLED and expected:
+            self.drift *= (seconds / expected) ** DRIFT_WEIGHT
+        samples.append(seconds / self.drift)
+        self._medians.setdefault(here, {})[width] = median_low(samples)
+        self._curves.clear()
         return True
+
+    def learn_chunk(self, tokens: int, context: int, seconds: float) -> bool:
+        """Take in the reading of a prompt, or of what a draft model has missed: kept under powers of two, so that few
+        entries serve all lengths."""
+        width = 1 << round(math.log2(tokens))
+        return self.learn(width, context, seconds * width / tokens)
 
     def known(self, width: int, context: int) -> int:
         """How many samples the entry rests on."""
-        return len(self._samples.get((bucket(context), width), ()))
+        return len(self._samples.get(bucket(context), {}).get(width, ()))
+
+    @property
+    def widest(self) -> int:
+        """The widest window ever measured."""
+        widths = (width for entries in self._medians.values() for width in entries if width <= WIDEST_WINDOW)
+        return max(widths, default=0)
+
+    def reaches(self, width: int) -> bool:
+        """Whether a pass as wide, or nearly, was measured."""
+        return any(width <= 2 * known for entries in self._medians.values() for known in entries)
 
     def seconds(self, width: int, context: int) -> float | None:
         """A pass over `width` rows at `context` tokens, or None while nothing at all is measured."""
-        here = bucket(context)
-        if (value := self._at(width, here)) is not None:
-            return value * self.drift
-        buckets = sorted({b for b, _ in self._samples}, key=lambda b: abs(b - here))
-        for other in buckets:
-            if (value := self._at(width, other)) is not None:
-                ones, there = self._median(here, 0), self._median(other, 0)
-                return value * self.drift * (ones / there if ones and there else 1.0)
-        return None
+        if not self._medians:
+            return None
+        widths, values = self._curve(bucket(context))
+        i = bisect_left(widths, width)
+        if i < len(widths) and widths[i] == width:
+            return values[i] * self.drift
+        if i == 0:
+            return values[0] * self.drift
+        low, value = widths[i - 1], values[i - 1]
+        if i < len(widths):
+            slope = (values[i] - value) / (widths[i] - low)
+        else:
+            # Nothing wider is known: a row more is taken to cost what rows cost on average so far.
+            slope = max(0.0, value - values[0]) / (low - 1) if low > 1 else value * UNKNOWN_SLOPE
+        return (value + slope * (width - low)) * self.drift
 
     def plain(self, context: int) -> float | None:
-        """The interval between plain steps; the pass of one row where that was never measured."""
-        return self.seconds(0, context) or self.seconds(1, context)
+        """The interval between plain steps, or the pass of one row; None while neither is measured."""
+        measured = any(PLAIN in entries or 1 in entries for entries in self._medians.values())
+        return self.seconds(PLAIN, context) if measured else None
 
-    def _median(self, place: int, width: int) -> float | None:
-        samples = self._samples.get((place, width))
-        return median(samples) if samples else None
-
-    def _at(self, width: int, place: int) -> float | None:
-        """From this bucket alone: the entry, or between its neighbours, or beyond the widest at its slope."""
-        if (exact := self._median(place, width)) is not None:
-            return exact
-        if width == 0:
-            return None
-        widths = sorted(w for b, w in self._samples if b == place and w > 0)
-        one = self._median(place, 1) or self._median(place, 0)
-        if one is None:
-            return None
-        below = max((w for w in widths if w < width), default=1)
-        above = min((w for w in widths if w > width), default=None)
-        low = self._median(place, below) or one
-        if above is None:
-            # Nothing wider is known: a row more is taken to cost what rows cost on average so far.
-            slope = (low - one) / (below - 1) if below > 1 else one * UNKNOWN_SLOPE
-            return low + max(slope, 0.0) * (width - below)
-        high = self._median(place, above) or low
-        return low + (high - low) * (width - below) / (above - below)
+    def _curve(self, here: int) -> tuple[list[int], list[float]]:
+        """All widths known anywhere, as seen from this bucket."""
+        if here not in self._curves:
+            points: dict[int, float] = {}
+            for place in sorted(self._medians, key=lambda b: (abs(b - here), b)):
+                entries = self._medians[place]
+                shared = [width for width in entries if width in points]
+                for width, value in entries.items():
+                    if width in points:
+                        continue
+                    near = min(shared, key=lambda other: abs(other - width), default=None)
+                    points[width] = value if near is None else value * points[near] / entries[near]
+            if 1 not in points and PLAIN in points:
+                points[1] = points[PLAIN]
+            widths = sorted(points)
+            self._curves[here] = widths, [points[width] for width in widths]
+        return self._curves[here]
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
-            {"bucket": b, "width": w, "seconds": list(samples)} for (b, w), samples in sorted(self._samples.items())
+            {"bucket": place, "width": width, "seconds": [value * self.drift for value in samples]}
+            for place, entries in sorted(self._samples.items())
+            for width, samples in sorted(entries.items())
         ]
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]]) -> PassCosts:
-        return cls(_samples={(r["bucket"], r["width"]): deque(r["seconds"], maxlen=SAMPLES) for r in rows})
+        costs = cls()
+        for row in rows:
+            place, width = int(row["bucket"]), int(row["width"])
+            samples = deque((float(value) for value in row["seconds"]), maxlen=SAMPLES)
+            costs._samples.setdefault(place, {})[width] = samples
+            costs._medians.setdefault(place, {})[width] = median_low(samples)
+        return costs
+
+
+@dataclass(slots=True)
+class Costs:
+    """The target's passes and each draft model's, shared by all rows of a model. A lookup costs nothing here."""
+
+    target: PassCosts = field(default_factory=PassCosts)
+    drafts: dict[str, PassCosts] = field(default_factory=dict)
+    draft_share: float = 0.2
+    """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
+
+    def verify(self, width: int, context: int) -> float:
+        return self.target.seconds(width, context) or 0.0
+
+    def draft(self, name: str, width: int, context: int) -> float:
+        """A draft model's pass; as far as none is measured, its share of what the target's would cost."""
+        costs = self.drafts.get(name)
+        share = self.draft_share
+        if costs and (one := costs.seconds(1, context)):
+            if width == 1 or costs.reaches(width):
+                return costs.seconds(width, context) or one
+            share = one / self.verify(1, context)
+        return share * self.verify(width, context)
+
+    def drafted(self, name: str, k: int, lag: int, context: int, seconds: float) -> bool:
+        """Take in a draft model's whole round, timed apart: `lag` tokens read, k proposed. False as in `learn`."""
+        costs = self.drafts.setdefault(name, PassCosts())
+        if lag <= SHORT_LAG:
+            return costs.learn(1, context, seconds / k)
+        first = seconds - (k - 1) * self.draft(name, 1, context)
+        return first <= 0.0 or not costs.known(1, context) or costs.learn_chunk(lag, context, first)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"target": self.target.to_json(), "drafts": {name: c.to_json() for name, c in self.drafts.items()}}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Costs:
+        drafts = {name: PassCosts.from_json(rows) for name, rows in data["drafts"].items()}
+        return cls(PassCosts.from_json(data["target"]), drafts)

@@ -7,8 +7,9 @@ it steps back, layer by layer, as far as its cache can; the rest stays pending f
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import mlx.core as mx
 
@@ -17,9 +18,15 @@ from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
 from omlx.engine.sampling import Draw, RowSampler, draw, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft
+from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.strategy import Step
 from omlx.errors import RewindError
 
 CATCH_UP_CHUNK: Final = 512
+FIRST_TIMED: Final = 4
+TIMED_EVERY: Final = 16
+"""Rounds that are computed apart from the verification, so that what drafting costs is known."""
+
 MAX_WINDOW: Final = 16
 """Longest first window of a round: its logits are computed for every token in it."""
 
@@ -38,6 +45,8 @@ class _Row:
 class DraftModel:
     """Implements `Drafter`. `vocab_size` is the target tokenizer's length."""
 
+    kind: ClassVar[str] = "draft"
+
     def __init__(self, name: str, model: Model, vocab_size: int, make_cache: MakeCache) -> None:
         self.name = name
         self._model = model
@@ -46,10 +55,16 @@ class DraftModel:
         self._traits = traits(make_cache())
         self._rows: dict[int, _Row] = {}
         self._stored: dict[int, _Row] = {}
+        self._rounds = 0
+
+    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+        row = self._rows.get(sequence.row)
+        return Offer(self.name, limit, lag=len(sequence.tokens) - (row.valid if row else 0)) if limit > 0 else None
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         if limit < 1:
             return None
+        started = time.perf_counter()
         row = self._rows.setdefault(sequence.row, _Row(self._make_cache()))
         if row.sampler is None:
             row.sampler = RowSampler(sequence.request.sampling, self._vocab_size)
@@ -70,7 +85,12 @@ class DraftModel:
                 history = mx.concatenate([history, window])[-sampling.history :]
             mx.async_eval(window)
             proposed.append(window)
-        return Draft(self.name, limit, array=mx.concatenate(proposed))
+        draft = mx.concatenate(proposed)
+        self._rounds += 1
+        if self._rounds > FIRST_TIMED and self._rounds % TIMED_EVERY:
+            return Draft(self.name, limit, array=draft)
+        mx.eval(draft)
+        return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
 
     def observe(self, sequence: Sequence, accepted: int) -> None:
         row = self._rows[sequence.row]

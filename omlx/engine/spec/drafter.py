@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from omlx.engine.sequence import Sequence
+from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.strategy import Step
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A proposal of `n` tokens. Ids where the host knows them; else `array`, a device array [n] for the runner."""
+    """A proposal of `n` tokens. Ids where the host knows them; else `array`, a device array [n] for the runner.
+
+    `seconds` is what making it took, if that was measured: then it is computed already.
+    """
 
     drafter: str
     n: int
     tokens: tuple[int, ...] | None = None
     array: object | None = None
+    seconds: float | None = None
 
 
 class Drafter(Protocol):
-    """Proposes continuations. Whatever it keeps per row is its own; `sequence` is read, never written."""
+    """Proposes continuations. Whatever it keeps per row is its own; `sequence` is read, never written.
+
+    `kind` is its name in strategy strings; `name` tells it from others of its kind.
+    """
+
+    kind: ClassVar[str]
 
     @property
     def name(self) -> str: ...
+
+    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+        """What it could do now: at most `limit` tokens, within the step's bounds. Commits to nothing."""
+        ...
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         """At most `limit` tokens to follow `sequence.tokens`, or None. Modifies the drafter's state for the row."""

@@ -7,15 +7,21 @@ the earlier place whose past agrees with the present for longest; what followed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft
+from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.strategy import Step
 
 GRAM: Final = 3
 MAX_CHAIN: Final = 64
 MAX_MATCH: Final = 64
+RECENT: Final = 2000
+"""How much of a prompt is searched for repetition."""
+
 BARRIER: Final = -1
 """An id that no tokenizer has: no match runs across it."""
 
@@ -76,6 +82,19 @@ class NgramIndex:
                     break
         return best if best.length >= max(shortest, GRAM) else None
 
+    def predicted(self, tokens: Seq[int]) -> int:
+        """Append tokens one by one, and count those that a lookup had said would come."""
+        hits = 0
+        proposal: tuple[int, ...] = ()
+        for token in tokens:
+            right = bool(proposal) and proposal[0] == token
+            hits += right
+            self.extend([token])
+            proposal = proposal[1:] if right else ()
+            if not proposal and (found := self.lookup()) is not None:
+                proposal = self.after(found, 2 * found.length)
+        return hits
+
     def after(self, match: Match, limit: int) -> tuple[int, ...]:
         """What followed the match, at most `limit` tokens. A match that runs into the present goes on through it."""
         found: list[int] = []
@@ -88,34 +107,38 @@ class NgramIndex:
         return tuple(found)
 
 
-@dataclass(slots=True)
-class _Row:
-    """`offset` is where the sequence's own tokens begin in the index, behind the prediction."""
-
-    index: NgramIndex
-    offset: int = 0
-    proposal: tuple[int, ...] = field(default=())
-
-
 class Ngram:
-    """Implements `Drafter`. Proposes at most twice as many tokens as matched."""
+    """Implements `Drafter`. Proposes at most twice as many tokens as matched, unless the strategy says how many."""
 
+    kind: ClassVar[str] = "ngram"
     name = "ngram"
 
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}
 
-    def match(self, sequence: Sequence, shortest: int = GRAM) -> Match | None:
-        """What a proposal for this row would rest on, if anything. Brings the row's index up to date."""
-        return self._current(sequence).index.lookup(shortest)
+    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+        index = self._current(sequence).index
+        found = index.lookup(step.shortest_match or GRAM)
+        if found is None or limit < 1:
+            return None
+        return Offer(self.name, limit if step.longest_draft else min(limit, 2 * found.length), match=found.length)
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         index = self._current(sequence).index
         found = index.lookup()
-        if found is None or limit < 1:
-            return None
-        tokens = index.after(found, min(limit, 2 * found.length))
+        tokens = index.after(found, limit) if found else ()
         return Draft(self.name, len(tokens), tokens) if tokens else None
+
+    def peek(self, sequence: Sequence, limit: int) -> tuple[Offer, tuple[int, ...]] | None:
+        """What it would propose, for comparison with what comes anyway."""
+        index = self._current(sequence).index
+        found = index.lookup()
+        tokens = index.after(found, min(limit, 2 * found.length)) if found else ()
+        return (Offer(self.name, len(tokens), match=found.length), tokens) if found and tokens else None
+
+    def repeats(self, sequence: Sequence) -> float:
+        """The share of the prompt's last tokens that lookups in what stood before them would have predicted."""
+        return self._current(sequence).repeats
 
     def observe(self, sequence: Sequence, accepted: int) -> None:
         pass
@@ -133,11 +156,26 @@ class Ngram:
         pass
 
     def _current(self, sequence: Sequence) -> _Row:
+        """The row's index, brought up to date."""
         row = self._rows.get(sequence.row)
         if row is None:
-            row = self._rows[sequence.row] = _Row(NgramIndex())
+            prediction = sequence.request.speculation.prediction
+            index = NgramIndex([*prediction, BARRIER] if prediction else [])
+            row = self._rows[sequence.row] = _Row(index, len(index.tokens))
+            prompt = sequence.request.tokens
+            index.extend(list(prompt[:-RECENT]))
+            row.repeats = index.predicted(prompt[-RECENT:]) / max(1, min(len(prompt), RECENT))
         index = row.index
         known = len(index.tokens) - row.offset
         if known < len(sequence.tokens):
             index.extend(sequence.tokens[known:])
         return row
+
+
+@dataclass(slots=True)
+class _Row:
+    """`offset` is where the sequence's own tokens begin in the index, behind the prediction."""
+
+    index: NgramIndex
+    offset: int
+    repeats: float = 0.0

@@ -3,97 +3,145 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from omlx.engine.sequence import Sequence, Tally
+from omlx.engine.spec.acceptance import Acceptance
+from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.drafter import Draft, Drafter
-from omlx.engine.types import Reason, SpeculationMode
+from omlx.engine.spec.ngram import Ngram
+from omlx.engine.spec.policy import Offer, RowPolicy, State
+from omlx.engine.spec.strategy import WindowBounds
+from omlx.errors import Reason
 
 MAX_PENDING: Final = 12
 """A longer window of accepted tokens (recurrent models) is committed by an empty draft first."""
 
-
-class Policy(Protocol):
-    """How many tokens to draft next."""
-
-    def draft_tokens(self, sequence: Sequence, drafter: Drafter) -> int: ...
+SHADOW: Final = 16
+"""How far a silent lookup is followed before it is asked again, in tokens."""
 
 
-class FixedWindow:
-    """The number the request asks for, else always the same."""
+@dataclass(slots=True)
+class _Shadow:
+    """A silent proposal, and how much of it has come true."""
 
-    def __init__(self, draft_tokens: int) -> None:
-        self._draft_tokens = draft_tokens
-
-    def draft_tokens(self, sequence: Sequence, drafter: Drafter) -> int:
-        asked = sequence.request.speculation.num_draft_tokens
-        return self._draft_tokens if asked is None else asked
+    offer: Offer
+    tokens: tuple[int, ...]
+    hits: int = 0
 
 
+@dataclass(slots=True)
+class _Row:
+    policy: RowPolicy
+    drafters: list[Drafter]
+    lookup: Ngram | None
+    taken: Offer | None = None
+    shadow: _Shadow | None = None
+    gave_up: Reason | None = None
+
+
+@dataclass(slots=True)
 class Speculator:
-    """`off` says why nobody here may draft at all: no draft model, or a cache that cannot go back."""
+    """The drafters of one loaded model and what is known of their worth.
 
-    def __init__(self, drafters: Seq[Drafter], policy: Policy, off: Reason | None = None) -> None:
-        self.drafters = list(drafters)
-        self._policy = policy
-        self._off = off
-        self._gave_up: dict[int, Reason] = {}
+    `off` says why nobody here may draft at all (a cache that cannot go back); `no_draft` why there is no draft model.
+    `window` bounds requests that ask for no bounds of their own. `recurrent` targets leave accepted tokens pending.
+    """
+
+    drafters: Seq[Drafter]
+    off: Reason | None = None
+    no_draft: Reason = field(default_factory=lambda: Reason("spec.off.no_draft_model"))
+    window: WindowBounds = field(default_factory=WindowBounds)
+    recurrent: bool = False
+    costs: Costs = field(default_factory=Costs)
+    _priors: dict[str, Acceptance] = field(default_factory=dict)
+    _rows: dict[int, _Row] = field(default_factory=dict)
 
     def refusal(self, sequence: Sequence, decoding: int) -> Reason | None:
-        """Why this row would not draft while `decoding` rows decode, or None."""
-        if sequence.request.speculation.mode is SpeculationMode.OFF:
+        """Why this row may not draft while `decoding` rows decode, or None."""
+        asked = sequence.request.speculation
+        if asked.strategy.off:
             return Reason("spec.off.requested")
-        if self._off is not None:
-            return self._off
-        if sequence.row in self._gave_up:
-            return self._gave_up[sequence.row]
-        if not self.drafters:
-            return Reason("spec.off.no_draft_model")
-        if self._policy.draft_tokens(sequence, self.drafters[0]) < 1:
+        if self.off is not None:
+            return self.off
+        row = self._row(sequence)
+        if row.gave_up is not None:
+            return row.gave_up
+        if not row.drafters:
+            return self.no_draft
+        if row.policy.window.longest < 1:
             return Reason("spec.off.zero_window")
         if decoding > 1:
             return Reason("spec.paused.several_active", {"active": decoding})
         return None
 
+    def wants(self, sequence: Sequence) -> bool:
+        """Whether the row would draft now, going by what is committed. Counts as the decision for this step."""
+        return self._choose(sequence) is not None
+
     def propose(self, sequence: Sequence) -> Draft | None:
         """A draft for a row that is not refused; never past the request's end, never on too long a window."""
-        if sequence.pending > MAX_PENDING:
+        row = self._row(sequence)
+        row.taken = None
+        if sequence.pending > MAX_PENDING or (choice := self._choose(sequence)) is None:
             return None
-        for drafter in self.drafters:
-            limit = min(self._policy.draft_tokens(sequence, drafter), sequence.room - 1)
-            if (draft := drafter.propose(sequence, limit)) is not None:
-                return draft
-        return None
+        offer, k = choice
+        drafter = next(d for d in row.drafters if d.name == offer.drafter)
+        draft = drafter.propose(sequence, k)
+        if draft is None:
+            return None
+        row.taken = offer
+        if draft.seconds is not None:
+            self.costs.drafted(draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds)
+        return draft
+
+    def verdict(self, sequence: Sequence) -> Reason:
+        """Why this request is drafting or not, for whoever asks."""
+        if any(tally.rounds for tally in sequence.tallies.values()):
+            return Reason("spec.on")
+        if sequence.speculation is not None:
+            return sequence.speculation
+        row = self._rows.get(sequence.row)
+        states = [row.policy.state(d.name) for d in row.drafters] if row else []
+        return next((why for state, why in states if state is State.OFF and why), Reason("spec.observing"))
+
+    # -- what came of it -----------------------------------------------------------------------------------------
 
     def give_up(self, sequence: Sequence, error: Exception) -> Reason:
-        """A drafter raised: the row drafts no more. Returns the reason."""
+        """A drafter raised: the row drafts no more, and what was held for it is unproven. Returns the reason."""
+        for drafter in self.drafters:
+            drafter.drop(sequence.row)
         reason = Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
-        self._gave_up[sequence.row] = reason
+        self._row(sequence).gave_up = reason
         return reason
 
     def observe(self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str) -> None:
         """Record a verified window. `span` and `repair` name its class."""
-        for candidate in self.drafters:
+        row = self._row(sequence)
+        for candidate in row.drafters:
             if candidate.name == drafter:
                 candidate.observe(sequence, accepted)
-        tally = sequence.tallies.setdefault(drafter, Tally())
-        tally.proposed += proposed
-        tally.accepted += accepted
-        tally.rounds += 1
-        tally.accepted_at.extend([0] * (proposed - len(tally.accepted_at)))
-        for i in range(accepted):
-            tally.accepted_at[i] += 1
-        tally.spans[span] = tally.spans.get(span, 0) + 1
-        tally.repairs[repair] = tally.repairs.get(repair, 0) + 1
+        if row.taken is not None:
+            row.policy.verified(row.taken, proposed, accepted)
+        _count(sequence.tallies.setdefault(drafter, Tally()), proposed, accepted, span, repair)
+
+    def committed(self, sequence: Sequence, new: Seq[int], seconds: float | None) -> None:
+        """The row's newest tokens came. `seconds`, where nothing else ran meanwhile: since the commit before."""
+        row = self._rows.get(sequence.row)
+        if row is None:
+            return
+        if seconds:
+            row.policy.timed(row.taken, len(new), seconds, len(sequence.tokens))
+        if row.lookup is not None:
+            self._follow(row, row.lookup, sequence, new)
 
     def drop(self, row: int) -> None:
-        self._gave_up.pop(row, None)
+        self._rows.pop(row, None)
         for drafter in self.drafters:
             drafter.drop(row)
 
     def store(self, row: int, entry: int) -> None:
-        if row in self._gave_up:  # what a drafter holds after it raised is unproven
-            return
         for drafter in self.drafters:
             drafter.store(row, entry)
 
@@ -104,6 +152,57 @@ class Speculator:
     def evict(self, entry: int) -> None:
         for drafter in self.drafters:
             drafter.evict(entry)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _row(self, sequence: Sequence) -> _Row:
+        row = self._rows.get(sequence.row)
+        if row is None:
+            asked = sequence.request.speculation
+            admitted = [d for d in self.drafters if asked.strategy.step(d.kind)]
+            lookup = next((d for d in admitted if isinstance(d, Ngram)), None)
+            repeats = lookup.repeats(sequence) if lookup else 0.0
+            window = asked.window or self.window
+            policy = RowPolicy(self.costs, self._priors, window, recurrent=self.recurrent, repeats=repeats)
+            row = self._rows[sequence.row] = _Row(policy, admitted, lookup)
+        return row
+
+    def _choose(self, sequence: Sequence) -> tuple[Offer, int] | None:
+        row, room = self._row(sequence), sequence.room - 1
+        offers = [offer for d in row.drafters if (offer := self._offer(d, sequence, room)) is not None]
+        return row.policy.choose(offers, sequence.pending, len(sequence.tokens)) if offers else None
+
+    def _offer(self, drafter: Drafter, sequence: Sequence, room: int) -> Offer | None:
+        step = sequence.request.speculation.strategy.step(drafter.kind)
+        assert step is not None
+        offer = drafter.offer(sequence, min(room, step.longest_draft or room), step)
+        return offer if offer is not None and offer.longest >= (step.shortest_draft or 1) else None
+
+    def _follow(self, row: _Row, lookup: Ngram, sequence: Sequence, new: Seq[int]) -> None:
+        """Score the silent proposal against what came, and make the next one."""
+        if row.taken is not None and row.taken.match:
+            row.shadow = None  # it was verified, which says more
+        for token in new:
+            if (shadow := row.shadow) is None:
+                break
+            right = shadow.tokens[shadow.hits] == token
+            shadow.hits += right
+            if not right or shadow.hits == len(shadow.tokens):
+                row.policy.shadowed(shadow.offer, len(shadow.tokens), shadow.hits)
+                row.shadow = None
+        if row.shadow is None and (found := lookup.peek(sequence, SHADOW)) is not None:
+            row.shadow = _Shadow(*found)
+
+
+def _count(tally: Tally, proposed: int, accepted: int, span: str, repair: str) -> None:
+    tally.proposed += proposed
+    tally.accepted += accepted
+    tally.rounds += 1
+    tally.accepted_at.extend([0] * (proposed - len(tally.accepted_at)))
+    for i in range(accepted):
+        tally.accepted_at[i] += 1
+    tally.spans[span] = tally.spans.get(span, 0) + 1
+    tally.repairs[repair] = tally.repairs.get(repair, 0) + 1
 
 
 def span_class(proposed: int, accepted: int, stopped: bool) -> str:

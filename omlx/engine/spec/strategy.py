@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.engine.types import Reason
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, Reason
 
 NAMES: Final = ("off", "auto", "draft", "ngram")
 ALIASES: Final = {"ngram-simple": "ngram", "ngram-cache": "ngram", "draftless": "ngram"}
@@ -54,6 +53,25 @@ class Strategy:
 
 AUTO: Final = Strategy((Step("auto"),))
 OFF: Final = Strategy((Step("off"),))
+DRAFT: Final = Strategy((Step("draft"),))
+NGRAM: Final = Strategy((Step("ngram"),))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBounds:
+    """How many tokens may be drafted at a time. Equal bounds fix the window; 0 drafts nothing."""
+
+    initial: int = 4
+    shortest: int = 1
+    longest: int = 64
+
+    @classmethod
+    def fixed_at(cls, tokens: int) -> WindowBounds:
+        return cls(tokens, tokens, tokens)
+
+    @property
+    def fixed(self) -> bool:
+        return self.shortest == self.longest
 
 
 def parse(text: str, param: str = "speculation") -> Strategy:

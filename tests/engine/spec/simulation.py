@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import Costs, PassCosts
 from omlx.engine.spec.ngram import NgramIndex
-from omlx.engine.spec.policy import Offer, RowPolicy, Window
+from omlx.engine.spec.policy import Offer, RowPolicy
+from omlx.engine.spec.strategy import WindowBounds as Window
 
 LONGEST = 63
 LONGEST_DRAFT = 16
@@ -154,6 +155,7 @@ def text(parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300) -> Text:
 def _between(table: dict[int, float]) -> Callable[[int], float]:
     known = sorted(table)
 
+    @lru_cache(maxsize=None)
     def cost(width: int) -> float:
         if width in table:
             return table[width]
@@ -188,6 +190,7 @@ class Machine:
     calibrated: bool = True
 
     def verify(self, width: int, context: int) -> float:
+        """A pass over `width` rows."""
         growth = 1.0 + context / 16000
         return SHAPES[self.shape](width) * growth + (width - 1) * ROW_GROWTH[self.shape] * context / 1000
 
@@ -197,6 +200,7 @@ class Machine:
     def costs(self, context: int) -> Costs:
         """What the policy knows at first: nothing, or a table measured while idle, with its noise."""
         costs = Costs(draft_share=self.draft or 0.2)
+        costs.target.learn_chunk(300, context, self.verify(300, context))
         if self.calibrated:
             rng = random.Random(7)
             for width, _ in product((1, 2, 4, 8, 16, 32, 64), range(5)):
@@ -244,7 +248,7 @@ class Run:
 
     def play(self, choose: Callable[[list[Offer], int, int], Choice], policy: RowPolicy | None = None) -> Play:
         at, held, pending, total = 0, 0, 1, 0.0
-        in_flight = False
+        in_flight, drafts, drafting = False, 0, 0.0
         log: list[tuple[int, str, int, int]] = []
         while at < self.text.size:
             context = self.text.prompt + at
@@ -262,12 +266,13 @@ class Run:
                 accepted = min(k, (self.text.hits if offer.match else self.text.drafted)[at])
                 seconds += BARRIER_SECONDS
                 if not offer.match:
+                    drafts += 1
                     drafting = self.machine.drafting(k, offer.lag, context) * noise
                     seconds += drafting
                     held = context + min(accepted, k - 1)
             if policy is not None:
                 self._tell(policy, offers, offer, k, accepted, context, at)
-                if offer and not offer.match and len(log) % 16 == 0:
+                if offer and not offer.match and (drafts < 4 or drafts % 16 == 0):
                     policy.costs.drafted(offer.drafter, k, offer.lag, context, drafting)
                 policy.timed(offer, accepted + 1, 8 * 3600.0 if at == self._sleep_at else seconds, context)
             log.append((at, offer.drafter if offer else "", k, accepted))
@@ -282,10 +287,10 @@ class Run:
     ) -> None:
         if offer is not None:
             policy.verified(offer, k, accepted)
-            return
         for free in offers:
-            if free.match:
-                policy.shadowed(free, 1, min(1, self.text.hits[at]))
+            if free.match and free is not offer:
+                seen = min(accepted + 1, free.longest)
+                policy.shadowed(free, seen, min(seen, self.text.hits[at]))
 
     def fixed(self, names: tuple[str, ...], k: int) -> float:
         """Seconds with the first drafter of `names` that offers anything, always `k` tokens."""
@@ -302,7 +307,7 @@ class Run:
         return self.play(policy.choose, policy)
 
 
-LENGTHS = (1, 2, 3, 4, 5, 7, 9, 11, 15, 23, 31, 47, 63)
+LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 31, 63)
 
 
 @dataclass(frozen=True)
@@ -315,13 +320,20 @@ class Outcome:
     speedup: float
 
 
-def outcome(machine: Machine, parts: tuple[Part, ...], seeds: int, prompt_tokens: int = 300) -> Outcome:
+@lru_cache(maxsize=4096)
+def fixed_choices(
+    machine: Machine, parts: tuple[Part, ...], seeds: int, prompt_tokens: int
+) -> dict[tuple[tuple[str, ...], int], float]:
+    """Seconds of every fixed choice, all seeds together."""
     runs = [Run(machine, text(parts, seed, prompt_tokens), seed) for seed in range(seeds)]
-    totals: dict[tuple[tuple[str, ...], int], float] = {}
     choices = [("ngram",), ("draft",), ("ngram", "draft")] if machine.draft else [("ngram",)]
-    for names, k in [((), 0), *product(choices, LENGTHS)]:
-        if names != ("draft",) or k <= LONGEST_DRAFT:
-            totals[names, k] = sum(run.fixed(names, k) for run in runs)
+    every = [((), 0), *((names, k) for names, k in product(choices, LENGTHS) if "ngram" in names or k < LONGEST_DRAFT)]
+    return {(names, k): sum(run.fixed(names, k) for run in runs) for names, k in every}
+
+
+def outcome(machine: Machine, parts: tuple[Part, ...], seeds: int, prompt_tokens: int = 300) -> Outcome:
+    totals = fixed_choices(replace(machine, calibrated=True), parts, seeds, prompt_tokens)
     best = min(totals, key=lambda choice: totals[choice])
+    runs = [Run(machine, text(parts, seed, prompt_tokens), seed) for seed in range(seeds)]
     played = sum(run.adaptive().seconds for run in runs)
     return Outcome(played / totals[best] - 1, played / totals[(), 0] - 1, best, totals[(), 0] / totals[best])
