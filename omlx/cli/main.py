@@ -18,12 +18,19 @@ from typing import NoReturn, Protocol, cast
 
 from omlx import __version__
 from omlx.catalog import sentence
+from omlx.cli.environment import settle
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError
 
-COMMANDS = {"serve": "omlx.cli.serve", "models": "omlx.cli.models", "bench": "omlx.bench.cli"}
+COMMANDS = {
+    "serve": "omlx.cli.serve",
+    "models": "omlx.cli.models",
+    "pull": "omlx.cli.pull",
+    "package": "omlx.cli.package",
+    "config": "omlx.cli.config",
+    "bench": "omlx.bench.cli",
+}
 
-# Nothing is fetched behind the user's back, and libraries do not talk over us.
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "false"}
+ONLINE = frozenset({"pull"})
 
 
 class Command(Protocol):
@@ -44,8 +51,7 @@ def entry() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    settle(online=argv[:1] != [] and argv[0] in ONLINE)
     parser = ArgumentParser(prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False)
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

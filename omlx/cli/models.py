@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from omlx.catalog import sentence
+from omlx.cli.columns import columns, size
 from omlx.cli.configured import configured
 from omlx.models.discovery import Registry, discover
 from omlx.models.entry import ModelEntry, Status
@@ -36,26 +37,16 @@ def listing(registry: Registry) -> str:
         return sentence("cli.models.none", {}) + "\n"
     usable = [_row(entry) for entry in registry.usable]
     others = [_row(entry) for entry in registry.entries if entry.status is not Status.USABLE]
-    text = _columns(usable)
+    text = columns(usable)
     if others:
-        text += f"\n{sentence('cli.models.others', {})}\n{_columns(others)}"
+        text += f"\n{sentence('cli.models.others', {})}\n{columns(others)}"
     return text
 
 
 def _row(entry: ModelEntry) -> tuple[str, ...]:
     if entry.reason is not None:
         return entry.id, entry.source, sentence(entry.reason.code, entry.reason.params)
-    return entry.id, entry.source, _size(entry.size_bytes), entry.quantization or "dense", entry.model_type or ""
-
-
-def _columns(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
+    return entry.id, entry.source, size(entry.size_bytes), entry.quantization or "dense", entry.model_type or ""
 
 
 def _record(entry: ModelEntry) -> dict[str, object]:

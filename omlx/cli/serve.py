@@ -10,15 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
 import socket
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -27,11 +24,13 @@ from omlx import __version__
 from omlx.catalog import sentence
 from omlx.cli.bind import BACKLOG, check_exposure, listen, url
 from omlx.cli.configured import configured
+from omlx.cli.fetching import fetch
+from omlx.cli.named import id_of, look_in, path_of
 from omlx.cli.progress import LoadingBars
 from omlx.engine.thread import EngineThread
-from omlx.models.discovery import Registry, discover
+from omlx.models.arrival import Arrivals
+from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
-from omlx.models.places import Folder
 from omlx.models.pool import Pool
 from omlx.server.app import create_app
 from omlx.settings.configuration import Configuration
@@ -42,6 +41,7 @@ from omlx.telemetry import log
 
 DRAIN_S = 60
 _KEEP_ALIVE_S = 75
+_LOOK_EVERY_S = 5
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -86,17 +86,17 @@ def choose(model: str | None, configuration: Configuration) -> Choice:
 
     Raises NotFound or ModelError for MODEL, and for a draft named there that is not here or cannot be used.
     """
-    settings = configuration.resolve().settings
+    no_draft = configuration.resolve().settings.no_draft
     drafts = [str(layer.values["draft_model"]) for layer in configuration.run if layer.values.get("draft_model")]
-    paths = tuple(path for name in [model, *drafts] if name is not None and (path := _path(name)) is not None)
-    look = partial(discover, replace(settings, model_dir=(*paths, *settings.model_dir)), os.environ)
+    names = [name for name in [model, *drafts] if name is not None]
+    look = look_in([path for name in names if (path := path_of(name)) is not None], configuration)
     registry = look()
-    target = registry.find(_id(model)) if model is not None else None
+    target = registry.find(id_of(model)) if model is not None else None
     run = []
     for layer in configuration.run:
         values = dict(layer.values)
-        if values.get("draft_model") and not settings.no_draft:
-            values["draft_model"] = registry.find(_id(str(values["draft_model"]))).id
+        if values.get("draft_model") and not no_draft:
+            values["draft_model"] = registry.find(id_of(str(values["draft_model"]))).id
         run.append(Layer(layer.source, values))
     return Choice(registry, target, replace(configuration, run=tuple(run)), look)
 
@@ -129,7 +129,10 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)
+        arrivals = asyncio.create_task(Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S))
         await Server(config, lambda: _announce(pool, settings, listening)).serve(sockets=[listening])
+        arrivals.cancel()
+        await asyncio.wait([arrivals])
     finally:
         engine.stop()
 
@@ -172,17 +175,6 @@ def curl(address: str, model: str, with_key: bool) -> str:
     key = ' -H "Authorization: Bearer $OMLX_API_KEY"' if with_key else ""
     quoted = body.replace("'", "'\\''")
     return f"  curl -N {address}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{quoted}'"
-
-
-def _path(name: str) -> Path | None:
-    """The directory that `name` is, where it is written as a path."""
-    path = Path(name).expanduser()
-    return path.absolute() if name.startswith((".", "/", "~")) and path.is_dir() else None
-
-
-def _id(name: str) -> str:
-    path = _path(name)
-    return name if path is None else next((found for found, _ in Folder("", path).models()), name)
 
 
 def _already_handled(number: int, frame: FrameType | None) -> None:

@@ -13,7 +13,6 @@ unless one of them is the default. Everything else that is wrong is an error whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -140,16 +139,17 @@ def _declared(fields: Fields) -> Declared | Reason:
                 draft = Reference.parse(named)
             except ModelError:
                 raise ModelError("package.draft", at=fields.at("draft_model"), value=named) from None
-            return DraftModel(draft, _window(fields), fields.number("size_bytes", 0, 1 << 62))
+            return DraftModel(draft, read_window(fields), fields.number("size_bytes", 0, 1 << 62))
         case "ngram":
             fields.pass_over_except("type", "window_policy", "shortest_match")
-            return Ngram(_window(fields), fields.number("shortest_match", 3, LONGEST))
+            return Ngram(read_window(fields), fields.number("shortest_match", 3, LONGEST))
         case other:
             return Reason("package.unknown_type", {"at": fields.at("type"), "type": other})
 
 
-def _window(fields: Fields) -> WindowPolicy | None:
-    policy = fields.object("window_policy")
+def read_window(fields: Fields, key: str = "window_policy") -> WindowPolicy | None:
+    """The window policy in `fields`, if there is one. Raises ModelError."""
+    policy = fields.object(key)
     if policy is None:
         return None
     policy.pass_over_except("default", "initial_window", "min_window", "max_window")
@@ -195,13 +195,8 @@ def window_from(text: str) -> WindowPolicy:
     return window_policy(kind, initial, shortest, longest, text)
 
 
-def package_record(strategies: Mapping[str, Declared], default: str) -> dict[str, Any]:
-    """What `model-package.json` holds for these strategies."""
-    block = {"default": default, "strategies": {name: _strategy_record(each) for name, each in strategies.items()}}
-    return {"generation": {"speculative_decoding": block}}
-
-
-def _strategy_record(declared: Declared) -> dict[str, Any]:
+def strategy_record(declared: Declared) -> dict[str, Any]:
+    """What the file holds for a strategy."""
     record: dict[str, Any]
     match declared:
         case DraftModel(draft, _, size_bytes):

@@ -14,6 +14,7 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import mlx.core as mx
@@ -30,7 +31,7 @@ from omlx.models.fit import unfit_entry, unfit_tokenizers
 from omlx.models.lease import Lease as Lease
 from omlx.models.lease import Served as Served
 from omlx.models.loader import LoadedWeights, LoadProgress, load, read_tokenizer
-from omlx.models.reference import find
+from omlx.models.reference import Reference, Wanted, find
 from omlx.models.speculative import Speculative, speculative
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
@@ -59,6 +60,7 @@ class Pool:
     ) -> None:
         self.default = default
         self.served: Served | None = None
+        self.fetching: dict[Reference, Wanted] = {}
         self._engine = engine
         self._registry = registry
         self._settings = settings
@@ -81,7 +83,21 @@ class Pool:
 
     def speculative(self, name: str) -> Speculative:
         """What is configured and declared for a model now, loaded or not. Raises as `model` does, and ConfigError."""
-        return speculative(self._registry.find(name), self._registry, self._configuration)
+        found = speculative(self._registry.find(name), self._registry, self._configuration)
+        if found.wanted is None:
+            return found
+        return replace(found, wanted=self.fetching.get(found.wanted.reference, found.wanted))
+
+    def lacks(self, registry: Registry) -> bool:
+        """Whether the loaded model would want a draft fetched if `registry` were all there is."""
+        if self.served is None or self.served.id not in registry:
+            return True
+        return speculative(registry.find(self.served.id), registry, self._configuration).wanted is not None
+
+    @property
+    def fetches_drafts(self) -> bool:
+        """Whether what the loaded model lacks is to be fetched."""
+        return self.served is not None and self.served.speculative.settings.draft_download == "auto"
 
     async def lease(
         self, model: str | None = None, draft: str | None = None, strategy: Strategy | None = None

@@ -46,10 +46,15 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What would be fetched. `size_bytes` is None where nobody has said how large it is."""
+    """What would be fetched. `size_bytes` is None where nobody has said how large it is.
+
+    `fetching` says that it is on its way, `failed` why it did not arrive.
+    """
 
     reference: Reference
     size_bytes: int | None = None
+    fetching: bool = False
+    failed: Reason | None = None
 
 
 def find(name: str, registry: Registry) -> ModelEntry | Reason:

@@ -16,7 +16,7 @@ from omlx.models.reference import Wanted, find
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.resolve import Resolution
-from omlx.settings.schema import Group, Settings, Value, table
+from omlx.settings.schema import Settings, Value, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,6 @@ def window_of(resolution: Resolution) -> WindowBounds:
         longest = longest if name == "draft_min" else bounded
     initial = resolution.settings.draft_initial or WindowBounds().initial
     return WindowBounds(min(max(initial, shortest), longest), shortest, longest)
-
-
-def sources_of(resolution: Resolution) -> dict[str, str]:
-    """Who set each setting of speculation."""
-    return {n: resolution.sources[n].value for n, row in table().items() if row.meta.group is Group.SPECULATION}
 
 
 def _draft(

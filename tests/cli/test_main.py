@@ -17,7 +17,8 @@ import pytest
 
 from omlx import __version__
 from omlx.cli.bind import is_loopback, listen, url
-from omlx.cli.main import ENVIRONMENT, main
+from omlx.cli.environment import ENVIRONMENT
+from omlx.cli.main import main
 from omlx.errors import ConfigError
 from omlx.models.discovery import BUNDLED
 from tests.models.trees import hub_model, model

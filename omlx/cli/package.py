@@ -1,0 +1,112 @@
+"""`omlx package write|check|show MODEL`: what a model's package declares about speculation, and whether it works here.
+
+Needs neither a terminal nor a running server. Exit status 2: refused, and nothing was written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx.catalog import sentence
+from omlx.cli.columns import columns, size
+from omlx.cli.configured import configured
+from omlx.cli.named import named
+from omlx.errors import BadRequest
+from omlx.models.discovery import Registry
+from omlx.models.entry import ModelEntry
+from omlx.models.package import DraftModel, read_package, strategy_record, window_from
+from omlx.models.package_file import check_package, declare_draft, window_from_bench, write_package
+from omlx.models.speculative import speculative
+from omlx.models.telling import speculation_record
+from omlx.settings.configuration import Configuration
+from omlx.settings.resolve import add_flags
+from omlx.settings.schema import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The model that is spoken of, among all that are here."""
+
+    entry: ModelEntry
+    registry: Registry
+    configuration: Configuration
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions: dict[str, Callable[[Namespace, Subject], None]] = {"write": _write, "check": _check, "show": _show}
+    for name, action in actions.items():
+        text = sentence(f"cli.package.{name}.help", {})
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        command.set_defaults(action=action, draft=None)
+        command.add_argument("target", metavar="MODEL", help=sentence("cli.package.model", {}))
+        if name == "write":
+            command.add_argument("--draft", metavar="D", required=True, help=sentence("cli.package.draft", {}))
+            window = command.add_mutually_exclusive_group()
+            window.add_argument("--window", metavar="W", help=sentence("cli.package.window", {}))
+            window.add_argument("--from-bench", metavar="FILE", type=Path, help=sentence("cli.package.from_bench", {}))
+            command.add_argument("--name", help=sentence("cli.package.name", {}))
+        if name == "show":
+            command.add_argument("--json", action="store_true", help=sentence("cli.models.json", {}))
+        add_flags(command, [Group.MODELS])
+
+
+def run(arguments: Namespace) -> int:
+    configuration = configured(arguments)
+    names = [arguments.target] if arguments.draft is None else [arguments.target, arguments.draft]
+    ids, registry = named(names, configuration)
+    if arguments.draft is not None:
+        arguments.draft = ids[1]
+    arguments.action(arguments, Subject(registry.find(ids[0]), registry, configuration))
+    return 0
+
+
+def _write(arguments: Namespace, subject: Subject) -> None:
+    window = None
+    if arguments.window is not None:
+        window = window_from(arguments.window)
+    elif arguments.from_bench is not None:
+        window = window_from_bench(arguments.from_bench)
+    declared = declare_draft(subject.entry, arguments.draft, window, subject.registry)
+    if arguments.name is not None and not re.fullmatch(r"[\w.-]+", arguments.name):
+        raise BadRequest("package.name", param="name", name=arguments.name)
+    name = arguments.name or declared.draft.repository.rpartition("/")[2].lower()
+    path = write_package(subject.entry.path, declared, name)
+    sys.stdout.write(sentence("cli.package.written", {"file": path, "draft": str(declared.draft)}) + "\n")
+
+
+def _check(arguments: Namespace, subject: Subject) -> None:
+    package = check_package(subject.entry, subject.registry)
+    for warning in package.warnings:
+        sys.stderr.write(f"omlx: {warning.message}\n")
+    code = "cli.package.well" if package.declared is not None else "cli.package.nothing"
+    sys.stdout.write(sentence(code, {"model": subject.entry.id, "name": package.default}) + "\n")
+
+
+def _show(arguments: Namespace, subject: Subject) -> None:
+    package = read_package(subject.entry.path)
+    found = speculative(subject.entry, subject.registry, subject.configuration)
+    record = speculation_record(found)
+    declared = None if package.declared is None else strategy_record(package.declared)
+    if arguments.json:
+        whole = {"model": subject.entry.id, "declares": declared, "speculation": record}
+        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+        return
+    rows = [("strategy", str(found.strategy), found.sources["speculation"].value)]
+    drafting = found.drafting.id if found.drafting is not None else "–"
+    rows.append(("draft", drafting, found.sources["draft_model"].value))
+    rows.append(("window", f"{found.window.initial}, {found.window.shortest} to {found.window.longest}", ""))
+    lines = [reason.message for reason in (found.undrafted, *found.warnings) if reason is not None]
+    if found.wanted is not None:
+        known = size(found.wanted.size_bytes) if found.wanted.size_bytes is not None else "?"
+        params = {"draft": str(found.wanted.reference), "size": known, "model": subject.entry.id}
+        lines.append(sentence("cli.package.wanted", params))
+    if isinstance(package.declared, DraftModel):
+        rows.insert(0, ("declared", str(package.declared.draft), package.default or ""))
+    sys.stdout.write(columns(rows) + "".join(f"{line}\n" for line in lines))

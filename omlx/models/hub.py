@@ -1,0 +1,105 @@
+"""Fetching a model from the hub into its cache, and making sure that what arrived is what was promised.
+
+The library downloads, resumes, and knows HF_ENDPOINT, HF_HOME and tokens; it checks sizes, this module hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final, cast
+
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import ModelInfo, RepoSibling
+
+from omlx.errors import ModelError
+from omlx.models.reference import Reference
+
+WANTED: Final = ("model*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_SPARE_BYTES = 1 << 30
+_CHUNK = 1 << 20
+# Its bases are what the library's HTTP client raises, whichever client that is.
+_ERRORS = cast(tuple[type[Exception], ...], (*HfHubHTTPError.__bases__, ValueError, RuntimeError))
+
+
+def pull(reference: Reference) -> Path:
+    """Fetch what is missing of a model; returns its directory in the cache. Raises ModelError.
+
+    What an interrupted download left is continued. A file that is not what the hub says it is is thrown away.
+    """
+    repository, revision = reference.repository, reference.revision
+    try:
+        info = HfApi().model_info(repository, revision=revision, files_metadata=True)
+        files = _files(info, reference)
+        _check_space(files)
+        snapshot = Path(snapshot_download(repository, revision=revision, allow_patterns=[f.rfilename for f in files]))
+    except RevisionNotFoundError as error:
+        raise ModelError("pull.no_revision", repository=repository, revision=revision) from error
+    except GatedRepoError as error:
+        raise ModelError("pull.gated", repository=repository) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError("pull.not_found", repository=repository) from error
+    except OfflineModeIsEnabled as error:
+        raise ModelError("pull.offline") from error
+    except _ERRORS as error:
+        raise ModelError("pull.failed", repository=repository, detail=_said(error)) from error
+    for file in files:
+        _verify(snapshot / file.rfilename, file)
+    return snapshot
+
+
+def _files(info: ModelInfo, reference: Reference) -> list[RepoSibling]:
+    """The files at the top of the repository that omlx can use. Raises ModelError if there are no weights."""
+    siblings = info.siblings or []
+    files = [file for file in siblings if any(fnmatch(file.rfilename, pattern) for pattern in WANTED)]
+    files = [file for file in files if "/" not in file.rfilename]
+    if not any(file.rfilename.endswith(".safetensors") for file in files):
+        gguf = any(file.rfilename.endswith(".gguf") for file in siblings)
+        raise ModelError("pull.gguf" if gguf else "pull.no_weights", repository=reference.repository)
+    return files
+
+
+def _check_space(files: Iterable[RepoSibling]) -> None:
+    cache = Path(constants.HF_HUB_CACHE)
+    cache.mkdir(parents=True, exist_ok=True)
+    free, needed = shutil.disk_usage(cache).free, sum(file.size or 0 for file in files)
+    if needed + _SPARE_BYTES > free:
+        raise ModelError("pull.no_space", needed_gb=round(needed / 1e9, 1), free_gb=round(free / 1e9, 1))
+
+
+def _verify(path: Path, promised: RepoSibling) -> None:
+    """Raise ModelError, and remove the file from the cache, if it is not what the hub says it is."""
+    size = path.stat().st_size
+    if promised.size is not None and size != promised.size:
+        raise _corrupt(path)
+    if promised.lfs is not None:
+        digest, expected = hashlib.sha256(), promised.lfs.sha256
+    elif promised.blob_id is not None:
+        digest, expected = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False), promised.blob_id
+    else:
+        return
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != expected:
+        raise _corrupt(path)
+
+
+def _corrupt(path: Path) -> ModelError:
+    path.resolve().unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    return ModelError("pull.corrupt", file=path.name)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
