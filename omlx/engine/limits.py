@@ -11,10 +11,11 @@ class Limits:
 
     `prefill_chunk` bounds one forward pass over a prompt while nobody decodes, `prefill_slice` while somebody does:
     it is the longest stall a running stream may see. `num_draft_tokens` fixes the window of requests that ask for none;
-    None leaves it to the policy.
+    None leaves it to the policy. Ids from `vocab_size` on are refused.
     """
 
     context_length: int
+    vocab_size: int = 1 << 31
     max_rows: int = 8
     max_waiting: int = 512
     prefill_chunk: int = 2048

@@ -9,7 +9,7 @@ Everything here runs on the engine thread.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import mlx.core as mx
@@ -61,8 +61,7 @@ class EngineLoop:
         costs: Costs | None = None,
         make_cache: MakeCache | None = None,
     ) -> None:
-        self.limits = limits
-        self.vocab_size = vocab_size
+        self.limits = limits = replace(limits, vocab_size=vocab_size)
         make_cache = make_cache or cache_maker(model)
         self.runner = Runner(model, vocab_size, make_cache)
         self.unbatchable = batchable(model, make_cache, vocab_size)

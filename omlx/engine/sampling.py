@@ -108,6 +108,7 @@ def logprobs_of(logits: mx.array, tokens: mx.array, top: int) -> tuple[mx.array,
     if not top:
         empty = mx.zeros((logits.shape[0], 0))
         return chosen, empty.astype(mx.uint32), empty
+    top = min(top, logits.shape[-1])
     ids = mx.argpartition(-logprobs, kth=top - 1, axis=-1)[:, :top]
     values = mx.take_along_axis(logprobs, ids, axis=-1)
     order = mx.argsort(-values, axis=-1)

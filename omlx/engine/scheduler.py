@@ -88,15 +88,14 @@ class Scheduler:
         self._ops: list[CacheOp] = []
         self._flying: Plan | None = None
         self._cancelled: set[str] = set()
+        self._kept: dict[int, int] = {}
         self._next_row = 0
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded when the queue is full, BadRequest when the prompt fills the context."""
-        if len(request.tokens) >= self.limits.context_length:
-            limit = self.limits.context_length
-            raise BadRequest("engine.prompt_too_long", param="messages", tokens=len(request.tokens), limit=limit)
+        self._check_request(request)
         if len(self.waiting) >= self.limits.max_waiting:
             raise Overloaded("engine.queue_full", waiting=len(self.waiting), limit=self.limits.max_waiting)
         self._next_row += 1
@@ -105,6 +104,22 @@ class Scheduler:
             end = min(end, len(request.tokens) + request.max_tokens)
         clock = Clock(submitted=self._clock())
         self.waiting.append(Sequence(self._next_row, request, list(request.tokens), end, clock))
+
+    def _check_request(self, request: Request) -> None:
+        """Ids out of range would read beyond the model's arrays; what else is wrong would end in nonsense."""
+        size, sampling = self.limits.vocab_size, request.sampling
+        if not request.tokens:
+            raise BadRequest("engine.prompt_empty", param="messages")
+        if len(request.tokens) >= (limit := self.limits.context_length):
+            raise BadRequest("engine.prompt_too_long", param="messages", tokens=len(request.tokens), limit=limit)
+        if request.max_tokens is not None and request.max_tokens < 1:
+            raise BadRequest("engine.max_tokens", param="max_tokens", value=request.max_tokens)
+        if not sampling.temperature >= 0.0:
+            raise BadRequest("engine.temperature", param="temperature", value=str(sampling.temperature))
+        prompt, biased = request.tokens + request.speculation.prediction, [token for token, _ in sampling.logit_bias]
+        for param, ids in (("messages", prompt), ("logit_bias", biased)):
+            if ids and not 0 <= min(ids) <= max(ids) < size:
+                raise BadRequest("engine.token_id", param=param, size=size)
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next step; its row is free then. An unknown id is one that has just ended."""
@@ -141,6 +156,7 @@ class Scheduler:
         if not forwards and not self._ops:
             return None
         plan = Plan(tuple(self._ops), tuple(forwards))
+        self._kept = {op.row: op.entry for op in self._ops if isinstance(op, Store)}
         self._ops = []
         self._flying = plan
         return plan
@@ -297,6 +313,8 @@ class Scheduler:
                     continue  # it ended while this step was in flight; its sample is discarded
                 events += self._commit_window(sequence, window, reads[window.row], seconds)
         for row, read in reads.items():
+            if read.error is not None and row in self._kept:
+                self.store.take(self._kept.pop(row))  # it ended well, but its cache could not be kept
             sequence = by_row.get(row)
             if sequence is not None and read.error is not None and sequence.status is not Status.DONE:
                 events.append(self._fail(sequence, read.error))
@@ -376,7 +394,7 @@ class Scheduler:
             self._ops += [Extract(row), Filter(tuple(self._batch))]
         held = sequence.tokens[: sequence.computed]
         if held and len(held) == sequence.computed:
-            entry, evicted = self.store.put(held, self._sizes.row_bytes(row))
+            entry, evicted = self.store.put(held, self._sizes.row_bytes(row) + self.speculator.held(row))
             self.speculator.store(row, entry)
             self._ops.append(Store(row, entry))
             for old in evicted:

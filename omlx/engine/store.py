@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from omlx.engine.limits import Traits
+
+
+WHOLE_PROMPT: Final = 32
+"""A prompt of fewer tokens is cheaper to read again than a conversation that it happens to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,15 @@ class ConversationStore:
         best: Match | None = None
         for entry, (held, _) in self._entries.items():
             length = self._usable(held, tokens)
-            # A short common part is not worth taking a long conversation from whoever continues it.
-            if 2 * length >= len(held) and length > 0 and (best is None or length > best.length):
+            # A short common part is not worth taking a long conversation from whoever continues it,
+            # but a prompt that is all there (asked once more) is.
+            enough = 2 * length >= len(held) or length == len(tokens) - 1 >= WHOLE_PROMPT
+            if enough and length > 0 and (best is None or length > best.length):
                 best = Match(entry, length)
         return best
 
     def take(self, entry: int) -> None:
-        del self._entries[entry]
+        self._entries.pop(entry, None)
 
     def put(self, tokens: list[int], nbytes: int) -> tuple[int, list[int]]:
         self._next += 1

@@ -77,6 +77,9 @@ class Scripted:
     def drop(self, row: int) -> None:
         self.entries.append(f"drop {row}")
 
+    def held(self, row: int) -> int:
+        return 0
+
     def store(self, row: int, entry: int) -> None:
         self.entries.append(f"store {row} {entry}")
 

@@ -100,8 +100,12 @@ class DraftModel:
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
 
+    def held(self, row: int) -> int:
+        return sum(layer.nbytes for layer in self._rows[row].cache) if row in self._rows else 0
+
     def store(self, row: int, entry: int) -> None:
         if (kept := self._rows.pop(row, None)) is not None:
+            self._step_back(kept, kept.valid)
             kept.sampler = None
             self._stored[entry] = kept
 

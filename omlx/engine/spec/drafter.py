@@ -51,6 +51,10 @@ class Drafter(Protocol):
         """Forget a row."""
         ...
 
+    def held(self, row: int) -> int:
+        """Bytes that the drafter holds for a row."""
+        ...
+
     def store(self, row: int, entry: int) -> None:
         """The row's conversation is kept as `entry`; what the drafter has of it moves along."""
         ...

@@ -146,6 +146,9 @@ class Ngram:
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
 
+    def held(self, row: int) -> int:
+        return 0
+
     def store(self, row: int, entry: int) -> None:
         pass
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
 
+from omlx.engine.edge import caught
 from omlx.engine.sequence import Sequence, Tally
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import Costs
@@ -111,7 +112,7 @@ class Speculator:
     def give_up(self, sequence: Sequence, error: Exception) -> Reason:
         """A drafter raised: the row drafts no more, and what was held for it is unproven. Returns the reason."""
         for drafter in self.drafters:
-            drafter.drop(sequence.row)
+            caught(drafter.drop, sequence.row)
         reason = Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
         self._row(sequence).gave_up = reason
         return reason
@@ -136,22 +137,28 @@ class Speculator:
         if row.lookup is not None:
             self._follow(row, row.lookup, sequence, new)
 
+    def held(self, row: int) -> int:
+        """Bytes that drafters hold for a row."""
+        return sum(drafter.held(row) for drafter in self.drafters)
+
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
         for drafter in self.drafters:
-            drafter.drop(row)
+            caught(drafter.drop, row)
 
     def store(self, row: int, entry: int) -> None:
         for drafter in self.drafters:
-            drafter.store(row, entry)
+            if isinstance(caught(drafter.store, row, entry), Exception):
+                caught(drafter.evict, entry)  # a conversation without its draft cache is only slower to draft for
 
     def restore(self, entry: int, row: int, length: int) -> None:
         for drafter in self.drafters:
-            drafter.restore(entry, row, length)
+            if isinstance(caught(drafter.restore, entry, row, length), Exception):
+                caught(drafter.drop, row)
 
     def evict(self, entry: int) -> None:
         for drafter in self.drafters:
-            drafter.evict(entry)
+            caught(drafter.evict, entry)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
