@@ -1,10 +1,12 @@
 """Fetching a model from the hub into its cache, and making sure that what arrived is what was promised.
 
-The library downloads, resumes, and knows HF_ENDPOINT, HF_HOME and tokens; it checks sizes, this module hashes.
+The library downloads and knows HF_ENDPOINT, HF_HOME and tokens. It does not continue what another process began, so
+weights are fetched here, by its own function, into a file that stays: `blobs/<sha256>.incomplete` in the cache.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 from collections.abc import Iterable
@@ -12,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final, cast
 
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -20,7 +22,9 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
+from huggingface_hub.utils._headers import build_hf_headers
 
 from omlx.errors import ModelError
 from omlx.models.reference import Reference
@@ -35,13 +39,15 @@ _ERRORS = cast(tuple[type[Exception], ...], (*HfHubHTTPError.__bases__, ValueErr
 def pull(reference: Reference) -> Path:
     """Fetch what is missing of a model; returns its directory in the cache. Raises ModelError.
 
-    What an interrupted download left is continued. A file that is not what the hub says it is is thrown away.
+    What an interrupted download left is continued. Every file is compared with what the hub says it is, also those
+    that were here before, and thrown away if it differs.
     """
     repository, revision = reference.repository, reference.revision
     try:
         info = HfApi().model_info(repository, revision=revision, files_metadata=True)
         files = _files(info, reference)
         _check_space(files)
+        fetched = {file.rfilename for file in files if _fetch_weights(repository, info.sha, file)}
         snapshot = Path(snapshot_download(repository, revision=revision, allow_patterns=[f.rfilename for f in files]))
     except RevisionNotFoundError as error:
         raise ModelError("pull.no_revision", repository=repository, revision=revision) from error
@@ -54,7 +60,8 @@ def pull(reference: Reference) -> Path:
     except _ERRORS as error:
         raise ModelError("pull.failed", repository=repository, detail=_said(error)) from error
     for file in files:
-        _verify(snapshot / file.rfilename, file)
+        if file.rfilename not in fetched:
+            _verify(snapshot / file.rfilename, file)
     return snapshot
 
 
@@ -77,11 +84,35 @@ def _check_space(files: Iterable[RepoSibling]) -> None:
         raise ModelError("pull.no_space", needed_gb=round(needed / 1e9, 1), free_gb=round(free / 1e9, 1))
 
 
+def _fetch_weights(repository: str, commit: str | None, file: RepoSibling) -> bool:
+    """Bring a large file into the cache, from where it stopped last time; False if there is nothing to do."""
+    if file.lfs is None or file.size is None:
+        return False
+    blobs = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    blob = blobs / file.lfs.sha256
+    part = blobs / f"{blob.name}.incomplete"
+    if blob.exists():
+        return False
+    with part.open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        if blob.exists():  # another process has just brought it
+            return False
+        here = min(stream.tell(), file.size)
+        stream.truncate(here)
+        source = hf_hub_url(repository, file.rfilename, revision=commit)
+        http_get(source, stream, resume_size=here, headers=build_hf_headers(), expected_size=file.size)
+        stream.flush()
+        _verify(part, file)
+        part.rename(blob)
+    return True
+
+
 def _verify(path: Path, promised: RepoSibling) -> None:
     """Raise ModelError, and remove the file from the cache, if it is not what the hub says it is."""
     size = path.stat().st_size
     if promised.size is not None and size != promised.size:
-        raise _corrupt(path)
+        raise _corrupt(path, promised)
     if promised.lfs is not None:
         digest, expected = hashlib.sha256(), promised.lfs.sha256
     elif promised.blob_id is not None:
@@ -92,13 +123,13 @@ def _verify(path: Path, promised: RepoSibling) -> None:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     if digest.hexdigest() != expected:
-        raise _corrupt(path)
+        raise _corrupt(path, promised)
 
 
-def _corrupt(path: Path) -> ModelError:
+def _corrupt(path: Path, promised: RepoSibling) -> ModelError:
     path.resolve().unlink(missing_ok=True)
     path.unlink(missing_ok=True)
-    return ModelError("pull.corrupt", file=path.name)
+    return ModelError("pull.corrupt", file=promised.rfilename)
 
 
 def _said(error: Exception) -> str:

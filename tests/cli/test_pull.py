@@ -1,0 +1,121 @@
+"""`omlx pull` against a hub on the loopback: what arrives, what is continued, what is thrown away."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omlx.models.discovery import BUNDLED
+from tests.cli.test_main import environment, omlx
+from tests.models.hub import Hub, running
+
+DEMO = BUNDLED / "omlx-demo"
+CHUNK = 10 << 20  # what the library writes at a time
+
+
+def package(draft: str) -> dict[str, bytes]:
+    strategy = {"type": "draft-model", "draft_model": draft}
+    block = {"default": "small", "strategies": {"small": strategy}}
+    return {"model-package.json": json.dumps({"generation": {"speculative_decoding": block}}).encode()}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with running(Hub()) as hub:
+        yield hub
+
+
+def pull(hub: Hub, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return omlx(home, "pull", *arguments, "--no-bundled", **hub.environment(home / "hub"))
+
+
+def usable(hub: Hub, home: Path) -> set[str]:
+    listed = omlx(home, "models", "--json", "--no-bundled", **hub.environment(home / "hub")).stdout
+    return {model["id"] for model in json.loads(listed) if model["status"] == "usable"}
+
+
+def test_a_model_comes_with_its_declared_draft_and_only_what_is_of_use(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", {**package("org/small"), "pytorch_model.bin": b"x", "weights.gguf": b"x"})
+    hub.add("org/small", DEMO / "draft")
+    result = pull(hub, tmp_path, "org/big")
+    assert result.returncode == 0, result.stderr
+    assert usable(hub, tmp_path) == {"org/big", "org/small"}
+    assert not {name for _, name, _ in hub.seen} & {"pytorch_model.bin", "weights.gguf"}
+    before = len(hub.seen)
+    assert pull(hub, tmp_path, "org/big").returncode == 0
+    assert [method for method, *_ in hub.seen[before:] if method == "GET"] == []
+
+
+def test_a_download_that_was_killed_is_continued(hub: Hub, tmp_path: Path) -> None:
+    weights = bytes(range(256)) * (CHUNK // 128)
+    hub.add("org/big", DEMO / "target", {"model.safetensors": weights})
+    hub.stall["model.safetensors"] = CHUNK + (CHUNK >> 1)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "omlx", "pull", "org/big", "--no-draft"],
+        env=environment(tmp_path, **hub.environment(tmp_path / "hub")),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert hub.stalled.wait(120)
+    while not any(part.stat().st_size >= CHUNK for part in tmp_path.glob("hub/*/blobs/*.incomplete")):
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    process.kill()
+    process.wait()
+    assert usable(hub, tmp_path) == set()
+    before = len(hub.seen)
+    assert pull(hub, tmp_path, "org/big").returncode == 0
+    asked = [start for method, name, start in hub.seen[before:] if (method, name) == ("GET", "model.safetensors")]
+    assert asked == [CHUNK]
+    (snapshot,) = tmp_path.glob("hub/*/snapshots/*")
+    assert (snapshot / "model.safetensors").read_bytes() == weights
+
+
+def test_a_corrupted_download_is_thrown_away_and_can_be_repeated(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "draft")
+    hub.corrupt |= {"model.safetensors"}
+    result = pull(hub, tmp_path, "org/big")
+    assert result.returncode == 2
+    assert "model.safetensors is not what the hub says it is" in result.stderr
+    assert usable(hub, tmp_path) == set()
+    hub.corrupt.clear()
+    assert pull(hub, tmp_path, "org/big").returncode == 0
+    assert usable(hub, tmp_path) == {"org/big"}
+
+
+def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("org/small-GGUF:Q4_K_M"))
+    result = pull(hub, tmp_path, "org/big")
+    assert result.returncode == 0
+    assert "GGUF" in result.stderr
+    assert usable(hub, tmp_path) == {"org/big"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["org/none"], "no repository org/none"),
+        (["org/big@other"], "no revision 'other'"),
+        (["org/gguf"], "only GGUF files"),
+        (["../etc"], "does not name a model"),
+    ],
+)
+def test_what_cannot_be_fetched_is_said_in_one_line(hub: Hub, tmp_path: Path, arguments: list[str], said: str) -> None:
+    hub.add("org/big", DEMO / "draft")
+    hub.repositories["org/gguf"] = {"weights.gguf": hub.repositories["org/big"]["model.safetensors"]}
+    result = pull(hub, tmp_path, *arguments)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_offline_is_offline(hub: Hub, tmp_path: Path) -> None:
+    variables = {**hub.environment(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    result = omlx(tmp_path, "pull", "org/big", **variables)
+    assert (result.returncode, "HF_HUB_OFFLINE" in result.stderr) == (2, True)
+    assert hub.seen == []

@@ -1,0 +1,168 @@
+"""A hub on the loopback: model info, file trees, HEAD and GET of files with ETag, Range and LFS headers.
+
+    GET  /api/models/{org}/{name}[/revision/{revision}]     what there is, with sizes and hashes
+    GET  /api/models/{org}/{name}/tree/{revision}           the same, as a list
+    HEAD /{org}/{name}/resolve/{revision}/{file}            commit, hash and size of one file
+    GET  /{org}/{name}/resolve/{revision}/{file}            its bytes, from `Range` on
+
+`stall` makes a file stop coming after some bytes, once; `corrupt` makes its bytes wrong and its promises right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    content: bytes
+    lfs: bool
+
+    @property
+    def oid(self) -> str:
+        """What git calls it; for LFS, what it calls the pointer."""
+        return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
+
+    @property
+    def etag(self) -> str:
+        return hashlib.sha256(self.content).hexdigest() if self.lfs else self.oid
+
+
+@dataclass
+class Hub:
+    """`seen` lists (method, file, first byte asked for); `stalled` is set when a file has stopped coming."""
+
+    repositories: dict[str, dict[str, File]] = field(default_factory=dict)
+    seen: list[tuple[str, str, int]] = field(default_factory=list)
+    stall: dict[str, int] = field(default_factory=dict)
+    corrupt: set[str] = field(default_factory=set)
+    stalled: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+
+    def add(self, repository: str, directory: Path, extra: Mapping[str, bytes] | None = None) -> None:
+        """Offer what is in a directory, and more."""
+        found = {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
+        found.update(extra or {})
+        files = {name: File(data, name.endswith((".safetensors", ".gguf"))) for name, data in found.items()}
+        self.repositories[repository] = files
+
+    def environment(self, cache: Path) -> dict[str, str]:
+        """Variables that make a client use this hub, and a cache of its own."""
+        return {"HF_ENDPOINT": self.url, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1"}
+
+
+@contextmanager
+def running(hub: Hub) -> Iterator[Hub]:
+    """Serve `hub` on a free port of the loopback."""
+
+    class Handler(_Handler):
+        served = hub
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    served: Hub
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing: tests look at `seen`."""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        if parts[:2] == ["api", "models"]:
+            self._describe("/".join(parts[2:4]), parts[4:])
+        elif len(parts) > 4 and parts[2] == "resolve":
+            self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
+        else:
+            self._refuse(404, "EntryNotFound")
+
+    def _describe(self, repository: str, rest: list[str]) -> None:
+        files = self.served.repositories.get(repository)
+        if files is None:
+            return self._refuse(404, "RepoNotFound")
+        if rest and rest[-1] not in ("main", COMMIT):
+            return self._refuse(404, "RevisionNotFound")
+        if rest[:1] == ["tree"]:
+            return self._json([{"type": "file", "path": name, **_facts(file)} for name, file in files.items()])
+        siblings = [{"rfilename": name, "blobId": file.oid, **_facts(file)} for name, file in files.items()]
+        return self._json({"id": repository, "sha": COMMIT, "private": False, "siblings": siblings})
+
+    def _file(self, repository: str, revision: str, name: str) -> None:
+        file = self.served.repositories.get(repository, {}).get(name)
+        if file is None or revision not in ("main", COMMIT):
+            return self._refuse(404, "EntryNotFound")
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        self.served.seen.append((self.command, name, start))
+        content = bytes(len(file.content)) if name in self.served.corrupt else file.content
+        self.send_response(206 if "Range" in self.headers else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("ETag", f'"{file.etag}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Accept-Ranges", "bytes")
+        if file.lfs:
+            self.send_header("X-Linked-Etag", f'"{file.etag}"')
+            self.send_header("X-Linked-Size", str(len(content)))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        if self.command == "GET":
+            self._send(name, content[start:])
+
+    def _send(self, name: str, content: bytes) -> None:
+        stop = self.served.stall.pop(name, None)
+        self.wfile.write(content[:stop])
+        if stop is not None:
+            self.wfile.flush()
+            self.served.stalled.set()
+            self.served.released.wait()
+            self.close_connection = True
+
+    def _json(self, record: object) -> None:
+        body = json.dumps(record).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _refuse(self, status: int, code: str) -> None:
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def _facts(file: File) -> dict[str, object]:
+    facts: dict[str, object] = {"oid": file.oid, "size": len(file.content)}
+    if file.lfs:
+        facts["lfs"] = {"oid": file.etag, "sha256": file.etag, "size": len(file.content), "pointerSize": 134}
+    return facts
