@@ -48,9 +48,9 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
             raise ConfigError("config.boolean", where=where, value=_shown(raw))
         return raw
     if setting.kind in (int, float) and not (setting.meta.is_bytes and isinstance(raw, str)):
-        if isinstance(raw, bool) or not isinstance(raw, int | float) or (setting.kind is int and raw != int(raw)):
+        if isinstance(raw, bool) or not isinstance(raw, int if setting.kind is int else int | float):
             raise _out_of_range(setting, _shown(raw), where)
-        return _bounded(setting, int(raw) if setting.kind is int else raw, str(raw), where)
+        return _bounded(setting, setting.kind(raw), str(raw), where)
     if not isinstance(raw, str):
         raise ConfigError("config.string", where=where, value=_shown(raw))
     return _one(setting, raw, where)

@@ -1,0 +1,156 @@
+"""Reading model-package.json: what it declares, and what is said about one that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx.engine.types import Reason
+from omlx.errors import ModelError
+from omlx.models.package import (
+    FILE,
+    DraftModel,
+    Ngram,
+    Package,
+    WindowPolicy,
+    read_package,
+    strategy_record,
+    usable_package,
+    window_from,
+)
+from omlx.models.reference import Reference
+
+DRAFT = {"type": "draft-model", "draft_model": "org/small"}
+PLACE = "generation.speculative_decoding"
+
+
+def package(folder: Path, strategies: dict[str, Any], default: object = "one", **more: object) -> Path:
+    block = {"default": default, "strategies": strategies, **more}
+    (folder / FILE).write_text(json.dumps({"generation": {"speculative_decoding": block}}))
+    return folder
+
+
+def windowed(**window: object) -> dict[str, object]:
+    return {**DRAFT, "window_policy": window}
+
+
+def test_the_example_of_the_format(tmp_path: Path) -> None:
+    window = {"default": "adaptive", "initial_window": 16, "min_window": 2, "max_window": 16}
+    strategy = {"type": "draft-model", "draft_model": "unsloth/small-GGUF:Q4_K_M", "window_policy": window}
+    found = read_package(package(tmp_path, {"llama32-1b-q4": strategy}, "llama32-1b-q4"))
+    reference = Reference("unsloth/small-GGUF", "Q4_K_M")
+    assert found.declared == DraftModel(reference, WindowPolicy("adaptive", 16, 2, 16), None)
+    assert reference.gguf
+    assert found.layer.values == {
+        "draft_model": "unsloth/small-GGUF:Q4_K_M",
+        "draft_initial": 16,
+        "draft_min": 2,
+        "draft_max": 16,
+    }
+    assert strategy_record(found.declared) == strategy
+
+
+@pytest.mark.parametrize(
+    ("window", "values"),
+    [
+        ({}, {"draft_initial": 4, "draft_min": 1, "draft_max": 16}),
+        ({"min_window": 6}, {"draft_initial": 6, "draft_min": 6, "draft_max": 16}),
+        ({"max_window": 2}, {"draft_initial": 2, "draft_min": 1, "draft_max": 2}),
+        ({"initial_window": 32}, {"draft_initial": 32, "draft_min": 1, "draft_max": 32}),
+        ({"default": "fixed", "initial_window": 5}, {"num_draft_tokens": 5}),
+        ({"default": "fixed", "max_window": 7}, {"num_draft_tokens": 7}),
+    ],
+)
+def test_windows(tmp_path: Path, window: dict[str, object], values: dict[str, object]) -> None:
+    found = read_package(package(tmp_path, {"one": windowed(**window)}))
+    assert found.layer.values == {"draft_model": "org/small", **values}
+
+
+def test_lookups(tmp_path: Path) -> None:
+    found = read_package(package(tmp_path, {"one": {"type": "ngram", "shortest_match": 5}}))
+    assert (found.declared, found.layer.values) == (Ngram(None, 5), {"speculation": "ngram:n=5"})
+
+
+def test_a_package_without_the_block_is_as_no_package(tmp_path: Path) -> None:
+    assert read_package(tmp_path) == Package()
+    for content in ("{}", '{"generation": {}}', '{"generation": null, "more": [1]}'):
+        (tmp_path / FILE).write_text(content)
+        assert read_package(tmp_path) == Package()
+
+
+def test_what_is_not_known_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+    found = read_package(package(tmp_path, {"one": {**DRAFT, "prompt": 1}, "two": {"type": "eagle3"}}, extra=1))
+    assert found.declared is not None
+    assert [(w.code, w.params["at"]) for w in found.warnings] == [
+        ("package.unknown_key", f"{PLACE}.extra"),
+        ("package.unknown_key", f"{PLACE}.strategies.one.prompt"),
+        ("package.unknown_type", f"{PLACE}.strategies.two.type"),
+    ]
+
+
+def test_an_unknown_type_that_is_the_default_is_the_reason(tmp_path: Path) -> None:
+    found = read_package(package(tmp_path, {"one": {"type": "eagle3"}, "two": DRAFT}))
+    at = f"{PLACE}.strategies.one.type"
+    assert (found.declared, found.reason) == (None, Reason("package.unknown_type", {"at": at, "type": "eagle3"}))
+
+
+@pytest.mark.parametrize(
+    ("strategies", "default", "code", "at"),
+    [
+        ({"one": DRAFT}, "other", "package.unknown_default", "default"),
+        ({"one": DRAFT}, 3, "package.type", "default"),
+        ({"one": []}, "one", "package.type", "strategies.one"),
+        ({"one": {}}, "one", "package.missing", "strategies.one.type"),
+        ({"one": {"type": "draft-model"}}, "one", "package.missing", "strategies.one.draft_model"),
+        ({"one": {**DRAFT, "draft_model": "/etc"}}, "one", "package.draft", "strategies.one.draft_model"),
+        ({"one": {**DRAFT, "draft_model": "a/../b"}}, "one", "package.draft", "strategies.one.draft_model"),
+        ({"one": windowed(min_window=8, max_window=4)}, "one", "package.window", "strategies.one.window_policy"),
+        ({"one": windowed(initial_window=8, max_window=4)}, "one", "package.window", "strategies.one.window_policy"),
+        ({"one": windowed(min_window=-1)}, "one", "package.range", "strategies.one.window_policy.min_window"),
+        ({"one": windowed(max_window=2.5)}, "one", "package.type", "strategies.one.window_policy.max_window"),
+        ({"one": windowed(max_window=True)}, "one", "package.type", "strategies.one.window_policy.max_window"),
+        ({"one": windowed(default="wide")}, "one", "package.choice", "strategies.one.window_policy.default"),
+        ({"one": windowed(default="fixed")}, "one", "package.missing", "strategies.one.window_policy.max_window"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(
+    tmp_path: Path, strategies: dict[str, Any], default: object, code: str, at: str
+) -> None:
+    package(tmp_path, strategies, default)
+    with pytest.raises(ModelError) as caught:
+        read_package(tmp_path)
+    assert (caught.value.code, caught.value.params["at"]) == (code, f"{PLACE}.{at}")
+    assert f"{PLACE}.{at}" in caught.value.message
+    assert usable_package(tmp_path) == Package(reason=Reason(code, caught.value.params))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"generation": 5}', "{", "\x00"])
+def test_a_file_that_is_no_such_thing_is_a_reason(tmp_path: Path, content: str) -> None:
+    (tmp_path / FILE).write_text(content)
+    reason = usable_package(tmp_path).reason
+    assert reason is not None
+    assert FILE in reason.message
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("adaptive:16,2,16", WindowPolicy("adaptive", 16, 2, 16)),
+        ("adaptive:4, 1, 8", WindowPolicy("adaptive", 4, 1, 8)),
+        ("fixed:5", WindowPolicy("fixed", 5, 5, 5)),
+    ],
+)
+def test_a_window_on_the_command_line(text: str, policy: WindowPolicy) -> None:
+    assert window_from(text) == policy
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "16", "adaptive", "adaptive:1,2", "adaptive:8,9,16", "adaptive:4,8,2", "fixed:-1", "fixed:0", "fixed:65"],
+)
+def test_a_window_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(ModelError):
+        window_from(text)

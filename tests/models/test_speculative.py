@@ -1,0 +1,170 @@
+"""What configuration and package come to, with the models that are here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from omlx.errors import ConfigError
+from omlx.models.discovery import Registry, gather
+from omlx.models.package import FILE
+from omlx.models.places import Folder, HubCache, Place
+from omlx.models.reference import Reference, Wanted
+from omlx.models.speculative import Speculative, check_value, speculative
+from omlx.models.telling import speculation_record
+from omlx.settings.configuration import Configuration
+from omlx.settings.layer import Layer, Source
+from omlx.settings.schema import Value
+from omlx.settings.store import Store
+from tests.models.test_package import package
+from tests.models.trees import LLAMA, hub_model, model
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def found(root: Path, *places: Place, **flags: Value) -> Speculative:
+    """Speculation of `org/big` in `root`, with these flags and the files in `root`/home."""
+    registry = gather([Folder("here", root / "models"), *places])
+    run = (Layer(Source.CLI, flags),)
+    return speculative(registry.find("org/big"), registry, Configuration(run, Store(root / "home", check_value)))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A model that declares `org/small`, which is here, too."""
+    model(tmp_path / "models/org/small")
+    window = {"initial_window": 8, "min_window": 2, "max_window": 8}
+    strategy = {"type": "draft-model", "draft_model": "org/small", "window_policy": window, "size_bytes": 77}
+    package(model(tmp_path / "models/org/big"), {"one": strategy})
+    return tmp_path
+
+
+def code(result: Speculative) -> str | None:
+    return result.undrafted.code if result.undrafted is not None else None
+
+
+def test_a_declared_draft_that_is_here_is_on(root: Path) -> None:
+    result = found(root)
+    assert result.drafting is not None
+    assert (result.drafting.id, result.sources["draft_model"], code(result)) == ("org/small", Source.PACKAGE, None)
+    assert (result.window.initial, result.window.shortest, result.window.longest) == (8, 2, 8)
+    assert str(result.strategy) == "auto"
+
+
+def test_whoever_wins_over_the_package_names_the_draft(root: Path) -> None:
+    for name in ("flag", "own", "all"):
+        model(root / f"models/org/{name}")
+    store = Store(root / "home", check_value)
+    store.patch({"draft_model": "org/all", "draft_max": 4})
+    result = found(root)
+    assert result.draft is not None
+    assert (result.draft.id, result.sources["draft_model"]) == ("org/all", Source.GLOBAL)
+    assert (result.window.longest, result.window.shortest, result.window.initial) == (4, 2, 4)
+    store.patch({"draft_model": "own", "num_draft_tokens": 3}, "org/big")
+    result = found(root)
+    assert result.draft is not None
+    assert (result.draft.id, result.sources["draft_model"]) == ("org/own", Source.MODEL)
+    assert result.window.fixed
+    result = found(root, draft_model="flag", draft_min=7)
+    assert result.draft is not None
+    assert (result.draft.id, result.sources["draft_model"]) == ("org/flag", Source.CLI)
+    assert result.window.longest == 7
+
+
+def test_a_declared_draft_that_is_not_here_is_wanted(root: Path) -> None:
+    (root / "models/org/small").rename(root / "gone")
+    result = found(root)
+    assert (result.drafting, code(result)) == (None, "draft.not_here")
+    assert result.wanted == Wanted(Reference("org/small"), 77)
+    record = speculation_record(result)
+    assert record["wanted"] == {
+        "repository": "org/small",
+        "revision": None,
+        "size_bytes": 77,
+        "fetching": False,
+        "failed": None,
+    }
+    json.dumps(record)
+    assert found(root, draft_model="org/none").wanted is None
+
+
+def test_no_draft_is_a_ceiling(root: Path) -> None:
+    result = found(root, no_draft=True, draft_model="org/small")
+    assert (result.draft, code(result), str(result.strategy)) == (None, "spec.off.no_draft", "auto")
+
+
+@pytest.mark.parametrize("strategy", ["off", "ngram"])
+def test_a_strategy_without_a_draft_loads_none(root: Path, strategy: str) -> None:
+    result = found(root, speculation=strategy)
+    assert (result.drafting, code(result)) == (None, "spec.off.strategy")
+    assert result.draft is not None
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("org/small-GGUF:Q4_K_M", "draft.unfit.gguf"),
+        ("org/other:Q4_K_M", "draft.unfit.gguf"),
+        ("org/small:8bit", "draft.other_quantization"),
+        ("org/big", "draft.unfit.same_model"),
+        ("org/head", "draft.unfit.head_only"),
+        ("../big", "draft.malformed"),
+        ("/etc/passwd", "draft.malformed"),
+    ],
+)
+def test_a_draft_that_cannot_be_used_is_a_reason_and_nothing_is_wanted(root: Path, named: str, expected: str) -> None:
+    model(root / "models/org/small", {**LLAMA, "quantization": {"bits": 4}})
+    model(root / "models/org/head", {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]})
+    Store(root / "home").patch({"draft_model": named})
+    result = found(root)
+    assert (result.draft, code(result), result.wanted) == (None, expected, None)
+
+
+def test_a_quantization_that_is_the_same_in_other_words(root: Path) -> None:
+    model(root / "models/org/small", {**LLAMA, "quantization": {"bits": 4}})
+    assert found(root, draft_model="org/small:4BIT").draft is not None
+
+
+def test_a_package_that_is_wrong_is_a_reason(root: Path) -> None:
+    (root / "models/org/big" / FILE).write_text("{")
+    assert (found(root).draft, code(found(root))) == (None, "model.config_unreadable")
+    package(root / "models/org/big", {"one": {"type": "medusa"}})
+    assert code(found(root)) == "package.unknown_type"
+
+
+def test_a_package_may_choose_lookups(root: Path) -> None:
+    package(root / "models/org/big", {"one": {"type": "ngram", "shortest_match": 4}})
+    result = found(root)
+    assert (str(result.strategy), result.sources["speculation"]) == ("ngram:n=4", Source.PACKAGE)
+
+
+def test_revisions_in_the_hubs_cache(root: Path) -> None:
+    snapshot = hub_model(root / "hub", "org/cached")
+    cache = HubCache("hf-cache", root / "hub")
+    other = snapshot.with_name("f" * 40)
+    model(other)
+    for name, path in (("", snapshot), ("@main", snapshot), (f"@{COMMIT}", snapshot), (f"@{'f' * 40}", other)):
+        result = found(root, cache, draft_model=f"org/cached{name}")
+        assert result.draft is not None
+        assert result.draft.path == path
+    assert code(found(root, cache, draft_model="org/cached@v2")) == "draft.not_here"
+
+
+def test_a_wrong_strategy_is_a_mistake_of_whoever_set_it(root: Path) -> None:
+    with pytest.raises(ConfigError, match="--speculation"):
+        found(root, speculation="ngram:q=1")
+    with pytest.raises(ConfigError, match=r"defaults\.speculative\.speculation"):
+        Store(root / "home", check_value).patch({"speculation": "eagle3"})
+
+
+def test_names_read_as_others_are_warned_of(root: Path) -> None:
+    assert [warning.code for warning in found(root, speculation="ngram-simple").warnings] == ["strategy.read_as"]
+
+
+def test_nothing_set_at_all(tmp_path: Path) -> None:
+    model(tmp_path / "models/org/big")
+    result = found(tmp_path)
+    assert (str(result.strategy), code(result), result.warnings) == ("auto", "spec.off.no_draft_model", ())
+    assert Registry().entries == ()

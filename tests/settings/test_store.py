@@ -1,0 +1,234 @@
+"""What is kept: PATCH semantics, whose files, and what is left of them after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from omlx.errors import ConfigError
+from omlx.settings.layer import Source
+from omlx.settings.schema import Scope, Value, table
+from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
+
+MODEL = "org/name.with.dots"
+
+
+def stored(store: Store, model: str | None = None) -> dict[str, Value]:
+    return dict(store.layer(model).values)
+
+
+def test_a_change_touches_only_what_it_names(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.patch({"speculation": "ngram", "draft_max": 8, "port": 9000})
+    store.patch({"draft_max": 4})
+    assert stored(store) == {"speculation": "ngram", "draft_max": 4, "port": 9000}
+    store.patch({"draft_max": None, "temperature": None})
+    assert stored(store) == {"speculation": "ngram", "port": 9000}
+    store.patch({})
+    assert json.loads((tmp_path / GLOBAL_FILE).read_text()) == {
+        "format": "omlx-config/1",
+        "defaults": {"speculative": {"speculation": "ngram"}},
+        "server": {"port": 9000},
+    }
+
+
+def test_models_have_settings_of_their_own(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.patch({"draft_model": "a/b"}, MODEL)
+    store.patch({"draft_model": "c/d"}, "other")
+    assert (stored(store, MODEL), stored(store, "other"), stored(store, "third"), stored(store)) == (
+        {"draft_model": "a/b"},
+        {"draft_model": "c/d"},
+        {},
+        {},
+    )
+    assert (store.layer(MODEL).source, store.layer().source) == (Source.MODEL, Source.GLOBAL)
+    store.patch({"draft_model": None}, MODEL)
+    assert store.models() == ["other"]
+    assert not (tmp_path / GLOBAL_FILE).exists()
+
+
+def test_every_setting_that_may_be_kept_is_read_back_as_it_was(tmp_path: Path) -> None:
+    values: dict[str, Value] = {
+        row.name: ("a", "b")
+        if row.many and row.kind is str
+        else (tmp_path / "x",)
+        if row.many
+        else row.choices[-1]
+        if row.choices
+        else {str: "text", bool: True, int: int(row.meta.high), float: row.meta.high}[row.kind]
+        for row in table().values()
+        if row.may_stand_in(Scope.GLOBAL)
+    }
+    store = Store(tmp_path)
+    store.patch(values)
+    assert stored(store) == values
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    home = tmp_path / "not/there"
+    Store(home).patch({"port": 1})
+    assert (home.stat().st_mode & 0o777, (home / GLOBAL_FILE).stat().st_mode & 0o777) == (0o700, 0o600)
+    assert [path.name for path in home.iterdir()] == [GLOBAL_FILE]
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "code"),
+    [
+        ({"porrt": 1}, None, "config.unknown"),
+        ({"no_draft": True}, None, "config.not_stored"),
+        ({"home": "/x"}, None, "config.not_stored"),
+        ({"port": 9000}, MODEL, "config.not_stored"),
+        ({"port": 70000}, None, "config.int"),
+        ({"port": True}, None, "config.int"),
+        ({"port": 1.5}, None, "config.int"),
+        ({"num_draft_tokens": -1}, MODEL, "config.int"),
+        ({"draft_download": "maybe"}, MODEL, "config.choice"),
+        ({"draft_min": 9}, MODEL, "config.bounds"),
+        ({"num_draft_tokens": 9}, MODEL, "config.bounds"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_changes(
+    tmp_path: Path, changes: dict[str, Value], model: str | None, code: str
+) -> None:
+    store = Store(tmp_path)
+    store.patch({"port": 80})
+    store.patch({"draft_max": 8}, MODEL)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConfigError) as caught:
+        store.patch(changes, model)
+    assert caught.value.code == code
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        (GLOBAL_FILE, {"defaults": {"speculativ": {}}}, "defaults.speculativ'"),
+        (GLOBAL_FILE, {"defaults": {"speculative": {"draft": 1}}}, "defaults.speculative.draft'"),
+        (GLOBAL_FILE, {"defaults": 5}, "defaults"),
+        (GLOBAL_FILE, {"server": {"port": "80"}}, "server.port"),
+        (GLOBAL_FILE, {"defaults": {"speculative": {"no_draft": True}}}, "no_draft"),
+        (MODELS_FILE, {"model": {}}, "'model'"),
+        (MODELS_FILE, {"models": {MODEL: {"server": {"port": 1}}}}, f"models.{MODEL}.server'"),
+        (
+            MODELS_FILE,
+            {"models": {MODEL: {"speculative": {"draft_max": "4"}}}},
+            f"models.{MODEL}.speculative.draft_max",
+        ),
+        (MODELS_FILE, {"models": []}, "models"),
+    ],
+)
+def test_unknown_keys_and_wrong_values_in_a_file_are_named(
+    tmp_path: Path, name: str, content: dict[str, object], named: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(json.dumps({"format": "omlx-config/1", **content}))
+    before = file.read_bytes()
+    store = Store(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        store.validate()
+    assert named in caught.value.message
+    assert name in caught.value.message
+    with pytest.raises(ConfigError):
+        store.patch({"draft_max": 3}, None if name == GLOBAL_FILE else MODEL)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b'{"version": 3, "server": {"port": 1}}', "config.foreign"),
+        (b"[1, 2]", "config.foreign"),
+        (b"", "config.foreign"),
+        (b"host: 0.0.0.0\n", "config.foreign"),
+        (b'{"format": "another/1"', "config.foreign"),
+        (b"\xff\xfe\x00", "config.foreign"),
+        (b'{"format": "omlx-config/2", "server": {"port": 1}}', "config.other_format"),
+    ],
+)
+def test_the_files_of_others_do_not_count_and_are_never_touched(tmp_path: Path, content: bytes, code: str) -> None:
+    file = tmp_path / GLOBAL_FILE
+    file.write_bytes(content)
+    file.chmod(0o644)
+    store = Store(tmp_path)
+    assert [note.code for note in store.validate()] == [code]
+    assert stored(store) == {}
+    with pytest.raises(ConfigError, match="will not be changed"):
+        store.patch({"port": 1})
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (content, 0o644)
+    assert [path.name for path in tmp_path.iterdir()] == [GLOBAL_FILE]
+
+
+def test_a_broken_file_is_kept_aside_and_reported(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for port in (1, 2):
+        broken = b'{"format": "omlx-config/1", "server": {"port": %d,}}' % port
+        (tmp_path / GLOBAL_FILE).write_bytes(broken)
+        (note,) = store.validate()
+        assert note.code == "config.corrupt"
+        kept = Path(str(note.params["kept"]))
+        assert kept.name.startswith("config.json.corrupt-")
+        assert (kept.read_bytes(), str(kept) in note.message) == (broken, True)
+    store.patch({"port": 3})
+    assert stored(store) == {"port": 3}
+    assert len(list(tmp_path.glob("config.json.corrupt-*"))) == 2
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / GLOBAL_FILE).symlink_to(real / "mine.json")
+    Store(tmp_path).patch({"port": 5})
+    assert (tmp_path / GLOBAL_FILE).is_symlink()
+    assert "5" in (real / "mine.json").read_text()
+
+
+SAVER = """
+import sys
+from pathlib import Path
+from omlx.settings.store import Store
+store = Store(Path(sys.argv[1]))
+for number in range(1000):
+    store.patch({"max_tokens": 1 + number, "allow_host": tuple("h" * 500 for _ in range(number % 7 + 1))})
+    print(number, flush=True)
+"""
+
+
+def test_a_kill_amid_a_thousand_saves_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / MODELS_FILE).write_bytes(b"someone else's")
+    for saves in (0, 1, 7, 40, 41, 42, 150):
+        with subprocess.Popen(
+            [sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ, text=True
+        ) as process:
+            assert process.stdout is not None
+            last = [int(process.stdout.readline()) for _ in range(saves + 1)][-1]
+            process.kill()
+            rest = [int(line) for line in process.stdout.read().split()]
+        last = rest[-1] if rest else last
+        assert stored(store)["max_tokens"] in (1 + last, 2 + last)
+        assert store.validate()[0].code == "config.foreign"
+    store.patch({"max_tokens": 3})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [GLOBAL_FILE, MODELS_FILE]
+    assert (tmp_path / MODELS_FILE).read_bytes() == b"someone else's"
+
+
+def test_two_processes_do_not_lose_each_others_changes(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from omlx.settings.store import Store
+for number in range(60):
+    Store(Path(sys.argv[1])).patch({"draft_max": number % 60 + 1}, sys.argv[2])
+"""
+    models = ["a", "b", "c"]
+    running = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), model]) for model in models]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    store = Store(tmp_path)
+    assert {model: stored(store, model) for model in store.models()} == {m: {"draft_max": 60} for m in models}
