@@ -12,9 +12,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
 
-from omlx.engine import ending
+from omlx.engine import admission, ending
+from omlx.engine.batch import Batch, CacheSizes
 from omlx.engine.edge import caught
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.plan import (
@@ -22,10 +22,7 @@ from omlx.engine.plan import (
     CacheOp,
     Drop,
     Evict,
-    Extract,
-    Filter,
     Forward,
-    Merge,
     Open,
     Plan,
     Read,
@@ -49,16 +46,7 @@ from omlx.engine.types import (
     TokenLogprob,
     TokensCommitted,
 )
-from omlx.errors import BadRequest, EngineError, OmlxError, Overloaded
-
-LINGER_STEPS: Final = 16
-"""A row left alone stays in the batch this long, so that a flapping second row does not copy caches back and forth."""
-
-
-class CacheSizes(Protocol):
-    def row_bytes(self, row: int) -> int:
-        """Bytes that a row's cache arrays take now."""
-        ...
+from omlx.errors import EngineError, OmlxError, Overloaded
 
 
 class Scheduler:
@@ -78,24 +66,22 @@ class Scheduler:
         self.traits = traits
         self.speculator = speculator
         self.store = store
-        self.unbatchable = unbatchable
+        self.batch = Batch(limits, sizes, unbatchable)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.drafts: dict[int, object] = {}
         self._sizes = sizes
         self._clock = clock
-        self._batch: list[int] = []
         self._ops: list[CacheOp] = []
         self._flying: Plan | None = None
         self._cancelled: set[str] = set()
-        self._kept: dict[int, int] = {}
         self._next_row = 0
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises Overloaded when the queue is full, BadRequest when the prompt fills the context."""
-        self._check_request(request)
+        """Queue a request. Raises Overloaded when the queue is full, BadRequest when it cannot be served."""
+        admission.judge(request, self.limits)
         if len(self.waiting) >= self.limits.max_waiting:
             raise Overloaded("engine.queue_full", waiting=len(self.waiting), limit=self.limits.max_waiting)
         self._next_row += 1
@@ -104,22 +90,6 @@ class Scheduler:
             end = min(end, len(request.tokens) + request.max_tokens)
         clock = Clock(submitted=self._clock())
         self.waiting.append(Sequence(self._next_row, request, list(request.tokens), end, clock))
-
-    def _check_request(self, request: Request) -> None:
-        """Ids out of range would read beyond the model's arrays; what else is wrong would end in nonsense."""
-        size, sampling = self.limits.vocab_size, request.sampling
-        if not request.tokens:
-            raise BadRequest("engine.prompt_empty", param="messages")
-        if len(request.tokens) >= (limit := self.limits.context_length):
-            raise BadRequest("engine.prompt_too_long", param="messages", tokens=len(request.tokens), limit=limit)
-        if request.max_tokens is not None and request.max_tokens < 1:
-            raise BadRequest("engine.max_tokens", param="max_tokens", value=request.max_tokens)
-        if not sampling.temperature >= 0.0:
-            raise BadRequest("engine.temperature", param="temperature", value=str(sampling.temperature))
-        prompt, biased = request.tokens + request.speculation.prediction, [token for token, _ in sampling.logit_bias]
-        for param, ids in (("messages", prompt), ("logit_bias", biased)):
-            if ids and not 0 <= min(ids) <= max(ids) < size:
-                raise BadRequest("engine.token_id", param=param, size=size)
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next step; its row is free then. An unknown id is one that has just ended."""
@@ -150,13 +120,12 @@ class Scheduler:
             return None
         self._admit()
         decoding = self.decoding
-        self._arrange(decoding)
+        self._ops += self.batch.arrange(decoding) if decoding else []
         forwards = self._decode(decoding)
         forwards += self._prefill(len(decoding) > 0)
         if not forwards and not self._ops:
             return None
         plan = Plan(tuple(self._ops), tuple(forwards))
-        self._kept = {op.row: op.entry for op in self._ops if isinstance(op, Store)}
         self._ops = []
         self._flying = plan
         return plan
@@ -175,18 +144,13 @@ class Scheduler:
         planned = {w.row for f in self._flying.forwards for w in f.windows if w.sample}
         if planned != {s.row for s in decoding}:
             return True
-        if len(decoding) == 1:
-            return self._leaves_batch(decoding[0]) or self._drafts_alone(decoding[0])
-        return self.unbatchable is None and any(s.row not in self._batch for s in decoding)
+        return self.batch.changes(decoding) or (len(decoding) == 1 and self._drafts_alone(decoding[0]))
 
     def _drafts_alone(self, sequence: Sequence) -> bool:
-        if sequence.row in self._batch or self.speculator.refusal(sequence, 1) is not None:
+        if sequence.row in self.batch.members or self.speculator.refusal(sequence, 1) is not None:
             return False
         wants = caught(self.speculator.wants, sequence)
         return isinstance(wants, Exception) or wants  # one that raises is told so when it is asked for its draft
-
-    def _leaves_batch(self, sequence: Sequence) -> bool:
-        return sequence.row in self._batch and sequence.alone_steps >= LINGER_STEPS
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.limits.max_rows:
@@ -204,51 +168,16 @@ class Scheduler:
                 sequence.move(Status.DECODE)
             self.running.append(sequence)
 
-    def _arrange(self, decoding: list[Sequence]) -> None:
-        """Bring the batch in line with who decodes: split a row left alone, merge rows that came together."""
-        if len(decoding) == 1:
-            sequence = decoding[0]
-            if self._leaves_batch(sequence):
-                self._ops += [Extract(sequence.row), Filter(())]
-                self._batch = []
-            sequence.alone_steps += 1
-            return
-        for sequence in decoding:
-            sequence.alone_steps = 0
-        if self.unbatchable is not None or len(decoding) < 2:
-            return
-        # A row with several pending tokens commits them in a window of its own first; so does one that has read
-        # nothing yet: some recurrences treat the first token apart, and merging would give them a state of zeros.
-        ready = [s for s in decoding if s.row not in self._batch and s.pending == 1 and s.computed and not s.unread]
-        joining = self._fitting(ready)
-        if joining and len(joining) + len(self._batch) > 1:
-            self._ops.append(Merge(joining))
-            self._batch.extend(joining)
-
-    def _fitting(self, candidates: list[Sequence]) -> tuple[int, ...]:
-        """Those rows whose merge stays within the batch's memory: every row is padded to the longest one."""
-        lengths = {s.row: s.computed for s in self.running}
-        rows = list(self._batch)
-        joined: list[int] = []
-        for sequence in candidates:
-            trial = [*rows, sequence.row]
-            longest = max(lengths[row] for row in trial)
-            per_token = self._sizes.row_bytes(sequence.row) / max(1, sequence.computed)
-            if len(trial) * longest * per_token <= self.limits.batch_bytes:
-                rows = trial
-                joined.append(sequence.row)
-        return tuple(joined)
-
     def _decode(self, decoding: list[Sequence]) -> list[Forward]:
         by_row = {s.row: s for s in decoding}
         forwards = []
         for sequence in decoding:
-            if sequence.row not in self._batch:
+            if sequence.row not in self.batch.members:
                 forwards.append(Forward((self._window(sequence, self._draft(sequence, len(decoding))),)))
-        if self._batch:
-            for row in self._batch:
+        if self.batch.members:
+            for row in self.batch.members:
                 by_row[row].speculation = self.speculator.refusal(by_row[row], max(2, len(decoding)))
-            forwards.append(Forward(tuple(self._window(by_row[row], None) for row in self._batch), batched=True))
+            forwards.append(Forward(tuple(self._window(by_row[row], None) for row in self.batch.members), batched=True))
         return forwards
 
     def _draft(self, sequence: Sequence, decoding: int) -> Draft | None:
@@ -312,12 +241,13 @@ class Scheduler:
                 if sequence is None or sequence.status is Status.DONE:
                     continue  # it ended while this step was in flight; its sample is discarded
                 events += self._commit_window(sequence, window, reads[window.row], seconds)
-        for row, read in reads.items():
-            if read.error is not None and row in self._kept:
-                self.store.take(self._kept.pop(row))  # it ended well, but its cache could not be kept
+        kept = {op.row: op.entry for op in plan.ops if isinstance(op, Store)}
+        for row, error in ((row, read.error) for row, read in reads.items() if read.error is not None):
+            if row in kept:
+                self.store.take(kept[row])  # it ended well, but its cache could not be kept
             sequence = by_row.get(row)
-            if sequence is not None and read.error is not None and sequence.status is not Status.DONE:
-                events.append(self._fail(sequence, read.error))
+            if sequence is not None and sequence.status is not Status.DONE:
+                events.append(self._fail(sequence, error))
         self.running = [s for s in self.running if s.status is not Status.DONE]
         return events
 
@@ -389,9 +319,7 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         """Store what the row's cache holds, if it holds anything, and give its place in the batch away."""
         row = sequence.row
-        if row in self._batch:
-            self._batch.remove(row)
-            self._ops += [Extract(row), Filter(tuple(self._batch))]
+        self._ops += self.batch.remove(row, keep_cache=True)
         held = sequence.tokens[: sequence.computed]
         if held and len(held) == sequence.computed:
             entry, evicted = self.store.put(held, self._sizes.row_bytes(row) + self.speculator.held(row))
@@ -406,9 +334,7 @@ class Scheduler:
     def _fail(self, sequence: Sequence, error: Exception) -> Failed:
         """End a request with an error. Its cache is unproven: dropped, never stored."""
         sequence.move(Status.DONE)
-        if sequence.row in self._batch:
-            self._batch.remove(sequence.row)
-            self._ops.append(Filter(tuple(self._batch)))
+        self._ops += self.batch.remove(sequence.row, keep_cache=False)
         self.speculator.drop(sequence.row)
         self._ops = [op for op in self._ops if not (isinstance(op, Rewind) and op.row == sequence.row)]
         self._ops.append(Drop(sequence.row))
@@ -423,7 +349,7 @@ class Scheduler:
             sequence.check()
         rows = [s.row for s in self.running]
         assert len(set(rows)) == len(rows) <= self.limits.max_rows
-        assert set(self._batch) <= {s.row for s in self.decoding}, (self._batch, rows)
+        assert set(self.batch.members) <= {s.row for s in self.decoding}, (self.batch.members, rows)
 
 
 def _logprobs(sequence: Sequence, read: Read, new: tuple[int, ...]) -> tuple[TokenLogprob, ...] | None:

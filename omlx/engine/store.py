@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from omlx.engine.limits import Traits
 
-
 WHOLE_PROMPT: Final = 32
 """A prompt of fewer tokens is cheaper to read again than a conversation that it happens to begin."""
 
