@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from omlx.bench.exact import exactness
 from omlx.bench.host import graphs, host
 from omlx.bench.measure import Case, measure
 from omlx.bench.plot import plot
+from omlx.bench.prompts import WORKLOADS
 from omlx.bench.report import Report
 from omlx.bench.result import Result, result_of
 from omlx.bench.subject import Subject, read_subject
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--only", type=_suites, default=SUITES, metavar="SUITE,…", help=f"of {','.join(SUITES)}")
     engine.add_argument("--trials", type=_positive, default=Settings.trials, metavar="N", help="default %(default)s")
     engine.add_argument("--prompts", type=_positive, default=Settings.prompts, metavar="N", help="default %(default)s")
+    engine.add_argument("--workload", choices=tuple(WORKLOADS), default="edit", help="default %(default)s")
     engine.add_argument("--tokens", type=_positive, default=Settings.tokens, metavar="N", help="longest answer")
     engine.add_argument("--windows", type=_numbers, default=Settings.windows, metavar="N,…", help="draft tokens")
     engine.add_argument("--rows", type=_numbers, default=Settings.rows, metavar="N,…", help="sizes of a batch")
@@ -51,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
     load_before = os.getloadavg()
     try:
         subject = read_subject(
-            args.model, args.draft, dtype=args.dtype, inflate_to=args.inflate, inflate_draft=args.inflate_draft
+            args.model,
+            args.draft,
+            dtype=args.dtype,
+            inflate_to=args.inflate,
+            inflate_draft=args.inflate_draft,
+            workload=args.workload,
         )
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
@@ -59,8 +67,9 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(args.trials, args.prompts, args.tokens, args.windows, args.rows)
     suites = [suite for suite in args.only if suite != "spec" or subject.draft is not None]
     results = run_suites(subject, settings, suites)
+    chosen = {"suites": suites, "workload": args.workload, "dtype": args.dtype, "inflate": args.inflate}
     report = Report(
-        settings={**asdict(settings), "suites": suites, "dtype": args.dtype, "inflate": args.inflate},
+        settings={**asdict(settings), **chosen},
         models=subject.describe(),
         results=results,
         graphs=graphs(subject.model, subject.draft) if "graph" in suites else {},
@@ -75,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_suites(subject: Subject, settings: Settings, suites: Iterable[str]) -> list[Result]:
-    """Measure the cases of these suites, one after another, with a progress bar on a terminal."""
+    """Measure the cases of these suites, one after another, with a progress bar on a terminal.
+
+    An interrupt ends it early, with the cases that were finished.
+    """
     makers: dict[str, Callable[[], Iterable[Case]]] = {
         "plain": lambda: plain(subject, settings),
         "spec": lambda: spec(subject, settings),
@@ -83,9 +95,9 @@ def run_suites(subject: Subject, settings: Settings, suites: Iterable[str]) -> l
         "host": host,
     }
     cases = [case for suite in suites if suite in makers for case in makers[suite]()]
-    results = []
+    results: list[Result] = []
     pairs = sum(len(case.pairs) for case in cases) * (settings.trials + 1)
-    with tqdm(total=pairs, unit="pair", disable=None) as bar:
+    with suppress(KeyboardInterrupt), tqdm(total=pairs, unit="pair", disable=None) as bar:
         for case in cases:
             bar.set_description(f"{case.suite} {case.name}")
             measured = measure(case, settings.trials, bar.update)

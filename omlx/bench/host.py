@@ -18,7 +18,7 @@ from omlx.engine.loop import EngineLoop
 
 VOCABULARY: Final = 32_000
 ROWS: Final = (1, 4, 16)
-STEPS: Final = 300
+STEPS: Final = 100
 CALLS: Final = 50
 
 

@@ -1,4 +1,8 @@
-"""What the bench asks a model: to repeat or to edit a short function. Most of the answer stands in the question."""
+"""What the bench asks a model.
+
+`edit`: to repeat or to change a short function; most of the answer stands in the question, drafts are mostly right.
+`open`: questions whose answers have no model in the prompt; this is where sampling draws apart draft and target.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ def retry(task, attempts=3):
     raise last
 """
 
-PROMPTS: Final = tuple(
+EDIT: Final = tuple(
     f"{request}\n```python\n{code}```"
     for request, code in (
         ("Repeat this code exactly.", _MERGE),
@@ -94,16 +98,38 @@ PROMPTS: Final = tuple(
     )
 )
 
+OPEN: Final = (
+    "Write a function that counts the lines of a file.",
+    "Explain what a stack is.",
+    "Write a class for a queue with push and pop.",
+    "What does a cache do?",
+    "Write a function that sorts a list of numbers.",
+    "How do I open a file and read it?",
+    "Write a function that checks whether a word reads the same backwards.",
+    "Tell me about the sea.",
+    "Write a test for a function that adds two numbers.",
+    "What is the difference between a list and a tuple?",
+    "Write a function that joins two dictionaries.",
+    "Describe a morning in a town.",
+    "Write a loop that prints the numbers from 1 to 10.",
+    "Why is the sky blue?",
+    "Write a class for a timer.",
+    "How does a search in a sorted list work?",
+)
 
-def encode(tokenizer: Any) -> list[tuple[int, ...]]:
-    """All prompts as token ids: through the chat template where the tokenizer has one. Takes mlx-lm's wrapper."""
+WORKLOADS: Final = {"edit": EDIT, "open": OPEN}
+
+
+def encode(tokenizer: Any, workload: str = "edit") -> list[tuple[int, ...]]:
+    """A workload's prompts as token ids: through the chat template where there is one. Takes mlx-lm's wrapper."""
+    prompts = WORKLOADS[workload]
     if not tokenizer.has_chat_template:
-        return [tuple(tokenizer.encode(prompt)) for prompt in PROMPTS]
+        return [tuple(tokenizer.encode(prompt)) for prompt in prompts]
     return [
         tuple(
             tokenizer.apply_chat_template(
                 [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=True, return_dict=False
             )
         )
-        for prompt in PROMPTS
+        for prompt in prompts
     ]

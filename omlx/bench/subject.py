@@ -54,7 +54,13 @@ class Subject:
 
 
 def read_subject(
-    model_dir: Path, draft_dir: Path | None, *, dtype: str | None, inflate_to: int, inflate_draft: bool
+    model_dir: Path,
+    draft_dir: Path | None,
+    *,
+    dtype: str | None = None,
+    inflate_to: int = 0,
+    inflate_draft: bool = False,
+    workload: str = "edit",
 ) -> Subject:
     """Load a model and its draft.
 
@@ -81,7 +87,7 @@ def read_subject(
         draft=draft,
         vocab_size=max(vocab.values()) + 1,
         stop_ids=frozenset(tokenizer.eos_token_ids),
-        prompts=encode(tokenizer),
+        prompts=encode(tokenizer, workload),
         names=(model_dir.name, draft_dir.name if draft_dir else ""),
     )
 
