@@ -45,6 +45,7 @@ class Corpus:
         self.chat = Chat()
         self.rng = random.Random(seed)
         self._assistant = tokenizer.encode("assistant\n").ids
+        self._think = tokenizer.token_to_id("<think>")
         self._drawn = {name: 0 for name, _ in MIX}
 
     def batch(self, rows: int, length: int) -> Batch:
@@ -84,11 +85,14 @@ class Corpus:
     def encode(self, dialogue: Dialogue) -> Document:
         """The rendered conversation; the assistant's turns weigh 1."""
         ids = self.tokenizer.encode(self.chat.render(dialogue.messages, dialogue.tools)).ids
-        weights, inside, header = [], False, 1 + len(self._assistant)
+        opening = [IM_START, *self._assistant]
+        weights, inside = [], False
         for at, token in enumerate(ids):
-            if at >= header and ids[at - header] == IM_START and ids[at - header + 1 : at] == self._assistant:
-                inside = True
-            weights.append(1.0 if inside else PROMPT_WEIGHT)
+            begins = ids[max(0, at - len(opening)) : at] == opening
+            inside = inside or begins
+            # The template opens a thought when it is wanted; the model must not learn to open one by itself.
+            unasked = begins and token == self._think
+            weights.append(0.0 if unasked else 1.0 if inside else PROMPT_WEIGHT)
             inside = inside and token != IM_END
         return Document(ids, weights)
 
