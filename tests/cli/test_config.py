@@ -1,0 +1,184 @@
+"""`omlx config` and `omlx package`, inside this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from omlx.cli.main import main
+from omlx.models.discovery import BUNDLED
+from tests.cli.test_main import Capture, alone, environment
+
+__all__ = ["alone"]
+
+TARGET = "omlx-demo/target"
+
+
+def said(capture: Capture, *arguments: str, status: int = 0) -> str:
+    """What a command writes; errors too where it fails."""
+    assert main(arguments) == status
+    out, errors = capture.readouterr()
+    return out.strip() if status == 0 else errors.strip()
+
+
+def test_set_get_unset_list(alone: Path, capsys: Capture) -> None:
+    assert said(capsys, "config", "get", "speculation") == "auto"
+    said(capsys, "config", "set", "speculation", "ngram:m=16;draft")
+    said(capsys, "config", "set", "draft-max", "8", "--model", "target")
+    said(capsys, "config", "set", "allow_host", "a,b")
+    assert said(capsys, "config", "get", "speculation") == "ngram:m=16;draft"
+    listed = json.loads(said(capsys, "config", "list", "--json"))
+    assert listed["speculation"] == {"value": "ngram:m=16;draft", "source": "global"}
+    assert listed["allow_host"] == {"value": ["a", "b"], "source": "global"}
+    assert listed["draft_max"] == {"value": None, "source": "built_in"}
+    own = {line.split()[0]: line.split()[1:] for line in said(capsys, "config", "list", "--model", TARGET).splitlines()}
+    assert (own["draft_max"], own["speculation"]) == (["8", "model"], ["ngram:m=16;draft", "global"])
+    assert "port" not in own
+    said(capsys, "config", "unset", "speculation")
+    assert said(capsys, "config", "get", "speculation") == "auto"
+    assert said(capsys, "config", "path") == str(alone / ".omlx/config.json")
+    assert said(capsys, "config", "path", "--model", TARGET) == str(alone / ".omlx/models.json")
+
+
+def test_a_value_that_another_source_overrides_is_kept_and_said(
+    alone: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_PORT", "9001")
+    assert main(["config", "set", "port", "9000"]) == 0
+    assert "port is 9001 for now" in capsys.readouterr().err
+    monkeypatch.delenv("OMLX_PORT")
+    assert said(capsys, "config", "get", "port") == "9000"
+
+
+def test_a_key_is_never_shown(alone: Path, capsys: Capture) -> None:
+    said(capsys, "config", "set", "api_key", "a-secret")
+    shown = [said(capsys, "config", *words) for words in (["get", "api_key"], ["list"], ["list", "--json"])]
+    assert not any("a-secret" in text for text in shown)
+    assert all("********" in text for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["set", "porrt", "1"], "no setting called 'porrt'"),
+        (["set", "port", "http"], "port: 'http'"),
+        (["set", "no_draft", "1"], "'no_draft' is not kept"),
+        (["set", "speculation", "ngram:q=1"], "Column 7"),
+        (["set", "speculation", "eagle3"], "eagle3"),
+        (["set", "draft_max", "0"], "draft_max"),
+        (["set", "draft_max", "4", "--model", "org/none"], "no model called 'org/none'"),
+        (["set", "port", "1", "--model", TARGET], "'port' is not kept"),
+    ],
+)
+def test_what_cannot_be_is_refused(alone: Path, capsys: Capture, arguments: list[str], words: str) -> None:
+    assert words in said(capsys, "config", *arguments, status=2)
+    assert not (alone / ".omlx").exists() or not list((alone / ".omlx").glob("*.json"))
+
+
+def test_files_of_others_are_said_to_be_left_alone(alone: Path, capsys: Capture) -> None:
+    (alone / ".omlx").mkdir()
+    (alone / ".omlx/config.json").write_text('{"model_dirs": []}')
+    assert main(["config", "list"]) == 0
+    assert "not written by omlx" in capsys.readouterr().err
+    assert "will not be changed" in said(capsys, "config", "set", "port", "1", status=2)
+    assert (alone / ".omlx/config.json").read_text() == '{"model_dirs": []}'
+
+
+@pytest.fixture
+def folder(alone: Path) -> Path:
+    """A copy of the demo target."""
+    return Path(shutil.copytree(BUNDLED / TARGET, alone / ".omlx/models/big"))
+
+
+def declared(folder: Path) -> dict[str, object]:
+    block = json.loads((folder / "model-package.json").read_text())["generation"]["speculative_decoding"]
+    strategy: dict[str, object] = block["strategies"][block["default"]]
+    return strategy
+
+
+def test_write_check_show(folder: Path, capsys: Capture) -> None:
+    assert "declares nothing" in said(capsys, "package", "check", "big")
+    said(capsys, "package", "write", "big", "--draft", "draft", "--window", "adaptive:16,2,16")
+    window = {"default": "adaptive", "initial_window": 16, "min_window": 2, "max_window": 16}
+    size = (BUNDLED / "omlx-demo/draft/model.safetensors").stat().st_size
+    assert declared(folder) == {
+        "type": "draft-model",
+        "draft_model": "omlx-demo/draft",
+        "size_bytes": size,
+        "window_policy": window,
+    }
+    assert "can be used" in said(capsys, "package", "check", str(folder))
+    shown = json.loads(said(capsys, "package", "show", "big", "--json"))
+    assert (shown["speculation"]["draft"], shown["speculation"]["draft_source"]) == ("omlx-demo/draft", "package")
+    assert "omlx pull big" in said(capsys, "package", "show", "big", "--no-bundled")
+    assert "not on this machine" in said(capsys, "package", "check", "big", "--no-bundled", status=2)
+
+
+def test_what_else_the_file_holds_is_kept(folder: Path, capsys: Capture) -> None:
+    other = {"type": "ngram", "shortest_match": 4}
+    block = {"default": "lookup", "strategies": {"lookup": other}}
+    content = {"name": "mine", "generation": {"speculative_decoding": block, "temperature": 1}}
+    (folder / "model-package.json").write_text(json.dumps(content))
+    said(capsys, "package", "write", "big", "--draft", "draft", "--name", "small")
+    after = json.loads((folder / "model-package.json").read_text())
+    assert (after["name"], after["generation"]["temperature"]) == ("mine", 1)
+    assert after["generation"]["speculative_decoding"]["strategies"]["lookup"] == other
+    assert after["generation"]["speculative_decoding"]["default"] == "small"
+
+
+def test_the_window_may_come_from_a_benchmark(folder: Path, capsys: Capture, tmp_path: Path) -> None:
+    window = {"default": "fixed", "initial_window": 3, "min_window": 3, "max_window": 3}
+    bench = tmp_path / "bench.json"
+    bench.write_text(json.dumps({"draft_window": window}))
+    said(capsys, "package", "write", "big", "--draft", "draft", "--from-bench", str(bench))
+    assert declared(folder)["window_policy"] == window
+    bench.write_text("{}")
+    write = ["package", "write", "big", "--draft", "draft", "--from-bench"]
+    assert "draft_window" in said(capsys, *write, str(bench), status=2)
+    assert "no file" in said(capsys, *write, str(tmp_path / "none.json"), status=2)
+
+
+@pytest.mark.parametrize(
+    ("draft", "window", "words"),
+    [
+        ("draft", "adaptive:16,20,16", "min_window 20 is more than max_window 16"),
+        ("draft", "wide", "'wide' is not a window"),
+        ("draft", "fixed:-1", "not a window"),
+        ("big", "fixed:4", "the target itself"),
+        ("org/none", "fixed:4", "not on this machine"),
+        ("org/none-GGUF:Q4_K_M", "fixed:4", "GGUF"),
+        ("head", "fixed:4", "EAGLE draft head"),
+        ("stranger", "fixed:4", "vocabularies differ"),
+    ],
+)
+def test_what_would_not_work_is_not_written(folder: Path, capsys: Capture, draft: str, window: str, words: str) -> None:
+    head = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "head"))
+    config = json.loads((head / "config.json").read_text())
+    (head / "config.json").write_text(json.dumps({**config, "architectures": ["LlamaForCausalLMEagle3"]}))
+    stranger = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "stranger"))
+    tokenizer = json.loads((stranger / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, last = list(vocabulary)[-1], list(vocabulary)[-2]
+    vocabulary[first], vocabulary[last] = vocabulary[last], vocabulary[first]
+    (stranger / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert words in said(capsys, "package", "write", "big", "--draft", draft, "--window", window, status=2)
+    assert not (folder / "model-package.json").exists()
+
+
+def test_no_terminal_is_needed(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "omlx", "package", "write", "big", "--draft", "draft", "--window", "fixed:2"]
+    result = subprocess.run(
+        command,
+        env=environment(tmp_path, OMLX_HOME=str(tmp_path / ".omlx")),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert declared(folder)["draft_model"] == "omlx-demo/draft"

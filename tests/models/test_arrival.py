@@ -1,0 +1,218 @@
+"""Drafts that packages declare, in the pool: on when they are here, opened by nobody else, noticed when they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omlx.engine.spec.strategy import AUTO, DRAFT
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import Reason
+from omlx.errors import BadRequest
+from omlx.models.arrival import Arrivals
+from omlx.models.discovery import BUNDLED, Registry, gather
+from omlx.models.package import FILE
+from omlx.models.places import Folder
+from omlx.models.pool import Pool
+from omlx.models.reference import Reference
+from omlx.settings.schema import Settings
+
+BIG, SMALL = "org/big", "org/small"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EngineThread]:
+    engine = EngineThread()
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The demo target, whose package declares a draft that is not here."""
+    shutil.copytree(BUNDLED / "omlx-demo/target", tmp_path / BIG)
+    declare(tmp_path, SMALL)
+    return tmp_path
+
+
+def declare(folder: Path, draft: str) -> None:
+    strategy = {"type": "draft-model", "draft_model": draft, "size_bytes": 1234}
+    block = {"default": "one", "strategies": {"one": strategy}}
+    (folder / BIG / FILE).write_text(json.dumps({"generation": {"speculative_decoding": block}}))
+
+
+def bring(folder: Path) -> None:
+    shutil.copytree(BUNDLED / "omlx-demo/draft", folder / SMALL)
+
+
+def look(folder: Path) -> Registry:
+    return gather([Folder("here", folder)])
+
+
+class Fetching:
+    """Brings the draft, or says why it cannot; counts how often it was asked."""
+
+    def __init__(self, folder: Path, failure: Reason | None = None) -> None:
+        self.asked: list[Reference] = []
+        self._folder = folder
+        self._failure = failure
+
+    async def __call__(self, reference: Reference) -> Reason | None:
+        self.asked.append(reference)
+        if self._failure is None:
+            bring(self._folder)
+        return self._failure
+
+
+def drafts(
+    engine: EngineThread, folder: Path, fetch: Fetching, brought: bool = False, **settings: object
+) -> list[object]:
+    """Who drafts for the model once it is loaded and after each of two looks; if `brought`, it comes between."""
+
+    async def run() -> list[object]:
+        pool = Pool(engine, look(folder), Settings(**settings), default=BIG)  # type: ignore[arg-type]
+        arrivals = Arrivals(pool, lambda: look(folder), fetch)
+        (await pool.lease()).release()
+        assert pool.served is not None
+        seen = [_state(pool)]
+        for _ in range(2):
+            if brought and not (folder / SMALL).exists():
+                bring(folder)
+            await arrivals.look()
+            seen.append(_state(pool))
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+        return seen
+
+    return asyncio.run(run())
+
+
+def _state(pool: Pool) -> object:
+    assert pool.served is not None
+    return pool.served.draft or (pool.served.no_draft.code if pool.served.no_draft else None)
+
+
+def test_a_declared_draft_that_is_here_drafts(engine: EngineThread, folder: Path) -> None:
+    bring(folder)
+    fetch = Fetching(folder)
+    assert drafts(engine, folder, fetch, draft_download="auto") == [SMALL] * 3
+    assert fetch.asked == []
+
+
+def test_one_that_a_person_brings_turns_on(engine: EngineThread, folder: Path) -> None:
+    fetch = Fetching(folder)
+    assert drafts(engine, folder, fetch, brought=True) == ["draft.not_here", SMALL, SMALL]
+    assert fetch.asked == []
+
+
+@pytest.mark.parametrize(("choice", "asked"), [("ask", 0), ("never", 0), ("auto", 1)])
+def test_one_that_is_missing_is_fetched_only_if_the_settings_say_so(
+    engine: EngineThread, folder: Path, choice: str, asked: int
+) -> None:
+    fetch = Fetching(folder)
+    after = SMALL if asked else "draft.not_here"
+    assert drafts(engine, folder, fetch, draft_download=choice) == ["draft.not_here", after, after]
+    assert len(fetch.asked) == asked
+
+
+def test_one_that_cannot_be_fetched_is_tried_once_and_said(engine: EngineThread, folder: Path) -> None:
+    failure = Reason("draft.fetch_failed", {"draft": SMALL, "detail": "no network"})
+    fetch = Fetching(folder, failure)
+
+    async def run() -> None:
+        pool = Pool(engine, look(folder), Settings(draft_download="auto"), default=BIG)
+        arrivals = Arrivals(pool, lambda: look(folder), fetch)
+        (await pool.lease()).release()
+        wanted = pool.speculative(BIG).wanted
+        assert wanted is not None
+        assert (wanted.size_bytes, wanted.failed) == (1234, None)
+        await arrivals.look()
+        await arrivals.look()
+        wanted = pool.speculative(BIG).wanted
+        assert wanted is not None
+        assert (wanted.failed, len(fetch.asked)) == (failure, 1)
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+
+    asyncio.run(run())
+
+
+def test_it_turns_on_when_the_last_request_has_ended(engine: EngineThread, folder: Path) -> None:
+    async def run() -> None:
+        pool = Pool(engine, look(folder), Settings(), default=BIG)
+        lease = await pool.lease()
+        bring(folder)
+        change = asyncio.create_task(Arrivals(pool, lambda: look(folder), Fetching(folder)).look())
+        second = await pool.lease()
+        assert second.served.draft is None
+        assert pool.speculative(BIG).wanted is not None
+        lease.release()
+        second.release()
+        await change
+        (third := await pool.lease()).release()
+        assert third.served.draft == SMALL
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("no_draft", "read"), [(True, {BIG}), (False, {BIG, SMALL})])
+def test_with_no_draft_its_weights_are_not_opened(
+    engine: EngineThread, folder: Path, no_draft: bool, read: set[str]
+) -> None:
+    bring(folder)
+    opened: set[str] = set()
+
+    async def run() -> None:
+        settings = Settings(no_draft=no_draft, draft_model=SMALL)
+        pool = Pool(engine, look(folder), settings, default=BIG, progress=lambda entry, _: opened.add(entry.id))
+        (lease := await pool.lease(strategy=DRAFT)).release()
+        assert (lease.served.draft is None) is no_draft
+        if no_draft:
+            with pytest.raises(BadRequest, match="--no-draft"):
+                await pool.lease(draft=SMALL)
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+
+    asyncio.run(run())
+    assert opened == read
+
+
+@pytest.mark.parametrize("broken", ["weights", "tokenizer", "package", "gguf"])
+def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, broken: str) -> None:
+    bring(folder)
+    if broken == "weights":
+        (folder / SMALL / "model.safetensors").write_bytes(b"0123456789")
+    elif broken == "tokenizer":
+        (folder / SMALL / "tokenizer.json").write_text("{")
+    elif broken == "package":
+        (folder / BIG / FILE).write_text('{"generation": {"speculative_decoding": {"default": 1}}}')
+    else:
+        declare(folder, "unsloth/small-GGUF:Q4_K_M")
+    expected = {
+        "weights": "spec.off.draft_failed",
+        "tokenizer": "spec.off.draft_failed",
+        "package": "package.missing",
+        "gguf": "draft.unfit.gguf",
+    }
+    assert drafts(engine, folder, Fetching(folder), draft_download="auto") == [expected[broken]] * 3
+
+
+def test_a_request_may_use_the_draft_that_the_strategy_leaves_out(engine: EngineThread, folder: Path) -> None:
+    bring(folder)
+
+    async def run() -> list[str | None]:
+        pool = Pool(engine, look(folder), Settings(speculation="ngram"), default=BIG)
+        seen = []
+        for strategy in (None, AUTO, DRAFT, None):
+            (lease := await pool.lease(strategy=strategy)).release()
+            seen.append(lease.served.draft)
+        with pytest.raises(BadRequest):
+            await pool.lease(draft="../small")
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+        return seen
+
+    assert asyncio.run(run()) == [None, None, SMALL, SMALL]
