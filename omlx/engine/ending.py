@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from omlx.engine.sequence import Sequence
-from omlx.engine.types import DrafterStats, Reason, Request, RequestStats
+from omlx.engine.spec.speculator import Speculator
+from omlx.engine.types import DrafterStats, Request, RequestStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], End
     return tokens, None
 
 
-def stats(sequence: Sequence, speculation: Reason) -> RequestStats:
+def stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
     clock = sequence.clock
     return RequestStats(
         prompt_n=sequence.prompt_len,
@@ -36,17 +37,13 @@ def stats(sequence: Sequence, speculation: Reason) -> RequestStats:
         predicted_ms=_ms(clock.first_token, clock.last_token),
         seed=sequence.request.sampling.seed,
         drafters={
-            name: DrafterStats(
-                tally.proposed,
-                tally.accepted,
-                tally.rounds,
-                tuple(tally.accepted_at),
-                dict(tally.spans),
-                dict(tally.repairs),
-            )
+            name: DrafterStats(**asdict(tally) | {"accepted_at": tuple(tally.accepted_at)})
             for name, tally in sequence.tallies.items()
         },
-        speculation=speculation,
+        speculation=speculator.verdict(sequence),
+        strategy=speculator.effective(sequence),
+        gates=speculator.gates(sequence),
+        speedup=speculator.speedup(sequence),
     )
 
 

@@ -29,7 +29,7 @@ from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.speculator import Speculator
 from omlx.engine.spec.strategy import WindowBounds
 from omlx.engine.store import ConversationStore
-from omlx.engine.types import Event, Reason, Request
+from omlx.engine.types import Event, ModelSnapshot, Reason, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,13 @@ class EngineLoop:
     def load(self) -> Load:
         states = [s.status for s in self.scheduler.running]
         return Load(len(self.scheduler.waiting), states.count(Status.PREFILL), states.count(Status.DECODE))
+
+    def snapshot(self) -> ModelSnapshot:
+        """What there is to say of this model now. Modifies nothing."""
+        who = self.scheduler.speculator
+        kinds = {drafter.name: drafter.kind for drafter in who.drafters}
+        no_draft = None if DraftModel.kind in kinds.values() else who.no_draft
+        return ModelSnapshot(kinds, who.off, no_draft, self.unbatchable, self.costs.to_json())
 
     def step(self) -> list[Event]:
         """Launch the next step and take in the one before. Returns the events to publish, in order."""

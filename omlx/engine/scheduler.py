@@ -310,7 +310,7 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_id: int | None) -> Finished:
         admitted = sequence.status is not Status.WAITING
-        told = ending.stats(sequence, self.speculator.verdict(sequence))
+        told = ending.stats(sequence, self.speculator)
         sequence.move(Status.DONE)
         if admitted:
             self._leave(sequence)

@@ -49,6 +49,8 @@ class Tally:
     accepted_at: list[int] = field(default_factory=list)
     spans: dict[str, int] = field(default_factory=dict)
     repairs: dict[str, int] = field(default_factory=dict)
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from typing import TypeVar
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from omlx.engine.loop import EngineLoop, Load
-from omlx.engine.types import Event, EventSink, Failed, Finished, Request
+from omlx.engine.types import Event, EventSink, Failed, Finished, ModelSnapshot, Request
 from omlx.errors import EngineDead, NotFound, OmlxError
 
 T = TypeVar("T")
@@ -105,6 +105,10 @@ class EngineThread:
     def load_of(self, model: str) -> Load:
         loop = self._loops.get(model)
         return loop.load if loop else Load(0, 0, 0)
+
+    def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
+        """What there is to say of a model, after the current step; None if it is not loaded. Raises EngineDead."""
+        return self.call(lambda: loop.snapshot() if (loop := self._loops.get(model)) is not None else None)
 
     def _post(self, work: Callable[[], None]) -> None:
         if self.failure is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
 from omlx.errors import OmlxError
@@ -88,7 +88,12 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrafterStats:
-    """What one drafter did for one request. `spans` counts verified windows by class, `repairs` by kind."""
+    """What one drafter did for one request. `spans` counts verified windows by class, `repairs` by kind.
+
+    Times are of rounds that nothing else ran beside, so of most and not of all. `draft_ms` is measured where drafting
+    is timed apart, and by the measured cost of such passes elsewhere; a lookup counts as nothing. `verify_ms` is the
+    rest of the round: the target's pass and the host's work.
+    """
 
     proposed: int = 0
     accepted: int = 0
@@ -96,6 +101,16 @@ class DrafterStats:
     accepted_at: tuple[int, ...] = ()
     spans: dict[str, int] = field(default_factory=dict)
     repairs: dict[str, int] = field(default_factory=dict)
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Whether a drafter may draft: observing, on or off; and why, unless it may."""
+
+    state: str
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +127,11 @@ class RequestStats:
     drafters: dict[str, DrafterStats]
     speculation: Reason
     """Whether speculation ran for this request, and if not, why not."""
+    strategy: Strategy = AUTO
+    """What was left of the strategy asked for, given who drafts for the model."""
+    gates: dict[str, Gate] = field(default_factory=dict)
+    speedup: float | None = None
+    """Tokens per second against the measured speed of plain decoding, over the steps that nothing else ran beside."""
 
     @property
     def draft_n(self) -> int:
@@ -120,6 +140,18 @@ class RequestStats:
     @property
     def draft_n_accepted(self) -> int:
         return sum(drafter.accepted for drafter in self.drafters.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSnapshot:
+    """What there is to say of a loaded model between two steps. `drafters` are kinds by name; `off` says why none of
+    them may draft, `no_draft` why no model is among them; `costs` is what `Costs.to_json` gives."""
+
+    drafters: dict[str, str]
+    off: Reason | None
+    no_draft: Reason | None
+    unbatchable: Reason | None
+    costs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

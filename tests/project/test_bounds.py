@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE, FUNCTION, CLASS = 400, 60, 250
-ENGINE = 2500  # lines of code
+ENGINE = 2600  # lines of code
 
 # path or path::name -> why it may be longer
 EXCEPTIONS = {

@@ -13,7 +13,8 @@ from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.drafter import Draft, Drafter
 from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.policy import Offer, RowPolicy, State
-from omlx.engine.spec.strategy import WindowBounds
+from omlx.engine.spec.strategy import Strategy, WindowBounds
+from omlx.engine.types import Gate
 from omlx.errors import Reason
 
 MAX_PENDING: Final = 12
@@ -21,6 +22,10 @@ MAX_PENDING: Final = 12
 
 SHADOW: Final = 16
 """How far a silent lookup is followed before it is asked again, in tokens."""
+
+
+ASLEEP: Final = 1000.0
+"""A step of so many plain ones was no step: the machine slept."""
 
 
 @dataclass(slots=True)
@@ -40,6 +45,9 @@ class _Row:
     taken: Offer | None = None
     shadow: _Shadow | None = None
     gave_up: Reason | None = None
+    drafting: float = 0.0
+    spent: float = 0.0
+    plain: float = 0.0
 
 
 @dataclass(slots=True)
@@ -92,7 +100,7 @@ class Speculator:
         draft = drafter.propose(sequence, k)
         if draft is None:
             return None
-        row.taken = offer
+        row.taken, row.drafting = offer, draft.seconds or self._guess(offer, draft.n, len(sequence.tokens))
         if draft.seconds is not None:
             self.costs.drafted(draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds)
         return draft
@@ -106,6 +114,21 @@ class Speculator:
         row = self._rows.get(sequence.row)
         states = [row.policy.state(d.name) for d in row.drafters] if row else []
         return next((why for state, why in states if state is State.OFF and why), Reason("spec.observing"))
+
+    def effective(self, sequence: Sequence) -> Strategy:
+        """What is left of the request's strategy, given who drafts here."""
+        here = set() if self.off is not None else {drafter.kind for drafter in self.drafters}
+        return sequence.request.speculation.strategy.among(here)
+
+    def gates(self, sequence: Sequence) -> dict[str, Gate]:
+        """What the row's drafters are doing, by name."""
+        row = self._rows.get(sequence.row)
+        return {d.name: Gate(*row.policy.state(d.name)) for d in row.drafters} if row else {}
+
+    def speedup(self, sequence: Sequence) -> float | None:
+        """How fast the row's timed steps were, in plain decoding's speed; None if either is not measured."""
+        row = self._rows.get(sequence.row)
+        return row.plain / row.spent if row is not None and row.plain and row.spent else None
 
     # -- what came of it -----------------------------------------------------------------------------------------
 
@@ -134,6 +157,7 @@ class Speculator:
             return
         if seconds:
             row.policy.timed(row.taken, len(new), seconds, len(sequence.tokens))
+            self._clock(row, sequence, len(new), seconds)
         if row.lookup is not None:
             self._follow(row, row.lookup, sequence, new)
 
@@ -184,6 +208,22 @@ class Speculator:
         assert step is not None
         offer = drafter.offer(sequence, min(room, step.longest_draft or room), step)
         return offer if offer is not None and offer.longest >= (step.shortest_draft or 1) else None
+
+    def _guess(self, offer: Offer, k: int, context: int) -> float:
+        """Seconds of a draft that was not timed apart."""
+        passes = (offer.lag, *[1] * (k - 1)) if not offer.match else ()
+        return sum(self.costs.draft(offer.drafter, width, context) for width in passes)
+
+    def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float) -> None:
+        """Add a timed step to what the request is told; one of hours (sleep) says nothing."""
+        plain = self.costs.target.plain(len(sequence.tokens))
+        if plain is None or seconds > ASLEEP * plain:
+            return
+        row.plain, row.spent = row.plain + tokens * plain, row.spent + seconds
+        if row.taken is not None and (tally := sequence.tallies.get(row.taken.drafter)) is not None:
+            drafting = min(row.drafting, seconds)
+            tally.draft_ms += 1000 * drafting
+            tally.verify_ms += 1000 * (seconds - drafting)
 
     def _follow(self, row: _Row, lookup: Ngram, sequence: Sequence, new: Seq[int]) -> None:
         """Score the silent proposal against what came, and make the next one."""

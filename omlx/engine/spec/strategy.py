@@ -47,6 +47,11 @@ class Strategy:
         """The step that admits a drafter; `auto` admits all."""
         return next((s for s in self.steps if s.name in (name, "auto")), None)
 
+    def among(self, kinds: set[str]) -> Strategy:
+        """What is left of it where only these kinds of drafters are: the steps that one of them can take, or off."""
+        left = tuple(s for s in self.steps if s.name in kinds or (s.name == "auto" and kinds))
+        return Strategy(left or (Step("off"),), self.notes)
+
     def __str__(self) -> str:
         return ";".join(_format(step) for step in self.steps)
 
