@@ -1,7 +1,7 @@
 """How likely the next drafted token is accepted, given that all before it were.
 
 A draft model's chance depends on the position in the draft, a lookup's on how long the match is by then: both are a
-*slot*. Counts decay, so that a change of text shows within some twenty tokens; a request starts from what earlier
+*slot*. Counts decay, so that a change of text shows within some twenty drafts; a request starts from what earlier
 requests of the model saw.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 DECAY: Final = 0.97
-"""What a token seen leaves of the evidence before it, in a request. The model's history forgets ten times slower."""
+"""What a draft leaves of the evidence before it, in a request. The model's history forgets ten times slower."""
 
 PRIOR_WEIGHT: Final = 4.0
 MATCH_STEPS: Final = (3, 4, 6, 9, 17, 33)
@@ -20,9 +20,10 @@ MATCH_CHANCE: Final = (0.35, 0.5, 0.6, 0.75, 0.85, 0.92)
 """What a match of 3, 4-5, 6-8, 9-16, 17-32, 33+ tokens is worth before anything is seen."""
 
 FIRST_CHANCE: Final = (0.6,)
-"""The same for a draft model's first token; the ones behind it are taken to be as good as the one before."""
+"""The same for a draft model's first token; a position never reached is as good as all together."""
 
 SLOTS: Final = 16
+SURE: Final = 0.998
 
 
 def slot(match: int, i: int) -> int:
@@ -43,10 +44,13 @@ class Acceptance:
     def learn(self, match: int, drafted: int, accepted: int) -> None:
         """A draft was verified, or compared with what came anyway; behind its first miss nothing is known."""
         decay = DECAY if self.prior is not None else 1.0 - (1.0 - DECAY) / 10
-        for i in range(min(drafted, accepted + 1)):
-            place = slot(match, i)
-            self._tries[place] = self._tries[place] * decay + 1.0
-            self._hits[place] = self._hits[place] * decay + (i < accepted)
+        places = [slot(match, i) for i in range(min(drafted, accepted + 1))]
+        for place in set(places):
+            self._tries[place] *= decay
+            self._hits[place] *= decay
+        for i, place in enumerate(places):
+            self._tries[place] += 1.0
+            self._hits[place] += i < accepted
         self._chances = []
         if self.prior is not None:
             self.prior.learn(match, drafted, accepted)
@@ -60,11 +64,18 @@ class Acceptance:
     def chances(self) -> list[float]:
         """The chance of every slot."""
         if not self._chances:
-            history = self.prior.chances() if self.prior is not None else None
+            level = self._level()
             for i, (tries, hits) in enumerate(zip(self._tries, self._hits, strict=True)):
-                expected = history[i] if history else self.start[min(i, len(self.start) - 1)]
-                if i >= len(self.start):
-                    # As good as the slot before it, changed as in the history.
-                    expected = self._chances[-1] * (history[i] / history[i - 1] if history else 1.0)
-                self._chances.append(min(0.99, (hits + PRIOR_WEIGHT * expected) / (tries + PRIOR_WEIGHT)))
+                expected = (
+                    self.prior.chances()[i] if self.prior is not None else self.start[min(i, len(self.start) - 1)]
+                )
+                if len(self.start) == 1:
+                    # A position follows the draft's general level, shaped as in the history.
+                    expected = level if self.prior is None else expected * level / self.prior._level()
+                self._chances.append(min(SURE, (hits + PRIOR_WEIGHT * expected) / (tries + PRIOR_WEIGHT)))
         return self._chances
+
+    def _level(self) -> float:
+        """The chance of any token, wherever it stands."""
+        expected = self.start[0] if self.prior is None else self.prior._level()
+        return (sum(self._hits) + PRIOR_WEIGHT * expected) / (sum(self._tries) + PRIOR_WEIGHT)

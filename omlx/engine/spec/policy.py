@@ -2,13 +2,15 @@
 
 Of all candidates (drafter, k), and of drafting nothing, the policy takes the one that maximises
 
-    E[tokens(k)] - g * ( verify(P + k) + draft(k, lag) + E[ verify(P') - verify(1) ] )
+    E[ sum of w over the tokens committed ] - ( verify(P + k) + draft(k, lag) + E[ verify(P') - verify(1) ] )
 
-with P the pending tokens, g the rate that the row makes now, and P' what stays pending after a rejection where caches
-cannot step back (the debt). Acceptance alone ranks nothing: a drafter right nine times in ten loses where rows are
-dear. The clock teaches the costs, whole rounds and not only passes, so the forecast is the gate: below 1.05 times plain
-decoding a drafter is off. A free drafter is then scored against what comes anyway, any other is tried again from time
-to time. Pure Python.
+with w the seconds that a token at such a place takes by now, P the pending tokens, and P' what stays pending after a
+rejection where caches cannot step back (the debt). Places differ by the length of the match that stands there: which
+tokens are easy is a matter of the text, so hard ones are worth more time, and a window does not reach from them into
+easy ones that a later window gets for less. Acceptance alone ranks nothing: a drafter right nine times in ten loses
+where rows are dear. The clock teaches the costs, whole rounds and not only passes, so the forecast is the gate: below
+1.05 times plain decoding a drafter is off. A free drafter is then scored against what comes anyway, any other is tried
+again from time to time. Pure Python.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from omlx.engine.spec.acceptance import MATCH_CHANCE, Acceptance, slot
+from omlx.engine.spec.acceptance import MATCH_CHANCE, MATCH_STEPS, Acceptance, slot
 from omlx.engine.spec.costs import PLAIN, SETTLED, SHORT_LAG, Costs
 from omlx.engine.spec.strategy import WindowBounds
 from omlx.errors import Reason
@@ -30,18 +32,22 @@ WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
 PAYS: Final = 1.05
 EQUAL: Final = 0.02
 FIRST_WINDOW: Final = 4
+LONGEST: Final = 64
 FIRST_PROBE: Final = 32
 LAST_PROBE: Final = 256
-PROBE_SHARE: Final = 0.02
+PROBE_SHARE: Final = 0.01
 """A probe may cost this share of the row's time so far, the first 256 steps taken as given."""
 
 STALE: Final = 0.25
 """What evidence is worth when a probe looks again."""
 
-CATCH_UP_ROUNDS: Final = 16
+CATCH_UP_ROUNDS: Final = 8
 """Rounds that a draft model, once caught up, is expected to serve."""
 
-RATE_DECAY: Final = 0.94
+PACE_DECAY: Final = 0.94
+NOWHERE: Final = -1
+"""The place of a token where nothing matches."""
+
 REFRESH: Final = 512
 REFRESH_BELOW: Final = 1.5
 """Every 512 tokens, where speculation gains less than this, two plain steps measure what plain costs by now."""
@@ -75,11 +81,26 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The best window of an offer: its gain by the formula above, and its rate in plain steps' rates."""
+    """What an offer's windows would bring: `reach[i]` is the chance that i drafted tokens are accepted, `windows` holds
+    (k, seconds, rate in plain steps' rates)."""
 
-    k: int
-    gain: float
-    speedup: float
+    offer: Offer
+    reach: list[float]
+    windows: list[tuple[int, float, float]]
+
+    @property
+    def speedup(self) -> float:
+        return max((ratio for _, _, ratio in self.windows), default=0.0)
+
+    def best(self, worth: list[float], margin: float) -> tuple[int, float]:
+        """The window that gains most seconds, of those that pay, and its gain; the shorter one within `margin`."""
+        best_k, best_gain, value, done = 0, -math.inf, worth[0], 0
+        for k, cost, ratio in self.windows:
+            value += sum(self.reach[i] * worth[i] for i in range(done + 1, k + 1))
+            done = k
+            if ratio >= PAYS and value - cost > best_gain + margin:
+                best_k, best_gain = k, value - cost
+        return best_k, best_gain
 
 
 @dataclass(slots=True)
@@ -98,7 +119,7 @@ class Record:
 
 class RowPolicy:
     """Decides for one request. `costs` and `priors` belong to the model and outlive it; `recurrent` says that a
-    rejection leaves accepted tokens pending; `repeats` is the share of the prompt that a lookup would have predicted."""
+    rejection leaves accepted tokens pending; `repeats` is the share of the prompt that a lookup would have got right."""
 
     def __init__(
         self,
@@ -119,7 +140,8 @@ class RowPolicy:
         self._drafted = 0
         self._in_flight = False
         self._elapsed = 0.0
-        self._recent = (0.0, 0.0)
+        self._match = 0
+        self._pace: dict[int, tuple[float, float]] = {}
         self._until_refresh = REFRESH
 
     def choose(self, offers: Sequence[Offer], pending: int, context: int) -> tuple[Offer, int] | None:
@@ -130,16 +152,16 @@ class RowPolicy:
         offers = [offer for offer in offers if offer.longest >= self.window.shortest]
         if self.costs.target.plain(context) is None:
             return None
-        nothing = self._nothing(pending, context)
-        tokens, seconds = self._recent
-        rate = max(tokens / seconds if seconds else 0.0, 1.0 / self._nothing(1, context))
-        best, best_gain, speedup = None, 1.0 - rate * nothing, 1.0
-        for offer in offers:
-            record = self.record(offer)
-            found = self._forecast(offer, record, pending, context, rate)
-            record.speedup = found.speedup if record.speedup is None else 0.9 * record.speedup + 0.1 * found.speedup
-            if not record.observing and found.gain > best_gain:
-                best, best_gain, speedup = (offer, found.k), found.gain, found.speedup
+        self._match = max((offer.match for offer in offers), default=0)
+        forecasts = [self._forecast(offer, pending, context) for offer in offers]
+        awake = [f for f in forecasts if not self.record(f.offer).observing]
+        plain = self._nothing(1, context)
+        worth = self._worth(plain, max((f.speedup for f in awake), default=1.0))
+        best, best_gain, speedup = None, worth[0] - self._nothing(pending, context), 1.0
+        for found in awake:
+            k, gain = found.best(worth, EQUAL * plain)
+            if gain > best_gain:
+                best, best_gain, speedup = (found.offer, k), gain, found.speedup
         if best is not None and self._refreshing(speedup):
             return None
         return self._turn(offers, best, context)
@@ -172,7 +194,9 @@ class RowPolicy:
         if spent > 0.0 and not self.costs.target.learn(width, context, spent):
             return
         self._elapsed += seconds
-        self._recent = (self._recent[0] * RATE_DECAY + tokens, self._recent[1] * RATE_DECAY + seconds)
+        place = slot(self._match, 0) if self._match else NOWHERE
+        before = self._pace.get(place, (0.0, 0.0))
+        self._pace[place] = before[0] * PACE_DECAY + tokens, before[1] * PACE_DECAY + seconds
 
     def record(self, offer: Offer) -> Record:
         found = self.records.get(offer.drafter)
@@ -193,36 +217,45 @@ class RowPolicy:
             return State.OFF, Reason("spec.off.does_not_pay", {"speedup": round(record.speedup, 2)})
         return State.ON, None
 
-    def _forecast(self, offer: Offer, record: Record, pending: int, context: int, rate: float) -> Forecast:
-        """The window of an offer that gains most, of those that pay. What pending tokens cost is owed anyway."""
+    def _forecast(self, offer: Offer, pending: int, context: int) -> Forecast:
+        """What the windows of an offer bring, in tokens and seconds. What pending tokens cost is owed anyway."""
+        record = self.record(offer)
+        # A match so long is as many hits: one token fewer would have predicted the last one.
+        record.observing = record.observing and offer.match < MATCH_STEPS[0] + SHADOW_HITS
         verify, one = self.costs.verify, self.costs.verify(1, context)
         plain = self._nothing(1, context)
         owed = self._nothing(pending, context) - plain
         chances = record.acceptance.chances()
         pass_of_draft = self._draft(offer, 2, context) - self._draft(offer, 1, context)
         before = self._draft(offer, 0, context, amortised=True)
-        widths, longest = self._bounds(offer, record, pending)
-        tokens, reach, debt = 1.0, 1.0, 0.0
-        best_k, best_gain, speedup = 0, -math.inf, 0.0
+        longest = self._longest(offer, record, pending)
+        tokens, debt = 1.0, 0.0
+        found = Forecast(offer, [1.0], [])
         for k in range(1, longest + 1):
-            chance = chances[slot(offer.match, k - 1)]
+            before_it, chance = found.reach[-1], chances[slot(offer.match, k - 1)]
             if self._recurrent:
-                debt += reach * (1.0 - chance) * max(0.0, verify(pending + k, context) - one)
-            reach *= chance
-            tokens += reach
-            if k < self.window.shortest or (pending + k not in widths and k != longest):
-                continue
-            cost = verify(pending + k, context) + before + k * pass_of_draft + debt
-            gain, ratio = tokens - rate * cost, tokens * plain / (cost - owed)
-            speedup = max(speedup, ratio)
-            if ratio >= PAYS and gain > best_gain + EQUAL:
-                best_k, best_gain = k, gain
-        return Forecast(best_k, best_gain, speedup)
+                debt += before_it * (1.0 - chance) * max(0.0, verify(pending + k, context) - one)
+            found.reach.append(before_it * chance)
+            tokens += before_it * chance
+            if k >= self.window.shortest and (pending + k in WIDTHS or k == longest):
+                cost = verify(pending + k, context) + before + k * pass_of_draft + debt
+                found.windows.append((k, cost, tokens * plain / (cost - owed)))
+        speedup = found.speedup
+        record.speedup = speedup if record.speedup is None else 0.9 * record.speedup + 0.1 * speedup
+        return found
 
-    def _bounds(self, offer: Offer, record: Record, pending: int) -> tuple[frozenset[int], int]:
-        """The widths worth a look and the longest draft: short at first, and never far beyond what was measured."""
+    def _worth(self, plain: float, speedup: float) -> list[float]:
+        """The seconds that each of the next tokens takes by now, if those before it go on as matched; at most what
+        they take with the fastest window at hand."""
+        here = plain / max(1.0, speedup)
+        places = [slot(self._match, i) if self._match else NOWHERE for i in range(LONGEST + 1)]
+        worth = {place: min(here, seconds / tokens) for place, (tokens, seconds) in self._pace.items()}
+        return [worth.get(place, here) for place in places]
+
+    def _longest(self, offer: Offer, record: Record, pending: int) -> int:
+        """The longest draft worth a thought: short at first, and never far beyond the widths that were measured."""
         longest = min(offer.longest, self.window.longest, max(FIRST_WINDOW, 2 * self.costs.target.widest - pending))
-        return WIDTHS, longest if record.used else min(longest, self.window.initial, FIRST_WINDOW)
+        return longest if record.used else min(longest, self.window.initial, FIRST_WINDOW)
 
     def _nothing(self, pending: int, context: int) -> float:
         """Seconds of drafting nothing."""

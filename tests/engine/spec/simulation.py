@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 
 from omlx.engine.spec.acceptance import Acceptance
@@ -155,7 +155,7 @@ def text(parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300) -> Text:
 def _between(table: dict[int, float]) -> Callable[[int], float]:
     known = sorted(table)
 
-    @lru_cache(maxsize=None)
+    @cache
     def cost(width: int) -> float:
         if width in table:
             return table[width]
