@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final
 
@@ -14,7 +14,16 @@ from mlx_lm.sample_utils import make_sampler
 from omlx.bench.measure import Meter, Run
 from omlx.engine.loop import EngineLoop
 from omlx.engine.spec.strategy import DRAFT, OFF, WindowBounds
-from omlx.engine.types import Failed, Finished, Request, Sampling, Speculation, TokensCommitted
+from omlx.engine.types import (
+    Failed,
+    Finished,
+    Request,
+    RequestStats,
+    Sampling,
+    Speculation,
+    TokensCommitted,
+)
+from omlx.errors import OmlxError
 
 NO_SPECULATION: Final = Speculation(OFF)
 _ids = count()
@@ -40,13 +49,32 @@ def request(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """What became of requests that ran together: the run, and by row its statistics or its error."""
+
+    run: Run
+    stats: dict[int, RequestStats]
+    errors: dict[int, OmlxError]
+
+
 def engine(loop: EngineLoop, requests: Seq[Request]) -> Run:
     """Run requests together through the engine, stepping until all have ended. Raises what a request failed with."""
+    driven = drive(loop, requests)
+    for error in driven.errors.values():
+        raise error
+    return driven.run
+
+
+def drive(loop: EngineLoop, requests: Seq[Request]) -> Driven:
+    """The same, telling of each request what the engine told."""
     rows = {f"bench-{next(_ids)}": row for row in range(len(requests))}
     meter = Meter(len(requests))
+    stats: dict[int, RequestStats] = {}
+    errors: dict[int, OmlxError] = {}
     for request_id, asked in zip(rows, requests, strict=True):
         loop.submit(replace(asked, id=request_id))
-    proposed = accepted = 0
+    accepted = 0
     while loop.has_work:
         new: dict[int, tuple[int, ...]] = {}
         ended = False
@@ -55,14 +83,15 @@ def engine(loop: EngineLoop, requests: Seq[Request]) -> Run:
                 case TokensCommitted(request_id=request_id, tokens=tokens, drafted=drafted):
                     new[rows[request_id]] = tokens
                     accepted += sum(drafted)
-                case Finished(stats=stats):
+                case Finished(request_id=request_id):
                     ended = True
-                    proposed += stats.draft_n
-                case Failed(error=error):
-                    raise error
+                    stats[rows[request_id]] = event.stats
+                case Failed(request_id=request_id):
+                    ended = True
+                    errors[rows[request_id]] = event.error
         if new:
             meter.arrived(new, ended=ended)
-    return meter.run(proposed, accepted)
+    return Driven(meter.run(sum(told.draft_n for told in stats.values()), accepted), stats, errors)
 
 
 def mlx_lm_plain(

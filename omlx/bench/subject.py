@@ -6,9 +6,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm import load
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 
@@ -17,6 +18,10 @@ from omlx.bench.prompts import encode
 from omlx.bench.result import Json
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
+
+
+GROUP: Final = 64
+"""Weights that share a scale, when quantized."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Subject:
     stop_ids: frozenset[int]
     prompts: Seq[tuple[int, ...]]
     names: tuple[str, ...] = ("model", "draft")
+    tokenizer: Any = None
 
     @cached_property
     def loop(self) -> EngineLoop:
@@ -61,11 +67,13 @@ def read_subject(
     inflate_to: int = 0,
     inflate_draft: bool = False,
     workload: str = "edit",
+    bits: int | None = None,
 ) -> Subject:
     """Load a model and its draft.
 
     `dtype` (float32, bfloat16, …) converts both; `inflate_to` is a number of parameters, 0 for as they are, and
-    `inflate_draft` grows the draft by the same factor. Raises ValueError if the draft speaks another vocabulary.
+    `inflate_draft` grows the draft by the same factor; `bits` quantizes the weights of both. Raises ValueError if the
+    draft speaks another vocabulary.
     """
     model, tokenizer, *_ = load(str(model_dir))
     vocab = tokenizer.get_vocab()
@@ -81,6 +89,9 @@ def read_subject(
     inflate(model, inflate_to)
     if draft is not None and inflate_draft:
         inflate(draft, parameters(draft) * parameters(model) // trained)
+    for each in (model, draft):
+        if each is not None and bits is not None:
+            _quantize(each, bits)
     mx.eval(model.parameters(), {} if draft is None else draft.parameters())
     return Subject(
         model=model,
@@ -89,6 +100,17 @@ def read_subject(
         stop_ids=frozenset(tokenizer.eos_token_ids),
         prompts=encode(tokenizer, workload),
         names=(model_dir.name, draft_dir.name if draft_dir else ""),
+        tokenizer=tokenizer,
+    )
+
+
+def _quantize(model: Any, bits: int) -> None:
+    """In groups of 64 weights, where a matrix divides into them."""
+    nn.quantize(
+        model,
+        group_size=GROUP,
+        bits=bits,
+        class_predicate=lambda _, module: hasattr(module, "to_quantized") and module.weight.shape[-1] % GROUP == 0,
     )
 
 

@@ -62,13 +62,8 @@ class NgramIndex:
         """The longest earlier match of the present, the newest of equals; at least `shortest` tokens long."""
         known = self.tokens
         size = len(known)
-        if size <= GRAM:
-            return None
-        places = self._ends.get((known[-3], known[-2], known[-1]))
-        if not places:
-            return None
         best = Match(0, 0)
-        for at in places[: -MAX_CHAIN - 1 : -1]:
+        for at in self.places():
             # A longer match than the best must agree at the best's own length first.
             if best.length and (at <= best.length or known[at - 1 - best.length] != known[size - 1 - best.length]):
                 continue
@@ -81,6 +76,13 @@ class NgramIndex:
                 if length == MAX_MATCH:
                     break
         return best if best.length >= max(shortest, GRAM) else None
+
+    def places(self) -> list[int]:
+        """Where the last three tokens stood before, newest first: the positions behind them."""
+        if len(self.tokens) < GRAM:
+            return []
+        oldest, middle, newest = self.tokens[-GRAM:]
+        return self._ends.get((oldest, middle, newest), [])[: -MAX_CHAIN - 1 : -1]
 
     def predicted(self, tokens: Seq[int]) -> int:
         """Append tokens one by one, and count those that a lookup had said would come."""

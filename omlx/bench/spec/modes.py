@@ -1,0 +1,103 @@
+"""The ways to speculate that are compared: each is asked for as a request would ask for it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from omlx.bench.subject import Subject
+from omlx.engine.model import cache_maker
+from omlx.engine.spec.costs import Costs
+from omlx.engine.spec.draft_model import DraftModel
+from omlx.engine.spec.drafter import Drafter
+from omlx.engine.spec.ngram import Ngram
+from omlx.engine.spec.speculator import Speculator
+from omlx.engine.spec.strategy import WindowBounds, parse
+from omlx.engine.types import Speculation
+
+OFF: Final = "off"
+AUTO: Final = "auto"
+FIXED: Final = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """`window` is the fixed number of tokens to draft, or None where the policy decides."""
+
+    name: str
+    asks: Speculation
+    window: int | None = None
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether there is nothing to measure without a draft model."""
+        return any(step.name == "draft" for step in self.asks.strategy.steps)
+
+
+def _fixed(window: int) -> Mode:
+    return Mode(f"draft {window}", Speculation(parse("draft"), WindowBounds.fixed_at(window)), window)
+
+
+MODES: Final = (
+    *(_fixed(window) for window in FIXED),
+    Mode("draft", Speculation(parse("draft"))),
+    Mode("ngram", Speculation(parse("ngram"))),
+    Mode("chain", Speculation(parse("ngram;draft"))),
+    Mode(AUTO, Speculation(parse("auto"))),
+)
+PLAIN: Final = Mode(OFF, Speculation(parse("off")))
+
+
+class Minds:
+    """What the engine has learned, mode by mode and workload by workload: costs, acceptance, the drafters' caches.
+
+    One engine serves them all. `enter` gives it the mind of one mode, which begins empty and lives on from request to
+    request, as a server's does.
+    """
+
+    def __init__(self, subject: Subject, random_draft: Any | None) -> None:
+        self._subject = subject
+        self._random_draft = random_draft
+        self._off = subject.loop.scheduler.speculator.off
+        self._kept: dict[tuple[str, str], Speculator] = {}
+
+    def enter(self, workload: str, mode: Mode, *, random_draft: bool) -> Speculator:
+        """Let the engine speculate with what this mode has learned of this workload."""
+        loop, key = self._subject.loop, (workload, mode.name)
+        if key not in self._kept:
+            loop.costs = Costs()
+            loop.use_drafters(self._drafters(random_draft), self._off)
+            self._kept[key] = loop.scheduler.speculator
+        loop.scheduler.speculator = self._kept[key]
+        loop.interrupt()
+        return self._kept[key]
+
+    def _drafters(self, random_draft: bool) -> list[Drafter]:
+        draft = self._random_draft if random_draft else self._subject.draft
+        drafters: list[Drafter] = [Ngram()]
+        if draft is not None:
+            drafters.append(DraftModel("draft", draft, self._subject.vocab_size, cache_maker(draft)))
+        return drafters
+
+
+def untrained(model: Any | None) -> Any | None:
+    """A model of the same shape whose weights are noise."""
+    if model is None:
+        return None
+    copied = copy.deepcopy(model)
+    keys = iter(mx.random.split(mx.random.key(0), 10_000))
+    copied.update(tree_map(lambda weight: _noise(weight, next(keys)), copied.parameters()))
+    mx.eval(copied.parameters())
+    return copied
+
+
+def _noise(weight: mx.array, key: mx.array) -> mx.array:
+    """Norms (one dimension) and quantized integers stay as they are."""
+    if weight.ndim < 2 or not mx.issubdtype(weight.dtype, mx.floating):
+        return weight
+    scale: float = weight.shape[-1] ** -0.5
+    return mx.random.normal(weight.shape, weight.dtype, scale=scale, key=key)
