@@ -4,7 +4,8 @@
     ├── BadRequest                what the client sent is wrong (400)
     │   ├── NotFound              it names something that is not here (404)
     │   ├── Unauthorized          no key, or a wrong one (401)
-    │   └── Forbidden             Host or Origin not allowed (403)
+    │   ├── Forbidden             Host or Origin not allowed (403)
+    │   └── TooLarge              the body is longer than the server takes (413)
     ├── Overloaded                the queue is full, or the server is draining (503, Retry-After)
     ├── ConfigError               a flag, variable or file is wrong; the process does not start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400 to clients: naming what is wrong)
@@ -71,6 +72,10 @@ class Unauthorized(BadRequest):
 
 class Forbidden(BadRequest):
     status = 403
+
+
+class TooLarge(BadRequest):
+    status = 413
 
 
 class Overloaded(OmlxError):

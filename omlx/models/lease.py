@@ -14,7 +14,8 @@ from omlx.text.detokenize import TokenBytes
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model that is ready for requests. `no_draft` says why no model drafts for it, if none does.
+    """A model that is ready for requests. `no_draft` says why no model drafts for it, if none does; `off` why nobody
+    may, where its cache cannot take tokens back.
 
     `speculative` is what was configured when it was loaded.
     """
@@ -28,6 +29,7 @@ class Served:
     sampling: Mapping[str, float]
     draft: str | None
     no_draft: Reason | None
+    off: Reason | None = None
     speculative: Speculative = field(default_factory=Speculative)
 
 

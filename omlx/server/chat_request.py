@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from omlx.engine.spec import strategy
 from omlx.errors import BadRequest
 from omlx.server import errors
-from omlx.server.generation import SAMPLING, GenerationRequest
+from omlx.server.generation import SAMPLING, GenerationRequest, WindowWish
 
 # Fields that are not supported yet, each with the values that ask for nothing.
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
@@ -71,13 +71,18 @@ class ChatMessage(_Body):
     def _text(self, at: int) -> str:
         if self.content is None and self.role != "assistant":
             raise BadRequest("request.missing", param=f"messages[{at}].content", field=f"messages[{at}].content")
-        if not isinstance(self.content, list):
-            return self.content or ""
-        for i, part in enumerate(self.content):
-            if part.type not in ("text", "input_text", "refusal") or part.text is None:
-                field = f"messages[{at}].content[{i}]"
-                raise BadRequest("request.content", param=field, field=field, type=part.type)
-        return "".join(part.text or "" for part in self.content)
+        return _text(self.content or "", f"messages[{at}].content", ("text", "input_text", "refusal"))
+
+
+class Prediction(_Body):
+    """A text that the answer is expected to resemble."""
+
+    type: Literal["content"]
+    content: str | list[ContentPart]
+
+    @property
+    def text(self) -> str:
+        return _text(self.content, "prediction.content", ("text",))
 
 
 class StreamOptions(_Body):
@@ -113,6 +118,9 @@ class ChatRequest(_Body):
     speculation: str | None = None
     draft_model: Text | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
+    draft_min: Annotated[int, Field(ge=1, le=64)] | None = None
+    draft_max: Annotated[int, Field(ge=1, le=64)] | None = None
+    prediction: Prediction | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -139,7 +147,8 @@ class ChatRequest(_Body):
             stops=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             top_logprobs=self._top_logprobs(),
             speculation=self._strategy(),
-            num_draft_tokens=self.num_draft_tokens,
+            window=self._window(),
+            prediction=self.prediction.text if self.prediction is not None else "",
         )
 
     def _refuse_unsupported(self) -> None:
@@ -167,6 +176,25 @@ class ChatRequest(_Body):
         if self.draft_model is not None and asked.step("draft") is None:
             raise BadRequest("request.draft_off", param="draft_model", draft=self.draft_model)
         return asked
+
+    def _window(self) -> WindowWish:
+        """Raises BadRequest for lengths that contradict each other."""
+        wish = WindowWish(self.num_draft_tokens, self.draft_min, self.draft_max)
+        if (found := wish.contradiction) is not None:
+            low, smaller, high, larger = found
+            raise BadRequest("request.draft_bounds", param=low, low=low, smaller=smaller, high=high, larger=larger)
+        return wish
+
+
+def _text(content: str | list[ContentPart], field: str, types: tuple[str, ...]) -> str:
+    """The text of parts, all of which must be texts."""
+    if isinstance(content, str):
+        return content
+    for i, part in enumerate(content):
+        if part.type not in types or part.text is None:
+            at = f"{field}[{i}]"
+            raise BadRequest("request.content", param=at, field=at, type=part.type)
+    return "".join(part.text or "" for part in content)
 
 
 def parse(body: bytes) -> ChatRequest:

@@ -6,6 +6,7 @@ GenerationRequest ─► lease a model ─► render ─► n engine requests �
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from omlx.engine.spec import strategy
-from omlx.engine.spec.strategy import Strategy, WindowBounds
-from omlx.engine.types import Request, Sampling, Speculation
+from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
+from omlx.engine.types import Reason, Request, Sampling, Speculation
 from omlx.errors import BadRequest
 from omlx.models.pool import Pool, Served
 from omlx.server.stream import Engine, GenerationStream, Router
@@ -37,6 +37,34 @@ SAMPLING = (
 )
 # Prompt tokens that a detokenizer reads first when the output continues a message.
 CONTEXT_TOKENS = 4
+MAX_DRAFT = 64
+SEED_BITS = 53
+"""A drawn seed survives a client that keeps numbers as doubles, as JavaScript does."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowWish:
+    """How far a request wants to draft: `fixed` tokens at a time, or from `shortest` to `longest`."""
+
+    fixed: int | None = None
+    shortest: int | None = None
+    longest: int | None = None
+
+    @property
+    def contradiction(self) -> tuple[str, int, str, int] | None:
+        """Two of its fields, by their names in the API, of which the first ought not to be the larger one."""
+        named = [("draft_min", self.shortest), ("num_draft_tokens", self.fixed), ("draft_max", self.longest)]
+        given = [(name, value) for name, value in named if value is not None]
+        pairs = ((low, high) for low, high in itertools.combinations(given, 2) if low[1] > high[1])
+        return next(((*low, *high) for low, high in pairs), None)
+
+    def within(self, configured: WindowBounds) -> WindowBounds:
+        """The bounds to work with: what is configured counts as far as the request leaves room for it."""
+        if self.fixed is not None:
+            return WindowBounds.fixed_at(self.fixed)
+        low, high = self.shortest or 1, self.longest or MAX_DRAFT
+        wanted = (configured.initial, configured.shortest, configured.longest)
+        return WindowBounds(*(min(max(value, low), high) for value in wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +84,8 @@ class GenerationRequest:
     stops: tuple[str, ...] = ()
     top_logprobs: int | None = None
     speculation: Strategy | None = None
-    num_draft_tokens: int | None = None
+    window: WindowWish = field(default_factory=WindowWish)
+    prediction: str = ""
 
 
 class Generations:
@@ -77,14 +106,14 @@ class Generations:
         """
         if self._engine.failure is not None:
             raise self._engine.failure
-        lease = await self._pool.lease(request.model, request.draft_model)
+        lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
         stream = None
         try:
-            prompt = await self._render(lease.served, request)
             _check(request, lease.served)
-            seed = secrets.randbits(63) if request.seed is None else request.seed
+            prompt, prediction = await self._read(lease.served, request)
+            seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
             stream = GenerationStream(self._engine, self._router, lease, f"{prefix}-{uuid.uuid4().hex}", seed)
-            self._submit(stream, request, prompt)
+            self._submit(stream, request, prompt, prediction)
         except BaseException:
             if stream is None:
                 lease.release()
@@ -96,23 +125,20 @@ class Generations:
     def shut_down(self) -> None:
         self._text.shutdown(wait=False)
 
-    async def _render(self, served: Served, request: GenerationRequest) -> Prompt:
-        work = partial(
-            render,
-            served.tokenizer,
-            request.messages,
-            request.template_variables,
-            continue_last=request.continue_last,
-        )
-        return await asyncio.get_running_loop().run_in_executor(self._text, work)
+    async def _read(self, served: Served, request: GenerationRequest) -> tuple[Prompt, tuple[int, ...]]:
+        """The texts of a request as tokens: its prompt and its prediction."""
+        return await asyncio.get_running_loop().run_in_executor(self._text, partial(_tokenize, served, request))
 
-    def _submit(self, stream: GenerationStream, request: GenerationRequest, prompt: Prompt) -> None:
+    def _submit(
+        self, stream: GenerationStream, request: GenerationRequest, prompt: Prompt, prediction: tuple[int, ...]
+    ) -> None:
         served = stream.served
         context = prompt.tokens[-CONTEXT_TOKENS:] if request.continue_last else ()
         spec = OutputSpec(served.stop_ids, request.stops, prompt.thinking, context)
         settings = self._settings
         sampling = _sampling({**served.sampling, **_given(settings), **request.sampling})
         sampling = replace(sampling, seed=stream.seed, logit_bias=tuple(sorted(request.logit_bias.items())))
+        speculation = _speculation(request, served, prediction)
         for choice in range(request.n):
             stream.submit(
                 Request(
@@ -123,24 +149,44 @@ class Generations:
                     stop_ids=served.stop_ids,
                     stop=StopWatcher(served.tokenizer, request.stops, context) if request.stops else None,
                     top_logprobs=request.top_logprobs,
-                    speculation=self._speculation(request),
+                    speculation=speculation,
                 ),
                 spec,
             )
 
-    def _speculation(self, request: GenerationRequest) -> Speculation:
-        """To name a draft is to ask for speculation, whatever the settings say."""
-        asked = request.speculation
-        if asked is None:
-            asked = strategy.AUTO if request.draft_model is not None else strategy.parse(self._settings.speculation)
-        fixed = request.num_draft_tokens
-        return Speculation(asked, None if fixed is None else WindowBounds.fixed_at(fixed))
+
+def _tokenize(served: Served, request: GenerationRequest) -> tuple[Prompt, tuple[int, ...]]:
+    prompt = render(served.tokenizer, request.messages, request.template_variables, continue_last=request.continue_last)
+    if not request.prediction:
+        return prompt, ()
+    prediction = tuple(served.tokenizer.encode(request.prediction, add_special_tokens=False))
+    if len(prediction) > served.context_length:
+        raise BadRequest(
+            "request.prediction_too_long", param="prediction", tokens=len(prediction), limit=served.context_length
+        )
+    return prompt, prediction
+
+
+def _speculation(request: GenerationRequest, served: Served, prediction: tuple[int, ...]) -> Speculation:
+    """To name a draft is to ask for speculation, whatever the settings say."""
+    asked = request.speculation
+    if asked is None:
+        asked = AUTO if request.draft_model is not None else served.speculative.strategy
+    if prediction and not asked.off and asked.step("ngram") is None:
+        unused = Reason("strategy.prediction_unused", {"strategy": str(asked)})
+        asked = replace(asked, notes=(*asked.notes, unused))
+    return Speculation(asked, request.window.within(served.speculative.window), prediction)
 
 
 def _check(request: GenerationRequest, served: Served) -> None:
-    """What can only be known with the model at hand. The length of the prompt is the engine's to judge."""
-    steps = request.speculation.steps if request.speculation is not None else ()
-    if any(step.name == "draft" for step in steps) and served.no_draft is not None:
+    """What can only be known with the model at hand. The length of the prompt is the engine's to judge.
+
+    Whoever asks for a drafter by name hears why there is none; `auto` takes what there is.
+    """
+    names = {step.name for step in request.speculation.steps} if request.speculation is not None else set()
+    if served.off is not None and names & {"draft", "ngram"}:
+        raise BadRequest(served.off.code, param="speculation", **served.off.params)
+    if "draft" in names and served.no_draft is not None:
         raise BadRequest(served.no_draft.code, param="speculation", **served.no_draft.params)
     for token in request.logit_bias:
         if not 0 <= token < served.vocab_size:

@@ -17,15 +17,11 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omlx.errors import BadRequest, Forbidden, OmlxError, Unauthorized
+from omlx.errors import Forbidden, OmlxError, TooLarge, Unauthorized
 from omlx.server import errors
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS = frozenset({"/health"})
-
-
-class TooLarge(BadRequest):
-    status = 413
 
 
 class Guard:

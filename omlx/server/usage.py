@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from omlx.catalog import sentence
-from omlx.engine.types import DrafterStats
+from omlx.engine.types import DrafterStats, Gate, RequestStats
+from omlx.models.telling import reason_record
 from omlx.text.events import Finish
 
 
@@ -32,7 +32,8 @@ def usage(finishes: Sequence[Finish]) -> dict[str, Any]:
 def timings(finishes: Sequence[Finish]) -> dict[str, Any]:
     """llama-server's `timings`, with what each drafter did. `prompt_n` leaves out the `cache_n` reused tokens.
 
-    Of several choices: tokens add up, times are those of the slowest, the prompt and the reason are the first one's.
+    Of several choices: tokens and drafters add up, times are those of the slowest, the prompt and what is said of
+    speculation are the first one's.
     """
     stats = [finish.stats for finish in finishes]
     first = stats[0]
@@ -52,12 +53,23 @@ def timings(finishes: Sequence[Finish]) -> dict[str, Any]:
         "draft_n_accepted": sum(each.draft_n_accepted for each in stats),
         "drafters": _drafters([each.drafters for each in stats]),
         "seed": first.seed,
-        "speculation": {
-            "code": first.speculation.code,
-            "params": first.speculation.params,
-            "message": sentence(first.speculation.code, first.speculation.params),
-        },
+        "speculation": _speculation(first),
     }
+
+
+def _speculation(stats: RequestStats) -> dict[str, Any]:
+    """What became of speculation: why, by which strategy, what each drafter's gate was at the end, how fast."""
+    return {
+        **reason_record(stats.speculation),
+        "strategy": str(stats.strategy),
+        "notes": [reason_record(note) for note in stats.strategy.notes],
+        "gates": {name: gate_record(gate) for name, gate in stats.gates.items()},
+        "speedup": None if stats.speedup is None else round(stats.speedup, 3),
+    }
+
+
+def gate_record(gate: Gate) -> dict[str, Any]:
+    return {"state": gate.state, "reason": None if gate.reason is None else reason_record(gate.reason)}
 
 
 def per_second(tokens: int, ms: float) -> float:
@@ -72,12 +84,14 @@ def _drafters(choices: Sequence[dict[str, DrafterStats]]) -> dict[str, Any]:
 def _drafter(parts: Sequence[DrafterStats]) -> dict[str, Any]:
     depth = max(len(part.accepted_at) for part in parts)
     return {
-        "draft_n": sum(part.proposed for part in parts),
-        "draft_n_accepted": sum(part.accepted for part in parts),
+        "proposed": sum(part.proposed for part in parts),
+        "accepted": sum(part.accepted for part in parts),
         "rounds": sum(part.rounds for part in parts),
         "accepted_at": [sum(part.accepted_at[i] for part in parts if i < len(part.accepted_at)) for i in range(depth)],
         "spans": _added([part.spans for part in parts]),
         "repairs": _added([part.repairs for part in parts]),
+        "draft_ms": round(sum(part.draft_ms for part in parts), 3),
+        "verify_ms": round(sum(part.verify_ms for part in parts), 3),
     }
 
 

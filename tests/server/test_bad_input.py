@@ -18,6 +18,7 @@ from tests.server.running import DEMO, DRAFT, HYBRID, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
+BRINGS = {"draft_model": DRAFT, "num_draft_tokens": 3}
 
 
 def ask(**fields: Any) -> dict[str, Any]:
@@ -84,18 +85,20 @@ def test_with_no_draft_a_request_for_one_is_400_and_others_say_why() -> None:
         refused(http.post(CHAT, json=ask(draft_model=DRAFT)), 400, "spec.off.no_draft", "draft_model")
         refused(http.post(CHAT, json=ask(speculation="draft")), 400, "spec.off.no_draft", "speculation")
         told = http.post(CHAT, json=ask()).json()["timings"]["speculation"]
-        assert told["code"] == "spec.off.no_draft"
-        assert "--no-draft" in told["message"]
+        assert (told["strategy"], told["gates"]["draft"]["state"]) == ("auto", "off")
+        assert told["gates"]["draft"]["reason"]["code"] == "spec.off.no_draft"
+        assert "--no-draft" in told["gates"]["draft"]["reason"]["message"]
 
 
 def test_without_a_draft_the_request_may_bring_one() -> None:
     with omlx() as running, httpx.Client(base_url=running.url, timeout=60) as http:
-        plain = http.post(CHAT, json=ask(max_tokens=8, seed=1)).json()
-        assert plain["timings"]["speculation"]["code"] == "spec.off.no_draft_model"
-        assert "draft_n" in plain["timings"]
+        plain = http.post(CHAT, json=ask(max_tokens=8, seed=1, speculation="off")).json()
+        assert plain["timings"]["speculation"]["code"] == "spec.off.requested"
+        assert plain["timings"]["speculation"]["strategy"] == "off"
+        assert (plain["timings"]["draft_n"], plain["timings"]["drafters"]) == (0, {})
         refused(http.post(CHAT, json=ask(speculation="draft")), 400, "spec.off.no_draft_model", "speculation")
-        drafted = http.post(CHAT, json=ask(max_tokens=8, seed=1, draft_model=DRAFT)).json()
-        assert drafted["timings"]["drafters"][DRAFT]["draft_n"] > 0
+        drafted = http.post(CHAT, json=ask(max_tokens=8, seed=1, **BRINGS)).json()
+        assert drafted["timings"]["drafters"][DRAFT]["proposed"] > 0
         assert drafted["choices"] == plain["choices"]
 
 
@@ -133,9 +136,9 @@ def test_a_draft_that_cannot_be_used_leaves_the_target_as_it_was(broken: httpx.C
     for name in ("short", "empty", "other"):
         answer = broken.post(CHAT, json=ask(draft_model=f"t/{name}"))
         assert answer.status_code == 400
-        assert broken.post(CHAT, json=ask()).json()["timings"]["draft_n"] == 0
-    fit = broken.post(CHAT, json=ask(draft_model="t/whole", max_tokens=6)).json()
-    assert fit["timings"]["drafters"]["t/whole"]["draft_n"] > 0
+        assert "draft" in broken.post(CHAT, json=ask()).json()["timings"]["speculation"]["gates"]
+    fit = broken.post(CHAT, json=ask(draft_model="t/whole", num_draft_tokens=3, max_tokens=6)).json()
+    assert fit["timings"]["drafters"]["t/whole"]["proposed"] > 0
 
 
 def test_a_full_queue_is_503_with_retry_after() -> None:

@@ -54,7 +54,29 @@ def body(**fields: Any) -> bytes:
         (body(logit_bias={"x": 1}), "request.type", "logit_bias"),
         (body(logit_bias={"1": 101}), "request.range", "logit_bias.1"),
         (body(num_draft_tokens=65), "request.range", "num_draft_tokens"),
-        (body(speculation="fast"), "request.value", "speculation"),
+        (body(num_draft_tokens=-1), "request.range", "num_draft_tokens"),
+        (body(draft_min=0), "request.range", "draft_min"),
+        (body(draft_max=65), "request.range", "draft_max"),
+        (body(draft_min=5, draft_max=4), "request.draft_bounds", "draft_min"),
+        (body(num_draft_tokens=5, draft_max=4), "request.draft_bounds", "num_draft_tokens"),
+        (body(num_draft_tokens=3, draft_min=4), "request.draft_bounds", "draft_min"),
+        (body(speculation="fast"), "strategy.name", "speculation"),
+        (body(speculation="ngram:m=4;drft"), "strategy.name", "speculation"),
+        (body(speculation="ngram:m=4,x=1"), "strategy.key", "speculation"),
+        (body(speculation="ngram;off"), "strategy.alone", "speculation"),
+        (body(speculation="draft:min=9,m=4"), "strategy.min_above_max", "speculation"),
+        (body(speculation="draft:m=99"), "strategy.range", "speculation"),
+        (body(speculation="eagle3"), "strategy.refused", "speculation"),
+        (body(speculation=""), "strategy.name", "speculation"),
+        (body(prediction="text"), "request.type", "prediction"),
+        (body(prediction={"type": "image", "content": ""}), "request.value", "prediction.type"),
+        (body(prediction={"type": "content"}), "request.missing", "prediction.content"),
+        (body(prediction={"type": "content", "content": 5}), "request.type", "prediction.content"),
+        (
+            body(prediction={"type": "content", "content": [{"type": "image_url"}]}),
+            "request.content",
+            "prediction.content[0]",
+        ),
         (body(speculation="off", draft_model="x"), "request.draft_off", "draft_model"),
         (body(tools=[{"type": "function"}]), "request.unsupported", "tools"),
         (body(response_format={"type": "json_object"}), "request.unsupported", "response_format"),
@@ -73,7 +95,8 @@ def test_what_is_wrong_is_named(raw: bytes, code: str | None, param: str | None)
     assert (error.param, error.status) == (param, 400)
     assert error.code == code or code is None
     assert "{" not in error.message
-    assert param is None or param in error.message or error.code == "request.draft_off"
+    assert param is None or param in error.message or param in ("draft_model", "speculation")
+    assert param != "speculation" or "Column" in error.message or error.code == "strategy.alone"
 
 
 def test_fields_that_ask_for_nothing_or_are_for_others_are_ignored() -> None:
@@ -123,7 +146,7 @@ def test_everything_arrives() -> None:
     assert request.sampling == {"temperature": 0, "top_k": 3}
     assert request.logit_bias == {7: -100}
     assert request.template_variables == {"enable_thinking": False, "reasoning_effort": "low"}
-    assert (request.speculation, request.num_draft_tokens) == (DRAFT, 0)
+    assert (request.speculation, request.window.fixed) == (DRAFT, 0)
 
 
 def test_messages_as_templates_know_them() -> None:

@@ -8,15 +8,29 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.types import DrafterStats, FinishReason, Reason, RequestStats, TokenLogprob
+from omlx.engine.spec.strategy import parse
+from omlx.engine.types import DrafterStats, FinishReason, Gate, Reason, RequestStats, TokenLogprob
 from omlx.server.openai_chat import ChatChunks, Head, chat_completion
 from omlx.server.stream import ChoiceEvent
 from omlx.server.usage import timings, usage
 from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallDelta
 
 HEAD = Head("chatcmpl-1", "org/name", 1700000000)
-DRAFTER = DrafterStats(10, 6, 3, (3, 2, 1), {"full": 1, "first_reject": 2}, {"trim": 2})
-STATS = RequestStats(12, 4, 8, 1.0, 50.0, 200.0, 7, {"org/small": DRAFTER}, Reason("spec.off.no_draft"))
+DRAFTER = DrafterStats(10, 6, 3, (3, 2, 1), {"full": 1, "first_reject": 2}, {"trim": 2}, 4.5, 20.25)
+STATS = RequestStats(
+    12,
+    4,
+    8,
+    1.0,
+    50.0,
+    200.0,
+    7,
+    {"org/small": DRAFTER},
+    Reason("spec.off.no_draft"),
+    parse("draftless"),
+    {"ngram": Gate("on")},
+    1.2346,
+)
 ENTRY = TokenLogprob(65, -0.5, ((65, -0.5), (255, float("-inf"))))
 
 
@@ -80,12 +94,14 @@ def test_timings_have_the_names_of_llama_server() -> None:
         "draft_n_accepted": 6,
         "drafters": {
             "org/small": {
-                "draft_n": 10,
-                "draft_n_accepted": 6,
+                "proposed": 10,
+                "accepted": 6,
                 "rounds": 3,
                 "accepted_at": [3, 2, 1],
                 "spans": {"first_reject": 2, "full": 1},
                 "repairs": {"trim": 2},
+                "draft_ms": 4.5,
+                "verify_ms": 20.25,
             }
         },
         "seed": 7,
@@ -93,6 +109,16 @@ def test_timings_have_the_names_of_llama_server() -> None:
             "code": "spec.off.no_draft",
             "params": {},
             "message": "Draft models are switched off for this run (--no-draft).",
+            "strategy": "ngram",
+            "notes": [
+                {
+                    "code": "strategy.read_as",
+                    "params": {"name": "draftless", "meant": "ngram"},
+                    "message": "“draftless” is read as ngram.",
+                }
+            ],
+            "gates": {"ngram": {"state": "on", "reason": None}},
+            "speedup": 1.235,
         },
     }
 
