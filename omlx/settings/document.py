@@ -6,12 +6,26 @@ import sys
 from pathlib import Path
 
 from omlx.catalog import sentence
-from omlx.settings.schema import Group, Setting, table
+from omlx.settings.schema import Group, Scope, Setting, table
 
 HEAD = """# Settings
 
-Each can be given as a flag of `omlx serve` or as a variable of the environment; the flag wins. Generated from
-`omlx/settings/schema.py` by `make docs`.
+Who sets a value, from the one that wins to the last: a request, a flag of `omlx serve`, a variable of the environment,
+the settings of the model, those of all models, the model's [package](packages.md), the built-in default.
+`omlx config list` shows every value and who set it.
+
+Two files in the home folder (`OMLX_HOME`, else `~/.omlx`) keep settings: `config.json` for all models, `models.json`
+for each. `omlx config set NAME VALUE` writes them, with `--model ID` for one model; `omlx config unset NAME` lets the
+next source decide again. By hand:
+
+    config.json   {"format": "omlx-config/1", "defaults": {"speculative": {"draft_max": 8}}}
+    models.json   {"format": "omlx-config/1", "models": {"org/name": {"speculative": {"speculation": "ngram"}}}}
+
+A key that is not in the tables below is refused by its name. A file without that `format` belongs to another program:
+it is left alone and does not count. One that has it and is broken is kept as `*.corrupt-<time>`, and said.
+
+The last columns: where `config.json` keeps a setting, and whether a model (M) or a request (R) may have its own.
+Generated from `omlx/settings/schema.py` by `make docs`.
 """
 
 
@@ -22,13 +36,19 @@ def document() -> str:
 
 def _chapter(group: Group) -> str:
     rows = [_row(setting) for setting in table().values() if setting.meta.group is group]
-    head = ["| flag | variable | value | default | |", "|---|---|---|---|---|"]
+    head = ["| flag | variable | value | default | | kept as | |", "|---|---|---|---|---|---|---|"]
     return "\n".join([f"## {sentence(f'settings.group.{group}', {})}", "", *head, *rows, ""])
 
 
 def _row(setting: Setting) -> str:
     cells = [f"`{setting.flag}`", f"`{setting.variable}`", _values(setting), _default(setting), setting.help]
+    cells += [f"`{setting.path}`" if setting.may_stand_in(Scope.GLOBAL) else "", _own(setting)]
     return f"| {' | '.join(cells)} |"
+
+
+def _own(setting: Setting) -> str:
+    marks = {Scope.MODEL: "M", Scope.REQUEST: "R"}
+    return " ".join(mark for scope, mark in marks.items() if setting.may_stand_in(scope))
 
 
 def _values(setting: Setting) -> str:
