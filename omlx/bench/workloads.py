@@ -1,4 +1,4 @@
-"""What `omlx bench spec` asks: from a word-for-word repeat, where nearly all can be foreseen, to text without a pattern.
+"""What `omlx bench spec` asks: from a word-for-word repeat, where nearly all can be foreseen, to no pattern.
 
 Every prompt is made by a generator seeded with its trial: which snippets, which names, which numbers. So no trial
 repeats another, and two runs of the bench ask the same. The texts under `texts/` were written for this; none of them

@@ -121,7 +121,7 @@ class Speculator:
         return sequence.request.speculation.strategy.among(here)
 
     def gates(self, sequence: Sequence) -> dict[str, Gate]:
-        """What the row's drafters are doing, by name; `draft` is a model that the strategy asks for and is not there."""
+        """What the row's drafters do, by name; `draft` is a model that the strategy asks for and is not there."""
         row, asked = self._rows.get(sequence.row), sequence.request.speculation.strategy
         gates = {d.name: Gate(*row.policy.state(d.name)) for d in row.drafters} if row else {}
         absent = asked.step("draft") is not None and all(d.kind != "draft" for d in self.drafters)
