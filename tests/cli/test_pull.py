@@ -119,3 +119,30 @@ def test_offline_is_offline(hub: Hub, tmp_path: Path) -> None:
     result = omlx(tmp_path, "pull", "org/big", **variables)
     assert (result.returncode, "HF_HUB_OFFLINE" in result.stderr) == (2, True)
     assert hub.seen == []
+
+
+def test_a_server_fetches_a_declared_draft_and_uses_it(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("org/small"))
+    hub.add("org/small", DEMO / "draft")
+    assert pull(hub, tmp_path, "org/big", "--no-draft").returncode == 0
+    hub.stall["model.safetensors"] = 1000
+    process = subprocess.Popen(
+        [sys.executable, "-m", "omlx", "serve", "org/big", "--port", "0", "--draft-download", "auto"],
+        env=environment(tmp_path, **hub.environment(tmp_path / "hub")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        announced = [process.stdout.readline().strip() for _ in range(3)]
+        assert announced[1:] == ["Model: org/big", "The draft model org/small is not on this machine."]
+        assert hub.stalled.wait(120)
+        hub.released.set()
+        loaded = next(line for line in process.stderr if "org/small" in line)
+        assert "loaded" in loaded
+    finally:
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 0
