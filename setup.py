@@ -12,6 +12,7 @@ setup(
     package_data={
         "omlx": [
             "py.typed",
+            "bench/texts/*.txt",
             *(str(path.relative_to("omlx")) for path in Path("omlx/bundled").rglob("*") if path.is_file()),
         ],
         "omlx.locales": ["*.json"],

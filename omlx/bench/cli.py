@@ -1,4 +1,5 @@
-"""`omlx bench engine`: which suites to run on which model, and where the report goes."""
+"""`omlx bench engine`: which suites to run on which model, and where the report goes. `omlx bench spec` has its own
+module."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Final
 
 from tqdm import tqdm
 
+from omlx.bench.arguments import amount, model_dir, numbers, one_of, positive
 from omlx.bench.exact import exactness
 from omlx.bench.host import graphs, host
 from omlx.bench.measure import Case, measure
@@ -21,6 +23,7 @@ from omlx.bench.plot import plot
 from omlx.bench.prompts import WORKLOADS
 from omlx.bench.report import Report
 from omlx.bench.result import Result, result_of
+from omlx.bench.spec import command
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.suites import Settings, batch, plain, spec
 
@@ -30,19 +33,21 @@ SUITES: Final = ("plain", "spec", "batch", "host", "graph")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the bench's own subcommands and their flags."""
     commands = parser.add_subparsers(dest="bench", metavar="COMMAND", required=True)
+    speculation = commands.add_parser("spec", help="measure speculation against plain decoding")
+    command.add_arguments(speculation)
     engine = commands.add_parser("engine", help="measure the engine against mlx-lm, without HTTP")
-    engine.add_argument("--model", type=_model_dir, metavar="DIR", required=True, help="folder of the model")
-    engine.add_argument("--draft", type=_model_dir, metavar="DIR", help="folder of a draft model; without: no spec")
-    engine.add_argument("--only", type=_suites, default=SUITES, metavar="SUITE,…", help=f"of {','.join(SUITES)}")
-    engine.add_argument("--trials", type=_positive, default=Settings.trials, metavar="N", help="default %(default)s")
-    engine.add_argument("--prompts", type=_positive, default=Settings.prompts, metavar="N", help="default %(default)s")
+    engine.add_argument("--model", type=model_dir, metavar="DIR", required=True, help="folder of the model")
+    engine.add_argument("--draft", type=model_dir, metavar="DIR", help="folder of a draft model; without: no spec")
+    engine.add_argument("--only", type=one_of(SUITES), default=SUITES, metavar="SUITE,…", help=f"of {','.join(SUITES)}")
+    engine.add_argument("--trials", type=positive, default=Settings.trials, metavar="N", help="default %(default)s")
+    engine.add_argument("--prompts", type=positive, default=Settings.prompts, metavar="N", help="default %(default)s")
     engine.add_argument("--workload", choices=tuple(WORKLOADS), default="edit", help="default %(default)s")
-    engine.add_argument("--tokens", type=_positive, default=Settings.tokens, metavar="N", help="longest answer")
-    engine.add_argument("--windows", type=_numbers, default=Settings.windows, metavar="N,…", help="draft tokens")
-    engine.add_argument("--rows", type=_numbers, default=Settings.rows, metavar="N,…", help="sizes of a batch")
+    engine.add_argument("--tokens", type=positive, default=Settings.tokens, metavar="N", help="longest answer")
+    engine.add_argument("--windows", type=numbers, default=Settings.windows, metavar="N,…", help="draft tokens")
+    engine.add_argument("--rows", type=numbers, default=Settings.rows, metavar="N,…", help="sizes of a batch")
     engine.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="convert the weights")
     engine.add_argument(
-        "--inflate", type=_amount, default=0, metavar="N", help="add identity layers up to N parameters, such as 20M"
+        "--inflate", type=amount, default=0, metavar="N", help="add identity layers up to N parameters, such as 20M"
     )
     engine.add_argument("--inflate-draft", action="store_true", help="grow the draft by the same factor")
     engine.add_argument("--json", type=Path, metavar="FILE", help="write everything, raw samples too")
@@ -51,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table, write the files. Returns the exit status: 2 if the models do not go together."""
+    if args.bench == "spec":
+        return command.run(args)
     load_before = os.getloadavg()
     try:
         subject = read_subject(
@@ -104,40 +111,3 @@ def run_suites(subject: Subject, settings: Settings, suites: Iterable[str]) -> l
             exact = None if case.suite in ("host", "noise") else exactness(subject, settings, measured)
             results.append(result_of(measured, exact))
     return results
-
-
-def _model_dir(text: str) -> Path:
-    path = Path(text).expanduser()
-    if not (path / "config.json").is_file():
-        raise argparse.ArgumentTypeError(f"{text} is not a model folder: it has no config.json")
-    return path
-
-
-def _suites(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := set(names) - set(SUITES):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(SUITES)}")
-    return names
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """`1,4,8`, or `1-8` for all from 1 to 8."""
-    first, dash, last = text.partition("-")
-    if dash:
-        return tuple(range(_positive(first), _positive(last) + 1))
-    return tuple(_positive(part) for part in text.split(","))
-
-
-def _amount(text: str) -> int:
-    """`20M`, `1.5B`, `500k` or a plain number."""
-    factor = {"k": 10**3, "m": 10**6, "b": 10**9}.get(text[-1:].lower(), 1)
-    try:
-        return int(float(text[:-1] if factor > 1 else text) * factor)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of parameters such as 20M") from None

@@ -130,6 +130,13 @@ def total(runs: Iterable[Run]) -> Run:
     return reduce(Run.__add__, runs)
 
 
+def settle() -> None:
+    """Wait until the device is idle, and leave nothing of the other side in MLX's pool of buffers."""
+    mx.synchronize()
+    mx.synchronize(generation_stream)
+    mx.clear_cache()
+
+
 def _pair(pair: tuple[Side, Side], trial: int, swap: bool, tick: Callable[[], object]) -> tuple[Run, Run]:
     a, b = pair
     if swap:
@@ -141,8 +148,5 @@ def _pair(pair: tuple[Side, Side], trial: int, swap: bool, tick: Callable[[], ob
 
 
 def _settled(side: Side, trial: int) -> Run:
-    """Run one side on an idle device, with nothing of the other side in MLX's pool of buffers."""
-    mx.synchronize()
-    mx.synchronize(generation_stream)
-    mx.clear_cache()
+    settle()
     return side(max(trial, 0))

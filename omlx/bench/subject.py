@@ -19,7 +19,6 @@ from omlx.bench.result import Json
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 
-
 GROUP: Final = 64
 """Weights that share a scale, when quantized."""
 

@@ -1,0 +1,93 @@
+"""What follows from several results: `auto` beside the best window, a hybrid beside its twin, a window to declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from omlx.bench.result import Json, geometric_mean
+from omlx.bench.spec.modes import AUTO, OFF
+from omlx.bench.spec.outcome import Outcome
+
+MODEL: Final = "model"
+HYBRID: Final = "hybrid"
+
+AS_GOOD: Final = 0.97
+"""Windows whose mean gain is at least this share of the best one's are as good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two gains over plain decoding, each model's over its own."""
+
+    model: str
+    workload: str
+    mode: str
+    gain: float
+    against: str
+    other_gain: float
+
+    @property
+    def ratio(self) -> float:
+        return self.gain / self.other_gain
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        gains = f"{self.gain:.2f}", f"{self.other_gain:.2f}", f"{self.ratio:.2f}"
+        return (self.model, self.workload, self.mode, gains[0], self.against, *gains[1:])
+
+    def to_json(self) -> Json:
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def auto_against_fixed(outcomes: Seq[Outcome]) -> Iterator[Comparison]:
+    """Where a single stream was measured with `auto` and with fixed windows, of which drafting nothing is one."""
+    for auto in outcomes:
+        if auto.case.mode.name != AUTO or auto.case.streams > 1:
+            continue
+        fixed = [each for each in outcomes if _alike(each, auto) and each.case.mode.window is not None]
+        gains = {each.case.mode.name: each.gain.median for each in fixed}
+        if gains:
+            gains[OFF] = 1.0
+            best = max(gains, key=lambda name: gains[name])
+            yield Comparison(auto.case.role, auto.case.workload.name, AUTO, auto.gain.median, best, gains[best])
+
+
+def hybrid_against_twin(outcomes: Seq[Outcome]) -> Iterator[Comparison]:
+    """A single stream of the hybrid beside the same workload and mode of the attention model."""
+    twins = {
+        (each.case.workload.name, each.case.mode.name): each.gain.median
+        for each in outcomes
+        if (each.case.role, each.case.streams) == (MODEL, 1)
+    }
+    for hybrid in outcomes:
+        key = hybrid.case.workload.name, hybrid.case.mode.name
+        if (hybrid.case.role, hybrid.case.streams) == (HYBRID, 1) and key in twins:
+            yield Comparison(HYBRID, *key, hybrid.gain.median, MODEL, twins[key])
+
+
+def draft_window(outcomes: Seq[Outcome]) -> Json | None:
+    """What a package should say of the draft model: the best fixed window over all workloads, bounded by those that
+    are nearly as good. None where none was measured."""
+    gains: dict[int, list[float]] = {}
+    for outcome in outcomes:
+        case = outcome.case
+        if (
+            case.mode.window is not None
+            and (case.role, case.streams) == ("model", 1)
+            and not case.workload.random_draft
+        ):
+            gains.setdefault(case.mode.window, []).append(outcome.gain.median)
+    if not gains:
+        return None
+    means = {window: geometric_mean(found) for window, found in gains.items()}
+    best = max(means, key=lambda window: means[window])
+    good = [window for window, mean in means.items() if mean >= AS_GOOD * means[best]]
+    return {"default": "adaptive", "initial_window": best, "min_window": min(good), "max_window": max(good)}
+
+
+def _alike(one: Outcome, other: Outcome) -> bool:
+    a, b = one.case, other.case
+    return (a.role, a.workload.name, a.streams) == (b.role, b.workload.name, b.streams)

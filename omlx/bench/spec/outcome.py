@@ -1,0 +1,203 @@
+"""What a case came to: rates and times with their spread, acceptance, and whether the tokens were the same."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+import mlx.core as mx
+
+from omlx.bench.exact import first_difference
+from omlx.bench.measure import Run, tokens_per_second
+from omlx.bench.result import Json, Samples
+from omlx.bench.sides import Driven
+from omlx.bench.spec.oracle import Bound, RoundCosts, bound
+from omlx.bench.spec.trials import Case, Measured, Trial
+from omlx.bench.subject import Subject
+from omlx.engine.sampling import noise_key
+from omlx.engine.types import DrafterStats, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where an answer first differs from plain decoding's. `margin` lies between the scores of the two candidates:
+    near zero, rounding decided. NaN where one answer merely ended earlier."""
+
+    trial: int
+    answer: int
+    token: int
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Rates in tokens a second, times in seconds with the prompt read. Ratios within trials; above 1 the mode is
+    faster. `cold` is the ratio of the first request that the mode ever saw. `reasons` are codes by number of requests.
+    """
+
+    case: Case
+    rate: Samples
+    plain_rate: Samples
+    gain: Samples
+    wall: Samples
+    plain_wall: Samples
+    wall_gain: Samples
+    tokens: int
+    proposed: int
+    accepted: int
+    errors: int
+    checksum: str
+    plain_checksum: str
+    divergences: tuple[Divergence, ...]
+    cold: float
+    reasons: dict[str, int]
+    drafters: dict[str, Json]
+    bound: Bound | None = None
+
+    @property
+    def acceptance(self) -> float | None:
+        return self.accepted / self.proposed if self.proposed else None
+
+    @property
+    def exact(self) -> bool:
+        return self.checksum == self.plain_checksum
+
+    @property
+    def reached(self) -> float | None:
+        """The gain as a share of a perfect lookup's."""
+        return self.gain.median / self.bound.speedup if self.bound else None
+
+    @property
+    def reason(self) -> str:
+        """Why most of the requests speculated or did not."""
+        return max(self.reasons, key=lambda code: self.reasons[code], default="")
+
+    def to_json(self) -> Json:
+        bounds = None if self.bound is None else {**asdict(self.bound), "share": self.bound.share}
+        if bounds is not None and self.bound is not None:
+            bounds |= {"speedup": self.bound.speedup, "reached": self.reached}
+        return {
+            "model": self.case.role,
+            "workload": self.case.workload.name,
+            "mode": self.case.mode.name,
+            "streams": self.case.streams,
+            "tok_s": self.rate.to_json(),
+            "plain_tok_s": self.plain_rate.to_json(),
+            "gain": self.gain.to_json(),
+            "wall_s": self.wall.to_json(),
+            "plain_wall_s": self.plain_wall.to_json(),
+            "wall_gain": self.wall_gain.to_json(),
+            "cold_gain": self.cold,
+            "tokens": self.tokens,
+            "proposed": self.proposed,
+            "accepted": self.accepted,
+            "errors": self.errors,
+            "checksum": self.checksum,
+            "plain_checksum": self.plain_checksum,
+            "divergences": [asdict(each) for each in self.divergences],
+            "reasons": self.reasons,
+            "drafters": self.drafters,
+            "perfect_lookup": bounds,
+        }
+
+
+def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
+    """The outcome of a case, or None if no trial was finished. `costs` for the bound of a perfect lookup."""
+    if not measured.trials or measured.cold is None:
+        return None
+    ours = [trial.our_run for trial in measured.trials]
+    theirs = [trial.their_run for trial in measured.trials]
+    whole = [*measured.trials, measured.cold]
+    sides = [driven for trial in whole for driven in trial.ours]
+    return Outcome(
+        case=measured.case,
+        rate=Samples(tuple(map(tokens_per_second, ours))),
+        plain_rate=Samples(tuple(map(tokens_per_second, theirs))),
+        gain=Samples(tuple(map(_gain, ours, theirs))),
+        wall=Samples(tuple(run.total_s for run in ours)),
+        plain_wall=Samples(tuple(run.total_s for run in theirs)),
+        wall_gain=Samples(tuple(b.total_s / a.total_s for a, b in zip(ours, theirs, strict=True))),
+        tokens=sum(len(tokens) for run in ours for tokens in run.tokens),
+        proposed=sum(run.proposed for run in ours),
+        accepted=sum(run.accepted for run in ours),
+        errors=sum(len(driven.errors) for driven in sides),
+        checksum=checksum(tokens for driven in sides for tokens in driven.run.tokens),
+        plain_checksum=checksum(tokens for trial in whole for side in trial.theirs for tokens in side.run.tokens),
+        divergences=tuple(_divergences(measured)),
+        cold=_gain(measured.cold.our_run, measured.cold.their_run),
+        reasons=dict(Counter(told.speculation.code for driven in sides for told in driven.stats.values())),
+        drafters=_drafters(sides),
+        bound=None if costs is None else _bound(measured.trials, costs),
+    )
+
+
+def checksum(answers: Iterable[Iterable[int]]) -> str:
+    """Of all tokens in order, ends of answers included."""
+    value = 0
+    for tokens in answers:
+        value = zlib.crc32(array("q", [*tokens, -1]).tobytes(), value)
+    return f"{value:08x}"
+
+
+def margin(subject: Subject, asked: Request, prefix: list[int], one: int, other: int) -> float:
+    """How far apart the scores of two candidates are behind `prefix`: logits, or what is sampled from."""
+    logits: mx.array = subject.model(mx.array(prefix, mx.uint32)[None])[0, -1, : subject.vocab_size]
+    scores, sampling = logits.astype(mx.float32), asked.sampling
+    if sampling.temperature > 0.0:
+        key = mx.array(noise_key(sampling.seed, sampling.choice, len(prefix)), mx.uint32)
+        scores = scores / sampling.temperature + mx.random.gumbel((1, scores.size), key=key)[0]
+    return abs(float(scores[one]) - float(scores[other]))
+
+
+def _gain(ours: Run, theirs: Run) -> float:
+    plain = tokens_per_second(theirs)
+    return tokens_per_second(ours) / plain if plain else float("nan")
+
+
+def _divergences(measured: Measured) -> Iterator[Divergence]:
+    trials = [measured.cold, *measured.trials] if measured.cold else measured.trials
+    for number, trial in enumerate(trials):
+        for answer, (asked, ours, theirs) in enumerate(_answers(trial)):
+            place = first_difference(ours, theirs)
+            if place is None:
+                continue
+            ended = place >= min(len(ours), len(theirs))
+            prefix = [*asked.tokens, *ours[:place]]
+            subject = measured.case.subject
+            apart = float("nan") if ended else margin(subject, asked, prefix, ours[place], theirs[place])
+            yield Divergence(number, answer, place, apart)
+
+
+def _answers(trial: Trial) -> Iterator[tuple[Request, tuple[int, ...], tuple[int, ...]]]:
+    for group, ours, theirs in zip(trial.asked, trial.ours, trial.theirs, strict=True):
+        yield from zip(group, ours.run.tokens, theirs.run.tokens, strict=True)
+
+
+def _bound(trials: Iterable[Trial], costs: RoundCosts) -> Bound:
+    whole = Bound(0, 0, 0, 0.0, 0.0)
+    for trial in trials:
+        for asked, _, plain in _answers(trial):
+            whole += bound(asked.tokens, plain, costs)
+    return whole
+
+
+def _drafters(sides: Iterable[Driven]) -> dict[str, Json]:
+    """Counts by drafter, over all requests."""
+    found: dict[str, list[DrafterStats]] = {}
+    for driven in sides:
+        for told in driven.stats.values():
+            for name, stats in told.drafters.items():
+                found.setdefault(name, []).append(stats)
+    return {
+        name: {
+            "proposed": sum(each.proposed for each in stats),
+            "accepted": sum(each.accepted for each in stats),
+            "rounds": sum(each.rounds for each in stats),
+            "spans": dict(sum((Counter(each.spans) for each in stats), Counter())),
+            "repairs": dict(sum((Counter(each.repairs) for each in stats), Counter())),
+        }
+        for name, stats in found.items()
+    }

@@ -1,0 +1,149 @@
+"""The report: tables for the terminal and for a page, and the same as JSON with machine, versions and raw samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import asdict, dataclass
+
+from omlx.bench.report import machine, table, versions
+from omlx.bench.result import Json
+from omlx.bench.spec.compare import auto_against_fixed, draft_window, hybrid_against_twin
+from omlx.bench.spec.oracle import RoundCosts, break_even
+from omlx.bench.spec.outcome import Outcome
+
+FORMAT = "omlx-bench-spec/1"
+HEAD = (
+    *("model", "workload", "mode", "streams", "tok/s", "wall s", "accepted", "Δ tok/s", "spread", "Δ wall", "cold"),
+    *("of perfect", "errors", "tokens", "most said"),
+)
+LEGEND = """\
+Δ: change against plain decoding, median over trials of the ratio within each; spread: its least and greatest value.
+tok/s from the first tokens on; wall with the prompt read. cold: the first request that the mode ever saw.
+of perfect: the gain as a share of what a perfect lookup would gain (streams 1). tokens: checksum of all answers;
+= the same as plain decoding, else the number of answers that differ and the largest margin between the candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Of one model: rounds by width, and a draft model's pass, in seconds."""
+
+    rounds: RoundCosts
+    draft: float | None
+
+    def rows(self) -> Iterator[tuple[int, float, float | None, float | None]]:
+        """By window: what the round costs in plain steps, the break-even for a lookup and for the draft model."""
+        plain = self.rounds.plain
+        for width in self.rounds.widths:
+            k, seconds = width - 1, self.rounds.verify(width)
+            drafted = None if self.draft is None else break_even(k, seconds + k * self.draft, plain)
+            yield k, seconds / plain, break_even(k, seconds, plain), drafted
+
+    def to_json(self) -> Json:
+        names = ("window", "plain_steps", "break_even_lookup", "break_even_draft")
+        rows = [dict(zip(names, row, strict=True)) for row in self.rows()]
+        return {**asdict(self.rounds), "draft_pass": self.draft, "windows": rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`missing` names the cases with fewer trials than asked for."""
+
+    settings: Json
+    models: Json
+    outcomes: Seq[Outcome]
+    passes: Mapping[str, Passes]
+    missing: Seq[str]
+    load_before: tuple[float, ...]
+
+    def to_json(self) -> Json:
+        return {
+            "format": FORMAT,
+            "machine": machine(self.load_before),
+            "versions": versions(),
+            "settings": self.settings,
+            "models": self.models,
+            "passes": {role: passes.to_json() for role, passes in self.passes.items()},
+            "results": [outcome.to_json() for outcome in self.outcomes],
+            "auto_against_best_fixed": [each.to_json() for each in auto_against_fixed(self.outcomes)],
+            "hybrid_against_twin": [each.to_json() for each in hybrid_against_twin(self.outcomes)],
+            "draft_window": draft_window(self.outcomes),
+            "missing": list(self.missing),
+        }
+
+    def to_text(self) -> str:
+        parts = [table(rows) for rows in self.tables()]
+        if self.outcomes:
+            parts.insert(1, LEGEND)
+        parts += [f"first difference: {line}" for line in divergences(self.outcomes)]
+        if self.missing:
+            parts.append("out of time; unfinished: " + "; ".join(self.missing))
+        return "\n\n".join(parts) + "\n"
+
+    def tables(self) -> Iterator[list[tuple[str, ...]]]:
+        """Each with its head first: the results, the bounds, the comparisons, what rounds cost."""
+        if self.outcomes:
+            yield [HEAD, *map(row, self.outcomes)]
+        if bounds := list(_bounds(self.outcomes)):
+            yield [("model", "workload", "tokens that a perfect lookup proposes", "its speed-up"), *bounds]
+        for title, found in (
+            ("auto / best window", auto_against_fixed(self.outcomes)),
+            ("hybrid / twin", hybrid_against_twin(self.outcomes)),
+        ):
+            if lines := [each.cells for each in found]:
+                yield [("model", "workload", "mode", "gain", "against", "its gain", title), *lines]
+        for role, passes in self.passes.items():
+            head = (f"{role}: window", "round in plain steps", "break-even, lookup", "break-even, draft")
+            yield [head, *((str(k), f"{cost:.2f}", _per_cent(a), _per_cent(b)) for k, cost, a, b in passes.rows())]
+
+
+def row(outcome: Outcome) -> tuple[str, ...]:
+    case = outcome.case
+    return (
+        case.role,
+        case.workload.name,
+        case.mode.name,
+        str(case.streams),
+        f"{outcome.rate.median:.1f}",
+        f"{outcome.wall.median:.2f}",
+        _per_cent(outcome.acceptance),
+        _change(outcome.gain.median),
+        f"×{min(outcome.gain.values):.2f}–{max(outcome.gain.values):.2f}",
+        _change(1 / outcome.wall_gain.median),
+        _change(outcome.cold),
+        _per_cent(outcome.reached),
+        str(outcome.errors),
+        _tokens(outcome),
+        outcome.reason,
+    )
+
+
+def divergences(outcomes: Seq[Outcome]) -> Iterator[str]:
+    for outcome in outcomes:
+        for each in outcome.divergences:
+            place = f"trial {each.trial}, answer {each.answer}, token {each.token}"
+            yield f"{outcome.case.name}: {place}, margin {each.margin:.1e}"
+
+
+def _bounds(outcomes: Seq[Outcome]) -> Iterator[tuple[str, ...]]:
+    seen = set()
+    for outcome in outcomes:
+        key = (outcome.case.role, outcome.case.workload.name)
+        if outcome.bound is not None and key not in seen:
+            seen.add(key)
+            yield (*key, _per_cent(outcome.bound.share), f"{outcome.bound.speedup:.2f}")
+
+
+def _tokens(outcome: Outcome) -> str:
+    if outcome.exact:
+        return f"{outcome.checksum} ="
+    largest = max((each.margin for each in outcome.divergences), default=float("nan"))
+    return f"{outcome.checksum} {len(outcome.divergences)} differ, margin ≤ {largest:.0e}"
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.0f} %"
+
+
+def _per_cent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
