@@ -29,6 +29,7 @@ from omlx.cli.named import id_of, look_in, path_of
 from omlx.cli.progress import LoadingBars
 from omlx.engine.thread import EngineThread
 from omlx.models.arrival import Arrivals
+from omlx.models.cost_file import CostFiles
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
 from omlx.models.pool import Pool
@@ -115,6 +116,7 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
             configuration=choice.configuration,
             default=default,
             progress=LoadingBars(),
+            costs=CostFiles(settings.home / "costs"),
         )
         if choice.model is not None:
             (await pool.lease(choice.model.id)).release()

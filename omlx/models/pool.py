@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 
 import mlx.core as mx
 
@@ -24,7 +25,8 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.spec.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
-from omlx.errors import BadRequest, ModelError
+from omlx.errors import BadRequest, EngineDead, ModelError
+from omlx.models.cost_file import CostFiles, CostKeeper, CostKey, machine
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
 from omlx.models.fit import unfit_entry, unfit_tokenizers
@@ -44,7 +46,7 @@ class Pool:
     """`default` serves requests that name no model. Who drafts is what `configuration` says of each model, and what
     its package does; without one, what `settings` say.
 
-    `progress` is told, on the engine thread, how far a model has been read.
+    `progress` is told, on the engine thread, how far a model has been read. `costs` keeps what passes cost.
     A request that names no draft is served with whichever is loaded: it has no opinion, and the output is the same.
     """
 
@@ -57,6 +59,7 @@ class Pool:
         configuration: Configuration | None = None,
         default: str | None = None,
         progress: Callable[[ModelEntry, LoadProgress], None] | None = None,
+        costs: CostFiles | None = None,
     ) -> None:
         self.default = default
         self.served: Served | None = None
@@ -66,6 +69,7 @@ class Pool:
         self._settings = settings
         self._configuration = configuration or Configuration.of(settings)
         self._progress = progress
+        self._costs = CostKeeper(costs)
         self._target: LoadedWeights | None = None
         self._leases = 0
         self._idle = asyncio.Event()
@@ -129,6 +133,18 @@ class Pool:
                 if self._idle.is_set():
                     await self._change(registry.find(self.served.id), None)
                     return
+
+    async def keep_costs(self) -> None:
+        """Save what the loaded model's passes cost, if that is to be kept."""
+        files = self._costs.files
+        with suppress(EngineDead):
+            if files is not None and (now := await asyncio.wrap_future(self._engine.call(self._costs.now))) is not None:
+                await asyncio.to_thread(files.save, *now)
+
+    async def keep_costs_every(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await self.keep_costs()
 
     def _give_back(self) -> None:
         self._leases -= 1
@@ -227,9 +243,11 @@ class Pool:
             draft=drafting.model if drafting is not None else None,
             draft_name=name,
             no_draft=reason,
+            costs=self._costs.open(self._cost_key(entry, target)),
         )
         if self.served is not None:
             self._engine.detach(self.served.id)
+        told = loop.snapshot()
         self._engine.attach(entry.id, loop)
         self._target = target
         self.served = Served(
@@ -241,17 +259,22 @@ class Pool:
             stop_ids=target.stop_ids,
             sampling=target.sampling,
             draft=name,
-            no_draft=reason,
+            no_draft=reason or told.no_draft,
+            off=told.off,
             speculative=configured,
         )
         log.info(
             "loaded", extra={"fields": {"model": entry.id} if name is None else {"model": entry.id, "draft": name}}
         )
 
+    def _cost_key(self, entry: ModelEntry, target: LoadedWeights) -> CostKey:
+        return CostKey(entry.id, self._settings.dtype, target.size_bytes, machine(), version("mlx"))
+
     def _shut(self) -> None:
         """Forget the loaded model and give its memory back."""
         if self.served is not None:
             self._engine.detach(self.served.id)
+            self._costs.close()
         self.served = self._target = None
         gc.collect()
         mx.clear_cache()

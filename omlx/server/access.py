@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.errors import OmlxError
@@ -15,10 +18,12 @@ from omlx.server import errors
 from omlx.server.stream import GenerationStream
 from omlx.server.usage import timings
 from omlx.telemetry.log import Fields, log_request
+from omlx.telemetry.metrics import Metrics
 
 CLIENT_GONE = 499
 _NOTES = "omlx.notes"
-_QUIET = frozenset({"/health"})
+_QUIET = frozenset({"/health", "/metrics"})
+_NO_ROUTE = "other"
 
 log = logging.getLogger("omlx.server")
 
@@ -31,8 +36,9 @@ def note(scope: Scope, what: GenerationStream | OmlxError) -> None:
 class AccessLog:
     """ASGI middleware, the outermost. A client that went before its answer was whole is logged as 499."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _QUIET:
@@ -49,10 +55,13 @@ class AccessLog:
             if answer.status is None:
                 await errors.response(failure)(scope, receive, answer)
         finally:
+            status = (answer.whole and answer.status) or CLIENT_GONE
+            if self._metrics is not None:
+                self._metrics.answered(*_route(scope), status)
             fields: Fields = {
                 "method": scope["method"],
                 "path": scope["path"],
-                "status": (answer.whole and answer.status) or CLIENT_GONE,
+                "status": status,
                 "ms": round((time.monotonic() - begun) * 1000, 1),
             }
             for what in scope[_NOTES]:
@@ -75,6 +84,14 @@ class _Answer:
         self.whole = message["type"] == "http.response.body" and not message.get("more_body", False)
 
 
+def _route(scope: Scope) -> tuple[str, str]:
+    """Method and route as labels of few values: what the API does not know is `other`."""
+    route = scope.get("route")
+    if isinstance(route, Route) and scope["method"] in (route.methods or ()):
+        return scope["method"], route.path
+    return _NO_ROUTE, _NO_ROUTE
+
+
 def _stream_fields(stream: GenerationStream) -> Fields:
     fields: Fields = {"id": stream.id, "model": stream.served.id, "choices": stream.n}
     if stream.error is not None:
@@ -91,5 +108,13 @@ def _stream_fields(stream: GenerationStream) -> Fields:
             "accepted": times["draft_n_accepted"],
             "proposed": times["draft_n"],
             "speculation": times["speculation"]["code"],
+            "strategy": times["speculation"]["strategy"],
+            "drafters": _listed(times["drafters"], lambda each: f"{each['accepted']}/{each['proposed']}"),
+            "gates": _listed(times["speculation"]["gates"], lambda each: str(each["state"])),
         }
     return fields
+
+
+def _listed(parts: Mapping[str, Any], show: Callable[[Any], str]) -> str:
+    """`ngram 12/20, org/small 3/8`"""
+    return ", ".join(f"{name} {show(part)}" for name, part in parts.items())

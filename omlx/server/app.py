@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -11,19 +13,24 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import OmlxError
+from omlx.engine.types import ModelSnapshot
+from omlx.errors import EngineDead, OmlxError
 from omlx.models.entry import ModelEntry
 from omlx.models.pool import Pool
-from omlx.server import chat_request, errors, sse
+from omlx.server import chat_request, errors, sse, status
 from omlx.server.access import CLIENT_GONE, AccessLog, note
 from omlx.server.connection import ClientGone, while_connected
 from omlx.server.generation import Generations
 from omlx.server.guard import Guard
 from omlx.server.openai_chat import ChatChunks, Head, chat_completion
+from omlx.server.record import Record
 from omlx.server.stream import Engine, GenerationStream
 from omlx.settings.schema import Settings
+from omlx.telemetry.metrics import Gauges, Metrics
 
 KEEP_ALIVE_S = 5.0
+KEEP_COSTS_S = 300.0
+SNAPSHOT_S = 2.0
 
 
 def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: float = KEEP_ALIVE_S) -> FastAPI:
@@ -32,15 +39,24 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
     A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients do not give up on it.
     """
 
+    record = Record(lambda: _gauges(engine, pool))
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.generations = Generations(engine, pool, settings)
+        app.state.generations = Generations(engine, pool, settings, record)
+        keeping = asyncio.create_task(pool.keep_costs_every(KEEP_COSTS_S))
         yield
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        await pool.keep_costs()
         app.state.generations.shut_down()
 
-    app = FastAPI(title="omlx", lifespan=lifespan, middleware=_middleware(settings), docs_url=None, redoc_url=None)
+    layers = _middleware(settings, record.metrics)
+    app = FastAPI(title="omlx", lifespan=lifespan, middleware=layers, docs_url=None, redoc_url=None)
     app.state.engine, app.state.pool, app.state.keep_alive_s = engine, pool, keep_alive_s
+    app.state.record = record
     app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/metrics", metrics, methods=["GET"])
     app.add_api_route("/v1/models", list_models, methods=["GET"])
     app.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
     app.add_api_route("/v1/chat/completions", chat_completions, methods=["POST"])
@@ -63,10 +79,40 @@ async def list_models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": [_model(entry) for entry in pool.models]})
 
 
+async def metrics(request: Request) -> Response:
+    """What Prometheus reads."""
+    record: Record = request.app.state.record
+    content, content_type = record.metrics.scrape(request.headers.get("accept", ""))
+    return Response(content, headers={"Content-Type": content_type})
+
+
 async def show_model(request: Request, name: str) -> Response:
-    """One model; its id may contain slashes, raw or percent-encoded."""
-    pool: Pool = request.app.state.pool
-    return JSONResponse(_model(pool.model(name)))
+    """One model, and how it is drafted for and batched; its id may contain slashes, raw or percent-encoded."""
+    state = request.app.state
+    pool: Pool = state.pool
+    entry = pool.model(name)
+    configured = await asyncio.to_thread(pool.speculative, entry.id)
+    served = pool.served if pool.served is not None and pool.served.id == entry.id else None
+    snapshot = await _snapshot(state.engine, served.id) if served is not None else None
+    told = status.speculation(configured, served, snapshot, state.record.recent(entry.id))
+    batching = status.batching(snapshot.unbatchable) if snapshot is not None else None
+    loaded = served is not None
+    return JSONResponse(_model(entry) | {"loaded": loaded, "speculation": told, "batching": batching})
+
+
+async def _snapshot(engine: Engine, model: str) -> ModelSnapshot | None:
+    """None while the engine is busy with something long, such as loading, or dead: nobody waits for a status."""
+    with suppress(TimeoutError, EngineDead):
+        return await asyncio.wait_for(asyncio.wrap_future(engine.snapshot(model)), SNAPSHOT_S)
+    return None
+
+
+def _gauges(engine: Engine, pool: Pool) -> Gauges:
+    rows = {}
+    if pool.served is not None:
+        load = engine.load_of(pool.served.id)
+        rows[pool.served.id] = asdict(load)
+    return Gauges(engine.failure is None, rows)
 
 
 async def chat_completions(request: Request) -> Response:
@@ -106,10 +152,10 @@ async def _frames(stream: GenerationStream, chunks: ChatChunks, keep_alive_s: fl
     yield sse.DONE
 
 
-def _middleware(settings: Settings) -> list[Middleware]:
+def _middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
     """Outermost first: CORS answers a browser's preflight, which carries no key."""
     hosts, origins = (settings.host, *settings.allow_host), settings.allow_origin
-    layers = [Middleware(AccessLog)]
+    layers = [Middleware(AccessLog, metrics=metrics)]
     if origins:
         layers.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
     return [*layers, Middleware(Guard, hosts=hosts, origins=origins, key=settings.api_key)]

@@ -19,6 +19,7 @@ from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
 from omlx.engine.types import Reason, Request, Sampling, Speculation
 from omlx.errors import BadRequest
 from omlx.models.pool import Pool, Served
+from omlx.server.record import Record
 from omlx.server.stream import Engine, GenerationStream, Router
 from omlx.settings.schema import Settings
 from omlx.text.output import OutputSpec
@@ -89,12 +90,14 @@ class GenerationRequest:
 
 
 class Generations:
-    """Opens streams. What a request leaves open is decided by the settings, then by the model's own files."""
+    """Opens streams; `record` hears how they end. What a request leaves open is decided by the settings, then by the
+    model's own files."""
 
-    def __init__(self, engine: Engine, pool: Pool, settings: Settings) -> None:
+    def __init__(self, engine: Engine, pool: Pool, settings: Settings, record: Record) -> None:
         self._engine = engine
         self._pool = pool
         self._settings = settings
+        self._record = record
         self._router = Router(asyncio.get_running_loop())
         # One thread: templates and tokenizers of long prompts stay off the event loop, and see one caller at a time.
         self._text = ThreadPoolExecutor(1, "omlx-text")
@@ -112,7 +115,8 @@ class Generations:
             _check(request, lease.served)
             prompt, prediction = await self._read(lease.served, request)
             seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-            stream = GenerationStream(self._engine, self._router, lease, f"{prefix}-{uuid.uuid4().hex}", seed)
+            name = f"{prefix}-{uuid.uuid4().hex}"
+            stream = GenerationStream(self._engine, self._router, lease, name, seed, self._record.finished)
             self._submit(stream, request, prompt, prediction)
         except BaseException:
             if stream is None:

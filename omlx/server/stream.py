@@ -9,11 +9,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from omlx.engine.types import Event, EventSink, Failed, Finished, PrefillProgress, Request, TokensCommitted
+from omlx.engine.loop import Load
+from omlx.engine.types import (
+    Event,
+    EventSink,
+    Failed,
+    Finished,
+    ModelSnapshot,
+    PrefillProgress,
+    Request,
+    TokensCommitted,
+)
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool import Lease, Served
 from omlx.text.events import Finish, OutputEvent
@@ -34,6 +45,14 @@ class Engine(Protocol):
 
     def cancel(self, request_id: str) -> None:
         """End a request; one that is not open is ignored."""
+        ...
+
+    def load_of(self, model: str) -> Load:
+        """How many requests of a model are where."""
+        ...
+
+    def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
+        """What there is to say of a loaded model, after the current step. Raises EngineDead."""
         ...
 
 
@@ -66,13 +85,26 @@ class Router:
                 handler(event)
 
 
+def _nobody(model: str, event: Finished) -> None:
+    """Hears of every end and keeps nothing."""
+
+
 class GenerationStream:
-    """`batches` gives the events, once; `close` may come at any time and is final.
+    """`batches` gives the events, once; `close` may come at any time and is final. `told` hears of every choice that
+    has ended, of a client that has gone too.
 
     `finishes` fills as choices end. `seed` is the one in use, whether asked for or drawn.
     """
 
-    def __init__(self, engine: Engine, router: Router, lease: Lease, request_id: str, seed: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        router: Router,
+        lease: Lease,
+        request_id: str,
+        seed: int,
+        told: Callable[[str, Finished], None] = _nobody,
+    ) -> None:
         self.id = request_id
         self.seed = seed
         self.created = int(time.time())
@@ -81,6 +113,7 @@ class GenerationStream:
         self._engine = engine
         self._router = router
         self._lease = lease
+        self._told = told
         self._outputs: dict[str, tuple[int, Output]] = {}
         self._running: set[str] = set()
         self._mail: list[Event] = []
@@ -160,6 +193,8 @@ class GenerationStream:
                 return []
 
     def _receive(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            self._told(self.served.id, event)
         if isinstance(event, Finished | Failed):
             self._ended(event.request_id)
         self._mail.append(event)

@@ -1,0 +1,116 @@
+"""What GET /v1/models/{id} says of speculation and batching: configured, in effect, measured. Pure: data in, JSON out.
+
+    configured   settings and package, from `omlx.models.telling`
+    effective    what is left of that with the drafters that are loaded, and why it differs
+    live         the newest answers of the model: gates, acceptance, speed against plain decoding
+    costs        milliseconds of passes, by width and context
+
+What is not known (the model is not loaded, nothing is measured yet) is null, never 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, Final
+
+from omlx.engine.spec.costs import FIRST_BUCKET, PLAIN
+from omlx.engine.spec.strategy import Strategy
+from omlx.engine.types import DrafterStats, ModelSnapshot, Reason, RequestStats
+from omlx.models.lease import Served
+from omlx.models.speculative import Speculative
+from omlx.models.telling import reason_record, speculation_record
+from omlx.server.usage import gate_record
+
+Json = dict[str, Any]
+
+STATES: Final = ("observing", "on", "off")
+
+
+def speculation(
+    configured: Speculative, served: Served | None, snapshot: ModelSnapshot | None, recent: Sequence[RequestStats]
+) -> Json:
+    """`served` and `snapshot` are None while the model is not loaded; `recent` are its answers, the newest last."""
+    told: Json = speculation_record(configured, served)
+    off = snapshot.off if snapshot is not None else served.off if served is not None else None
+    if off is not None:
+        told["reason"] = reason_record(off)
+    return told | {
+        "effective": None if snapshot is None else str(effective(configured, snapshot)),
+        "drafters": drafters(recent, snapshot),
+        "requests": len(recent),
+        "speedup": speedup(recent),
+        "costs": None if snapshot is None else costs(snapshot.costs),
+    }
+
+
+def effective(configured: Speculative, snapshot: ModelSnapshot) -> Strategy:
+    here = set() if snapshot.off is not None else set(snapshot.drafters.values())
+    return configured.strategy.among(here)
+
+
+def batching(unbatchable: Reason | None) -> Json:
+    return {
+        "batchable": unbatchable is None,
+        "reason": None if unbatchable is None else reason_record(unbatchable),
+    }
+
+
+def drafters(recent: Sequence[RequestStats], snapshot: ModelSnapshot | None) -> Json:
+    """Each drafter of the loaded model, and those the recent answers had."""
+    seen = {name: None for stats in recent for name in (*stats.gates, *stats.drafters)}
+    names = dict.fromkeys((*(snapshot.drafters if snapshot is not None else ()), *seen))
+    return {name: _drafter(name, recent) for name in names}
+
+
+def speedup(recent: Sequence[RequestStats]) -> float | None:
+    """The middle one of the answers that speculated, against plain decoding as measured beside them."""
+    known = [stats.speedup for stats in recent if stats.speedup is not None and stats.draft_n]
+    return round(median(known), 3) if known else None
+
+
+def costs(measured: Mapping[str, Any]) -> Json:
+    """`Costs.to_json` as tables for people."""
+    return {
+        "target": _table(measured["target"]),
+        "drafts": {name: _table(rows) for name, rows in measured["drafts"].items()},
+    }
+
+
+def _drafter(name: str, recent: Sequence[RequestStats]) -> Json:
+    gates = [stats.gates[name] for stats in recent if name in stats.gates]
+    rounds = [stats.drafters[name] for stats in recent if name in stats.drafters]
+    counted = Counter(gate.state for gate in gates)
+    now = gate_record(gates[-1]) if gates else {"state": None, "reason": None}
+    return now | {
+        "states": {state: counted[state] for state in STATES},
+        "proposed": sum(each.proposed for each in rounds),
+        "accepted": sum(each.accepted for each in rounds),
+        "rounds": sum(each.rounds for each in rounds),
+        "acceptance": _acceptance(rounds),
+    }
+
+
+def _acceptance(parts: Sequence[DrafterStats]) -> list[float] | None:
+    """By position: the share of rounds in which the draft was right so far. None if nothing was drafted."""
+    rounds = sum(part.rounds for part in parts)
+    if not rounds:
+        return None
+    depth = max(len(part.accepted_at) for part in parts)
+    counts = [sum(part.accepted_at[i] for part in parts if i < len(part.accepted_at)) for i in range(depth)]
+    return [round(count / rounds, 4) for count in counts]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Json:
+    """Medians: `ms[i][j]` is a pass over `widths[i]` rows at a context of up to `contexts[j]` tokens; `plain_ms[j]` the
+    interval between plain steps there."""
+    buckets = sorted({row["bucket"] for row in rows})
+    widths = sorted({row["width"] for row in rows} - {PLAIN})
+    known = {(row["width"], row["bucket"]): round(1000 * median(row["seconds"]), 3) for row in rows if row["seconds"]}
+    return {
+        "contexts": [FIRST_BUCKET * 4**bucket for bucket in buckets],
+        "widths": widths,
+        "ms": [[known.get((width, bucket)) for bucket in buckets] for width in widths],
+        "plain_ms": [known.get((PLAIN, bucket)) for bucket in buckets],
+    }

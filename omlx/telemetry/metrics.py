@@ -1,0 +1,135 @@
+"""What the server counts, in the form that Prometheus reads. Numbers and names only; who has them tells them.
+
+Counters and histograms fill as requests end; gauges are asked for at every scrape. Nothing is shared between two
+servers of one process. The labels take few values: ids of models, names of drafters, codes, routes of the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+WAITS_S: Final = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120)
+DECODES_S: Final = (0.05, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One answer. `cached` of the `prompt` tokens were not computed; times in seconds."""
+
+    prompt: int
+    cached: int
+    predicted: int
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    reason: str
+    speculation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What one drafter did for one answer. `spans` counts verified windows by class, `repairs` by kind."""
+
+    proposed: int
+    accepted: int
+    rounds: int
+    spans: Mapping[str, int]
+    repairs: Mapping[str, int]
+    draft_s: float
+    verify_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """How things are now: rows by model, then state."""
+
+    up: bool
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+class Metrics:
+    """`gauges` is called at every scrape, on the scraping thread."""
+
+    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_Now(gauges))
+        each, drafter = ("model",), ("model", "drafter")
+        self._http = self._counter("http_requests", "HTTP requests answered", ("method", "route", "status"))
+        self._answers = self._counter("answers", "answers by how they ended", ("model", "reason"))
+        self._outcomes = self._counter("speculation_outcomes", "answers by what became of speculation", (*each, "code"))
+        self._prompt = self._counter("prompt_tokens", "tokens of prompts", each)
+        self._cached = self._counter("cached_tokens", "tokens of prompts that were not computed again", each)
+        self._predicted = self._counter("predicted_tokens", "tokens generated", each)
+        self._queue = self._histogram("queue_seconds", "from submission to admission", WAITS_S)
+        self._prefill = self._histogram("prefill_seconds", "from admission to the first token", WAITS_S)
+        self._decode = self._histogram("decode_seconds", "from the first token to the last", DECODES_S)
+        self._proposed = self._counter("draft_proposed_tokens", "tokens drafted and verified", drafter)
+        self._accepted = self._counter("draft_accepted_tokens", "drafted tokens accepted", drafter)
+        self._rounds = self._counter("draft_rounds", "windows verified", drafter)
+        self._spans = self._counter("draft_spans", "windows verified, by how they ended", (*drafter, "class"))
+        self._repairs = self._counter("draft_repairs", "caches taken back, by how", (*drafter, "kind"))
+        self._draft_s = self._counter("draft_seconds", "time spent drafting, where it is known", drafter)
+        self._verify_s = self._counter("verify_seconds", "time spent verifying, where it is known", drafter)
+
+    def answered(self, method: str, route: str, status: int) -> None:
+        self._http.labels(method, route, str(status)).inc()
+
+    def generated(self, model: str, answer: Generated, drafters: Mapping[str, Drafted]) -> None:
+        """An answer has ended, however that was."""
+        self._answers.labels(model, answer.reason).inc()
+        self._outcomes.labels(model, answer.speculation).inc()
+        self._prompt.labels(model).inc(answer.prompt)
+        self._cached.labels(model).inc(answer.cached)
+        self._predicted.labels(model).inc(answer.predicted)
+        self._queue.labels(model).observe(answer.queue_s)
+        self._prefill.labels(model).observe(answer.prefill_s)
+        self._decode.labels(model).observe(answer.decode_s)
+        for name, drafted in drafters.items():
+            self._drafted(model, name, drafted)
+
+    def scrape(self, accept: str) -> tuple[bytes, str]:
+        """All of it in a form that `accept` admits, and that form's content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def _drafted(self, model: str, drafter: str, drafted: Drafted) -> None:
+        self._proposed.labels(model, drafter).inc(drafted.proposed)
+        self._accepted.labels(model, drafter).inc(drafted.accepted)
+        self._rounds.labels(model, drafter).inc(drafted.rounds)
+        self._draft_s.labels(model, drafter).inc(drafted.draft_s)
+        self._verify_s.labels(model, drafter).inc(drafted.verify_s)
+        for span, count in drafted.spans.items():
+            self._spans.labels(model, drafter, span).inc(count)
+        for repair, count in drafted.repairs.items():
+            self._repairs.labels(model, drafter, repair).inc(count)
+
+    def _counter(self, name: str, help: str, labels: Iterable[str]) -> Counter:
+        return Counter(f"omlx_{name}", help, labels, registry=self._registry)
+
+    def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"omlx_{name}", help, ("model",), buckets=buckets, registry=self._registry)
+
+
+class _Now(Collector):
+    """The gauges, as they are when somebody looks."""
+
+    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        now = self._gauges()
+        yield GaugeMetricFamily("omlx_engine_up", "1 while the engine thread lives", value=float(now.up))
+        rows = GaugeMetricFamily("omlx_rows", "requests in the engine", labels=("model", "state"))
+        for model, states in now.rows.items():
+            for state, count in states.items():
+                rows.add_metric((model, state), count)
+        yield rows
