@@ -138,7 +138,7 @@ class Runner:
         first = window.start + window.pending
         draws = [
             Draw(row.sampler, first + i, self._history(window, tokens, window.pending + i))
-            for i in range(window.draft_n + 1)
+            for i in range(0 if row.sampler.bare else window.draft_n + 1)
         ]
         self._sample(part, logits, draws)
 
@@ -152,17 +152,19 @@ class Runner:
         for row in rows:
             self.caches.advance(row, 1)
         logits = self.model(tokens[:, None], cache=self.caches.batch)[:, -1]  # [rows, V]
+        bare = all(self._rows[row].sampler.bare for row in rows)
         draws = [
             Draw(self._rows[w.row].sampler, w.start + 1, self._history(w, tokens[i : i + 1], 1))
-            for i, w in enumerate(windows)
+            for i, w in enumerate(() if bare else windows)
         ]
         self._sample(part, logits, draws)
 
     def _sample(self, part: _Part, logits: mx.array, draws: list[Draw]) -> None:
+        """Sample every row of `logits` [rows, V]; without `draws` every row is greedy and has no processors."""
         if logits.shape[-1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
         logits = process(logits, draws)
-        part.sampled = draw(logits, draws)
+        part.sampled = draw(logits, draws) if draws else mx.argmax(logits, axis=-1)
         tops = [self._rows[w.row].top_logprobs for w in part.forward.windows]
         wanted = max((top for top in tops if top is not None), default=None)
         if wanted is not None:

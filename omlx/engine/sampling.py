@@ -61,6 +61,7 @@ class RowSampler:
         self.vocab_size = vocab_size
         self.processors = _processors(sampling)
         self.greedy = sampling.temperature == 0.0
+        self.bare = self.greedy and not self.processors
 
     @cached_property
     def filters(self) -> tuple[float, float, float, int]:

@@ -74,6 +74,7 @@ class Scheduler:
         self._clock = clock
         self._ops: list[CacheOp] = []
         self._flying: Plan | None = None
+        self._sampled: set[int] | None = None  # the rows that the step in flight samples, None if it verifies a draft
         self._cancelled: set[str] = set()
         self._next_row = 0
 
@@ -128,21 +129,21 @@ class Scheduler:
         plan = Plan(tuple(self._ops), tuple(forwards))
         self._ops = []
         self._flying = plan
+        windows = [w for f in forwards for w in f.windows]
+        self._sampled = None if any(w.draft_n for w in windows) else {w.row for w in windows if w.sample}
         return plan
 
     def _must_commit_first(self) -> bool:
         if self._ops or self._cancelled or (self.waiting and len(self.running) < self.limits.max_rows):
             return True
-        assert self._flying is not None
-        if any(w.draft_n for f in self._flying.forwards for w in f.windows):
+        if self._sampled is None:
             return True
         decoding = self.decoding
         if not decoding:
             return False
         if any(s.room < 1 for s in decoding):
             return True
-        planned = {w.row for f in self._flying.forwards for w in f.windows if w.sample}
-        if planned != {s.row for s in decoding}:
+        if self._sampled != {s.row for s in decoding}:
             return True
         return self.batch.changes(decoding) or (len(decoding) == 1 and self._drafts_alone(decoding[0]))
 
@@ -176,7 +177,8 @@ class Scheduler:
                 forwards.append(Forward((self._window(sequence, self._draft(sequence, len(decoding))),)))
         if self.batch.members:
             for row in self.batch.members:
-                by_row[row].speculation = self.speculator.refusal(by_row[row], max(2, len(decoding)))
+                if not by_row[row].unread:  # while steps overlap, nothing about the rows has changed
+                    by_row[row].speculation = self.speculator.refusal(by_row[row], max(2, len(decoding)))
             forwards.append(Forward(tuple(self._window(by_row[row], None) for row in self.batch.members), batched=True))
         return forwards
 
