@@ -1,0 +1,199 @@
+"""What a client can ask of speculation and what it is told: the official client, a real server, the bundled models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+from openai import BadRequestError, OpenAI
+from openai.types.chat import ChatCompletion
+
+from omlx.models.discovery import Registry
+from omlx.models.entry import ModelEntry
+from omlx.settings.schema import Settings
+from tests import zoo
+from tests.server.running import DEMO, DRAFT, TARGET, Running, omlx
+from tests.zoo.build import build_family
+from tests.zoo.family import SMALL
+
+ASK: list[Any] = [{"role": "user", "content": "Say hello, then count."}]
+NGRAM = {"speculation": "ngram", "num_draft_tokens": 4}
+CHAT = "/v1/chat/completions"
+
+
+def chat(client: OpenAI, **fields: Any) -> ChatCompletion:
+    return client.chat.completions.create(**{"model": TARGET, "messages": ASK, "max_tokens": 40, "seed": 3, **fields})
+
+
+def text(answer: ChatCompletion, choice: int = 0) -> str:
+    return answer.choices[choice].message.content or ""
+
+
+def timings(answer: ChatCompletion) -> dict[str, Any]:
+    told: dict[str, Any] = answer.timings  # type: ignore[attr-defined]
+    return told
+
+
+def accepted(answer: ChatCompletion) -> int:
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    return answer.usage.completion_tokens_details.accepted_prediction_tokens or 0
+
+
+def test_the_answer_as_its_own_prediction_is_accepted(client: OpenAI) -> None:
+    plain = chat(client, extra_body={"speculation": "off"})
+    assert accepted(plain) == 0
+    assert len(text(plain)) > 20
+    without = chat(client, extra_body=NGRAM)
+    parts = [{"type": "text", "text": text(plain)[:10]}, {"type": "text", "text": text(plain)[10:]}]
+    for content in (text(plain), parts):
+        answer = chat(client, prediction={"type": "content", "content": content}, extra_body=NGRAM)
+        assert text(answer) == text(without) == text(plain)
+        assert accepted(answer) > accepted(without)
+        drafter = timings(answer)["drafters"]["ngram"]
+        assert drafter["accepted"] == accepted(answer) == sum(drafter["accepted_at"])
+        assert drafter["proposed"] >= drafter["accepted"] >= drafter["accepted_at"][0] > 0
+        assert sum(drafter["spans"].values()) == sum(drafter["repairs"].values()) == drafter["rounds"]
+        assert drafter["verify_ms"] > 0
+
+
+def test_a_prediction_serves_every_choice(client: OpenAI) -> None:
+    plain = chat(client, n=2, temperature=0.7, extra_body={"speculation": "off"})
+    prediction = {"type": "content", "content": text(plain, 1)}
+    answer = chat(client, n=2, temperature=0.7, prediction=prediction, extra_body=NGRAM)
+    assert [text(answer, i) for i in range(2)] == [text(plain, i) for i in range(2)]
+
+
+def test_a_prediction_that_nobody_reads_is_told_so(client: OpenAI) -> None:
+    fields = {"prediction": {"type": "content", "content": "x"}, "extra_body": {"speculation": "draft"}}
+    (note,) = timings(chat(client, max_tokens=2, **fields))["speculation"]["notes"]
+    assert note["code"] == "strategy.prediction_unused"
+    assert note["params"] == {"strategy": "draft"}
+    fields["extra_body"] = {"speculation": "off"}
+    told = timings(chat(client, max_tokens=2, **fields))["speculation"]
+    assert (told["code"], told["notes"]) == ("spec.off.requested", [])
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param", "said"),
+    [
+        ({"speculation": "ngram;drft"}, "strategy.name", "speculation", "Column 7"),
+        ({"speculation": "ngram:m=0"}, "strategy.range", "speculation", "Column 7"),
+        ({"speculation": "mtp"}, "strategy.refused", "speculation", "Column 1"),
+        ({"draft_min": 9, "draft_max": 3}, "request.draft_bounds", "draft_min", "draft_max (3)"),
+        ({"num_draft_tokens": -1}, "request.range", "num_draft_tokens", "num_draft_tokens"),
+        (
+            {"prediction": {"type": "content", "content": "word " * 6000}},
+            "request.prediction_too_long",
+            "prediction",
+            "",
+        ),
+        ({"prediction": {"type": "text", "content": ""}}, "request.value", "prediction.type", "content"),
+    ],
+)
+def test_mistakes_are_named(client: OpenAI, body: dict[str, Any], code: str, param: str, said: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        chat(client, extra_body=body)
+    assert (caught.value.code, caught.value.param) == (code, param)
+    assert said in caught.value.message
+    assert code not in caught.value.message.split("'message'")[-1].split("'type'")[0], "no sentence for this code"
+
+
+def test_no_drafter_ran_is_not_nothing_accepted(client: OpenAI) -> None:
+    off = timings(chat(client, extra_body={"speculation": "off"}))
+    assert (off["drafters"], off["draft_n"], off["speculation"]["strategy"]) == ({}, 0, "off")
+    assert off["speculation"]["code"] == "spec.off.requested"
+    window = timings(chat(client, extra_body={"num_draft_tokens": 0}))
+    assert (window["drafters"], window["speculation"]["code"]) == ({}, "spec.off.zero_window")
+    on = timings(chat(client, extra_body={"speculation": "draft", "num_draft_tokens": 3}))
+    assert (on["speculation"]["code"], on["speculation"]["strategy"]) == ("spec.on", "draft")
+    assert on["speculation"]["gates"] == {DRAFT: {"state": "on", "reason": None}}
+    assert on["drafters"][DRAFT]["draft_ms"] > 0
+
+
+def test_another_products_names_are_read_and_the_answer_says_how(client: OpenAI) -> None:
+    told = timings(chat(client, max_tokens=2, extra_body={"speculation": "ngram-simple:m=8;draft"}))["speculation"]
+    assert told["strategy"] == "ngram:m=8;draft"
+    assert [note["code"] for note in told["notes"]] == ["strategy.read_as"]
+
+
+def test_settings_are_the_default_of_requests() -> None:
+    settings = Settings(speculation="ngram", draft_model=DRAFT, num_draft_tokens=2)
+    with omlx(settings) as running, OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+        told = timings(chat(client))
+        assert told["speculation"]["strategy"] == "ngram"
+        assert set(told["drafters"]) <= {"ngram"}
+        assert all(len(each["accepted_at"]) <= 2 for each in told["drafters"].values())
+        wide = timings(chat(client, extra_body={"num_draft_tokens": 6, "speculation": "draft"}))
+        assert len(wide["drafters"][DRAFT]["accepted_at"]) > 2
+
+
+def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
+    server: Running, client: OpenAI, http: httpx.Client
+) -> None:
+    chat(client, extra_body={"num_draft_tokens": 3})
+    chat(client)
+    body = http.get(f"/v1/models/{TARGET}").json()
+    told = body["speculation"]
+    assert body["loaded"] is True
+    assert body["batching"] == {"batchable": True, "reason": None}
+    assert (told["configured"], told["source"], told["effective"]) == ("auto", "built_in", "auto")
+    assert (told["draft"], told["draft_source"], told["reason"]) == (DRAFT, "cli", None)
+    assert set(told["drafters"]) == {"ngram", DRAFT}
+    drafter = told["drafters"][DRAFT]
+    assert drafter["state"] in ("observing", "on", "off")
+    assert sum(drafter["states"].values()) >= 2
+    assert drafter["acceptance"] == sorted(drafter["acceptance"], reverse=True)
+    table = told["costs"]["target"]
+    assert table["contexts"][0] == 256
+    assert len(table["ms"]) == len(table["widths"])
+    assert all(len(row) == len(table["contexts"]) for row in (*table["ms"], table["plain_ms"]))
+    assert table["plain_ms"][0] > 0
+    assert told["speedup"] is None or told["speedup"] > 0
+
+
+def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(http: httpx.Client) -> None:
+    body = http.get(f"/v1/models/{DRAFT}").json()
+    told = body["speculation"]
+    assert (body["loaded"], body["batching"]) == (False, None)
+    assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == ("auto", None, None, None)
+    assert told["reason"]["code"] == "draft.unfit.same_model"
+
+
+@pytest.fixture(scope="module")
+def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A server with a model of a kind that may not be drafted for."""
+    folder = tmp_path_factory.mktemp("models") / "t" / "stuck"
+    demo, family = DEMO.find(DRAFT).path, zoo.FAMILIES["plamo3"]
+    shutil.copytree(demo, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((folder / "config.json").read_text())
+    model = build_family(family, vocab_extra=config["vocab_size"] - zoo.VOCAB_SIZE)
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    tiny = {**SMALL, **family.config, "model_type": family.name, "vocab_size": config["vocab_size"]}
+    (folder / "config.json").write_text(json.dumps(tiny))
+    registry = Registry((ModelEntry("t/stuck", folder, "model_dir"), *DEMO.entries))
+    with (
+        omlx(Settings(draft_model=DRAFT), registry=registry) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
+        yield http
+
+
+@pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning")  # in transformers, of that model
+def test_a_model_that_may_not_be_drafted_for_says_so(stuck: httpx.Client) -> None:
+    ask = {"model": "t/stuck", "messages": ASK, "max_tokens": 4}
+    for wish in ("draft", "ngram", "ngram;draft"):
+        answer = stuck.post(CHAT, json={**ask, "speculation": wish})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (400, "spec.off.inconsistent", "speculation")
+    told = stuck.post(CHAT, json=ask).json()["timings"]
+    assert (told["speculation"]["code"], told["speculation"]["strategy"]) == ("spec.off.inconsistent", "off")
+    status = stuck.get("/v1/models/t/stuck").json()["speculation"]
+    assert (status["configured"], status["effective"]) == ("auto", "off")
+    assert status["reason"]["code"] == "spec.off.inconsistent"
