@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx.engine.spec.costs import Costs
+from omlx.engine.thread import EngineThread
+from omlx.models.cost_file import CostFiles, CostKeeper, CostKey, machine
+from omlx.models.discovery import BUNDLED, Registry
+from omlx.models.entry import ModelEntry
+from omlx.models.pool import Pool
+from omlx.settings.schema import Settings
+
+KEY = CostKey("org/name", "auto", 1000, machine(), "1.2.3")
+TARGET, DRAFT = "omlx-demo/target", "omlx-demo/draft"
+DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT)))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CostFiles:
+    return CostFiles(tmp_path / "home" / "costs")
+
+
+def measured(seconds: float = 0.01) -> Costs:
+    costs = Costs()
+    for width in (0, 1, 4):
+        costs.target.learn(width, 100, seconds * (1 + width))
+    costs.drafted("org/small", 4, 1, 100, seconds)
+    return costs
+
+
+def kept(files: CostFiles) -> list[Path]:
+    return sorted(files.folder.iterdir()) if files.folder.exists() else []
+
+
+def test_costs_come_back(files: CostFiles) -> None:
+    files.save(KEY, measured().to_json())
+    assert files.load(KEY).to_json() == measured().to_json()
+    assert files.load(KEY).target.plain(100) == pytest.approx(0.01)
+
+
+def test_only_the_owner_can_read(files: CostFiles) -> None:
+    files.save(KEY, measured().to_json())
+    (file,) = kept(files)
+    assert file.name.startswith("org--name-")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(files.folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("field", ["model", "dtype", "machine", "mlx"])
+def test_another_model_type_machine_or_version_knows_nothing(files: CostFiles, field: str) -> None:
+    files.save(KEY, measured().to_json())
+    assert files.load(replace(KEY, **{field: "other"})).to_json() == Costs().to_json()
+    assert files.load(replace(KEY, weights_bytes=1001)).to_json() == Costs().to_json()
+
+
+def test_ids_that_look_alike_have_files_of_their_own(files: CostFiles) -> None:
+    for model in ("a/b", "a--b", "a/../b", "A/B"):
+        files.save(replace(KEY, model=model), measured().to_json())
+    assert len(kept(files)) == 4
+
+
+def broken(content: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**content, "costs": {"target": rows, "drafts": {}}}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"bucket": 0, "width": 1, "seconds": []}],
+        [{"bucket": 0, "width": 1, "seconds": [-1.0]}],
+        [{"bucket": 0, "width": 1, "seconds": [float("nan")]}],
+        [{"bucket": 0, "width": 1, "seconds": [float("inf")]}],
+        [{"bucket": -1, "width": 1, "seconds": [1.0]}],
+        [{"bucket": 0, "width": "1", "seconds": [1.0]}],
+        [{"bucket": 0, "width": 1, "seconds": 5}],
+        [{"width": 1, "seconds": [1.0]}],
+        [5],
+        5,
+    ],
+)
+def test_a_file_with_numbers_that_cannot_be_is_ignored_and_logged(
+    files: CostFiles, caplog: pytest.LogCaptureFixture, rows: Any
+) -> None:
+    files.save(KEY, measured().to_json())
+    (file,) = kept(files)
+    file.write_text(json.dumps(broken(json.loads(file.read_text()), rows)))
+    with caplog.at_level(logging.WARNING, "omlx.models"):
+        assert files.load(KEY).to_json() == Costs().to_json()
+    assert [record.getMessage() for record in caplog.records] == ["costs not read"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"format": "other"}'])
+def test_what_is_no_such_file_is_ignored_and_replaced(files: CostFiles, raw: bytes) -> None:
+    files.save(KEY, measured().to_json())
+    (file,) = kept(files)
+    file.write_bytes(raw)
+    assert files.load(KEY).to_json() == Costs().to_json()
+    files.save(KEY, measured().to_json())
+    assert files.load(KEY).to_json() == measured().to_json()
+    assert kept(files) == [file]
+
+
+def test_nothing_measured_leaves_no_file_and_no_folder(files: CostFiles) -> None:
+    files.save(KEY, Costs().to_json())
+    assert kept(files) == []
+
+
+def test_a_folder_that_cannot_be_made_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "costs").write_text("a file")
+    with caplog.at_level(logging.WARNING, "omlx.models"):
+        CostFiles(tmp_path / "costs").save(KEY, measured().to_json())
+    assert [record.getMessage() for record in caplog.records] == ["costs not kept"]
+
+
+def test_a_keeper_goes_on_with_the_model_that_is_loaded_and_saves_the_one_that_goes(files: CostFiles) -> None:
+    keeper = CostKeeper(files)
+    costs = keeper.open(KEY)
+    costs.target.learn(1, 100, 0.01)
+    assert keeper.open(KEY) is costs
+    keeper.open(replace(KEY, model="org/other"))
+    assert len(kept(files)) == 1
+    assert keeper.open(KEY).to_json() == costs.to_json()
+    keeper.close()
+    assert keeper.now() is None
+
+
+@pytest.fixture
+def engine() -> Iterator[EngineThread]:
+    engine = EngineThread()
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+def test_a_pool_keeps_what_a_model_costs_over_a_change_of_models_and_a_new_start(
+    engine: EngineThread, files: CostFiles
+) -> None:
+    async def learn(pool: Pool, model: str) -> float | None:
+        """What a plain pass cost when the model was loaded; then the engine measures one."""
+        lease = await pool.lease(model)
+
+        def measure() -> float | None:
+            costs = engine._loops[lease.served.id].costs
+            known = costs.target.plain(100)
+            costs.target.learn(1, 100, 0.01)
+            return known
+
+        known = await asyncio.wrap_future(engine.call(measure))
+        lease.release()
+        return known
+
+    async def run() -> list[float | None]:
+        first = Pool(engine, DEMO, Settings(speculation="ngram"), costs=files)
+        seen = [await learn(first, TARGET), await learn(first, DRAFT), await learn(first, TARGET)]
+        await first.keep_costs()
+        engine.detach(TARGET)
+        return [*seen, await learn(Pool(engine, DEMO, Settings(speculation="ngram"), costs=files), DRAFT)]
+
+    assert asyncio.run(run()) == [None, None, pytest.approx(0.01), pytest.approx(0.01)]
+    assert len(kept(files)) == 2

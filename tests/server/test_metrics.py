@@ -1,0 +1,118 @@
+"""What Prometheus reads from a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from omlx.settings.schema import Settings
+from tests.server.running import DRAFT, TARGET, Running, omlx
+
+CHAT = "/v1/chat/completions"
+ASK: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[tuple[Running, httpx.Client]]:
+    with omlx(Settings(draft_model=DRAFT)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        yield running, http
+
+
+def samples(http: httpx.Client) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    answer = http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    found = [sample for family in families(answer.text) for sample in family.samples]
+    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in found}
+
+
+def value(found: dict[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str) -> float:
+    return found.get((name, tuple(sorted(labels.items()))), 0.0)
+
+
+def test_counts_are_those_of_the_answers(own: tuple[Running, httpx.Client]) -> None:
+    _, http = own
+    before = samples(http)
+    answers = [
+        http.post(CHAT, json={**ASK, **more}).json()
+        for more in ({"speculation": "draft", "num_draft_tokens": 3}, {"n": 2, "speculation": "off"})
+    ]
+    assert http.post(CHAT, json={**ASK, "max_tokens": 0}).status_code == 400
+    after = samples(http)
+
+    def grown(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    drafted = answers[0]["timings"]["drafters"][DRAFT]
+    by_drafter = {"model": TARGET, "drafter": DRAFT}
+    assert grown("omlx_draft_proposed_tokens_total", **by_drafter) == drafted["proposed"] > 0
+    assert grown("omlx_draft_accepted_tokens_total", **by_drafter) == drafted["accepted"]
+    assert grown("omlx_draft_rounds_total", **by_drafter) == drafted["rounds"]
+    for span, count in drafted["spans"].items():
+        assert grown("omlx_draft_spans_total", **by_drafter, **{"class": span}) == count
+    for repair, count in drafted["repairs"].items():
+        assert grown("omlx_draft_repairs_total", **by_drafter, kind=repair) == count
+    assert grown("omlx_draft_seconds_total", **by_drafter) == pytest.approx(drafted["draft_ms"] / 1000, abs=1e-5)
+    said = sum(answer["usage"]["completion_tokens"] for answer in answers)
+    assert grown("omlx_predicted_tokens_total", model=TARGET) == said
+    assert grown("omlx_prompt_tokens_total", model=TARGET) == 3 * answers[0]["usage"]["prompt_tokens"]
+    assert grown("omlx_speculation_outcomes_total", model=TARGET, code="spec.on") == 1
+    assert grown("omlx_speculation_outcomes_total", model=TARGET, code="spec.off.requested") == 2
+    for status, count in (("200", 2), ("400", 1)):
+        assert grown("omlx_http_requests_total", method="POST", route=CHAT, status=status) == count
+    for part in ("queue", "prefill", "decode"):
+        assert grown(f"omlx_{part}_seconds_count", model=TARGET) == 3
+        assert grown(f"omlx_{part}_seconds_sum", model=TARGET) >= 0
+
+
+def test_rows_and_the_engine_are_gauges(own: tuple[Running, httpx.Client]) -> None:
+    running, http = own
+    assert http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
+    body = {**ASK, "stream": True, "max_tokens": 3000, "logit_bias": running.endless()}
+    with http.stream("POST", CHAT, json=body) as answer:
+        lines = answer.iter_lines()
+        for _ in range(5):
+            next(lines)
+        with httpx.Client(base_url=running.url, timeout=60) as other:
+            busy = samples(other)
+    assert value(busy, "omlx_rows", model=TARGET, state="decoding") == 1
+    assert value(busy, "omlx_engine_up") == 1
+
+
+def test_a_client_that_asks_for_open_metrics_gets_them(own: tuple[Running, httpx.Client]) -> None:
+    _, http = own
+    answer = http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert "omlx_engine_up" in {family.name for family in open_metrics(answer.text)}
+
+
+def test_paths_that_nobody_knows_share_one_label(own: tuple[Running, httpx.Client]) -> None:
+    _, http = own
+    before = samples(http)
+    for path in ("/v1/nothing", "/secret/swordfish"):
+        assert http.get(path).status_code == 404
+    assert http.request("BREW", CHAT).status_code == 405
+    after = samples(http)
+    for status, count in (("404", 2), ("405", 1)):
+        labels = {"method": "other", "route": "other", "status": status}
+        name = "omlx_http_requests_total"
+        assert value(after, name, **labels) - value(before, name, **labels) == count
+    assert "swordfish" not in str(after)
+
+
+def test_a_dead_engine_is_down_and_can_still_be_scraped() -> None:
+    with omlx() as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        assert value(samples(http), "omlx_engine_up") == 1
+        running.engine.stop()
+        assert value(samples(http), "omlx_engine_up") == 0
+
+
+def test_the_key_guards_them() -> None:
+    with omlx(Settings(api_key="key")) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        assert http.get("/metrics").status_code == 401
+        assert http.get("/metrics", headers={"Authorization": "Bearer key"}).status_code == 200

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from typing import Any
+
+from omlx.engine.spec.costs import Costs
+from omlx.engine.spec.strategy import parse
+from omlx.engine.types import DrafterStats, Gate, ModelSnapshot, Reason, RequestStats
+from omlx.models.speculative import Speculative
+from omlx.server import status
+
+PAYS = Gate("on")
+OFF = Gate("off", Reason("spec.off.does_not_pay", {"speedup": 0.8}))
+DRAFTERS = {"ngram": "ngram", "org/small": "draft"}
+
+
+def answer(drafters: dict[str, DrafterStats], gates: dict[str, Gate], speedup: float | None) -> RequestStats:
+    reason = Reason("spec.on" if drafters else "spec.observing")
+    return RequestStats(9, 0, 9, 1.0, 1.0, 1.0, 0, drafters, reason, gates=gates, speedup=speedup)
+
+
+def snapshot(drafters: dict[str, str] = DRAFTERS, off: Reason | None = None, **costs: Any) -> ModelSnapshot:
+    return ModelSnapshot(drafters, off, None, None, {**Costs().to_json(), **costs})
+
+
+def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:
+    told = status.speculation(Speculative(), None, None, ())
+    assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == ("auto", None, None, None)
+    assert told["drafters"] == {}
+
+
+def test_effective_is_what_is_left_of_the_strategy() -> None:
+    def effective(text: str, drafters: dict[str, str], off: Reason | None = None) -> str:
+        return str(status.effective(Speculative(strategy=parse(text)), snapshot(drafters, off)))
+
+    lookup = {"ngram": "ngram"}
+    assert effective("auto", DRAFTERS) == effective("auto", lookup) == "auto"
+    assert effective("ngram:m=8;draft", DRAFTERS) == "ngram:m=8;draft"
+    assert effective("ngram:m=8;draft", lookup) == "ngram:m=8"
+    assert effective("draft", lookup) == effective("off", DRAFTERS) == effective("auto", {}) == "off"
+    assert effective("auto", DRAFTERS, Reason("spec.off.cache", {"layers": "X"})) == "off"
+
+
+def test_a_cache_that_cannot_go_back_is_the_reason() -> None:
+    off = Reason("spec.off.cache", {"layers": "X"})
+    told = status.speculation(Speculative(), None, snapshot(off=off), ())
+    assert told["reason"]["code"] == "spec.off.cache"
+
+
+def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:
+    recent = [
+        answer({"org/small": DrafterStats(8, 5, 4, (3, 2))}, {"org/small": PAYS, "ngram": Gate("observing")}, 1.5),
+        answer({"org/small": DrafterStats(12, 6, 4, (4, 1, 1))}, {"org/small": PAYS}, 1.1),
+        answer({}, {"org/small": OFF}, None),
+    ]
+    told = status.speculation(Speculative(), None, snapshot(), recent)
+    small, lookup = told["drafters"]["org/small"], told["drafters"]["ngram"]
+    assert (small["state"], small["reason"]["code"]) == ("off", "spec.off.does_not_pay")
+    assert small["states"] == {"observing": 0, "on": 2, "off": 1}
+    assert (small["proposed"], small["accepted"], small["rounds"]) == (20, 11, 8)
+    assert small["acceptance"] == [0.875, 0.375, 0.125]
+    assert (lookup["state"], lookup["acceptance"], lookup["rounds"]) == ("observing", None, 0)
+    assert (told["requests"], told["speedup"]) == (3, 1.3)
+
+
+def test_plain_answers_say_nothing_about_speed() -> None:
+    assert status.speedup([answer({}, {}, 1.0)]) is None
+
+
+def test_costs_are_tables_of_milliseconds() -> None:
+    costs = Costs()
+    for width, context, seconds in ((0, 100, 0.01), (1, 100, 0.011), (4, 100, 0.02), (4, 3000, 0.03)):
+        costs.target.learn(width, context, seconds)
+    costs.drafted("org/small", 4, 1, 100, 0.004)
+    told = status.costs(costs.to_json())
+    assert told["target"]["contexts"] == [256, 4096]
+    assert told["target"]["widths"] == [1, 4]
+    assert told["target"]["ms"] == [[11.0, None], [20.0, 30.0]]
+    assert told["target"]["plain_ms"] == [10.0, None]
+    assert told["drafts"]["org/small"]["ms"] == [[1.0]]
+
+
+def test_batching() -> None:
+    assert status.batching(None) == {"batchable": True, "reason": None}
+    reason = status.batching(Reason("batch.off.no_merge", {"layer": "X"}))["reason"]
+    assert reason["code"] == "batch.off.no_merge"
