@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, EventSink, Failed, Finished, Request
+from omlx.models.cost_file import CostFiles
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry
 from omlx.models.pool import Pool
@@ -144,11 +145,12 @@ def omlx(
     registry: Registry = DEMO,
     default: str | None = TARGET,
     keep_alive_s: float = 5.0,
+    costs: CostFiles | None = None,
 ) -> Iterator[Running]:
     settings = settings or Settings()
     engine = WatchedEngine()
     engine.start()
-    pool = Pool(engine, registry, settings, default=default)
+    pool = Pool(engine, registry, settings, default=default, costs=costs)
     try:
         with serving(create_app(engine, pool, settings, keep_alive_s=keep_alive_s)) as url:
             yield Running(url, engine, pool)

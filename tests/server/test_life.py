@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from openai import APIError, APIStatusError, OpenAI
 
 from omlx.engine.types import Event
+from omlx.models.cost_file import CostFiles
 from omlx.settings.schema import Settings
 from tests.server.running import TARGET, omlx
 
@@ -55,6 +57,19 @@ def test_a_silent_stream_is_kept_open_with_comments() -> None:
             go_on.set()
             rest = [line for line in lines if line.startswith("data: ")]
         assert rest[-1] == "data: [DONE]"
+
+
+def test_what_passes_cost_is_kept_when_the_server_ends(tmp_path: Path) -> None:
+    files = CostFiles(tmp_path / "costs")
+    plain = {**ASK, "max_tokens": 8, "speculation": "ngram"}
+    with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        assert http.post(CHAT, json=plain).status_code == 200
+        assert not files.folder.exists()
+    (file,) = files.folder.iterdir()
+    assert file.name.startswith(TARGET.replace("/", "--"))
+    with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        assert http.post(CHAT, json={**ASK, "max_tokens": 1, "speculation": "off"}).status_code == 200
+        assert http.get(f"/v1/models/{TARGET}").json()["speculation"]["costs"]["target"]["plain_ms"][0] > 0
 
 
 class Bomb:
