@@ -1,0 +1,91 @@
+"""What an answer and a snapshot say of speculation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from omlx.engine.spec.costs import Costs
+from omlx.engine.spec.strategy import AUTO, OFF, Strategy, WindowBounds, parse
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import Gate, Reason, Speculation
+from tests.engine.harness import Bench, loop_of, model, request
+
+
+def asked(strategy: Strategy, window: int = 3) -> Speculation:
+    return Speculation(strategy, WindowBounds.fixed_at(window))
+
+
+def test_times_are_those_of_rounds_that_were_timed() -> None:
+    loop = loop_of("llama", model("llama"))
+    loop.costs.target.learn(0, 10, 0.001)
+    bench = Bench(loop)
+    bench.run(request(max_tokens=60))
+    stats = bench.stats()
+    drafter = stats.drafters["tiny"]
+    assert 0 < drafter.draft_ms + drafter.verify_ms <= stats.predicted_ms
+    assert drafter.draft_ms > 0
+    assert drafter.verify_ms > 0
+    assert stats.speedup is not None
+    assert stats.speedup > 0
+
+
+def test_without_a_measured_plain_step_there_is_no_speed_up() -> None:
+    bench = Bench(loop_of("llama", model("llama")))
+    bench.run(request(max_tokens=1))
+    assert bench.stats().speedup is None
+    bench.run(request("b", max_tokens=40, speculation=Speculation(OFF)))
+    assert (bench.stats("b").speedup, bench.stats("b").drafters) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "with_draft", "without"),
+    [("auto", "auto", "auto"), ("ngram:m=8;draft", "ngram:m=8;draft", "ngram:m=8"), ("draft", "draft", "off")],
+)
+def test_the_strategy_is_what_is_left_of_it(strategy: str, with_draft: str, without: str) -> None:
+    for draft, left in ((model("llama"), with_draft), (None, without)):
+        bench = Bench(loop_of("llama", draft))
+        bench.run(request(max_tokens=4, speculation=asked(parse(strategy))))
+        assert str(bench.stats().strategy) == left
+
+
+def test_notes_come_back() -> None:
+    bench = Bench(loop_of("llama"))
+    bench.run(request(max_tokens=2, speculation=asked(parse("draftless"))))
+    assert [note.code for note in bench.stats().strategy.notes] == ["strategy.read_as"]
+
+
+def test_gates_are_those_of_the_drafters_asked_for_and_an_absent_draft_is_one() -> None:
+    bench = Bench(loop_of("llama"))
+    bench.run(request(max_tokens=4, speculation=Speculation(AUTO)))
+    gates = bench.stats().gates
+    assert gates["draft"] == Gate("off", Reason("spec.off.no_draft_model"))
+    assert gates["ngram"].state == "observing"
+    bench.run(request("b", max_tokens=4, speculation=Speculation(OFF)))
+    assert bench.stats("b").gates == {}
+
+
+def test_a_snapshot_is_plain_data_and_changes_nothing() -> None:
+    loop = loop_of("llama", model("llama"))
+    before = loop.snapshot()
+    assert before.drafters == {"ngram": "ngram", "tiny": "draft"}
+    assert (before.off, before.no_draft, before.unbatchable) == (None, None, None)
+    Bench(loop).run(request(max_tokens=20))
+    after = loop.snapshot()
+    assert after == loop.snapshot()
+    assert Costs.from_json(json.loads(json.dumps(after.costs))).target.widest > 0
+    assert loop_of("llama").snapshot().no_draft == Reason("spec.off.no_draft_model")
+
+
+def test_the_thread_gives_a_snapshot_of_what_is_attached() -> None:
+    engine = EngineThread()
+    engine.start()
+    try:
+        engine.call(lambda: engine.attach("m", loop_of("llama"))).result()
+        snapshot = engine.snapshot("m").result()
+        assert snapshot is not None
+        assert snapshot.drafters == {"ngram": "ngram"}
+        assert engine.snapshot("other").result() is None
+    finally:
+        engine.stop()
