@@ -20,7 +20,7 @@ from omlx.bench.spec.compare import HYBRID, MODEL
 from omlx.bench.spec.modes import MODES, Minds, untrained
 from omlx.bench.spec.oracle import RoundCosts
 from omlx.bench.spec.outcome import outcome
-from omlx.bench.spec.passes import REPEATS, draft_seconds, round_costs
+from omlx.bench.spec.passes import REPEATS, WIDTHS, draft_seconds, round_costs
 from omlx.bench.spec.plot import plot
 from omlx.bench.spec.report import Passes, Report
 from omlx.bench.spec.trials import Case, Measured, measure
@@ -32,7 +32,8 @@ CONTEXT = 600
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`context` is the length of prompt and answer, in tokens, that workloads aim at; `budget` is in minutes."""
+    """`context` is the length of prompt and answer, in tokens, that workloads aim at; `budget` is in minutes; `widths`
+    are those of the passes whose cost is measured."""
 
     workloads: tuple[str, ...]
     modes: tuple[str, ...]
@@ -40,6 +41,7 @@ class Settings:
     trials: int
     context: int
     budget: float | None
+    widths: tuple[int, ...] = WIDTHS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--context", type=positive, default=CONTEXT, metavar="N", help="tokens of prompt and answer, about"
     )
     parser.add_argument("--budget", type=float, metavar="MINUTES", help="stop measuring after this long")
+    parser.add_argument("--widths", type=numbers, default=WIDTHS, metavar="N,…", help="passes to measure the cost of")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="convert the weights")
     parser.add_argument("--quantize", type=int, choices=(2, 3, 4, 6, 8), metavar="BITS", help="quantize the weights")
     parser.add_argument(
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    settings = Settings(args.workloads, args.modes, args.streams, args.trials, args.context, args.budget)
+    settings = Settings(args.workloads, args.modes, args.streams, args.trials, args.context, args.budget, args.widths)
     hostile = load(str(args.hostile_draft))[0] if args.hostile_draft else untrained(subjects[MODEL].draft)
     report = bench(subjects, hostile, settings, load_before)
     report.settings.update({name: getattr(args, name) for name in ("dtype", "quantize", "inflate", "inflate_draft")})
@@ -97,11 +100,10 @@ def bench(
     random_draft: object | None,
     settings: Settings,
     load_before: tuple[float, ...],
-    repeats: int = REPEATS,
 ) -> Report:
     """Measure rounds, then all pairs, with a progress bar on a terminal. Subjects by role."""
     started = time.monotonic()
-    passes = {role: _passes(subject, settings.context, repeats) for role, subject in subjects.items()}
+    passes = {role: _passes(subject, settings) for role, subject in subjects.items()}
     cases = [case for role, subject in subjects.items() for case in _cases(role, subject, random_draft, settings)]
     deadline = None if settings.budget is None else started + 60 * settings.budget
     with tqdm(total=len(cases) * (settings.trials + 1), unit="pair", disable=None) as bar:
@@ -134,9 +136,10 @@ def _read(folder: Path, args: argparse.Namespace) -> Subject:
     )
 
 
-def _passes(subject: Subject, context: int, repeats: int) -> Passes:
-    draft = None if subject.draft is None else draft_seconds(subject.draft, context)
-    return Passes(round_costs(subject, context, repeats=repeats), draft)
+def _passes(subject: Subject, settings: Settings) -> Passes:
+    draft = None if subject.draft is None else draft_seconds(subject.draft, settings.context)
+    repeats = min(REPEATS, settings.trials)
+    return Passes(round_costs(subject, settings.context, settings.widths, repeats), draft)
 
 
 def _cases(role: str, subject: Subject, random_draft: object | None, settings: Settings) -> list[Case]:

@@ -1,4 +1,4 @@
-"""Adjacent bars: a group a workload, a bar a mode, the median gain with its range. One chart a model and stream count."""
+"""Adjacent bars: a group a workload, a bar a mode, the median gain and its range. A chart a model and stream count."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from omlx.bench.spec.outcome import Outcome
 
 LEFT, BAR, GAP, HEIGHT, HEAD, FOOT = 44, 13, 18, 220, 34, 44
 COLOURS: Final = {
-    **{
-        f"draft {k}": colour
-        for k, colour in zip((1, 2, 4, 8, 16), ("#ddd6fe", "#c4b5fd", "#a78bfa", "#8b5cf6", "#7c3aed"))
-    },
+    "draft 1": "#ddd6fe",
+    "draft 2": "#c4b5fd",
+    "draft 4": "#a78bfa",
+    "draft 8": "#8b5cf6",
+    "draft 16": "#7c3aed",
     "draft": "#4c1d95",
     "ngram": "#059669",
     "chain": "#d97706",

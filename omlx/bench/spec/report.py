@@ -13,6 +13,7 @@ from omlx.bench.spec.oracle import RoundCosts, break_even
 from omlx.bench.spec.outcome import Outcome
 
 FORMAT = "omlx-bench-spec/1"
+EVERYTHING = "Everything"
 HEAD = (
     *("model", "workload", "mode", "streams", "tok/s", "wall s", "accepted", "Δ tok/s", "spread", "Δ wall", "cold"),
     *("of perfect", "errors", "tokens", "most said"),
@@ -69,32 +70,35 @@ class Report:
             "hybrid_against_twin": [each.to_json() for each in hybrid_against_twin(self.outcomes)],
             "draft_window": draft_window(self.outcomes),
             "missing": list(self.missing),
+            "tables": [{"title": title, "rows": [list(cells) for cells in rows]} for title, rows in self.tables()],
+            "divergences": list(divergences(self.outcomes)),
         }
 
     def to_text(self) -> str:
-        parts = [table(rows) for rows in self.tables()]
-        if self.outcomes:
-            parts.insert(1, LEGEND)
-        parts += [f"first difference: {line}" for line in divergences(self.outcomes)]
+        parts = [f"{title}\n\n{table(rows)}" for title, rows in self.tables()]
+        parts += [LEGEND] if self.outcomes else []
+        parts += [f"First difference: {line}" for line in divergences(self.outcomes)]
         if self.missing:
-            parts.append("out of time; unfinished: " + "; ".join(self.missing))
+            parts.append("Out of time; unfinished: " + "; ".join(self.missing))
         return "\n\n".join(parts) + "\n"
 
-    def tables(self) -> Iterator[list[tuple[str, ...]]]:
-        """Each with its head first: the results, the bounds, the comparisons, what rounds cost."""
+    def tables(self) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+        """Titles and rows, the head first: everything, gains at a glance, bounds, comparisons, what rounds cost."""
         if self.outcomes:
-            yield [HEAD, *map(row, self.outcomes)]
+            yield EVERYTHING, [HEAD, *map(row, self.outcomes)]
+        yield from _at_a_glance(self.outcomes)
         if bounds := list(_bounds(self.outcomes)):
-            yield [("model", "workload", "tokens that a perfect lookup proposes", "its speed-up"), *bounds]
+            yield "What a perfect lookup could do", [("model", "workload", "proposes of all tokens", "gains"), *bounds]
         for title, found in (
-            ("auto / best window", auto_against_fixed(self.outcomes)),
-            ("hybrid / twin", hybrid_against_twin(self.outcomes)),
+            ("auto against the best fixed window, not told which", auto_against_fixed(self.outcomes)),
+            ("The hybrid against its attention twin", hybrid_against_twin(self.outcomes)),
         ):
             if lines := [each.cells for each in found]:
-                yield [("model", "workload", "mode", "gain", "against", "its gain", title), *lines]
+                yield title, [("model", "workload", "mode", "gain", "against", "its gain", "ratio"), *lines]
         for role, passes in self.passes.items():
-            head = (f"{role}: window", "round in plain steps", "break-even, lookup", "break-even, draft")
-            yield [head, *((str(k), f"{cost:.2f}", _per_cent(a), _per_cent(b)) for k, cost, a, b in passes.rows())]
+            head = ("window", "a round in plain steps", "break-even of a lookup", "of the draft model")
+            rows = [(str(k), f"{cost:.2f}", _per_cent(a), _per_cent(b)) for k, cost, a, b in passes.rows()]
+            yield f"From which acceptance on a window pays ({role})", [head, *rows]
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
@@ -123,6 +127,17 @@ def divergences(outcomes: Seq[Outcome]) -> Iterator[str]:
         for each in outcome.divergences:
             place = f"trial {each.trial}, answer {each.answer}, token {each.token}"
             yield f"{outcome.case.name}: {place}, margin {each.margin:.1e}"
+
+
+def _at_a_glance(outcomes: Seq[Outcome]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Gains, a row a workload and a column a mode; one table a model and number of streams."""
+    for role, streams in dict.fromkeys((each.case.role, each.case.streams) for each in outcomes):
+        here = [each for each in outcomes if (each.case.role, each.case.streams) == (role, streams)]
+        gains = {(each.case.workload.name, each.case.mode.name): f"{each.gain.median:.2f}" for each in here}
+        workloads = dict.fromkeys(workload for workload, _ in gains)
+        modes = dict.fromkeys(mode for _, mode in gains)
+        rows = [(workload, *(gains.get((workload, mode), "") for mode in modes)) for workload in workloads]
+        yield f"Times plain decoding, {role}, {streams} stream{'s' * (streams > 1)}", [("workload", *modes), *rows]
 
 
 def _bounds(outcomes: Seq[Outcome]) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,190 @@
+"""`omlx bench spec` on the bundled models: what it reports, and that it says the same tokens. Never a time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx.bench.cli import add_arguments, run
+from omlx.bench.spec.document import BEGIN, END
+from omlx.bench.spec.document import main as document
+from omlx.bench.spec.modes import MODES, untrained
+from omlx.bench.spec.outcome import checksum, margin
+from omlx.engine.types import Request, Sampling
+from omlx.models.discovery import BUNDLED
+from omlx.models.package_file import window_from_bench
+from tests.bench.subjects import subject
+
+DRAFT = BUNDLED / "omlx-demo/draft"
+HYBRID = BUNDLED / "omlx-demo/hybrid"
+SMALL = ("--model", str(DRAFT), "--dtype", "float32", "--trials", "1", "--context", "120", "--widths", "2,5")
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(["spec", *arguments])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of the draft drafting for itself, beside the hybrid."""
+    folder = tmp_path_factory.mktemp("bench")
+    args = parse(
+        *SMALL,
+        *("--draft", str(DRAFT), "--hybrid", str(HYBRID), "--modes", "draft 2,ngram,auto"),
+        *("--workloads", "small edit,hostile", "--streams", "1,2", "--inflate", "1M"),
+        *("--json", str(folder / "report.json"), "--plot", str(folder / "report.svg")),
+    )
+    assert run(args) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(measured: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((measured / "report.json").read_text())
+    return content
+
+
+def test_every_mode_says_what_plain_decoding_says(report: dict[str, Any]) -> None:
+    assert len(report["results"]) == 2 * 2 * 2 * 3
+    for result in report["results"]:
+        assert result["errors"] == 0
+        assert result["tokens"] > 0
+        assert result["checksum"] == result["plain_checksum"], result["divergences"]
+        assert result["divergences"] == []
+
+
+def test_modes_draft_as_they_are_called(report: dict[str, Any]) -> None:
+    def single(mode: str, workload: str = "small edit") -> dict[str, Any]:
+        key = ("model", workload, mode, 1)
+        names = ("model", "workload", "mode", "streams")
+        return next(r for r in report["results"] if tuple(r[name] for name in names) == key)
+
+    fixed = single("draft 2")
+    assert fixed["accepted"] > 0.8 * fixed["proposed"] > 0
+    assert set(fixed["drafters"]) == {"draft"}
+    assert set(single("ngram")["drafters"]) <= {"ngram"}
+    hostile = single("draft 2", "hostile")
+    assert hostile["accepted"] < 0.3 * hostile["proposed"]
+
+
+def test_the_report_is_complete(report: dict[str, Any]) -> None:
+    assert report["format"] == "omlx-bench-spec/1"
+    assert {"machine", "versions", "settings", "models", "passes", "tables"} <= set(report)
+    assert report["models"]["hybrid"]["model"]["architecture"] == "lfm2"
+    assert report["models"]["model"]["model"]["parameters"] >= 1_000_000
+    assert report["settings"]["dtype"] == "float32"
+    assert report["missing"] == []
+    for result in report["results"]:
+        assert len(result["gain"]["samples"]) == 1
+        assert (result["perfect_lookup"] is None) == (result["streams"] > 1)
+    for role in ("model", "hybrid"):
+        windows = report["passes"][role]["windows"]
+        assert [row["window"] for row in windows] == [1, 4]
+        assert all(row["plain_steps"] > 0 for row in windows)
+    compared = {(each["model"], each["workload"]) for each in report["auto_against_best_fixed"]}
+    assert compared == {(role, name) for role in ("model", "hybrid") for name in ("small edit", "hostile")}
+    assert len(report["hybrid_against_twin"]) == 2 * 3
+
+
+def test_a_package_can_take_its_window_from_the_report(measured: Path) -> None:
+    window = window_from_bench(measured / "report.json")
+    assert window.shortest <= window.initial <= window.longest
+
+
+def test_the_plot_has_a_bar_for_every_result(measured: Path, report: dict[str, Any]) -> None:
+    root = ET.fromstring((measured / "report.svg").read_text())
+    bars = [each for each in root if each.tag.endswith("rect") and len(each)]
+    assert len(bars) == len(report["results"])
+
+
+def test_a_page_takes_the_tables_between_its_marks(measured: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{BEGIN}\nof last year\n{END}\n\nThe end.\n", encoding="utf-8")
+    for _ in range(2):
+        assert document([str(page), str(measured / "report.json")]) == 0
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith("# Title\n")
+        assert text.endswith("The end.\n")
+        assert "of last year" not in text
+        assert text.count("| small edit |") > 2
+        assert text.count("### report") == 1
+
+
+def test_a_page_without_marks_is_left_alone(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n", encoding="utf-8")
+    assert document([str(page), str(measured / "report.json")]) == 2
+    assert "needs the marks" in capsys.readouterr().err
+    assert page.read_text(encoding="utf-8") == "# Title\n"
+
+
+def test_out_of_time_it_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    args = parse(*SMALL, "--modes", "ngram", "--workloads", "tools,prose", "--streams", "1", "--budget", "0")
+    assert run(args) == 0
+    printed = capsys.readouterr().out
+    assert "model: tools, ngram: 0 of 1 trials" in printed
+    assert "model: prose, ngram: 0 of 1 trials" in printed
+
+
+def test_without_a_draft_only_lookups_are_measured(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    args = parse(*SMALL, "--workloads", "verbatim", "--streams", "1", "--quantize", "4", "--json", str(file))
+    assert run(args) == 0
+    report = json.loads(file.read_text())
+    assert [result["mode"] for result in report["results"]] == ["ngram", "auto"]
+    assert report["draft_window"] is None
+    assert "uint32" in report["models"]["model"]["model"]["dtype"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(("--modes", "draft 3"), "draft 3: choose from"), (("--workloads", "chess"), "chess: choose from")],
+)
+def test_bad_names_are_named(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(*SMALL, *arguments)
+    assert told in capsys.readouterr().err
+
+
+def test_modes_cover_fixed_windows_and_every_strategy() -> None:
+    assert [mode.name for mode in MODES[-4:]] == ["draft", "ngram", "chain", "auto"]
+    assert [mode.window for mode in MODES if mode.window] == [1, 2, 4, 8, 16]
+    assert [mode.name for mode in MODES if not mode.needs_draft] == ["ngram", "auto"]
+
+
+def test_an_untrained_model_knows_nothing_and_leaves_the_other_alone() -> None:
+    model = subject().model
+    tokens = mx.arange(6)[None]
+    before = model(tokens)
+    other = untrained(model)
+    assert other is not None
+    assert mx.array_equal(before, model(tokens))
+    assert not mx.allclose(before, other(tokens))
+    assert untrained(None) is None
+
+
+def test_a_checksum_sees_tokens_and_where_answers_end() -> None:
+    assert checksum([(1, 2), (3,)]) == checksum([[1, 2], [3]])
+    assert checksum([(1, 2), (3,)]) != checksum([(1,), (2, 3)])
+    assert checksum([(1, 2)]) != checksum([(1, 3)])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_margin_is_that_of_what_the_token_was_chosen_by(temperature: float) -> None:
+    it = subject()
+    asked = Request("x", (1, 2, 3, 4), Sampling(temperature=temperature, seed=7), max_tokens=1)
+    it.loop.submit(asked)
+    events = []
+    while it.loop.has_work:
+        events += it.loop.step()
+    chosen = next(event.tokens[0] for event in events if hasattr(event, "tokens"))
+    margins = [margin(it, asked, [1, 2, 3, 4], chosen, other) for other in range(it.vocab_size) if other != chosen]
+    assert min(margins) >= 0.0
