@@ -130,8 +130,8 @@ class Settings:
     draft_model: Annotated[str | None, _speculation("NAME")] = None
     num_draft_tokens: Annotated[int | None, _tokens(EVERYWHERE)] = None
     draft_initial: Annotated[int | None, _tokens()] = None
-    draft_min: Annotated[int | None, _tokens()] = None
-    draft_max: Annotated[int | None, _tokens()] = None
+    draft_min: Annotated[int | None, _tokens(EVERYWHERE)] = None
+    draft_max: Annotated[int | None, _tokens(EVERYWHERE)] = None
     draft_download: Annotated[Literal["ask", "auto", "never"], _speculation(scopes=PER_MODEL)] = "ask"
     no_draft: Annotated[bool, _speculation(scopes=RUN, takes=Takes.RESTART)] = False
 

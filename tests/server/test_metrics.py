@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -68,6 +69,13 @@ def test_counts_are_those_of_the_answers(own: tuple[Running, httpx.Client]) -> N
     for part in ("queue", "prefill", "decode"):
         assert grown(f"omlx_{part}_seconds_count", model=TARGET) == 3
         assert grown(f"omlx_{part}_seconds_sum", model=TARGET) >= 0
+
+
+def test_each_of_them_is_documented(own: tuple[Running, httpx.Client]) -> None:
+    _, http = own
+    text = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    names = {family.name for family in families(http.get("/metrics").text)}
+    assert {name for name in names if f"`{name}`" not in text and f"`{name}_total`" not in text} == set()
 
 
 def test_rows_and_the_engine_are_gauges(own: tuple[Running, httpx.Client]) -> None:
