@@ -8,7 +8,7 @@ MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-full check format lint types imports docs wheel lock train-demo bench clean setup-run setup-dev
+.PHONY: help serve test test-full check format lint types imports docs wheel lock train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ train-demo: ## train the bundled models again (hours; an environment of its own)
 
 bench: setup-run ## compare the engine with mlx-lm (ARGS= goes to omlx bench engine)
 	$(FAST) $(PYTHON) -m omlx bench engine --model $(DEMO)/target --draft $(DEMO)/draft $(ARGS)
+
+bench-spec: setup-run ## measure speculation into docs/speculation.md (two hours; ARGS="--trials 1" is quick)
+	OPENBLAS=$(OPENBLAS) scripts/bench-spec $(ARGS)
 
 clean: ## remove what was built here
 	rm -rf build dist *.egg-info .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -40,7 +40,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *SMALL,
         *("--draft", str(DRAFT), "--hybrid", str(HYBRID), "--modes", "draft 2,ngram,auto"),
         *("--workloads", "small edit,hostile", "--streams", "1,2", "--inflate", "1M"),
-        *("--json", str(folder / "report.json"), "--plot", str(folder / "report.svg")),
+        *("--title", "A title", "--json", str(folder / "report.json"), "--plot", str(folder / "report.svg")),
     )
     assert run(args) == 0
     return folder
@@ -115,7 +115,12 @@ def test_a_page_takes_the_tables_between_its_marks(measured: Path, tmp_path: Pat
         assert text.endswith("The end.\n")
         assert "of last year" not in text
         assert text.count("| small edit |") > 2
-        assert text.count("### report") == 1
+        assert text.count("### A title") == 1
+        assert "measured/report.svg" not in text
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured/report.svg").write_text((measured / "report.svg").read_text())
+    assert document([str(page), str(measured / "report.json")]) == 0
+    assert "](measured/report.svg)" in page.read_text(encoding="utf-8")
 
 
 def test_a_page_without_marks_is_left_alone(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence as Seq
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mlx_lm import load
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inflate", type=amount, default=0, metavar="N", help="add identity layers up to N parameters, such as 20M"
     )
     parser.add_argument("--inflate-draft", action="store_true", help="grow the draft by the same factor")
+    parser.add_argument("--title", default="Measured", metavar="TEXT", help="heads the report in a page")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, raw samples too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the gains as SVG")
 
@@ -85,13 +86,13 @@ def run(args: argparse.Namespace) -> int:
         return 2
     settings = Settings(args.workloads, args.modes, args.streams, args.trials, args.context, args.budget, args.widths)
     hostile = load(str(args.hostile_draft))[0] if args.hostile_draft else untrained(subjects[MODEL].draft)
-    report = bench(subjects, hostile, settings, load_before)
+    report = replace(bench(subjects, hostile, settings, load_before), title=args.title)
     report.settings.update({name: getattr(args, name) for name in ("dtype", "quantize", "inflate", "inflate_draft")})
     sys.stdout.write(report.to_text())
     if args.json:
         args.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
     if args.plot:
-        args.plot.write_text(plot(report.outcomes, f"Speculation against plain decoding: {args.model.name}"))
+        args.plot.write_text(plot(report.outcomes, f"{args.title}: times plain decoding"), encoding="utf-8")
     return 0
 
 

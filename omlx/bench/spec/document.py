@@ -1,6 +1,7 @@
 """`python -m omlx.bench.spec.document PAGE FILE…`: writes the reports of `omlx bench spec --json` into a page.
 
-What stands between the two marks of the page is replaced; the rest stays.
+What stands between the two marks of the page is replaced; the rest stays. The plot of `FILE.json` is shown if it lies
+beside the page as `measured/FILE.svg`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ def main(arguments: list[str]) -> int:
         return 2
     page, *files = map(Path, arguments)
     reports = [(file.stem, json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    plots = {name: f"measured/{name}.svg" for name, _ in reports if (page.parent / f"measured/{name}.svg").is_file()}
     text = page.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         sys.stderr.write(f"{page} needs the marks {BEGIN} and {END}, each once\n")
         return 2
-    page.write_text(inserted(text, "\n\n".join(section(name, report) for name, report in reports)), encoding="utf-8")
+    sections = (section(report, plots.get(name)) for name, report in reports)
+    page.write_text(inserted(text, "\n\n".join(sections)), encoding="utf-8")
     return 0
 
 
@@ -39,9 +42,11 @@ def inserted(page: str, measured: str) -> str:
     return f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}"
 
 
-def section(name: str, report: dict[str, Any]) -> str:
-    """One report as Markdown: what was measured on what, whether it was exact, the tables."""
-    return "\n\n".join([f"### {name}", *_subject(report), *_exactness(report), *_tables(report["tables"])])
+def section(report: dict[str, Any], plot: str | None = None) -> str:
+    """One report as Markdown: what was measured on what, whether it was exact, the plot, the tables."""
+    image = [f"![{report['title']}, times plain decoding]({plot})"] if plot else []
+    parts = [f"### {report['title']}", *_subject(report), *_exactness(report), *image, *_tables(report["tables"])]
+    return "\n\n".join(parts)
 
 
 def _subject(report: dict[str, Any]) -> Iterator[str]:

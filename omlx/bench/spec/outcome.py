@@ -35,7 +35,8 @@ class Divergence:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Rates in tokens a second, times in seconds with the prompt read. Ratios within trials; above 1 the mode is
-    faster. `cold` is the ratio of the first request that the mode ever saw. `reasons` are codes by number of requests.
+    faster. `cold` is the ratio of the first request that the mode ever saw. `reasons` counts the codes of requests,
+    `gates` by drafter those of its gate, or `on`.
     """
 
     case: Case
@@ -54,6 +55,7 @@ class Outcome:
     divergences: tuple[Divergence, ...]
     cold: float
     reasons: dict[str, int]
+    gates: dict[str, dict[str, int]]
     drafters: dict[str, Json]
     bound: Bound | None = None
 
@@ -71,9 +73,10 @@ class Outcome:
         return self.gain.median / self.bound.speedup if self.bound else None
 
     @property
-    def reason(self) -> str:
-        """Why most of the requests speculated or did not."""
-        return max(self.reasons, key=lambda code: self.reasons[code], default="")
+    def said(self) -> str:
+        """Of the request and of every drafter's gate, what was said most."""
+        gates = [f"{name} {_most(codes)}" for name, codes in self.gates.items()]
+        return "; ".join([_most(self.reasons), *gates])
 
     def to_json(self) -> Json:
         bounds = None if self.bound is None else {**asdict(self.bound), "share": self.bound.share}
@@ -99,6 +102,7 @@ class Outcome:
             "plain_checksum": self.plain_checksum,
             "divergences": [asdict(each) for each in self.divergences],
             "reasons": self.reasons,
+            "gates": self.gates,
             "drafters": self.drafters,
             "perfect_lookup": bounds,
         }
@@ -129,6 +133,7 @@ def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
         divergences=tuple(_divergences(measured)),
         cold=_gain(measured.cold.our_run, measured.cold.their_run),
         reasons=dict(Counter(told.speculation.code for driven in sides for told in driven.stats.values())),
+        gates=_gates(sides),
         drafters=_drafters(sides),
         bound=None if costs is None else _bound(measured.trials, costs),
     )
@@ -182,6 +187,19 @@ def _bound(trials: Iterable[Trial], costs: RoundCosts) -> Bound:
         for asked, _, plain in _answers(trial):
             whole += bound(asked.tokens, plain, costs)
     return whole
+
+
+def _most(codes: dict[str, int]) -> str:
+    return max(codes, key=lambda code: codes[code], default="")
+
+
+def _gates(sides: Iterable[Driven]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for driven in sides:
+        for told in driven.stats.values():
+            for name, gate in told.gates.items():
+                found.setdefault(name, Counter())[gate.reason.code if gate.reason else gate.state] += 1
+    return {name: dict(codes) for name, codes in found.items()}
 
 
 def _drafters(sides: Iterable[Driven]) -> dict[str, Json]:

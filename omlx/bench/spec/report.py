@@ -16,7 +16,7 @@ FORMAT = "omlx-bench-spec/1"
 EVERYTHING = "Everything"
 HEAD = (
     *("model", "workload", "mode", "streams", "tok/s", "wall s", "accepted", "Δ tok/s", "spread", "Δ wall", "cold"),
-    *("of perfect", "errors", "tokens", "most said"),
+    *("of perfect", "errors", "tokens", "request and gates, most"),
 )
 LEGEND = """\
 Δ: change against plain decoding, median over trials of the ratio within each; spread: its least and greatest value.
@@ -48,7 +48,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`missing` names the cases with fewer trials than asked for."""
+    """`missing` names the cases with fewer trials than asked for. `title` heads it in a page."""
 
     settings: Json
     models: Json
@@ -56,12 +56,14 @@ class Report:
     passes: Mapping[str, Passes]
     missing: Seq[str]
     load_before: tuple[float, ...]
+    title: str = "Measured"
 
     def to_json(self) -> Json:
         return {
             "format": FORMAT,
             "machine": machine(self.load_before),
             "versions": versions(),
+            "title": self.title,
             "settings": self.settings,
             "models": self.models,
             "passes": {role: passes.to_json() for role, passes in self.passes.items()},
@@ -118,7 +120,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
         _per_cent(outcome.reached),
         str(outcome.errors),
         _tokens(outcome),
-        outcome.reason,
+        outcome.said,
     )
 
 
