@@ -19,7 +19,7 @@ def asked(strategy: Strategy, window: int = 3) -> Speculation:
 
 def test_times_are_those_of_rounds_that_were_timed() -> None:
     loop = loop_of("llama", model("llama"))
-    loop.costs.target.learn(0, 10, 0.001)
+    loop.costs.target.learn(0, 10, 10.0)
     bench = Bench(loop)
     bench.run(request(max_tokens=60))
     stats = bench.stats()

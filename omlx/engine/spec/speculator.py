@@ -9,7 +9,7 @@ from typing import Final
 from omlx.engine.edge import caught
 from omlx.engine.sequence import Sequence, Tally
 from omlx.engine.spec.acceptance import Acceptance
-from omlx.engine.spec.costs import Costs
+from omlx.engine.spec.costs import OUTLIER, Costs
 from omlx.engine.spec.drafter import Draft, Drafter
 from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.policy import Offer, RowPolicy, State
@@ -22,10 +22,6 @@ MAX_PENDING: Final = 12
 
 SHADOW: Final = 16
 """How far a silent lookup is followed before it is asked again, in tokens."""
-
-
-ASLEEP: Final = 1000.0
-"""A step of so many plain ones was no step: the machine slept."""
 
 
 @dataclass(slots=True)
@@ -46,6 +42,7 @@ class _Row:
     shadow: _Shadow | None = None
     gave_up: Reason | None = None
     drafting: float = 0.0
+    expected: float = 0.0
     spent: float = 0.0
     plain: float = 0.0
 
@@ -101,6 +98,7 @@ class Speculator:
         if draft is None:
             return None
         row.taken, row.drafting = offer, draft.seconds or self._guess(offer, draft.n, len(sequence.tokens))
+        row.expected = row.drafting + self.costs.verify(sequence.pending + draft.n, len(sequence.tokens))
         if draft.seconds is not None:
             self.costs.drafted(draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds)
         return draft
@@ -217,15 +215,14 @@ class Speculator:
         return sum(self.costs.draft(offer.drafter, width, context) for width in passes)
 
     def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float) -> None:
-        """Add a timed step to what the request is told; one of hours (sleep) says nothing."""
-        plain = self.costs.target.plain(len(sequence.tokens))
-        if plain is None or seconds > ASLEEP * plain:
-            return
-        row.plain, row.spent = row.plain + tokens * plain, row.spent + seconds
+        """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""
         if row.taken is not None and (tally := sequence.tallies.get(row.taken.drafter)) is not None:
             drafting = min(row.drafting, seconds)
             tally.draft_ms += 1000 * drafting
             tally.verify_ms += 1000 * (seconds - drafting)
+        plain = self.costs.target.plain(len(sequence.tokens))
+        if plain and seconds <= OUTLIER * (row.expected if row.taken is not None else plain):
+            row.plain, row.spent = row.plain + tokens * plain, row.spent + seconds
 
     def _follow(self, row: _Row, lookup: Ngram, sequence: Sequence, new: Seq[int]) -> None:
         """Score the silent proposal against what came, and make the next one."""
