@@ -75,6 +75,7 @@ def test_empty_answers_and_sums() -> None:
 def test_costs_between_and_behind_what_was_measured() -> None:
     costs = RoundCosts(1.0, (2, 4), (1.5, 1.7))
     assert [costs.verify(width) for width in (1, 2, 3, 4, 6)] == pytest.approx([1.0, 1.5, 1.6, 1.7, 1.9])
+    assert RoundCosts(1.0, (2, 4), (1.5, 1.3)).verify(64) == pytest.approx(1.5)
 
 
 def test_break_even() -> None:

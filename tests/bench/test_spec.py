@@ -131,6 +131,11 @@ def test_a_page_without_marks_is_left_alone(measured: Path, tmp_path: Path, caps
     assert page.read_text(encoding="utf-8") == "# Title\n"
 
 
+def test_the_page_of_the_documentation_has_its_marks() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/speculation.md").read_text(encoding="utf-8")
+    assert (page.count(BEGIN), page.count(END)) == (1, 1)
+
+
 def test_out_of_time_it_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     args = parse(*SMALL, "--modes", "ngram", "--workloads", "tools,prose", "--streams", "1", "--budget", "0")
     assert run(args) == 0

@@ -24,7 +24,7 @@ LONGEST: Final = 64
 @dataclass(frozen=True, slots=True)
 class RoundCosts:
     """Seconds of a round by the width of its pass, whose tokens are all accepted, and of a plain step. Between
-    measured widths it is a straight line, behind the last one too."""
+    measured widths it is a straight line; behind the last one too, which never falls."""
 
     plain: float
     widths: tuple[int, ...]
@@ -35,7 +35,8 @@ class RoundCosts:
         points = [(1, self.plain), *zip(self.widths, self.seconds, strict=True)]
         i = min(max(bisect_left([w for w, _ in points], width), 1), len(points) - 1)
         (low, below), (high, above) = points[i - 1], points[i]
-        return below + (above - below) * (width - low) / (high - low)
+        slope = (above - below) / (high - low)
+        return below + (slope if width <= high else max(0.0, slope)) * (width - low)
 
 
 @dataclass(frozen=True, slots=True)
