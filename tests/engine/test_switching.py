@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.loop import EngineLoop
 from omlx.engine.batch import LINGER_STEPS
+from omlx.engine.loop import EngineLoop
 from omlx.engine.spec.strategy import DRAFT, OFF, WindowBounds
 from omlx.engine.types import Reason, Speculation
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache

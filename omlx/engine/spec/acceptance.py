@@ -16,7 +16,7 @@ DECAY: Final = 0.97
 
 PRIOR_WEIGHT: Final = 4.0
 MATCH_STEPS: Final = (3, 4, 6, 9, 17, 33)
-MATCH_CHANCE: Final = (0.35, 0.5, 0.6, 0.75, 0.85, 0.92)
+MATCH_CHANCE: Final = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
 """What a match of 3, 4-5, 6-8, 9-16, 17-32, 33+ tokens is worth before anything is seen."""
 
 FIRST_CHANCE: Final = (0.6,)
@@ -45,7 +45,8 @@ class Acceptance:
         """A draft was verified, or compared with what came anyway; behind its first miss nothing is known."""
         decay = DECAY if self.prior is not None else 1.0 - (1.0 - DECAY) / 10
         places = [slot(match, i) for i in range(min(drafted, accepted + 1))]
-        for place in set(places):
+        # What lies deeper than a draft model is asked for ages as well, or one bad spell would end it for good.
+        for place in set(places) if match else range(SLOTS):
             self._tries[place] *= decay
             self._hits[place] *= decay
         for i, place in enumerate(places):

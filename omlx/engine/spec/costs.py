@@ -2,8 +2,9 @@
 
 Cost over width is a sawtooth (kernel tiles) and flattens with context, so the table keeps medians of live samples by
 (context bucket, width) and interpolates only between neighbours. A bucket borrows what it has not measured from the
-nearest one, scaled by a width that both know. One drift factor follows heat and load: samples are stored as if drift
-were 1, answers are multiplied by it. Pure Python; `to_json` and `from_json` keep it between runs.
+nearest one, scaled by a width that both know. One drift factor, the median of the last passes against the table,
+follows heat and load: samples are stored as if it were 1, answers are multiplied by it. Pure Python; `to_json` and
+`from_json` keep it between runs.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import math
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import median, median_low
 from typing import Any, Final
 
 SAMPLES: Final = 9
 FIRST_BUCKET: Final = 256
 OUTLIER: Final = 10.0
-DRIFT_WEIGHT: Final = 0.1
+RENEWAL: Final = 8
+"""A full entry takes one pass in so many: what is slower than that is drift, and holds for passes not seen as well."""
+
 SETTLED: Final = 3
 """Samples from which an entry is trusted enough to speak of drift."""
 
@@ -45,6 +48,8 @@ class PassCosts:
     """Seconds of one model's passes."""
 
     drift: float = 1.0
+    _turn: int = 0
+    _ratios: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     _samples: dict[int, dict[int, deque[float]]] = field(default_factory=dict)
     _medians: dict[int, dict[int, float]] = field(default_factory=dict)
     _curves: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
@@ -56,8 +61,12 @@ class PassCosts:
         if expected is not None and seconds > OUTLIER * expected:
             return False
         samples = self._samples.setdefault(here, {}).setdefault(width, deque(maxlen=SAMPLES))
-        if len(samples) >= SETTLED and expected:
-            self.drift *= (seconds / expected) ** DRIFT_WEIGHT
+        if len(samples) >= SETTLED:
+            self._ratios.append(seconds / self._medians[here][width])
+            self.drift = median(self._ratios)
+        self._turn = (self._turn + 1) % RENEWAL
+        if len(samples) == SAMPLES and self._turn:
+            return True
         samples.append(seconds / self.drift)
         self._medians.setdefault(here, {})[width] = median_low(samples)
         self._curves.clear()

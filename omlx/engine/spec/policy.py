@@ -52,10 +52,11 @@ REFRESH: Final = 512
 REFRESH_BELOW: Final = 1.5
 """Every 512 tokens, where speculation gains less than this, two plain steps measure what plain costs by now."""
 
-LAST_TRIAL: Final = 8
-"""Lead of hits over misses at which a probe has shown all it can."""
+FIRST_TRIAL: Final = 3
+LAST_TRIAL: Final = 9
+"""A probe has this much credit; a miss takes two, a hit brings one. It ends at nothing, or at the latter."""
 
-SHADOW_HITS: Final = 3
+SHADOW_HITS: Final = 1
 """A lookup is silent until it would have been right this often …"""
 
 PROMPT_SHARE: Final = 0.2
@@ -119,7 +120,8 @@ class Record:
 
 class RowPolicy:
     """Decides for one request. `costs` and `priors` belong to the model and outlive it; `recurrent` says that a
-    rejection leaves accepted tokens pending; `repeats` is the share of the prompt that a lookup would have got right."""
+    rejection leaves accepted tokens pending, `repeats` is the share of the prompt that a lookup would have got right.
+    """
 
     def __init__(
         self,
@@ -172,7 +174,8 @@ class RowPolicy:
         record.used, record.idle = True, 0
         record.acceptance.learn(offer.match, k, accepted)
         if record.trial:
-            record.trial += 1 if accepted else -1
+            # What a lookup would have got right is known without: its probe only times a pass.
+            record.trial = 0 if offer.match else max(0, record.trial + (1 if accepted else -2))
         self._drafted = k
 
     def shadowed(self, offer: Offer, k: int, accepted: int) -> None:
@@ -188,13 +191,16 @@ class RowPolicy:
         width = self._pending + self._drafted
         if offer is None and width == 1 and self._in_flight:
             width = PLAIN
-        spent = seconds if offer is None or offer.match else seconds - self._draft(offer, self._drafted, context)
+        drafting = 0.0 if offer is None else self._draft(offer, self._drafted, context)
         self._in_flight = offer is None
         self._until_refresh = REFRESH if width == PLAIN else self._until_refresh - tokens
-        if spent > 0.0 and not self.costs.target.learn(width, context, spent):
+        self._pending, self._drafted = 1, 0
+        caught_up = offer is None or offer.lag <= SHORT_LAG
+        spent = seconds - drafting
+        if not caught_up or spent <= 0.0 or not self.costs.target.learn(width, context, spent):
             return
         self._elapsed += seconds
-        place = slot(self._match, 0) if self._match else NOWHERE
+        place, self._match = slot(self._match, 0) if self._match else NOWHERE, 0
         before = self._pace.get(place, (0.0, 0.0))
         self._pace[place] = before[0] * PACE_DECAY + tokens, before[1] * PACE_DECAY + seconds
 
@@ -249,7 +255,8 @@ class RowPolicy:
         they take with the fastest window at hand."""
         here = plain / max(1.0, speedup)
         places = [slot(self._match, i) if self._match else NOWHERE for i in range(LONGEST + 1)]
-        worth = {place: min(here, seconds / tokens) for place, (tokens, seconds) in self._pace.items()}
+        worth = {place: min(plain, seconds / tokens) for place, (tokens, seconds) in self._pace.items()}
+        worth[places[0]] = here
         return [worth.get(place, here) for place in places]
 
     def _longest(self, offer: Offer, record: Record, pending: int) -> int:
@@ -274,13 +281,13 @@ class RowPolicy:
         for offer in offers:
             record = self.record(offer)
             if best is not None and best[0] is offer:
-                record.interval, record.trial = FIRST_PROBE, 0
+                record.interval = FIRST_PROBE
                 continue
             record.idle += 1
             if best is not None or record.observing:
                 continue
             if record.idle >= record.interval and self._worth_a_look(offer, context):
-                record.trial = 1
+                record.trial = FIRST_TRIAL
                 record.interval = min(2 * record.interval, LAST_PROBE)
                 record.acceptance.fade(STALE)
             if 0 < record.trial < LAST_TRIAL:

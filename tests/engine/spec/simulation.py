@@ -127,10 +127,13 @@ def _draft_runs(rng: random.Random, parts: Sequence[Part], size: int) -> list[in
 
 
 @lru_cache(maxsize=512)
-def text(parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300) -> Text:
-    """The text of these parts, after a prompt that reads like the first of them."""
+def text(parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300, repeated: float = 0.0) -> Text:
+    """The text of these parts, after a prompt of prose of which the share `repeated` says earlier parts again."""
     rng = random.Random(f"{parts} {seed}")
-    prompt = _fresh(rng, prompt_tokens) if parts[0].kind == "fresh" else _prose(rng, prompt_tokens)
+    first = round(prompt_tokens * (1.0 - repeated))
+    prompt = _fresh(rng, first) if parts[0].kind == "fresh" else _prose(rng, first)
+    if repeated:
+        prompt += _edited(rng, prompt, prompt_tokens - first, 30)
     output = [token for part in parts for token in _part(rng, part, prompt)]
     found = Text(prompt_tokens, len(output), drafted=_draft_runs(rng, parts, len(output)))
     index, right = NgramIndex(), 0

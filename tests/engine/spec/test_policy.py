@@ -1,0 +1,224 @@
+"""Single decisions of a row's policy."""
+
+import copy
+from itertools import pairwise
+
+import pytest
+
+from omlx.engine.spec.acceptance import Acceptance
+from omlx.engine.spec.costs import PLAIN, SAMPLES, Costs, PassCosts
+from omlx.engine.spec.policy import FIRST_PROBE, FIRST_WINDOW, LAST_PROBE, Offer, RowPolicy, State
+from omlx.engine.spec.strategy import WindowBounds
+
+CONTEXT = 100
+LOOKUP = Offer("ngram", 20, match=10)
+MODEL = Offer("draft", 16, lag=1)
+
+
+def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> Costs:
+    """A machine on which every row more costs `row` passes."""
+    found = Costs(drafts={"draft": PassCosts()})
+    for _ in range(SAMPLES):
+        found.target.learn(PLAIN, CONTEXT, 1.0)
+        for width in (1, 2, 4, 8, 16, 32, 64):
+            if width <= widest:
+                found.target.learn(width, CONTEXT, 1.0 + row * (width - 1))
+        found.drafts["draft"].learn(1, CONTEXT, draft)
+        found.drafts["draft"].learn(256, CONTEXT, 20 * draft)
+    return found
+
+
+def policy(table: Costs | None = None, window: WindowBounds | None = None, **options: object) -> RowPolicy:
+    return RowPolicy(costs() if table is None else table, {}, window, **options)  # type: ignore[arg-type]
+
+
+def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:
+    """Steps in which nothing drafted would be accepted; those that drafted anyway."""
+    drafted = []
+    for step in range(steps):
+        choice = row.choose(offers, 1, CONTEXT)
+        if choice is not None:
+            drafted.append(step)
+            row.verified(*choice, 0)
+            row.timed(choice[0], 1, 1.0 + 0.03 * choice[1] + 0.1 * choice[1], CONTEXT)
+        else:
+            row.timed(None, 1, 1.0, CONTEXT)
+    return drafted
+
+
+def good_rounds(row: RowPolicy, offer: Offer, rounds: int) -> list[int]:
+    lengths = []
+    for _ in range(rounds):
+        choice = row.choose([offer], 1, CONTEXT)
+        assert choice is not None
+        lengths.append(choice[1])
+        row.verified(*choice, choice[1])
+        drafting = 0.0 if offer.match else 0.1 * choice[1]
+        row.timed(offer, choice[1] + 1, 1.0 + 0.03 * choice[1] + drafting, CONTEXT)
+    return lengths
+
+
+def test_nothing_is_drafted_before_a_plain_step_was_timed():
+    row = policy(Costs(), repeats=1.0)
+    assert row.choose([LOOKUP, MODEL], 1, CONTEXT) is None
+    row.timed(None, 1, 1.0, CONTEXT)
+    assert row.choose([LOOKUP], 1, CONTEXT) is not None
+
+
+def test_no_offer_no_draft():
+    assert policy().choose([], 1, CONTEXT) is None
+
+
+@pytest.mark.parametrize("offer", [Offer("ngram", 63, match=64), MODEL])
+def test_first_windows_are_short_whatever_the_package_says(offer):
+    row = policy(window=WindowBounds(16, 2, 64), repeats=1.0)
+    lengths = good_rounds(row, offer, 6)
+    assert lengths[0] <= FIRST_WINDOW < lengths[-1]
+
+
+def test_windows_grow_no_further_than_twice_what_was_measured():
+    row = policy(costs(widest=4), repeats=1.0)
+    lengths = good_rounds(row, Offer("ngram", 63, match=64), 6)
+    assert lengths[1] <= 9
+    assert all(after <= 2 * before + 2 for before, after in pairwise(lengths))
+    assert lengths[-1] > 32
+
+
+def test_bounds_hold():
+    lengths = good_rounds(policy(window=WindowBounds(4, 2, 6), repeats=1.0), LOOKUP, 5)
+    assert all(2 <= k <= 6 for k in lengths)
+
+
+def test_an_offer_below_the_lower_bound_is_passed_over():
+    row = policy(window=WindowBounds(8, 8, 16), repeats=1.0)
+    assert row.choose([Offer("ngram", 6, match=64)], 1, CONTEXT) is None
+
+
+def test_a_fixed_window_knows_no_gate():
+    row = policy(costs(row=1.0), WindowBounds.fixed_at(5))
+    for _ in range(50):
+        assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
+        row.verified(LOOKUP, 5, 0)
+        row.timed(LOOKUP, 1, 6.0, CONTEXT)
+    assert row.state("ngram") == (State.ON, None)
+
+
+def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():
+    row = policy(costs(row=1.0), repeats=1.0)
+    assert plain_steps(row, [LOOKUP, MODEL], 400) == []
+    state, reason = row.state("draft")
+    assert state is State.OFF
+    assert reason is not None
+    assert reason.code == "spec.off.does_not_pay"
+    assert 0.0 < float(reason.params["speedup"]) < 1.0
+
+
+def test_a_lookup_is_silent_until_it_would_have_been_right():
+    row = policy()
+    weak = Offer("ngram", 6, match=3)
+    assert row.choose([weak], 1, CONTEXT) is None
+    state, reason = row.state("ngram")
+    assert (state, reason and reason.code) == (State.OBSERVING, "spec.observing")
+    row.timed(None, 1, 1.0, CONTEXT)
+    row.shadowed(weak, 1, 1)
+    assert row.choose([weak], 1, CONTEXT) is not None
+    assert row.state("ngram") == (State.ON, None)
+
+
+def test_a_prompt_that_repeats_itself_is_evidence_enough():
+    assert policy(repeats=0.5).choose([Offer("ngram", 6, match=3)], 1, CONTEXT) is not None
+
+
+def test_a_hostile_draft_model_is_left_soon_and_tried_ever_less():
+    tried = plain_steps(policy(), [MODEL], 1000)
+    assert tried[0] == 0
+    later = [step for step in tried if step > 20]
+    starts = [step for step in later if step - 1 not in later]
+    gaps = [b - a for a, b in pairwise(starts)]
+    assert len(later) <= 12
+    assert gaps == sorted(gaps)
+    assert max(gaps) <= LAST_PROBE + 1
+
+
+def test_a_probe_that_hits_goes_on_until_it_pays():
+    row = policy()
+    plain_steps(row, [MODEL], 40)
+    rounds = 0
+    while rounds < 4 * FIRST_PROBE and row.state("draft")[0] is not State.ON:
+        rounds += 1
+        if (choice := row.choose([MODEL], 1, CONTEXT)) is not None:
+            row.verified(*choice, choice[1])
+            row.timed(choice[0], choice[1] + 1, 1.0 + 0.13 * choice[1], CONTEXT)
+        else:
+            row.timed(None, 1, 1.0, CONTEXT)
+    assert row.state("draft")[0] is State.ON
+
+
+def test_a_miss_of_one_drafter_does_not_cool_the_other():
+    row = policy(repeats=1.0)
+    good_rounds(row, MODEL, 10)
+    before = row.choose([MODEL], 1, CONTEXT)
+    for _ in range(20):
+        row.verified(LOOKUP, 4, 0)
+    assert row.choose([MODEL], 1, CONTEXT) == before
+    assert row.choose([LOOKUP, MODEL], 1, CONTEXT) == before
+
+
+def test_the_free_drafter_goes_first_where_both_are_good():
+    row = policy(repeats=1.0)
+    good_rounds(row, LOOKUP, 5)
+    choice = row.choose([LOOKUP, MODEL], 1, CONTEXT)
+    assert choice is not None
+    assert choice[0] is LOOKUP
+
+
+def test_a_long_lag_makes_a_draft_model_dearer():
+    row = policy()
+    good_rounds(row, MODEL, 4)
+    near = row._forecast(MODEL, 1, CONTEXT)
+    far = row._forecast(Offer("draft", 16, lag=256), 1, CONTEXT)
+    assert far.speedup < near.speedup
+
+
+def test_what_a_rejection_leaves_pending_is_reckoned_with():
+    history = Acceptance()
+    for _ in range(40):
+        history.learn(0, 8, 2)
+    table = costs(row=0.25, draft=0.02)
+    plain, hybrid = (
+        RowPolicy(table, {"draft": copy.deepcopy(history)}, recurrent=recurrent)._forecast(MODEL, 1, CONTEXT)
+        for recurrent in (False, True)
+    )
+    assert hybrid.speedup < plain.speedup
+
+
+def test_eight_hours_change_nothing():
+    row = policy(repeats=1.0)
+    good_rounds(row, LOOKUP, 8)
+    twin = copy.deepcopy(row)
+    for player, seconds in ((row, 8 * 3600.0), (twin, None)):
+        choice = player.choose([LOOKUP], 1, CONTEXT)
+        assert choice is not None
+        player.verified(*choice, choice[1])
+        if seconds:
+            player.timed(choice[0], choice[1] + 1, seconds, CONTEXT)
+    assert row.costs.to_json() == twin.costs.to_json()
+    assert row.choose([LOOKUP], 1, CONTEXT) == twin.choose([LOOKUP], 1, CONTEXT)
+    assert row._pace == twin._pace
+    assert row._elapsed == twin._elapsed
+
+
+def test_plain_steps_are_measured_now_and_then_where_the_answer_matters():
+    row = policy(costs(row=0.65, draft=0.05))
+    plain_at, tokens = [], 0
+    while tokens < 4096:
+        choice = row.choose([MODEL], 1, CONTEXT)
+        if choice is None:
+            plain_at.append(tokens)
+            row.timed(None, 1, 1.0, CONTEXT)
+        else:
+            row.verified(*choice, choice[1])
+            row.timed(MODEL, choice[1] + 1, 1.0 + 0.7 * choice[1], CONTEXT)
+        tokens += choice[1] + 1 if choice else 1
+    refreshed = [at for at in plain_at if at > 200]
+    assert 2 * 5 <= len(refreshed) <= 2 * 8
