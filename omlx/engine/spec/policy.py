@@ -52,7 +52,7 @@ REFRESH: Final = 512
 REFRESH_BELOW: Final = 1.5
 """Every 512 tokens, where speculation gains less than this, two plain steps measure what plain costs by now."""
 
-FIRST_TRIAL: Final = 3
+FIRST_TRIAL: Final = 2
 LAST_TRIAL: Final = 9
 """A probe has this much credit; a miss takes two, a hit brings one. It ends at nothing, or at the latter."""
 
