@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,7 +22,7 @@ from omlx.bench.host import graphs, host
 from omlx.bench.measure import Case, measure
 from omlx.bench.plot import plot
 from omlx.bench.prompts import WORKLOADS
-from omlx.bench.report import Report
+from omlx.bench.report import Report, one_line
 from omlx.bench.result import Result, result_of
 from omlx.bench.spec import command
 from omlx.bench.subject import Subject, read_subject
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.bench == "spec":
         return command.run(args)
     load_before = os.getloadavg()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         subject = read_subject(
             args.model,
@@ -91,9 +93,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_suites(subject: Subject, settings: Settings, suites: Iterable[str]) -> list[Result]:
-    """Measure the cases of these suites, one after another, with a progress bar on a terminal.
+    """Measure the cases of these suites, one after another, with a progress bar on a terminal, and tell of each.
 
-    An interrupt ends it early, with the cases that were finished.
+    An interrupt, or being asked to terminate, ends it early, with the cases that were finished.
     """
     makers: dict[str, Callable[[], Iterable[Case]]] = {
         "plain": lambda: plain(subject, settings),
@@ -110,4 +112,5 @@ def run_suites(subject: Subject, settings: Settings, suites: Iterable[str]) -> l
             measured = measure(case, settings.trials, bar.update)
             exact = None if case.suite in ("host", "noise") else exactness(subject, settings, measured)
             results.append(result_of(measured, exact))
+            bar.write(one_line(results[-1]), file=sys.stderr)
     return results

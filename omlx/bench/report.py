@@ -91,6 +91,12 @@ def versions() -> Json:
     return {"omlx": __version__, "python": platform.python_version(), **{name: version(name) for name in names}}
 
 
+def one_line(result: Result) -> str:
+    """What is told of a case as soon as it ends."""
+    suite, name, _, ours, theirs, unit, ratio, spread, *_ = _row(result)
+    return f"{suite} {name}: {ours} against {theirs} {unit}, ratio {ratio} ({spread})"
+
+
 def _row(result: Result) -> tuple[str, ...]:
     accepted = ""
     if result.our_acceptance is not None:

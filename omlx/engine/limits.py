@@ -33,3 +33,8 @@ class Traits:
     recurrent: bool
     sliding_window: int | None
     unsupported: tuple[str, ...]
+
+    @property
+    def trims(self) -> bool:
+        """Whether going back any number of tokens moves a counter and no more."""
+        return not self.recurrent and self.sliding_window is None and not self.unsupported

@@ -16,12 +16,12 @@ import mlx.core as mx
 
 from omlx.engine.batchable import batchable
 from omlx.engine.limits import Limits
-from omlx.engine.model import MakeCache, Model, cache_maker
+from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
 from omlx.engine.plan import Plan, Rewind
 from omlx.engine.rewind import unfaithful
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
-from omlx.engine.sequence import Status
+from omlx.engine.sequence import Interval, Status
 from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.draft_model import DraftModel
 from omlx.engine.spec.drafter import Drafter
@@ -71,12 +71,14 @@ class EngineLoop:
             limits, self.runner.traits, Speculator([]), store, self.runner.caches, self.unbatchable
         )
         self._flight: Launch | None = None
-        self._steady = False
+        self._steady: bool | None = None
         self._read_at = 0.0
         drafters: list[Drafter] = [Ngram()]
         if draft is not None:
             no_draft = unfaithful(cache_maker(draft)())
             if no_draft is None:
+                if (own := weight_bytes(draft)) and (whole := weight_bytes(model)):
+                    self.costs.draft_share = own / whole
                 drafters.append(DraftModel(draft_name or "draft", draft, vocab_size, cache_maker(draft)))
         self.use_drafters(drafters, unfaithful(make_cache(), model), no_draft)
 
@@ -89,12 +91,13 @@ class EngineLoop:
             no_draft=no_draft or Reason("spec.off.no_draft_model"),
             window=WindowBounds() if fixed is None else WindowBounds.fixed_at(fixed),
             recurrent=self.runner.traits.recurrent,
+            trims=self.runner.traits.trims,
             costs=self.costs,
         )
 
     def interrupt(self) -> None:
         """Something else ran on the device: the time since the last read says nothing about this model."""
-        self._steady = False
+        self._steady = None
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded or BadRequest; nothing is kept then."""
@@ -134,7 +137,7 @@ class EngineLoop:
         if plan is not None:
             launched = self.runner.launch(plan, cast(dict[int, mx.array], self.scheduler.drafts))
         if self._flight is not None:
-            events += self._commit(self._flight)
+            events += self._commit(self._flight, launched)
         self._flight = launched
         return events
 
@@ -147,12 +150,19 @@ class EngineLoop:
                 held = self.runner.caches.lengths[sequence.row]
                 assert held == sequence.computed, (sequence.row, held, sequence.computed)
 
-    def _commit(self, launch: Launch) -> list[Event]:
+    def _commit(self, launch: Launch, following: Launch | None = None) -> list[Event]:
+        """Take in a step; `following` runs already. A launch may wait for the step before it, so the time between two
+        reads is that of a pass only if both, or neither, came behind the launch of the next step."""
         reads = self.runner.read(launch)
-        now, steady = time.perf_counter(), _reads_one_row(launch.plan)
-        seconds = now - self._read_at if steady and self._steady else None
+        now = time.perf_counter()
+        steady = None
+        if _reads_one_row(launch.plan) and (following is None or _reads_one_row(following.plan)):
+            steady = following is not None
+        interval = None
+        if steady is not None and steady == self._steady:
+            interval = Interval(now - self._read_at, overlapped=steady)
         self._read_at, self._steady = now, steady
-        return self.scheduler.commit(launch.plan, reads, seconds)
+        return self.scheduler.commit(launch.plan, reads, interval)
 
 
 def _reads_one_row(plan: Plan) -> bool:

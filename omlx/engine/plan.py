@@ -102,14 +102,15 @@ class Window:
     """What one forward pass reads for one row: pending tokens, then the draft.
 
     `start` tokens are in the cache before it. The last `draft_n` + 1 logits are sampled, for the positions from
-    `start + pending` on; a prefill chunk (`sample` False) needs none. `history` holds the tokens before `start`
-    that penalties look at.
+    `start + pending` on; a prefill chunk (`sample` False) needs none. `pad` tokens behind the draft only fill the pass
+    up to a width that costs less; nobody looks at them. `history` holds the tokens before `start` that penalties see.
     """
 
     row: int
     start: int
     tokens: tuple[int, ...] | Literal["last"]
     draft_n: int = 0
+    pad: int = 0
     draft: tuple[int, ...] | None = None
     drafter: str | None = None
     sample: bool = True
@@ -121,7 +122,7 @@ class Window:
 
     @property
     def width(self) -> int:
-        return self.pending + self.draft_n
+        return self.pending + self.draft_n + self.pad
 
 
 @dataclass(frozen=True, slots=True)

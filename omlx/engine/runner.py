@@ -133,7 +133,8 @@ class Runner:
             mx.async_eval([layer.state for layer in cache])
             mx.clear_cache()
             return
-        logits = self.model(tokens[None], cache=cache)[0, -(window.draft_n + 1) :]  # [draft_n + 1, V]
+        used = window.width - window.pad
+        logits = self.model(tokens[None], cache=cache)[0, used - window.draft_n - 1 : used]  # [draft_n + 1, V]
         row = self._rows[window.row]
         first = window.start + window.pending
         draws = [
@@ -176,7 +177,7 @@ class Runner:
         if window.tokens == LAST:
             return self._last[(window.row,)]
         pending = mx.array(window.tokens, mx.uint32)
-        return pending if draft is None else mx.concatenate([pending, draft])
+        return pending if draft is None else mx.concatenate([pending, draft, mx.zeros(window.pad, mx.uint32)])
 
     def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array | None:
         """The tokens before a sampled position as the penalties see them: as if the draft so far were accepted."""

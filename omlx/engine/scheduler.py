@@ -31,7 +31,7 @@ from omlx.engine.plan import (
     Store,
     Window,
 )
-from omlx.engine.sequence import Clock, Sequence, Status
+from omlx.engine.sequence import Clock, Interval, Sequence, Status
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.speculator import Speculator, span_class
 from omlx.engine.store import PrefixStore
@@ -199,6 +199,7 @@ class Scheduler:
             start=start,
             tokens=LAST if sequence.unread else tuple(sequence.tokens[start:]),
             draft_n=draft.n if draft else 0,
+            pad=draft.pad if draft else 0,
             draft=draft.tokens if draft else None,
             drafter=draft.drafter if draft else None,
             history=tuple(sequence.tokens[max(0, start - history) : start]) if history else (),
@@ -207,7 +208,7 @@ class Scheduler:
             self.drafts[sequence.row] = draft.array
         sequence.computed += window.width
         sequence.unread += 1
-        sequence.unverified = window.draft_n
+        sequence.unverified = window.draft_n + window.pad
         return window
 
     def _prefill(self, others_decode: bool) -> list[Forward]:
@@ -228,10 +229,10 @@ class Scheduler:
 
     # -- commit --------------------------------------------------------------------------------------------------
 
-    def commit(self, plan: Plan, reads: Mapping[int, Read], seconds: float | None = None) -> list[Event]:
+    def commit(self, plan: Plan, reads: Mapping[int, Read], interval: Interval | None = None) -> list[Event]:
         """Take in what a step brought back. Returns what the requests are to hear, in order.
 
-        `seconds` since the commit before, if this step and that one read a single row each and nothing else ran.
+        `interval` since the commit before, if this step and that one read a single row each and nothing else ran.
         """
         if self._flying is plan:
             self._flying = None
@@ -242,7 +243,7 @@ class Scheduler:
                 sequence = by_row.get(window.row)
                 if sequence is None or sequence.status is Status.DONE:
                     continue  # it ended while this step was in flight; its sample is discarded
-                events += self._commit_window(sequence, window, reads[window.row], seconds)
+                events += self._commit_window(sequence, window, reads[window.row], interval)
         kept = {op.row: op.entry for op in plan.ops if isinstance(op, Store)}
         for row, error in ((row, read.error) for row, read in reads.items() if read.error is not None):
             if row in kept:
@@ -264,7 +265,7 @@ class Scheduler:
         self.running = [s for s in self.running if s.status is not Status.DONE]
         return events
 
-    def _commit_window(self, sequence: Sequence, window: Window, read: Read, seconds: float | None) -> list[Event]:
+    def _commit_window(self, sequence: Sequence, window: Window, read: Read, interval: Interval | None) -> list[Event]:
         if read.error is not None:
             return [self._fail(sequence, read.error)]
         if not window.sample:
@@ -282,7 +283,7 @@ class Scheduler:
         sequence.tokens += new
         if window.draft_n:
             self._settle(sequence, window, min(accepted, len(new)), stopped=len(new) < accepted + 1)
-        if isinstance(error := caught(self.speculator.committed, sequence, new, seconds), Exception):
+        if isinstance(error := caught(self.speculator.committed, sequence, new, interval), Exception):
             sequence.speculation = self.speculator.give_up(sequence, error)
         drafted = tuple(i < accepted for i in range(len(new)))
         events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, _logprobs(sequence, read, new))]

@@ -39,6 +39,14 @@ class Clock:
     last_token: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The time between two reads. `overlapped`: before both of them the next step had been launched already."""
+
+    seconds: float
+    overlapped: bool = False
+
+
 @dataclass(slots=True)
 class Tally:
     """What one drafter did for this request so far."""
@@ -57,8 +65,8 @@ class Tally:
 class Sequence:
     """`computed` counts the tokens that the target's cache holds once every launched step has run.
 
-    `unverified` counts the draft tokens in flight. `end` is the length at which the request is full: prompt plus
-    max_tokens, bounded by the context.
+    `unverified` counts the draft tokens in flight, with what pads them. `end` is the length at which the request is
+    full: prompt plus max_tokens, bounded by the context.
     """
 
     row: int

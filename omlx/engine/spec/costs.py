@@ -49,17 +49,22 @@ class PassCosts:
 
     drift: float = 1.0
     _turn: int = 0
+    _refused: int = 0
     _ratios: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     _samples: dict[int, dict[int, deque[float]]] = field(default_factory=dict)
     _medians: dict[int, dict[int, float]] = field(default_factory=dict)
     _curves: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
-        """Take in a measured pass. False, and nothing learned, if it took ten times what was expected (sleep, swap)."""
+        """Take in a measured pass. False, and nothing learned, if it took ten times what was expected (sleep, swap);
+        three such passes in a row say that the expectation was wrong."""
         here = bucket(context)
         expected = self.seconds(width, context) if self.reaches(width) else None
-        if expected is not None and seconds > OUTLIER * expected:
+        strange = expected is not None and seconds > OUTLIER * expected
+        self._refused = self._refused + 1 if strange else 0
+        if 0 < self._refused < SETTLED:
             return False
+        self._refused = 0
         samples = self._samples.setdefault(here, {}).setdefault(width, deque(maxlen=SAMPLES))
         if len(samples) >= SETTLED:
             self._ratios.append(seconds / self._medians[here][width])

@@ -14,7 +14,8 @@ from omlx.engine.spec.strategy import Step
 class Draft:
     """A proposal of `n` tokens. Ids where the host knows them; else `array`, a device array [n] for the runner.
 
-    `seconds` is what making it took, if that was measured: then it is computed already.
+    `seconds` is what making it took, if that was measured: then it is computed already. `pad` more tokens are read
+    behind it because the wider pass costs less.
     """
 
     drafter: str
@@ -22,6 +23,7 @@ class Draft:
     tokens: tuple[int, ...] | None = None
     array: object | None = None
     seconds: float | None = None
+    pad: int = 0
 
 
 class Drafter(Protocol):

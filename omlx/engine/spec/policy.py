@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import MATCH_CHANCE, MATCH_STEPS, Acceptance, slot
 from omlx.engine.spec.costs import PLAIN, SETTLED, SHORT_LAG, Costs
 from omlx.engine.spec.strategy import WindowBounds
@@ -31,6 +32,9 @@ WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
 
 PAYS: Final = 1.05
 EQUAL: Final = 0.02
+CHEAPER: Final = 0.95
+"""A pass is padded where the wider one takes at most so much of its time."""
+
 FIRST_WINDOW: Final = 4
 LONGEST: Final = 64
 FIRST_PROBE: Final = 32
@@ -120,7 +124,8 @@ class Record:
 
 class RowPolicy:
     """Decides for one request. `costs` and `priors` belong to the model and outlive it; `recurrent` says that a
-    rejection leaves accepted tokens pending, `repeats` is the share of the prompt that a lookup would have got right.
+    rejection leaves accepted tokens pending, `trims` that one costs nothing, `repeats` is the share of the prompt that
+    a lookup would have got right.
     """
 
     def __init__(
@@ -130,6 +135,7 @@ class RowPolicy:
         window: WindowBounds | None = None,
         *,
         recurrent: bool = False,
+        trims: bool = False,
         repeats: float = 0.0,
     ) -> None:
         self.costs = costs
@@ -137,10 +143,10 @@ class RowPolicy:
         self.records: dict[str, Record] = {}
         self._priors = priors
         self._recurrent = recurrent
+        self._trims = trims
         self._repeats = repeats
         self._pending = 1
-        self._drafted = 0
-        self._in_flight = False
+        self._drafted = self._padded = 0
         self._elapsed = 0.0
         self._match = 0
         self._pace: dict[int, tuple[float, float]] = {}
@@ -148,7 +154,7 @@ class RowPolicy:
 
     def choose(self, offers: Sequence[Offer], pending: int, context: int) -> tuple[Offer, int] | None:
         """The offer to take and how many tokens of it, or None to decode plainly. Call once for every step."""
-        self._pending, self._drafted = pending, 0
+        self._pending, self._drafted, self._padded = pending, 0, 0
         if self.window.fixed:
             return next(((offer, min(offer.longest, self.window.longest)) for offer in offers), None)
         offers = [offer for offer in offers if offer.longest >= self.window.shortest]
@@ -168,15 +174,24 @@ class RowPolicy:
             return None
         return self._turn(offers, best, context)
 
-    def verified(self, offer: Offer, k: int, accepted: int) -> None:
-        """A draft of k tokens was verified."""
+    def padding(self, width: int, context: int, room: int) -> int:
+        """How many tokens to read behind a window because a wider pass, well known, is cheaper: kernels are tiled."""
+        if not self._trims or self.window.fixed:
+            return 0
+        verify, known = self.costs.verify, self.costs.target.known
+        wider = [w for w in WIDTHS if width < w <= width + room and known(w, context) >= SETTLED]
+        best = min(wider, key=lambda w: verify(w, context), default=width)
+        return best - width if verify(best, context) < CHEAPER * verify(width, context) else 0
+
+    def verified(self, offer: Offer, k: int, accepted: int, padded: int = 0) -> None:
+        """A draft of k tokens was verified, with `padded` more read behind it."""
         record = self.record(offer)
         record.used, record.idle = True, 0
         record.acceptance.learn(offer.match, k, accepted)
         if record.trial:
             # What a lookup would have got right is known without: its probe only times a pass.
             record.trial = 0 if offer.match else max(0, record.trial + (1 if accepted else -2))
-        self._drafted = k
+        self._drafted, self._padded = k, padded
 
     def shadowed(self, offer: Offer, k: int, accepted: int) -> None:
         """A free draft was compared with what came anyway: evidence without cost."""
@@ -185,24 +200,21 @@ class RowPolicy:
         record.shadow_hits += accepted
         record.observing = record.observing and record.shadow_hits < SHADOW_HITS
 
-    def timed(self, offer: Offer | None, tokens: int, seconds: float, context: int) -> None:
-        """A round (or, with no offer, a plain step) brought `tokens`, `seconds` after the commit before it. What a
+    def timed(self, offer: Offer | None, tokens: int, interval: Interval, context: int) -> None:
+        """A round (or, with no offer, a plain step) brought `tokens`, `interval` after the commit before it. What a
         draft model is known to take is subtracted, the rest is the target's pass, with all that surrounds it."""
-        width = self._pending + self._drafted
-        if offer is None and width == 1 and self._in_flight:
-            width = PLAIN
+        width = PLAIN if interval.overlapped else self._pending + self._drafted + self._padded
         drafting = 0.0 if offer is None else self._draft(offer, self._drafted, context)
-        self._in_flight = offer is None
         self._until_refresh = REFRESH if width == PLAIN else self._until_refresh - tokens
-        self._pending, self._drafted = 1, 0
+        self._pending, self._drafted, self._padded = 1, 0, 0
         caught_up = offer is None or offer.lag <= SHORT_LAG
-        spent = seconds - drafting
+        spent = interval.seconds - drafting
         if not caught_up or spent <= 0.0 or not self.costs.target.learn(width, context, spent):
             return
-        self._elapsed += seconds
+        self._elapsed += interval.seconds
         place, self._match = slot(self._match, 0) if self._match else NOWHERE, 0
         before = self._pace.get(place, (0.0, 0.0))
-        self._pace[place] = before[0] * PACE_DECAY + tokens, before[1] * PACE_DECAY + seconds
+        self._pace[place] = before[0] * PACE_DECAY + tokens, before[1] * PACE_DECAY + interval.seconds
 
     def record(self, offer: Offer) -> Record:
         found = self.records.get(offer.drafter)
@@ -244,7 +256,10 @@ class RowPolicy:
             found.reach.append(before_it * chance)
             tokens += before_it * chance
             if k >= self.window.shortest and (pending + k in WIDTHS or k == longest):
-                cost = verify(pending + k, context) + before + k * pass_of_draft + debt
+                width = pending + k
+                if k == longest:  # shorter windows have wider ones to choose from
+                    width += self.padding(width, context, LONGEST)
+                cost = verify(width, context) + before + k * pass_of_draft + debt
                 found.windows.append((k, cost, tokens * plain / (cost - owed)))
         speedup = found.speedup
         record.speedup = speedup if record.speedup is None else 0.9 * record.speedup + 0.1 * speedup

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from omlx.engine.edge import caught
-from omlx.engine.sequence import Sequence, Tally
+from omlx.engine.sequence import Interval, Sequence, Tally
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import OUTLIER, Costs
 from omlx.engine.spec.drafter import Draft, Drafter
@@ -41,6 +41,7 @@ class _Row:
     taken: Offer | None = None
     shadow: _Shadow | None = None
     gave_up: Reason | None = None
+    padded: int = 0
     drafting: float = 0.0
     expected: float = 0.0
     spent: float = 0.0
@@ -52,7 +53,8 @@ class Speculator:
     """The drafters of one loaded model and what is known of their worth.
 
     `off` says why nobody here may draft at all (a cache that cannot go back); `no_draft` why there is no draft model.
-    `window` bounds requests that ask for no bounds of their own. `recurrent` targets leave accepted tokens pending.
+    `window` bounds requests that ask for no bounds of their own. `recurrent` targets leave accepted tokens pending;
+    where `trims`, a rejected token costs nothing.
     """
 
     drafters: Seq[Drafter]
@@ -60,6 +62,7 @@ class Speculator:
     no_draft: Reason = field(default_factory=lambda: Reason("spec.off.no_draft_model"))
     window: WindowBounds = field(default_factory=WindowBounds)
     recurrent: bool = False
+    trims: bool = False
     costs: Costs = field(default_factory=Costs)
     _priors: dict[str, Acceptance] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
@@ -97,11 +100,12 @@ class Speculator:
         draft = drafter.propose(sequence, k)
         if draft is None:
             return None
+        row.padded = row.policy.padding(sequence.pending + draft.n, len(sequence.tokens), sequence.room - 1 - draft.n)
         row.taken, row.drafting = offer, draft.seconds or self._guess(offer, draft.n, len(sequence.tokens))
-        row.expected = row.drafting + self.costs.verify(sequence.pending + draft.n, len(sequence.tokens))
+        row.expected = row.drafting + self.costs.verify(sequence.pending + draft.n + row.padded, len(sequence.tokens))
         if draft.seconds is not None:
             self.costs.drafted(draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds)
-        return draft
+        return replace(draft, pad=row.padded) if row.padded else draft
 
     def verdict(self, sequence: Sequence) -> Reason:
         """Why this request is drafting or not, for whoever asks."""
@@ -147,17 +151,17 @@ class Speculator:
             if candidate.name == drafter:
                 candidate.observe(sequence, accepted)
         if row.taken is not None:
-            row.policy.verified(row.taken, proposed, accepted)
+            row.policy.verified(row.taken, proposed, accepted, row.padded)
         _count(sequence.tallies.setdefault(drafter, Tally()), proposed, accepted, span, repair)
 
-    def committed(self, sequence: Sequence, new: Seq[int], seconds: float | None) -> None:
-        """The row's newest tokens came. `seconds`, where nothing else ran meanwhile: since the commit before."""
+    def committed(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
+        """The row's newest tokens came, `interval` after those before, where nothing else ran meanwhile."""
         row = self._rows.get(sequence.row)
         if row is None:
             return
-        if seconds:
-            row.policy.timed(row.taken, len(new), seconds, len(sequence.tokens))
-            self._clock(row, sequence, len(new), seconds)
+        if interval is not None:
+            row.policy.timed(row.taken, len(new), interval, len(sequence.tokens))
+            self._clock(row, sequence, len(new), interval.seconds)
         if row.lookup is not None:
             self._follow(row, row.lookup, sequence, new)
 
@@ -194,7 +198,9 @@ class Speculator:
             lookup = next((d for d in admitted if isinstance(d, Ngram)), None)
             repeats = lookup.repeats(sequence) if lookup else 0.0
             window = asked.window or self.window
-            policy = RowPolicy(self.costs, self._priors, window, recurrent=self.recurrent, repeats=repeats)
+            policy = RowPolicy(
+                self.costs, self._priors, window, recurrent=self.recurrent, trims=self.trims, repeats=repeats
+            )
             row = self._rows[sequence.row] = _Row(policy, admitted, lookup)
         return row
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import product
 
+from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import Costs, PassCosts
 from omlx.engine.spec.ngram import NgramIndex
@@ -277,7 +278,10 @@ class Run:
                 self._tell(policy, offers, offer, k, accepted, context, at)
                 if offer and not offer.match and (drafts < 4 or drafts % 16 == 0):
                     policy.costs.drafted(offer.drafter, k, offer.lag, context, drafting)
-                policy.timed(offer, accepted + 1, 8 * 3600.0 if at == self._sleep_at else seconds, context)
+                took = 8 * 3600.0 if at == self._sleep_at else seconds
+                policy.timed(
+                    offer, accepted + 1, Interval(took, overlapped=not k and pending == 1 and in_flight), context
+                )
             log.append((at, offer.drafter if offer else "", k, accepted))
             total += seconds
             in_flight = offer is None

@@ -112,3 +112,13 @@ def test_catching_up_is_split_from_drafting_once_a_pass_is_known():
     assert costs.drafted("small", 4, lag=128, context=100, seconds=0.6 + 1.6)
     assert costs.draft("small", 128, 100) == pytest.approx(1.6)
     assert costs.draft("small", 1, 100) == pytest.approx(0.2)
+
+
+def test_an_expectation_that_was_wrong_is_given_up():
+    """One step that was far too short, such as one that had run before anybody looked, must not refuse all others."""
+    costs = PassCosts()
+    costs.learn(PLAIN, 100, 0.001)
+    assert [costs.learn(PLAIN, 100, 0.04) for _ in range(6)] == [False, False, True, False, False, True]
+    for _ in range(6):
+        costs.learn(PLAIN, 100, 0.04)
+    assert costs.plain(100) == pytest.approx(0.04)

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import PLAIN, SAMPLES, Costs, PassCosts
 from omlx.engine.spec.policy import FIRST_PROBE, FIRST_WINDOW, LAST_PROBE, Offer, RowPolicy, State
@@ -40,9 +41,9 @@ def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:
         if choice is not None:
             drafted.append(step)
             row.verified(*choice, 0)
-            row.timed(choice[0], 1, 1.0 + 0.03 * choice[1] + 0.1 * choice[1], CONTEXT)
+            row.timed(choice[0], 1, Interval(1.0 + 0.13 * choice[1]), CONTEXT)
         else:
-            row.timed(None, 1, 1.0, CONTEXT)
+            row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
     return drafted
 
 
@@ -54,14 +55,14 @@ def good_rounds(row: RowPolicy, offer: Offer, rounds: int) -> list[int]:
         lengths.append(choice[1])
         row.verified(*choice, choice[1])
         drafting = 0.0 if offer.match else 0.1 * choice[1]
-        row.timed(offer, choice[1] + 1, 1.0 + 0.03 * choice[1] + drafting, CONTEXT)
+        row.timed(offer, choice[1] + 1, Interval(1.0 + 0.03 * choice[1] + drafting), CONTEXT)
     return lengths
 
 
 def test_nothing_is_drafted_before_a_plain_step_was_timed():
     row = policy(Costs(), repeats=1.0)
     assert row.choose([LOOKUP, MODEL], 1, CONTEXT) is None
-    row.timed(None, 1, 1.0, CONTEXT)
+    row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
     assert row.choose([LOOKUP], 1, CONTEXT) is not None
 
 
@@ -99,7 +100,7 @@ def test_a_fixed_window_knows_no_gate():
     for _ in range(50):
         assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
         row.verified(LOOKUP, 5, 0)
-        row.timed(LOOKUP, 1, 6.0, CONTEXT)
+        row.timed(LOOKUP, 1, Interval(6.0), CONTEXT)
     assert row.state("ngram") == (State.ON, None)
 
 
@@ -119,7 +120,7 @@ def test_a_lookup_is_silent_until_it_would_have_been_right():
     assert row.choose([weak], 1, CONTEXT) is None
     state, reason = row.state("ngram")
     assert (state, reason and reason.code) == (State.OBSERVING, "spec.observing")
-    row.timed(None, 1, 1.0, CONTEXT)
+    row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
     row.shadowed(weak, 1, 1)
     assert row.choose([weak], 1, CONTEXT) is not None
     assert row.state("ngram") == (State.ON, None)
@@ -148,9 +149,9 @@ def test_a_probe_that_hits_goes_on_until_it_pays():
         rounds += 1
         if (choice := row.choose([MODEL], 1, CONTEXT)) is not None:
             row.verified(*choice, choice[1])
-            row.timed(choice[0], choice[1] + 1, 1.0 + 0.13 * choice[1], CONTEXT)
+            row.timed(choice[0], choice[1] + 1, Interval(1.0 + 0.13 * choice[1]), CONTEXT)
         else:
-            row.timed(None, 1, 1.0, CONTEXT)
+            row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
     assert row.state("draft")[0] is State.ON
 
 
@@ -201,7 +202,7 @@ def test_eight_hours_change_nothing():
         assert choice is not None
         player.verified(*choice, choice[1])
         if seconds:
-            player.timed(choice[0], choice[1] + 1, seconds, CONTEXT)
+            player.timed(choice[0], choice[1] + 1, Interval(seconds), CONTEXT)
     assert row.costs.to_json() == twin.costs.to_json()
     assert row.choose([LOOKUP], 1, CONTEXT) == twin.choose([LOOKUP], 1, CONTEXT)
     assert row._pace == twin._pace
@@ -214,11 +215,36 @@ def test_plain_steps_are_measured_now_and_then_where_the_answer_matters():
     while tokens < 4096:
         choice = row.choose([MODEL], 1, CONTEXT)
         if choice is None:
+            row.timed(None, 1, Interval(1.0, overlapped=plain_at[-1:] == [tokens - 1]), CONTEXT)
             plain_at.append(tokens)
-            row.timed(None, 1, 1.0, CONTEXT)
         else:
             row.verified(*choice, choice[1])
-            row.timed(MODEL, choice[1] + 1, 1.0 + 0.7 * choice[1], CONTEXT)
+            row.timed(MODEL, choice[1] + 1, Interval(1.0 + 0.7 * choice[1]), CONTEXT)
         tokens += choice[1] + 1 if choice else 1
     refreshed = [at for at in plain_at if at > 200]
     assert 2 * 5 <= len(refreshed) <= 2 * 8
+
+
+def test_a_pass_is_padded_to_a_wider_one_that_costs_less():
+    table = costs()
+    for _ in range(SAMPLES):
+        table.target.learn(12, CONTEXT, 3.3)
+        table.target.learn(16, CONTEXT, 1.8)
+    row = policy(table, trims=True)
+    assert row.padding(12, CONTEXT, 8) == 4
+    assert row.padding(12, CONTEXT, 3) == 0, "not past the end"
+    assert row.padding(8, CONTEXT, 56) == 0, "nothing wider is cheaper"
+    assert policy(table).padding(12, CONTEXT, 8) == 0, "a cache that cannot trim"
+    assert policy(table, WindowBounds.fixed_at(11), trims=True).padding(12, CONTEXT, 8) == 0
+
+
+def test_a_padded_pass_is_learned_by_its_width():
+    row = policy(trims=True)
+    good_rounds(row, LOOKUP, 1)
+    choice = row.choose([LOOKUP], 1, CONTEXT)
+    assert choice is not None
+    offer, k = choice
+    before = row.costs.target.known(k + 4, CONTEXT)
+    row.verified(offer, k, k, padded=3)
+    row.timed(offer, k + 1, Interval(1.2), CONTEXT)
+    assert row.costs.target.known(k + 4, CONTEXT) in (before + 1, SAMPLES)
