@@ -110,11 +110,11 @@ class Window:
     start: int
     tokens: tuple[int, ...] | Literal["last"]
     draft_n: int = 0
-    pad: int = 0
     draft: tuple[int, ...] | None = None
     drafter: str | None = None
     sample: bool = True
     history: tuple[int, ...] = ()
+    pad: int = 0
 
     @property
     def pending(self) -> int:

@@ -8,9 +8,11 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE, FUNCTION, CLASS = 400, 60, 250
-ENGINE = 2600  # lines of code
+PACKAGES = {"omlx/engine": 1700, "omlx/engine/spec": 1000}  # lines of code; what grows further wants a part to go
 
 # path or path::name -> why it may be longer
 EXCEPTIONS = {
@@ -57,6 +59,7 @@ def test_every_exception_is_still_needed() -> None:
     assert set(EXCEPTIONS) <= {path for path, _, _ in too_long()}
 
 
-def test_the_engine_can_be_held_in_the_head() -> None:
-    lines = sum(lines_of_code(text) for path, text in sources() if path.startswith("omlx/engine/"))
-    assert lines <= ENGINE
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_engine_can_be_held_in_the_head(package: str) -> None:
+    here = [text for path, text in sources() if Path(path).parent.as_posix() == package]
+    assert sum(map(lines_of_code, here)) <= PACKAGES[package]
