@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from omlx.engine.types import Reason
@@ -61,6 +62,18 @@ class Registry:
             ids = ", ".join(entry.id for entry in usable)
             raise NotFound("model.ambiguous", param="model", model=name, ids=ids)
         return next(iter(usable or found), None)
+
+
+def find_mapped(name: str, registry: Registry, pairs: Iterable[str]) -> ModelEntry:
+    """What `registry` has of that name or, if nobody is called so, what the first of the `pairs` whose pattern fits
+    says (`claude-*=org/name`). Raises as `Registry.find` does."""
+    try:
+        return registry.find(name)
+    except NotFound:
+        for pattern, _, mapped in (pair.partition("=") for pair in pairs):
+            if fnmatchcase(name, pattern.strip()):
+                return registry.find(mapped.strip())
+        raise
 
 
 def discover(settings: Settings, environ: Mapping[str, str]) -> Registry:

@@ -19,6 +19,7 @@ from functools import partial
 from importlib.metadata import version
 
 import mlx.core as mx
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
@@ -27,7 +28,7 @@ from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
 from omlx.errors import BadRequest, EngineDead, ModelError
 from omlx.models.cost_file import CostFiles, CostKeeper, CostKey, machine
-from omlx.models.discovery import Registry
+from omlx.models.discovery import Registry, find_mapped
 from omlx.models.entry import ModelEntry
 from omlx.models.fit import unfit_entry, unfit_tokenizers
 from omlx.models.lease import Lease as Lease
@@ -35,6 +36,7 @@ from omlx.models.lease import Served as Served
 from omlx.models.loader import LoadedWeights, LoadProgress, load, read_tokenizer
 from omlx.models.reference import Reference, Wanted, find
 from omlx.models.speculative import Speculative, speculative
+from omlx.models.tokenizers import Tokenizers
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
 from omlx.text.detokenize import TokenBytes
@@ -71,6 +73,7 @@ class Pool:
         self._progress = progress
         self._costs = CostKeeper(costs)
         self._target: LoadedWeights | None = None
+        self._tokenizers = Tokenizers()
         self._leases = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -82,8 +85,9 @@ class Pool:
         return self._registry.usable
 
     def model(self, name: str) -> ModelEntry:
-        """Raises NotFound, or ModelError saying why this one cannot be used."""
-        return self._registry.find(name)
+        """The one of that name, or else the one that the settings map it to. Raises NotFound, or ModelError saying why
+        this one cannot be used."""
+        return find_mapped(name, self._registry, self._settings.model_map)
 
     def speculative(self, name: str) -> Speculative:
         """What is configured and declared for a model now, loaded or not. Raises as `model` does, and ConfigError."""
@@ -111,7 +115,7 @@ class Pool:
         A request whose own `strategy` drafts with a model gets the configured one even where it is not used otherwise.
         Raises NotFound and BadRequest for names that are not here or do not fit, ModelError if loading failed.
         """
-        target = self._registry.find(model or self._default())
+        target = self.model(model or self._default())
         drafting = self._named_draft(draft) if draft is not None else None
         if drafting is None and strategy is not None and any(step.name == "draft" for step in strategy.steps):
             drafting = speculative(target, self._registry, self._configuration).draft
@@ -123,6 +127,14 @@ class Pool:
             self._leases += 1
             self._idle.clear()
             return Lease(self.served, self._give_back)
+
+    async def tokenizer(self, model: str | None = None) -> TokenizerWrapper:
+        """The tokenizer of a model, loaded or not. Raises as `lease` does; no weights are read for it."""
+        entry = self.model(model or self._default())
+        target = self._target
+        if target is not None and self.served is not None and self.served.id == entry.id:
+            return target.tokenizer
+        return await self._tokenizers.of(entry)
 
     async def reconsider(self, registry: Registry) -> None:
         """Other models are here now, or other settings: at the next idle moment, choose the draft again."""

@@ -53,7 +53,7 @@ class AccessLog:
             failure = errors.unexpected(error)
             note(scope, failure)
             if answer.status is None:
-                await errors.response(failure)(scope, receive, answer)
+                await errors.response(failure, scope["path"])(scope, receive, answer)
         finally:
             status = (answer.whole and answer.status) or CLIENT_GONE
             if self._metrics is not None:
@@ -98,7 +98,7 @@ def _stream_fields(stream: GenerationStream) -> Fields:
         fields["error"] = stream.error.code
     if stream.finishes:
         finishes = [stream.finishes[choice] for choice in sorted(stream.finishes)]
-        times = timings(finishes)
+        times = timings(finishes, stream.prompts if len(finishes) == stream.n else 1)
         fields |= {
             "reason": ",".join(sorted({finish.reason.value for finish in finishes})),
             "prompt_n": times["prompt_n"],

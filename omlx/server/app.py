@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 
@@ -17,14 +17,13 @@ from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.entry import ModelEntry
 from omlx.models.pool import Pool
-from omlx.server import chat_request, errors, sse, status
+from omlx.server import endpoints, errors, status
 from omlx.server.access import CLIENT_GONE, AccessLog, note
-from omlx.server.connection import ClientGone, while_connected
+from omlx.server.connection import ClientGone
 from omlx.server.generation import Generations
 from omlx.server.guard import Guard
-from omlx.server.openai_chat import ChatChunks, Head, chat_completion
 from omlx.server.record import Record
-from omlx.server.stream import Engine, GenerationStream
+from omlx.server.stream import Engine
 from omlx.settings.schema import Settings
 from omlx.telemetry.metrics import Gauges, Metrics
 
@@ -59,7 +58,8 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
     app.add_api_route("/metrics", metrics, methods=["GET"])
     app.add_api_route("/v1/models", list_models, methods=["GET"])
     app.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
-    app.add_api_route("/v1/chat/completions", chat_completions, methods=["POST"])
+    for path, endpoint in endpoints.POST.items():
+        app.add_api_route(path, endpoint, methods=["POST"])
     app.add_exception_handler(OmlxError, _refused)
     app.add_exception_handler(HTTPException, _misrouted)
     app.add_exception_handler(ClientGone, _gone)
@@ -70,13 +70,14 @@ async def health(request: Request) -> Response:
     """200 while the engine thread lives. Says nothing about models."""
     engine: Engine = request.app.state.engine
     if engine.failure is not None:
-        return JSONResponse({"status": "error", **errors.body(engine.failure)}, 503)
+        return JSONResponse({"status": "error", **errors.openai(engine.failure)}, 503)
     return JSONResponse({"status": "ok"})
 
 
 async def list_models(request: Request) -> Response:
     pool: Pool = request.app.state.pool
-    return JSONResponse({"object": "list", "data": [_model(entry) for entry in pool.models]})
+    records = [_model(entry) for entry in pool.models]
+    return JSONResponse({"object": "list", "data": records})
 
 
 async def metrics(request: Request) -> Response:
@@ -97,7 +98,8 @@ async def show_model(request: Request, name: str) -> Response:
     told = status.speculation(configured, served, snapshot, state.record.recent(entry.id))
     batching = status.batching(snapshot.unbatchable) if snapshot is not None else None
     loaded = served is not None
-    return JSONResponse(_model(entry) | {"loaded": loaded, "speculation": told, "batching": batching})
+    record = _model(entry)
+    return JSONResponse(record | {"loaded": loaded, "speculation": told, "batching": batching})
 
 
 async def _snapshot(engine: Engine, model: str) -> ModelSnapshot | None:
@@ -113,43 +115,6 @@ def _gauges(engine: Engine, pool: Pool) -> Gauges:
         load = engine.load_of(pool.served.id)
         rows[pool.served.id] = asdict(load)
     return Gauges(engine.failure is None, rows)
-
-
-async def chat_completions(request: Request) -> Response:
-    """An answer of the model, whole or as server-sent events."""
-    body = chat_request.parse(await request.body())
-    generations: Generations = request.app.state.generations
-    stream = await while_connected(request.receive, generations.open(body.neutral(), "chatcmpl"))
-    note(request.scope, stream)
-    keep_alive_s: float = request.app.state.keep_alive_s
-    head = Head(stream.id, stream.served.id, stream.created, stream.served.token_bytes if body.logprobs else None)
-    try:
-        if not body.stream:
-            return JSONResponse(await while_connected(request.receive, _whole(stream, head)))
-        await while_connected(request.receive, stream.started(keep_alive_s))
-    except BaseException:
-        stream.close()
-        raise
-    chunks = ChatChunks(head, stream.n, include_usage=body.include_usage)
-    return sse.EventStream(_frames(stream, chunks, keep_alive_s), stream.close)
-
-
-async def _whole(stream: GenerationStream, head: Head) -> dict[str, object]:
-    events = [event async for batch in stream.batches() for event in batch]
-    stream.close()
-    return chat_completion(head, events)
-
-
-async def _frames(stream: GenerationStream, chunks: ChatChunks, keep_alive_s: float) -> AsyncGenerator[bytes, None]:
-    """One frame a batch. An error after the first byte is the stream's last event."""
-    yield b"".join(map(sse.data, chunks.start()))
-    try:
-        async for batch in stream.batches(keep_alive_s):
-            yield b"".join(map(sse.data, chunks.feed(batch))) if batch else sse.KEEP_ALIVE
-    except OmlxError as error:
-        yield sse.data(errors.body(error))
-        return
-    yield sse.DONE
 
 
 def _middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
@@ -169,12 +134,12 @@ def _model(entry: ModelEntry) -> dict[str, object]:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, OmlxError)
     note(request.scope, error)
-    return errors.response(error)
+    return errors.response(error, request.url.path)
 
 
 async def _misrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    response = errors.response(errors.from_http(error))
+    response = errors.response(errors.from_http(error), request.url.path)
     response.headers.update(error.headers or {})
     return response
 

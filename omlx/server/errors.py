@@ -1,4 +1,7 @@
-"""The one translation of errors to what the OpenAI API answers: status, body, headers."""
+"""The one translation of errors to what the APIs answer: status, body, headers.
+
+Paths below /v1/messages speak Anthropic's dialect, all others OpenAI's.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,14 @@ _OPENAI_CODES = {
     "engine.prompt_too_long": "context_length_exceeded",
     "auth.key": "invalid_api_key",
 }
+_MESSAGES = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
 _TYPES = {401: "authentication_error", 403: "permission_error", 503: "overloaded_error"}
 
 # pydantic's error types, by how they end or begin, to ours.
@@ -34,8 +45,8 @@ _VALIDATION_CODES = {
 _UNION_TAGS = ("str", "constrained-str")
 
 
-def body(error: OmlxError) -> dict[str, Any]:
-    """The error object of the API, with our parameters beside it so that a reader of any language can be told."""
+def openai(error: OmlxError) -> dict[str, Any]:
+    """The error object of OpenAI's API, with our parameters beside it so that a reader of any language can be told."""
     return {
         "error": {
             "message": error.message,
@@ -47,13 +58,28 @@ def body(error: OmlxError) -> dict[str, Any]:
     }
 
 
-def response(error: OmlxError) -> Response:
+def anthropic(error: OmlxError) -> dict[str, Any]:
+    """The error object of Anthropic's API, with our code and parameters beside it."""
+    kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    message = error.message
+    if error.code == "engine.prompt_too_long":
+        message = f"prompt is too long: {error.params['tokens']} tokens > {error.params['limit']} maximum"
+    elif error.param is not None and error.param not in message:
+        message = f"{error.param}: {message}"
+    told = {"type": kind, "message": message, "code": error.code, "params": error.params}
+    return {"type": "error", "error": told, "request_id": None}
+
+
+def response(error: OmlxError, path: str) -> Response:
+    """The answer of the dialect that is spoken at `path`."""
     headers = {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(body(error), error.status, headers)
+    if path == _MESSAGES or path.startswith(f"{_MESSAGES}/"):
+        return JSONResponse(anthropic(error), 529 if isinstance(error, Overloaded) else error.status, headers)
+    return JSONResponse(openai(error), error.status, headers)
 
 
 def from_validation(error: ValidationError) -> BadRequest:
@@ -88,6 +114,6 @@ def _field(error: ErrorDetails) -> str:
     for part in error["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part not in _UNION_TAGS and "[" not in part:
+        elif part not in _UNION_TAGS and "[" not in part and not part[:1].isupper():  # a model's name
             path += f".{part}" if path else part
     return path

@@ -9,22 +9,29 @@ import asyncio
 import itertools
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
-from omlx.engine.types import Reason, Request, Sampling, Speculation
+from omlx.engine.types import Reason, Request, Sampling, Speculation, StopMatcher
 from omlx.errors import BadRequest
+from omlx.models.loader import tokenizer_length
 from omlx.models.pool import Pool, Served
 from omlx.server.record import Record
 from omlx.server.stream import Engine, GenerationStream, Router
 from omlx.settings.schema import Settings
-from omlx.text.output import OutputSpec
+from omlx.text.fill import fill, gap_ids
+from omlx.text.output import OutputSpec, OutputWatcher
 from omlx.text.stops import StopWatcher
 from omlx.text.template import Message, Prompt, render
+from omlx.text.tools import ToolUse
+
+T = TypeVar("T")
 
 # Sampling parameters that a request, the settings and a model's generation_config.json may name.
 SAMPLING = (
@@ -70,12 +77,19 @@ class WindowWish:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What any dialect asks for. None, or a name missing from `sampling`, leaves it to the defaults."""
+    """What any dialect asks for. None, or a name missing from `sampling`, leaves it to the defaults.
 
-    messages: Sequence[Message]
+    Where there are `prompts`, texts or ids, they are gone on with as they stand, and there are no messages; `suffix` is
+    what comes behind the gap that is to be filled.
+    """
+
+    messages: Sequence[Message] = ()
     model: str | None = None
     draft_model: str | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
+    tools: ToolUse | None = None
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    suffix: str = ""
     continue_last: bool = False
     sampling: Mapping[str, float] = field(default_factory=dict)
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -113,11 +127,11 @@ class Generations:
         stream = None
         try:
             _check(request, lease.served)
-            prompt, prediction = await self._read(lease.served, request)
+            prompts, prediction = await self._read(lease.served, request)
             seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-            name = f"{prefix}-{uuid.uuid4().hex}"
+            name = f"{prefix}{uuid.uuid4().hex}"
             stream = GenerationStream(self._engine, self._router, lease, name, seed, self._record.finished)
-            self._submit(stream, request, prompt, prediction)
+            self._submit(stream, request, prompts, prediction)
         except BaseException:
             if stream is None:
                 lease.release()
@@ -126,49 +140,118 @@ class Generations:
             raise
         return stream
 
+    async def prompt_ids(self, request: GenerationRequest) -> list[int]:
+        """The tokens of a conversation's prompt, without loading a model. Raises OmlxError."""
+        tokenizer = await self._pool.tokenizer(request.model)
+        return list((await self._off_loop(partial(_render, tokenizer, request))).tokens)
+
+    async def tokenize(self, model: str | None, text: str, *, special: bool) -> list[int]:
+        """The tokens of a text; with `special`, those that the model puts before any. Raises OmlxError."""
+        tokenizer = await self._pool.tokenizer(model)
+        return await self._off_loop(lambda: [int(each) for each in tokenizer.encode(text, add_special_tokens=special)])
+
+    async def detokenize(self, model: str | None, tokens: Sequence[int]) -> str:
+        """Raises OmlxError, also for ids that are no tokens."""
+        tokenizer = await self._pool.tokenizer(model)
+        check_ids(tokens, tokenizer_length(tokenizer), "tokens")
+        return await self._off_loop(lambda: str(tokenizer.decode(list(tokens))))
+
     def shut_down(self) -> None:
         self._text.shutdown(wait=False)
 
-    async def _read(self, served: Served, request: GenerationRequest) -> tuple[Prompt, tuple[int, ...]]:
-        """The texts of a request as tokens: its prompt and its prediction."""
-        return await asyncio.get_running_loop().run_in_executor(self._text, partial(_tokenize, served, request))
+    async def _read(self, served: Served, request: GenerationRequest) -> tuple[list[Prompt], tuple[int, ...]]:
+        """The texts of a request as tokens: its prompts and its prediction."""
+        return await self._off_loop(partial(_tokenize, served, request))
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._text, work)
 
     def _submit(
-        self, stream: GenerationStream, request: GenerationRequest, prompt: Prompt, prediction: tuple[int, ...]
+        self, stream: GenerationStream, request: GenerationRequest, prompts: list[Prompt], prediction: tuple[int, ...]
     ) -> None:
+        """Choice i of prompt p is number p · n + i of the answer; each prompt's choices draw as if it were alone."""
         served = stream.served
-        context = prompt.tokens[-CONTEXT_TOKENS:] if request.continue_last else ()
-        spec = OutputSpec(served.stop_ids, request.stops, prompt.thinking, context)
         settings = self._settings
         sampling = _sampling({**served.sampling, **_given(settings), **request.sampling})
         sampling = replace(sampling, seed=stream.seed, logit_bias=tuple(sorted(request.logit_bias.items())))
         speculation = _speculation(request, served, prediction)
-        for choice in range(request.n):
-            stream.submit(
-                Request(
-                    id=f"{stream.id}-{choice}",
-                    tokens=prompt.tokens,
-                    sampling=replace(sampling, choice=choice),
-                    max_tokens=request.max_tokens or settings.max_tokens,
-                    stop_ids=served.stop_ids,
-                    stop=StopWatcher(served.tokenizer, request.stops, context) if request.stops else None,
-                    top_logprobs=request.top_logprobs,
-                    speculation=speculation,
-                ),
-                spec,
+        for number, (prompt, choice) in enumerate(itertools.product(prompts, range(request.n))):
+            spec = _output(request, served, prompt)
+            one = Request(
+                id=f"{stream.id}-{number}",
+                tokens=prompt.tokens,
+                sampling=replace(sampling, choice=choice),
+                max_tokens=request.max_tokens or settings.max_tokens,
+                stop_ids=spec.stop_ids,
+                stop=_watcher(served, spec),
+                top_logprobs=request.top_logprobs,
+                speculation=speculation,
             )
+            stream.submit(one, spec, number)
 
 
-def _tokenize(served: Served, request: GenerationRequest) -> tuple[Prompt, tuple[int, ...]]:
-    prompt = render(served.tokenizer, request.messages, request.template_variables, continue_last=request.continue_last)
+def _output(request: GenerationRequest, served: Served, prompt: Prompt) -> OutputSpec:
+    use = request.tools
+    goes_on = request.continue_last or bool(request.prompts or prompt.opening)
+    return OutputSpec(
+        stop_ids=served.stop_ids | (gap_ids(served.tokenizer) if request.suffix else frozenset()),
+        stops=request.stops,
+        thinking=prompt.thinking,
+        context=prompt.tokens[-CONTEXT_TOKENS:] if goes_on else (),
+        raw=bool(request.prompts),
+        tools=use.functions if use is not None else (),
+        opening=prompt.opening,
+        single=use is not None and use.single,
+    )
+
+
+def _watcher(served: Served, spec: OutputSpec) -> StopMatcher | None:
+    if spec.single:
+        return OutputWatcher(served.tokenizer, spec)
+    return StopWatcher(served.tokenizer, spec.stops, spec.context) if spec.stops else None
+
+
+def _render(tokenizer: TokenizerWrapper, request: GenerationRequest) -> Prompt:
+    return render(
+        tokenizer,
+        request.messages,
+        request.template_variables,
+        tools=request.tools,
+        continue_last=request.continue_last,
+    )
+
+
+def _raw(served: Served, request: GenerationRequest) -> list[Prompt]:
+    """Prompts that are no conversations."""
+    found = []
+    for prompt in request.prompts:
+        if not isinstance(prompt, str):
+            check_ids(prompt, served.vocab_size, "prompt")
+            found.append(prompt)
+        elif request.suffix:
+            found.append(fill(served.tokenizer, prompt, request.suffix))
+        else:
+            found.append(tuple(served.tokenizer.encode(prompt)))
+    return [Prompt(tokens) for tokens in found]
+
+
+def check_ids(tokens: Sequence[int], size: int, param: str) -> None:
+    """Raise BadRequest for an id that is no token of a vocabulary of `size`."""
+    wrong = next((token for token in tokens if token >= size), None)
+    if wrong is not None:
+        raise BadRequest("request.token", param=param, field=param, token=wrong, size=size)
+
+
+def _tokenize(served: Served, request: GenerationRequest) -> tuple[list[Prompt], tuple[int, ...]]:
+    prompts = _raw(served, request) if request.prompts else [_render(served.tokenizer, request)]
     if not request.prediction:
-        return prompt, ()
+        return prompts, ()
     prediction = tuple(served.tokenizer.encode(request.prediction, add_special_tokens=False))
     if len(prediction) > served.context_length:
         raise BadRequest(
             "request.prediction_too_long", param="prediction", tokens=len(prediction), limit=served.context_length
         )
-    return prompt, prediction
+    return prompts, prediction
 
 
 def _speculation(request: GenerationRequest, served: Served, prediction: tuple[int, ...]) -> Speculation:

@@ -55,7 +55,7 @@ class Guard:
                 self._check_key(scope)
             self._check_length(headers.get("content-length"))
         except OmlxError as error:
-            await errors.response(error)(scope, receive, send)
+            await errors.response(error, scope["path"])(scope, receive, send)
             return
         await self._app(scope, _Capped(receive, self._max_body_bytes), send)
 

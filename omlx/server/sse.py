@@ -22,6 +22,11 @@ def data(payload: dict[str, Any]) -> bytes:
     return b"data: " + _encode(payload).encode() + b"\n\n"
 
 
+def named(payload: dict[str, Any]) -> bytes:
+    """An event whose name is the payload's own type."""
+    return f"event: {payload['type']}\n".encode() + data(payload)
+
+
 class EventStream(Response):
     """Sends `frames` as they come. `close` is called once, at the end, whoever ended it."""
 

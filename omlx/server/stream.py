@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 from omlx.engine.loop import Load
@@ -27,6 +26,7 @@ from omlx.engine.types import (
 )
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool import Lease, Served
+from omlx.server.dialect import ChoiceEvent
 from omlx.text.events import Finish, OutputEvent
 from omlx.text.output import Output, OutputSpec
 
@@ -54,12 +54,6 @@ class Engine(Protocol):
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
         """What there is to say of a loaded model, after the current step. Raises EngineDead."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceEvent:
-    choice: int
-    event: OutputEvent
 
 
 class Router:
@@ -93,7 +87,8 @@ class GenerationStream:
     """`batches` gives the events, once; `close` may come at any time and is final. `told` hears of every choice that
     has ended, of a client that has gone too.
 
-    `finishes` fills as choices end. `seed` is the one in use, whether asked for or drawn.
+    `finishes` fills as choices end. Of `prompts`, the newest has `prompt_n` tokens.
+    `seed` is the one in use, whether asked for or drawn.
     """
 
     def __init__(
@@ -110,6 +105,8 @@ class GenerationStream:
         self.created = int(time.time())
         self.finishes: dict[int, Finish] = {}
         self.error: OmlxError | None = None
+        self.prompt_n = 0
+        self.prompts = 0
         self._engine = engine
         self._router = router
         self._lease = lease
@@ -128,9 +125,17 @@ class GenerationStream:
     def n(self) -> int:
         return len(self._outputs)
 
-    def submit(self, request: Request, spec: OutputSpec) -> None:
-        """Start one choice. Raises EngineDead, after which the stream wants to be closed."""
-        self._outputs[request.id] = (request.sampling.choice, Output(self.served.tokenizer, spec))
+    def submit(self, request: Request, spec: OutputSpec, number: int | None = None) -> None:
+        """Start one choice, the sampling's own unless it has another `number` in the answer.
+
+        Raises EngineDead, after which the stream wants to be closed.
+        """
+        self._outputs[request.id] = (
+            request.sampling.choice if number is None else number,
+            Output(self.served.tokenizer, spec),
+        )
+        self.prompt_n = len(request.tokens)
+        self.prompts += request.sampling.choice == 0
         self._running.add(request.id)
         self._router.open(request.id, self._receive)
         try:

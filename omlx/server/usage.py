@@ -10,17 +10,19 @@ from omlx.models.telling import reason_record
 from omlx.text.events import Finish
 
 
-def usage(finishes: Sequence[Finish]) -> dict[str, Any]:
-    """OpenAI's usage object. The choices share one prompt; it counts once, as do the tokens it found in a cache."""
+def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
+    """OpenAI's usage object. The choices of a prompt share it; it counts once, as do the tokens it found in a cache."""
     stats = [finish.stats for finish in finishes]
+    firsts = stats[:: len(stats) // prompts]
+    prompt_n = sum(each.prompt_n for each in firsts)
     completion = sum(each.predicted_n for each in stats)
     proposed = sum(each.draft_n for each in stats)
     accepted = sum(each.draft_n_accepted for each in stats)
     return {
-        "prompt_tokens": stats[0].prompt_n,
+        "prompt_tokens": prompt_n,
         "completion_tokens": completion,
-        "total_tokens": stats[0].prompt_n + completion,
-        "prompt_tokens_details": {"cached_tokens": stats[0].cached_n},
+        "total_tokens": prompt_n + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(each.cached_n for each in firsts)},
         "completion_tokens_details": {
             "reasoning_tokens": sum(finish.reasoning_n for finish in finishes),
             "accepted_prediction_tokens": accepted,
@@ -29,15 +31,17 @@ def usage(finishes: Sequence[Finish]) -> dict[str, Any]:
     }
 
 
-def timings(finishes: Sequence[Finish]) -> dict[str, Any]:
+def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
     """llama-server's `timings`, with what each drafter did. `prompt_n` leaves out the `cache_n` reused tokens.
 
-    Of several choices: tokens and drafters add up, times are those of the slowest, the prompt and what is said of
-    speculation are the first one's.
+    Of several choices: tokens and drafters add up, times are those of the slowest, what is said of speculation is the
+    first one's. Each prompt counts once.
     """
     stats = [finish.stats for finish in finishes]
     first = stats[0]
-    prompt_n = first.prompt_n - first.cached_n
+    firsts = stats[:: len(stats) // prompts]
+    cached_n = sum(each.cached_n for each in firsts)
+    prompt_n = sum(each.prompt_n for each in firsts) - cached_n
     prompt_ms = max(each.prompt_ms for each in stats)
     predicted_n = sum(each.predicted_n for each in stats)
     predicted_ms = max(each.predicted_ms for each in stats)
@@ -48,7 +52,7 @@ def timings(finishes: Sequence[Finish]) -> dict[str, Any]:
         "predicted_n": predicted_n,
         "predicted_ms": round(predicted_ms, 3),
         "predicted_per_second": per_second(predicted_n, predicted_ms),
-        "cache_n": first.cached_n,
+        "cache_n": cached_n,
         "draft_n": sum(each.draft_n for each in stats),
         "draft_n_accepted": sum(each.draft_n_accepted for each in stats),
         "drafters": _drafters([each.drafters for each in stats]),

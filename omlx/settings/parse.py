@@ -31,7 +31,10 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
         raw = [part for part in raw.split(os.pathsep if setting.kind is Path else ",") if part.strip()]
     if setting.kind is Path:
         return tuple(_path(part, where) for part in raw)
-    return tuple(part.strip() for part in raw)
+    parts = tuple(part.strip() for part in raw)
+    if setting.maps and (wrong := next((part for part in parts if not all(part.partition("="))), None)) is not None:
+        raise ConfigError("config.map", where=where, value=wrong, form=setting.meta.metavar)
+    return parts
 
 
 def from_json(setting: Setting, raw: object, where: str) -> Value:

@@ -126,6 +126,8 @@ class Settings:
     bundled: Annotated[bool, _models()] = True
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], _models(takes=Takes.RELOAD)] = "auto"
 
+    model_map: Annotated[tuple[str, ...], _models("PATTERN=MODEL")] = ()
+
     speculation: Annotated[str, _speculation("STRATEGY")] = "auto"
     draft_model: Annotated[str | None, _speculation("NAME")] = None
     num_draft_tokens: Annotated[int | None, _tokens(EVERYWHERE)] = None
@@ -187,6 +189,11 @@ class Setting:
 
     def may_stand_in(self, scope: Scope) -> bool:
         return scope in self.meta.scopes
+
+    @property
+    def maps(self) -> bool:
+        """Whether its values are pairs of a pattern and what it stands for."""
+        return "=" in self.meta.metavar
 
     @property
     def needs_reload(self) -> bool:

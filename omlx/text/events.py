@@ -1,7 +1,11 @@
 """The neutral event stream of one choice: what every API dialect encodes and no dialect defines.
 
-The order is any number of deltas, then exactly one `Finish`. Deltas of one kind may be joined or split without
-changing their meaning. `logprobs` on an event belong to the tokens committed since the event before it.
+    text, reasoning      deltas, in any number and order
+    a tool call          start, arguments (JSON text to append), end; one call at a time, numbered from 0
+    the end              exactly one `Finish`, last
+
+Deltas of one kind may be joined or split without changing their meaning. `logprobs` on an event belong to the tokens
+committed since the event before it.
 """
 
 from __future__ import annotations
@@ -25,25 +29,42 @@ class ReasoningDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """A piece of call number `index`; `id` and `name` come with its first piece, `arguments` is JSON text to append."""
+class ToolCallStart:
+    """Call number `index` of this choice begins. `id` is never used twice."""
 
     index: int
-    id: str | None = None
-    name: str | None = None
-    arguments: str = ""
+    id: str
+    name: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallArguments:
+    """`text` is the next piece of the arguments as JSON. Unless it was cut off, the pieces of a call are one object."""
+
+    index: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEnd:
+    index: int
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a choice. `reasoning_n` of the `stats.predicted_n` tokens were reasoning."""
+    """The end of a choice. `reasoning_n` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
+    that ended it, if one did; `calls` counts its tool calls."""
 
     reason: FinishReason
     stats: RequestStats
     reasoning_n: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
+    stop: str | None = None
+    calls: int = 0
 
 
-Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd
 OutputEvent: TypeAlias = Delta | Finish

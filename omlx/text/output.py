@@ -1,27 +1,42 @@
-"""From the tokens of one choice to its events: detokenizer, stop strings, channels, in that order."""
+"""From the tokens of one choice to its events: detokenizer, stop strings, channels, markers to drop, calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.types import FinishReason, RequestStats, TokenLogprob
-from omlx.text.channels import Channels, Piece
+from omlx.text import calls
+from omlx.text.calls import Calls
+from omlx.text.channels import Channels
 from omlx.text.detokenize import Detokenizer
-from omlx.text.events import Finish, OutputEvent
-from omlx.text.stops import StopCutter
+from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd
+from omlx.text.markup import markup
+from omlx.text.stops import Dropper, StopCutter
+
+Piece: TypeAlias = calls.Piece | ReasoningDelta
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """How the choices of one request are read. `context`: prompt tokens of a message that the output continues."""
+    """How the choices of one request are read.
+
+    `context`: prompt tokens of a message that the output continues. `raw`: the text is all there is, no reasoning and
+    no calls. `tools` are the functions that may be called, as templates know them; `opening` is the beginning of the
+    answer that stands in the prompt already; `single`: the output ends with its first call.
+    """
 
     stop_ids: frozenset[int] = frozenset()
     stops: tuple[str, ...] = ()
     thinking: bool = False
     context: tuple[int, ...] = ()
+    raw: bool = False
+    tools: tuple[Mapping[str, Any], ...] = ()
+    opening: str = ""
+    single: bool = False
 
 
 class Output:
@@ -29,38 +44,75 @@ class Output:
         self._stop_ids = spec.stop_ids
         self._detokenizer = Detokenizer(tokenizer, spec.context)
         self._cutter = StopCutter(spec.stops)
-        self._channels = Channels(think_markers(tokenizer), thinking=spec.thinking)
+        self._channels = Channels(None if spec.raw else think_markers(tokenizer), thinking=spec.thinking)
+        self._dropper = Dropper(() if spec.raw else tokenizer.structural_markers)
+        self._calls = Calls(markup(tokenizer, spec.tools) if spec.tools else None)
         self._logprobs: list[TokenLogprob] = []
         self._reasoning_n = 0
+        self._single, self._over = spec.single, False
+        self._waiting = self._read(spec.opening)
 
     def feed(self, tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()) -> list[OutputEvent]:
         """Events of newly committed tokens. Stop ids have no text; `logprobs`, if any, are one a token."""
         self._logprobs += [entry for entry in logprobs if entry.token not in self._stop_ids]
-        pieces: list[Piece] = []
+        pieces, self._waiting = self._waiting, []
         for token in tokens:
-            if token in self._stop_ids:
+            if token in self._stop_ids or self._over:
                 continue
             thinking = self._channels.thinking
-            pieces += self._channels.feed(self._cutter.feed(self._detokenizer.feed(token)))
+            pieces += self._read(self._cutter.feed(self._detokenizer.feed(token)))
             self._reasoning_n += thinking or self._channels.thinking
         return self._joined(pieces)
 
     def finish(self, reason: FinishReason, stats: RequestStats) -> list[OutputEvent]:
         """What was held back, then the `Finish`. A stop string completed by the very last bytes counts."""
-        pieces = self._channels.feed(self._cutter.feed(self._detokenizer.finish()))
-        pieces += self._channels.feed(self._cutter.finish())
-        pieces += self._channels.finish()
-        events = self._joined(pieces)
-        if self._cutter.matched is not None and reason is FinishReason.LENGTH:
+        events = self._joined(self._waiting if self._over else self._waiting + self._rest())
+        stop = self._cutter.matched
+        if stop is not None and reason is FinishReason.LENGTH:
             reason = FinishReason.STOP
-        return [*events, Finish(reason, stats, self._reasoning_n, self._take_logprobs())]
+        calls_n = 1 if self._over else self._calls.count
+        return [*events, Finish(reason, stats, self._reasoning_n, self._take_logprobs(), stop, calls_n)]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string is complete."""
+        return self._cutter.matched is not None
+
+    def _rest(self) -> list[Piece]:
+        """What every machine on the way still holds."""
+        pieces = self._read(self._cutter.feed(self._detokenizer.finish()))
+        pieces += self._read(self._cutter.finish())
+        pieces += self._called(self._channels.finish())
+        return pieces + self._until_over([*self._calls.feed(self._dropper.finish()), *self._calls.finish()])
+
+    def _read(self, text: str) -> list[Piece]:
+        return self._called(self._channels.feed(text))
+
+    def _called(self, pieces: Iterable[TextDelta | ReasoningDelta]) -> list[Piece]:
+        found: list[Piece] = []
+        for piece in pieces:
+            if isinstance(piece, ReasoningDelta):
+                found.append(piece)
+            else:
+                found += self._calls.feed(self._dropper.feed(piece.text))
+        return self._until_over(found)
+
+    def _until_over(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Where there may be one call, nothing comes behind it."""
+        kept: list[Piece] = []
+        for piece in pieces if not self._over else ():
+            kept.append(piece)
+            self._over = self._single and isinstance(piece, ToolCallEnd)
+            if self._over:
+                break
+        return kept
 
     def _joined(self, pieces: list[Piece]) -> list[OutputEvent]:
         """One delta for each run of pieces of one kind; the first of them carries the waiting logprobs."""
         joined: list[Piece] = []
         for piece in pieces:
-            if joined and type(joined[-1]) is type(piece):
-                joined[-1] = replace(joined[-1], text=joined[-1].text + piece.text)
+            if joined and (both := _together(joined[-1], piece)) is not None:
+                joined[-1] = both
             else:
                 joined.append(piece)
         if joined and self._logprobs:
@@ -72,5 +124,32 @@ class Output:
         return taken
 
 
+class OutputWatcher:
+    """The engine's `StopMatcher` for what text alone can tell: a stop string is complete, or the only call has ended.
+
+    It reads the output as the other side of the engine does, so that both agree.
+    """
+
+    def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
+        self._output = Output(tokenizer, spec)
+        self._single = spec.single
+
+    def push(self, token: int) -> bool:
+        events = self._output.feed((token,))
+        return self._output.stopped or (self._single and any(isinstance(event, ToolCallEnd) for event in events))
+
+
 def think_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
     return (tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
+
+
+def _together(one: Piece, other: Piece) -> Piece | None:
+    """Two neighbours as one piece, where they are of one kind."""
+    match one, other:
+        case TextDelta(), TextDelta():
+            return replace(one, text=one.text + other.text)
+        case ReasoningDelta(), ReasoningDelta():
+            return replace(one, text=one.text + other.text)
+        case ToolCallArguments(), ToolCallArguments() if one.index == other.index:
+            return replace(one, text=one.text + other.text)
+    return None

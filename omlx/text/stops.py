@@ -41,6 +41,33 @@ class StopCutter:
         return held
 
 
+class Dropper:
+    """Leaves out markers that some models put around their answer and that mean nothing to a reader."""
+
+    def __init__(self, markers: Sequence[str]) -> None:
+        self._markers = tuple(markers)
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """The text that is certain, without markers."""
+        if not self._markers:
+            return text
+        self._held += text
+        said = ""
+        while found := [(at + len(each), at) for each in self._markers if (at := self._held.find(each)) >= 0]:
+            end, at = min(found)
+            said, self._held = said + self._held[:at], self._held[end:]
+        keep = max(overlap(self._held, marker) for marker in self._markers)
+        certain = len(self._held) - keep
+        said, self._held = said + self._held[:certain], self._held[certain:]
+        return said
+
+    def finish(self) -> str:
+        """What was held back and did not become a marker."""
+        held, self._held = self._held, ""
+        return held
+
+
 class StopWatcher:
     """The engine's `StopMatcher`: says at which token a stop string is complete."""
 

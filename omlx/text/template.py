@@ -18,6 +18,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from transformers import PreTrainedTokenizerBase
 
 from omlx.errors import BadRequest
+from omlx.text.tools import ToolUse, opening
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -27,10 +28,12 @@ _RESERVED = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_templ
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`thinking`: the template has already opened the reasoning, the output starts inside of it."""
+    """`thinking`: the template has already opened the reasoning, the output starts inside of it. `opening` is the end
+    of the prompt that belongs to the answer: the beginning of a call that the model has to make."""
 
     tokens: tuple[int, ...]
     thinking: bool = False
+    opening: str = ""
 
 
 def render(
@@ -38,11 +41,13 @@ def render(
     messages: Sequence[Message],
     variables: Mapping[str, Any] | None = None,
     *,
+    tools: ToolUse | None = None,
     continue_last: bool = False,
 ) -> Prompt:
     """The prompt for the next assistant message, or for the rest of the last one (`continue_last`).
 
-    `variables` are extra names that the template may read. Raises BadRequest with the template's own complaint.
+    `variables` are extra names that the template may read. Raises BadRequest with the template's own complaint, and for
+    tools that this model cannot be given.
     """
     for name in variables or {}:
         if name in _RESERVED:
@@ -51,18 +56,25 @@ def render(
         raise BadRequest("template.missing", param="messages")
     if continue_last and messages[-1]["role"] != "assistant":
         raise BadRequest("template.continue", param="continue_final_message", role=messages[-1]["role"])
+    beginning = opening(tokenizer, tools) if tools is not None else ""
+    given = {"tools": [deepcopy(dict(tool)) for tool in tools.functions]} if tools is not None else {}
     try:
         tokens = tokenizer.apply_chat_template(
             [deepcopy(dict(message)) for message in messages],
             add_generation_prompt=not continue_last,
             continue_final_message=continue_last,
+            **given,
             **deepcopy(dict(variables or {})),
         )
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         raise BadRequest("template.failed", param="messages", detail=str(error) or type(error).__name__) from error
     if not tokens:
         raise BadRequest("template.empty", param="messages")
-    return Prompt(tuple(tokens), thinking=_opens_thinking(tokenizer, tokens))
+    thinking = _opens_thinking(tokenizer, tokens)
+    if not beginning:
+        return Prompt(tuple(tokens), thinking)
+    closing = f"\n{tokenizer.think_end}\n\n" if thinking else ""
+    return Prompt((*tokens, *tokenizer.encode(closing + beginning, add_special_tokens=False)), False, beginning)
 
 
 def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:

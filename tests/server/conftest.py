@@ -8,6 +8,7 @@ from openai import OpenAI
 
 from omlx.settings.schema import Settings
 from tests.server.running import DRAFT, Running, omlx
+from tests.server.spelling import SpellingPool
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,16 @@ def client(server: Running) -> Iterator[OpenAI]:
 def http(server: Running) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=60) as http:
         yield http
+
+
+@pytest.fixture(scope="session")
+def speller() -> Iterator[Running]:
+    """A server whose model says what the last message tells it to."""
+    with omlx(kind=SpellingPool) as running:
+        yield running
+
+
+@pytest.fixture
+def spelling(speller: Running) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{speller.url}/v1", api_key="none", max_retries=0) as client:
+        yield client

@@ -80,6 +80,11 @@ class WatchedEngine(EngineThread):
             assert self._change.wait_for(lambda: len(self.submitted) > after, PATIENCE_S)
         return self.submitted[after]
 
+    def wait_until_over(self, prefix: str) -> None:
+        """Until a request whose id begins so has ended by itself."""
+        with self._change:
+            assert self._change.wait_for(lambda: any(each.startswith(prefix) for each in self.ended), PATIENCE_S)
+
     def wait_until_ended(self, prefix: str) -> list[tuple[int, Finished | Failed]]:
         """Of each request whose id begins so and that is cancelled: the steps that took, and how it ended."""
 
@@ -146,11 +151,12 @@ def omlx(
     default: str | None = TARGET,
     keep_alive_s: float = 5.0,
     costs: CostFiles | None = None,
+    kind: type[Pool] = Pool,
 ) -> Iterator[Running]:
     settings = settings or Settings()
     engine = WatchedEngine()
     engine.start()
-    pool = Pool(engine, registry, settings, default=default, costs=costs)
+    pool = kind(engine, registry, settings, default=default, costs=costs)
     try:
         with serving(create_app(engine, pool, settings, keep_alive_s=keep_alive_s)) as url:
             yield Running(url, engine, pool)

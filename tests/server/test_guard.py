@@ -23,7 +23,7 @@ async def echo(request: Request) -> Response:
 
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, OmlxError)
-    return errors.response(error)
+    return errors.response(error, request.url.path)
 
 
 def guarded(**options: object) -> Guard:

@@ -43,7 +43,7 @@ def value(row: Setting, source: Source) -> Value:
     elif row.kind is bool:
         one = not row.default if at % 2 else bool(row.default)
     elif row.kind is str:
-        one = f"{source.value}/model"
+        one = f"{source.value}/model" if not row.maps else f"name-*={source.value}/model"
     elif row.kind is Path:
         one = Path("/tmp") / source.value
     else:

@@ -86,6 +86,16 @@ def test_a_wrong_flag_is_named_with_its_value_and_what_was_expected(
     assert [word for word in words if word not in caught.value.message] == []
 
 
+def test_a_map_wants_both_sides() -> None:
+    assert resolve([environment_layer({"OMLX_MODEL_MAP": "claude-*=org/a, gpt-*=org/b"})]).settings.model_map == (
+        "claude-*=org/a",
+        "gpt-*=org/b",
+    )
+    for wrong in ("claude-*", "=org/a", "claude-*="):
+        with pytest.raises(ConfigError, match="PATTERN=MODEL"):
+            environment_layer({"OMLX_MODEL_MAP": wrong})
+
+
 def test_a_wrong_variable_is_named() -> None:
     with pytest.raises(ConfigError, match="OMLX_LMSTUDIO: 'maybe'"):
         resolved([], {"OMLX_LMSTUDIO": "maybe"})

@@ -55,7 +55,7 @@ def test_models_have_settings_of_their_own(tmp_path: Path) -> None:
 
 def test_every_setting_that_may_be_kept_is_read_back_as_it_was(tmp_path: Path) -> None:
     values: dict[str, Value] = {
-        row.name: ("a", "b")
+        row.name: (("a=x", "b=y") if row.maps else ("a", "b"))
         if row.many and row.kind is str
         else (tmp_path / "x",)
         if row.many

@@ -64,4 +64,4 @@ def test_a_stop_id_has_neither_text_nor_logprob(bpe: TokenizerWrapper) -> None:
 
 def test_a_stop_string_in_the_last_bytes_makes_the_reason_stop(bpe: TokenizerWrapper) -> None:
     events = run(bpe, [bpe.encode("a ", add_special_tokens=False)], OutputSpec(stops=(" ",)))
-    assert events[-1] == Finish(FinishReason.STOP, STATS)
+    assert events[-1] == Finish(FinishReason.STOP, STATS, stop=" ")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.text.stops import StopCutter, StopWatcher, overlap
+from omlx.text.stops import Dropper, StopCutter, StopWatcher, overlap
 
 WORDS = st.text("ab<", max_size=12)
 STOPS = st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3)
@@ -35,6 +37,25 @@ def test_any_chunking_cuts_at_the_same_place(pieces: list[str], stops: list[str]
 def test_overlap_is_the_longest_proper_beginning(text: str, marker: str) -> None:
     expected = max(n for n in range(len(marker)) if text.endswith(marker[:n]))
     assert overlap(text, marker) == expected
+
+
+@given(pieces=st.lists(WORDS), markers=st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_markers_are_dropped_however_the_text_is_cut(pieces: list[str], markers: list[str]) -> None:
+    def dropped(chunks: Iterable[str]) -> str:
+        machine = Dropper(markers)
+        return "".join([*map(machine.feed, chunks), machine.finish()])
+
+    text = "".join(pieces)
+    assert dropped(pieces) == dropped(text)
+
+
+def test_what_is_dropped() -> None:
+    machine = Dropper(("<|open|>response<|sep|>", "<|close|>response<|sep|>"))
+    assert machine.feed("<|open|>resp") == ""
+    assert machine.feed("onse<|sep|>Hello <|cl") == "Hello "
+    assert machine.feed("ick|> <|close|>response<|sep|>!<|") == "<|click|> !"
+    assert machine.finish() == "<|"
+    assert Dropper(()).feed("a") == "a"
 
 
 def test_a_possible_stop_is_held_back_and_given_back() -> None:

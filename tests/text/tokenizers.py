@@ -15,7 +15,7 @@ CHATML = (
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
-def byte_level(folder: Path, template: str | None = CHATML) -> TokenizerWrapper:
+def byte_level(folder: Path, template: str | None = CHATML, special: tuple[str, ...] = SPECIAL) -> TokenizerWrapper:
     """One token a byte, a few merges; ids of the special tokens come last."""
     alphabet = [chr(byte) for byte in [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]]
     alphabet += [chr(0x100 + i) for i in range(0x100 - len(alphabet))]
@@ -24,7 +24,7 @@ def byte_level(folder: Path, template: str | None = CHATML) -> TokenizerWrapper:
     vocab = {piece: i for i, piece in enumerate(pieces)}
     model = {"type": "BPE", "vocab": vocab, "merges": [list(pair) for pair in merges]}
     pre = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return _write(folder, model, pre, pre, len(pieces), template)
+    return _write(folder, model, pre, pre, len(pieces), template, special=special)
 
 
 def byte_fallback(folder: Path) -> TokenizerWrapper:
@@ -59,9 +59,10 @@ def _write(
     size: int,
     template: str | None,
     normalizer: dict[str, object] | None = None,
+    special: tuple[str, ...] = SPECIAL,
 ) -> TokenizerWrapper:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = [{"id": size + i, "content": text, "special": True, **flags} for i, text in enumerate(SPECIAL)]
+    added = [{"id": size + i, "content": text, "special": True, **flags} for i, text in enumerate(special)]
     body = {
         "version": "1.0",
         "truncation": None,

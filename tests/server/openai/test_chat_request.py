@@ -7,9 +7,16 @@ import pytest
 
 from omlx.engine.spec.strategy import DRAFT
 from omlx.errors import BadRequest
-from omlx.server.chat_request import parse
+from omlx.server.openai.chat_request import parse
 
 HELLO = [{"role": "user", "content": "hello"}]
+
+
+LOOK: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
 
 
 def body(**fields: Any) -> bytes:
@@ -31,8 +38,9 @@ def body(**fields: Any) -> bytes:
         (body(messages=[{"role": "king", "content": ""}]), "request.value", "messages[0].role"),
         (body(messages=[{"role": "user"}]), "request.missing", "messages[0].content"),
         (body(messages=[{"role": "user", "content": 5}]), "request.type", "messages[0].content"),
-        (body(messages=[*HELLO, {"role": "tool", "content": "x"}]), "request.unsupported", "messages[1]"),
-        (body(messages=[{"role": "assistant", "tool_calls": [{}]}]), "request.unsupported", "messages[0]"),
+        (body(messages=[*HELLO, {"role": "tool", "content": "x"}]), "request.missing", "messages[1].tool_call_id"),
+        (body(messages=[*HELLO, {"role": "function", "content": "x"}]), "request.unsupported", "messages[1]"),
+        (body(messages=[{"role": "assistant", "tool_calls": [{}]}]), "request.missing", "messages[0].tool_calls[0].id"),
         (body(max_tokens=0), "request.range", "max_tokens"),
         (body(max_tokens=-5), "request.range", "max_tokens"),
         (body(max_tokens="5"), "request.type", "max_tokens"),
@@ -74,16 +82,24 @@ def body(**fields: Any) -> bytes:
         (body(prediction={"type": "content", "content": 5}), "request.type", "prediction.content"),
         (
             body(prediction={"type": "content", "content": [{"type": "image_url"}]}),
-            "request.content",
+            "request.media",
             "prediction.content[0]",
         ),
         (body(speculation="off", draft_model="x"), "request.draft_off", "draft_model"),
-        (body(tools=[{"type": "function"}]), "request.unsupported", "tools"),
-        (body(response_format={"type": "json_object"}), "request.unsupported", "response_format"),
+        (body(tools=[{"type": "function"}]), "request.missing", "tools[0].function"),
+        (body(tools=[{"type": "web_search"}]), "request.value", "tools[0].type"),
+        (body(tools=[{"type": "function", "function": {"name": "a b"}}]), "tools.name", "tools"),
+        (body(tools=[LOOK, LOOK]), "tools.twice", "tools"),
+        (body(tools=[LOOK] * 2000), "request.too_many", "tools"),
+        (body(tools=[LOOK], tool_choice="sometimes"), "request.value", "tool_choice"),
+        (body(tools=[LOOK], tool_choice=named("jump")), "tools.not_there", "tool_choice"),
+        (body(tool_choice="required"), "tools.none", "tool_choice"),
+        (body(response_format={"type": "json_object"}), "request.format", "response_format"),
+        (body(response_format={"type": "json_schema", "json_schema": {}}), "request.format", "response_format"),
         (body(stream_options=5), None, "stream_options"),
         (
             body(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
-            "request.content",
+            "request.media",
             "messages[0].content[0]",
         ),
     ],
@@ -160,3 +176,51 @@ def test_messages_as_templates_know_them() -> None:
         {"role": "user", "content": "hi", "name": "ann"},
         {"role": "assistant", "content": "", "reasoning_content": "hm"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "forced", "name", "single"),
+    [
+        ({}, False, None, False),
+        ({"tool_choice": "auto"}, False, None, False),
+        ({"tool_choice": "auto", "parallel_tool_calls": False}, False, None, True),
+        ({"tool_choice": "required"}, True, None, False),
+        ({"tool_choice": named("look")}, True, "look", True),
+    ],
+)
+def test_how_tools_may_be_used(fields: dict[str, Any], forced: bool, name: str | None, single: bool) -> None:
+    use = parse(body(tools=[LOOK], **fields)).neutral().tools
+    assert use is not None
+    assert (use.forced, use.name, use.single) == (forced, name, single)
+    assert use.functions == (LOOK,)
+
+
+def test_a_model_is_not_told_of_tools_that_it_may_not_use() -> None:
+    assert parse(body(tools=[LOOK], tool_choice="none")).neutral().tools is None
+    bare = {"type": "function", "function": {"name": "look"}}
+    use = parse(body(tools=[bare])).neutral().tools
+    assert use is not None
+    assert use.functions[0]["function"]["parameters"] == {"type": "object", "properties": {}}
+
+
+def test_past_calls_are_objects_for_templates() -> None:
+    def call(arguments: str) -> dict[str, Any]:
+        return {"id": "c1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+
+    messages = [
+        {"role": "assistant", "tool_calls": [call('{"a": 1}'), call(""), call("{"), call("[1]")]},
+        {"role": "tool", "tool_call_id": "c1", "content": "seen"},
+    ]
+    asked, answered = parse(body(messages=messages)).neutral().messages
+    told = [each["function"]["arguments"] for each in asked["tool_calls"]]
+    assert told == [{"a": 1}, {}, "{", "[1]"]
+    assert answered == {"role": "tool", "content": "seen", "tool_call_id": "c1", "name": "look"}
+
+
+def test_reasoning_and_prefill() -> None:
+    request = parse(body(reasoning_effort="none")).neutral()
+    assert request.template_variables == {"enable_thinking": False}
+    last = {"role": "assistant", "content": "One,"}
+    assert not parse(body(messages=[*HELLO, last])).neutral().continue_last
+    assert parse(body(messages=[*HELLO, {**last, "prefix": True}])).neutral().continue_last
+    assert parse(body(messages=[*HELLO, last], continue_final_message=True)).neutral().continue_last

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from itertools import groupby
 from typing import Any
 
 import pytest
 
 from omlx.engine.spec.strategy import parse
 from omlx.engine.types import DrafterStats, FinishReason, Gate, Reason, RequestStats, TokenLogprob
-from omlx.server.openai_chat import ChatChunks, Head, chat_completion
-from omlx.server.stream import ChoiceEvent
+from omlx.server.dialect import ChoiceEvent, Json
+from omlx.server.openai.chat import ChatEncoder
+from omlx.server.openai.head import Head
 from omlx.server.usage import timings, usage
-from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallDelta
+from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 HEAD = Head("chatcmpl-1", "org/name", 1700000000)
 DRAFTER = DrafterStats(10, 6, 3, (3, 2, 1), {"full": 1, "first_reject": 2}, {"trim": 2}, 4.5, 20.25)
@@ -45,6 +45,10 @@ def events(n: int = 1) -> list[ChoiceEvent]:
             Finish(FinishReason.LENGTH, STATS, 3, (ENTRY,)),
         )
     ]
+
+
+def chat_completion(head: Head, events: list[ChoiceEvent]) -> Json:
+    return ChatEncoder(head, 1).body(events)
 
 
 def test_body() -> None:
@@ -125,7 +129,7 @@ def test_timings_have_the_names_of_llama_server() -> None:
 
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_chunks_say_what_the_body_says(include_usage: bool) -> None:
-    chunks = ChatChunks(HEAD, 2, include_usage=include_usage)
+    chunks = ChatEncoder(HEAD, 2, include_usage=include_usage)
     stream = chunks.start() + chunks.feed(events(2))
     body = chat_completion(HEAD, events(2))
     for choice in range(2):
@@ -145,7 +149,7 @@ def test_chunks_say_what_the_body_says(include_usage: bool) -> None:
 
 
 def test_any_batching_of_the_events_gives_the_same_chunks() -> None:
-    whole, single = (ChatChunks(HEAD, 2, include_usage=True) for _ in range(2))
+    whole, single = (ChatEncoder(HEAD, 2, include_usage=True) for _ in range(2))
     assert [chunk for event in events(2) for chunk in single.feed([event])] == whole.feed(events(2))
 
 
@@ -168,17 +172,29 @@ def test_logprobs_are_valid_json_and_carry_bytes() -> None:
 
 def test_logprobs_of_a_stream_are_those_of_the_body() -> None:
     head = Head("x", "m", 0, lambda token: bytes([token]))
-    chunks: list[Any] = ChatChunks(head, 1, include_usage=False).feed(events())
+    chunks: list[Any] = ChatEncoder(head, 1, include_usage=False).feed(events())
     streamed = [e for chunk in chunks for e in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
     assert streamed == chat_completion(head, events())["choices"][0]["logprobs"]["content"]
 
 
 def test_tool_calls_have_their_place() -> None:
-    calls = [ToolCallDelta(0, "call_1", "look", ""), ToolCallDelta(0, arguments="{}")]
-    chunks = ChatChunks(HEAD, 1, include_usage=False).feed([ChoiceEvent(0, call) for call in calls])
-    deltas = [chunk["choices"][0]["delta"]["tool_calls"][0] for chunk in chunks]
-    assert deltas == [
+    calls = [
+        ToolCallStart(0, "call_1", "look"),
+        ToolCallArguments(0, "{}"),
+        ToolCallEnd(0),
+        Finish(FinishReason.STOP, STATS, calls=1),
+    ]
+    told = [ChoiceEvent(0, call) for call in calls]
+    *chunks, last = ChatEncoder(HEAD, 1).feed(told)
+    assert [chunk["choices"][0]["delta"]["tool_calls"][0] for chunk in chunks] == [
         {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": ""}},
         {"index": 0, "function": {"arguments": "{}"}},
     ]
-    assert len(list(groupby(deltas, lambda call: call["index"]))) == 1
+    assert last["choices"][0]["finish_reason"] == "tool_calls"
+    (choice,) = chat_completion(HEAD, told)["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    }

@@ -1,0 +1,1 @@
+"""The dialect of Anthropic: bodies to `GenerationRequest`s, events to bodies and streams."""

@@ -1,0 +1,125 @@
+"""How each family of models writes a tool call: what mlx-lm's parsers do not say of the formats that they parse.
+
+mlx-lm chooses the parser by the chat template and gives the markers around a call. What is added here, by the name of
+the parser's module:
+
+    begins    what stands behind the opening marker of every call; a marker followed by anything else is prose
+    head      the name and what comes before the arguments, where those are JSON as it stands: they can be sent on as
+              they come
+    closes    what follows such arguments inside the markers
+    opening   a call up to its arguments, to make a model begin one
+"""
+
+from __future__ import annotations
+
+import re as standard_re
+import secrets
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import regex as re
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+Parse: TypeAlias = Callable[[str, Sequence[Mapping[str, Any]]], Any]
+
+_NAME = r"(?P<name>[\w.:/-]+)"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One row of the table. Patterns are of the `regex` module, which can tell "not yet" from "no"."""
+
+    begins: str = ""
+    opening: str | None = None
+    head: str | None = None
+    closes: str = ""
+    short_ids: bool = False
+
+
+_NAMED_FIRST = Form(r"\s*(?:[\[{]|[\w.:-]+\s*(?:<(?:longcat_)?arg_key>|</|\{|\n))", "{name}\n")
+
+FORMS: Final[Mapping[str, Form]] = {
+    "function_gemma": Form(r"\s*call:", "call:{name}{"),
+    "gemma4": Form(r"\s*call:", "call:{name}{"),
+    "glm47": _NAMED_FIRST,
+    "json_tools": Form(
+        r"\s*[\[{]",
+        '\n{"name": "{name}", "arguments":',
+        rf'\s*\{{\s*"name"\s*:\s*"{_NAME}"\s*,\s*"arguments"\s*:\s*(?=\{{)',
+        r"\s*\}[\s}\]]*",
+    ),
+    "kimi_k2": Form(
+        r"\s*(?:<\|tool_call_begin\|>|(?:functions\.)?[\w.-]+:\d)",
+        "<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
+        r"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?(?P<name>[\w.-]+):\d+)\s*"
+        r"<\|tool_call_argument_begin\|>\s*(?=\{)",
+        r"\s*<\|tool_call_end\|>",
+    ),
+    "kimi_k3": Form(r"\s*<\|open\|>call", '<|open|>call tool="{name}" index="1"<|sep|>'),
+    "longcat": _NAMED_FIRST,
+    "minicpm5": Form(r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""", '"{name}">'),
+    "minimax_m2": Form(r"\s*<invoke name=", '\n<invoke name="{name}">\n'),
+    "mistral": Form(
+        r"\s*(?:\[\s*\{|[\w-]+\s*\[ARGS\])",
+        "{name}[ARGS]",
+        r"\s*(?P<name>[\w-]+)\s*\[ARGS\]\s*(?=\{)",
+        short_ids=True,
+    ),
+    "muse_spark": Form(r"\s*<atem:invoke", '\n<atem:invoke name="{name}">\n'),
+    "pythonic": Form(r"\s*\[\s*[\w.]+\(", "[{name}("),
+    "qwen3_coder": Form(r"\s*<function=", "\n<function={name}>\n"),
+}
+"""Every parser of mlx-lm but `laguna`, which is glm47's under another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """The tool calls of one model, and the functions that a request lets it call. `tools` are as templates know them:
+    `{"type": "function", "function": {"name": …}}`."""
+
+    start: str
+    end: str
+    parse: Parse
+    form: Form
+    tools: Sequence[Mapping[str, Any]] = ()
+    begins: re.Pattern[str] = field(init=False)
+    head: re.Pattern[str] | None = field(init=False)
+    closes: re.Pattern[str] = field(init=False)
+    ends: re.Pattern[str] = field(init=False)
+    follows: re.Pattern[str] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        form = self.form
+        patterns = {
+            "begins": re.compile(form.begins),
+            "head": re.compile(form.head) if form.head is not None else None,
+            "closes": re.compile(form.closes),
+            "ends": re.compile(rf"(?:{form.closes})\s*{standard_re.escape(self.end)}"),
+            "follows": re.compile(rf"(?:{form.closes})?{form.head}") if form.head is not None else None,
+        }
+        for name, pattern in patterns.items():
+            object.__setattr__(self, name, pattern)
+
+    def opening(self, name: str | None) -> str | None:
+        """The text that begins a call of `name`, or of whichever function the model chooses; None if unknown."""
+        if self.form.opening is None:
+            return None
+        before, _, behind = self.form.opening.partition("{name}")
+        return self.start + before if name is None else self.start + before + name + behind
+
+    def new_id(self) -> str:
+        """Templates of one family refuse ids that are not nine letters and digits."""
+        if self.form.short_ids:
+            return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+        return f"call_{secrets.token_hex(12)}"
+
+
+def markup(tokenizer: TokenizerWrapper, tools: Sequence[Mapping[str, Any]]) -> Markup | None:
+    """How this model calls `tools`; None where mlx-lm knows no parser for it."""
+    if not tokenizer.has_tool_calling:
+        return None
+    name = tokenizer.tool_parser.__module__.rpartition(".")[2]
+    start, end = str(tokenizer.tool_call_start), str(tokenizer.tool_call_end)
+    return Markup(start, end, tokenizer.tool_parser, FORMS.get(name, Form()), tools)

@@ -1,0 +1,41 @@
+"""The functions that a request lets the model call, and how it may call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.errors import BadRequest
+from omlx.text.markup import markup
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """`functions` are as templates know them: `{"type": "function", "function": {"name": …, "parameters": …}}`.
+
+    `forced`: the answer is a call, of `name` where that is set. `single`: of one call at most.
+    """
+
+    functions: tuple[Mapping[str, Any], ...]
+    forced: bool = False
+    name: str | None = None
+    single: bool = False
+
+
+def opening(tokenizer: TokenizerWrapper, use: ToolUse) -> str:
+    """The beginning of an answer that is sure to be a call; empty where the model is free.
+
+    Raises BadRequest if the model has no tools at all, or if nobody knows how its calls begin.
+    """
+    form = markup(tokenizer, use.functions)
+    if form is None:
+        raise BadRequest("tools.no_format", param="tools")
+    if not use.forced:
+        return ""
+    text = form.opening(use.name)
+    if text is None:
+        raise BadRequest("tools.cannot_force", param="tool_choice")
+    return text

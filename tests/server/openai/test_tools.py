@@ -1,0 +1,209 @@
+"""Tools and reasoning through the official client. The model spells what the user says; all else is real."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError, OpenAI, pydantic_function_tool
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
+
+from tests.server.running import TARGET, Running
+
+PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+class Weather(BaseModel):
+    """The weather of a city."""
+
+    city: str
+    days: int = 1
+
+
+TOOLS: list[Any] = [
+    pydantic_function_tool(Weather, name="get_weather"),
+    {"type": "function", "function": {"name": "look"}},
+]
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
+    fields = {"tools": TOOLS, "extra_body": PLAIN, "max_tokens": 400, **fields}
+    return client.chat.completions.create(model=TARGET, messages=[{"role": "user", "content": says}], **fields)
+
+
+def calls(answer: ChatCompletion) -> list[tuple[str, Any]]:
+    found = answer.choices[0].message.tool_calls or []
+    return [(each.function.name, json.loads(each.function.arguments)) for each in found]  # type: ignore[union-attr]
+
+
+def test_text_then_two_calls(spelling: OpenAI) -> None:
+    says = f"Let me see.\n{call('get_weather', city='Oslo', days=3)}\n{call('look')}"
+    answer = ask(spelling, says)
+    message = answer.choices[0].message
+    assert message.content == "Let me see."
+    assert calls(answer) == [("get_weather", {"city": "Oslo", "days": 3}), ("look", {})]
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert len({each.id for each in message.tool_calls or []}) == 2
+
+
+def test_a_stream_says_what_the_body_says(spelling: OpenAI) -> None:
+    says = f"See.\n{call('get_weather', city='Oslo')}{call('look')}"
+    with spelling.chat.completions.stream(
+        model=TARGET, messages=[{"role": "user", "content": says}], tools=TOOLS, extra_body=PLAIN
+    ) as stream:
+        events = list(stream)
+        final = stream.get_final_completion()
+    message = final.choices[0].message
+    assert (message.content, final.choices[0].finish_reason) == ("See.", "tool_calls")
+    parsed = [each.function.parsed_arguments for each in message.tool_calls or []]
+    assert parsed[0] == Weather(city="Oslo")
+    done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
+    assert [(event.name, event.arguments) for event in done] == [("get_weather", '{"city": "Oslo"}'), ("look", "{}")]
+    assert sum(event.type == "tool_calls.function.arguments.delta" for event in events) > 2
+
+
+def test_parse_gives_the_arguments_as_a_model(spelling: OpenAI) -> None:
+    answer = spelling.chat.completions.parse(
+        model=TARGET,
+        messages=[{"role": "user", "content": call("get_weather", city="Rome", days=2)}],
+        tools=TOOLS[:1],
+        extra_body=PLAIN,
+    )
+    (found,) = answer.choices[0].message.tool_calls or []
+    assert found.function.parsed_arguments == Weather(city="Rome", days=2)
+    assert answer.choices[0].message.content is None
+
+
+def test_a_tool_loop_of_two_turns(spelling: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": call("get_weather", city="Oslo")}]
+    first = spelling.chat.completions.create(model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN)
+    message = first.choices[0].message
+    (found,) = message.tool_calls or []
+    messages += [message, {"role": "tool", "tool_call_id": found.id, "content": "4 degrees"}]
+    second = spelling.chat.completions.create(model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN)
+    assert second.choices[0].message.content == "<tool_response>\n4 degrees\n</tool_response>"
+    assert second.choices[0].finish_reason == "stop"
+    assert second.usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens / 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(spelling: OpenAI, stream: bool) -> None:
+    says = f"This is a call: {call('look')}"
+    for fields in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": []}):
+        answer = ask(spelling, says, stream=stream, **fields)
+        if stream:
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer)  # type: ignore[attr-defined]
+        else:
+            text = answer.choices[0].message.content
+        assert text == says
+
+
+def test_required_makes_the_model_begin_a_call(spelling: OpenAI) -> None:
+    answer = ask(spelling, call("look", at="it"), tool_choice="required")
+    assert calls(answer) == [("look", {"at": "it"})]
+    assert answer.usage.completion_tokens < ask(spelling, call("look", at="it")).usage.completion_tokens  # type: ignore[union-attr]
+
+
+def test_a_named_call_is_that_one_and_the_only_one(spelling: OpenAI) -> None:
+    choice: Any = {"type": "function", "function": {"name": "look"}}
+    says = call("look", at="it") + call("get_weather", city="Oslo")
+    assert calls(ask(spelling, says, tool_choice=choice)) == [("look", {"at": "it"})]
+
+
+def test_forced_calls_close_reasoning_that_the_template_opened(spelling: OpenAI) -> None:
+    says = "<think>\n\n</think>\n\n" + call("look", at="it")
+    answer = ask(spelling, says, tool_choice="required", extra_body={})
+    assert calls(answer) == [("look", {"at": "it"})]
+
+
+@pytest.mark.parametrize("fields", [{}, {"stop": "\n\nnever"}])
+def test_without_parallel_calls_the_first_one_ends_the_answer(spelling: OpenAI, fields: dict[str, Any]) -> None:
+    says = call("look", at="it") + call("get_weather", city="Oslo") + " and much more" * 20
+    answer = ask(spelling, says, parallel_tool_calls=False, **fields)
+    assert calls(answer) == [("look", {"at": "it"})]
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert answer.usage.completion_tokens < 40  # type: ignore[union-attr]
+
+
+def test_a_call_that_is_cut_off_is_of_length(spelling: OpenAI) -> None:
+    answer = ask(spelling, call("get_weather", city="Oslo" * 50), max_tokens=40)
+    assert answer.choices[0].finish_reason == "length"
+    (found,) = answer.choices[0].message.tool_calls or []
+    assert found.function.arguments.startswith('{"city": "Oslo')  # type: ignore[union-attr]
+
+
+def test_reasoning_is_apart_and_counted(spelling: OpenAI) -> None:
+    says = f"<think>\nWhat is there to do?\n</think>\n\nThis.\n{call('look')}"
+    answer = ask(spelling, says, extra_body={})
+    message = answer.choices[0].message
+    assert message.reasoning_content == "What is there to do?"  # type: ignore[attr-defined]
+    assert message.content == "This."
+    assert calls(answer) == [("look", {})]
+    assert answer.usage.completion_tokens_details.reasoning_tokens > 4  # type: ignore[union-attr]
+    kinds = []
+    for chunk in spelling.chat.completions.create(
+        model=TARGET, messages=[{"role": "user", "content": says}], tools=TOOLS, stream=True
+    ):
+        delta = chunk.choices[0].delta
+        kinds += [name for name in ("reasoning_content", "content", "tool_calls") if getattr(delta, name, None)]
+    assert list(dict.fromkeys(kinds)) == ["reasoning_content", "content", "tool_calls"]
+
+
+def test_reasoning_that_is_given_back_is_rendered(spelling: OpenAI) -> None:
+    def tokens(**extra: Any) -> int:
+        messages: list[Any] = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", **extra},
+            {"role": "user", "content": "c"},
+        ]
+        usage = spelling.chat.completions.create(model=TARGET, messages=messages, extra_body=PLAIN).usage
+        assert usage is not None
+        return usage.prompt_tokens
+
+    assert tokens(reasoning_content="why") > tokens()
+    assert tokens(reasoning="why") == tokens(reasoning_content="why")
+
+
+def test_an_effort_of_none_opens_no_reasoning(spelling: OpenAI) -> None:
+    says: list[Any] = [{"role": "user", "content": "Hi."}]
+    answer = spelling.chat.completions.create(model=TARGET, messages=says, reasoning_effort="none")
+    assert answer.choices[0].message.content == "Hi."
+
+
+def test_an_answer_that_was_begun_goes_on(spelling: OpenAI) -> None:
+    messages: list[Any] = [
+        {"role": "user", "content": "One, two, three."},
+        {"role": "assistant", "content": "One, two,"},
+    ]
+    for fields in ({"continue_final_message": True}, {"add_generation_prompt": False}):
+        answer = spelling.chat.completions.create(model=TARGET, messages=messages, extra_body=fields)
+        assert answer.choices[0].message.content == " three."
+
+
+def test_choices_have_calls_of_their_own(spelling: OpenAI) -> None:
+    answer = ask(spelling, call("look"), n=2)
+    ids = [choice.message.tool_calls[0].id for choice in answer.choices]  # type: ignore[index]
+    assert len(set(ids)) == 2
+
+
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_forms_that_are_not_supported_yet_are_refused(spelling: OpenAI, kind: str) -> None:
+    form: Any = {"type": kind, "json_schema": {"name": "x", "schema": {}}}
+    with pytest.raises(BadRequestError, match="not supported yet"):
+        ask(spelling, "x", response_format=form)
+
+
+def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
+    says = call("look", at="it" * 300)
+    body = {"model": TARGET, "messages": [{"role": "user", "content": says}], "tools": TOOLS, "stream": True, **PLAIN}
+    with httpx.stream("POST", f"{speller.url}/v1/chat/completions", json=body, timeout=60) as answer:
+        lines = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {"))
+        first = next(line for line in lines if line["choices"][0]["delta"].get("tool_calls"))
+    assert speller.engine.wait_until_ended(first["id"])

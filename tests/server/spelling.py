@@ -1,0 +1,81 @@
+"""A model that says what it is told to: everything is real but its weights.
+
+It answers with the words of the last message that is not its own, so a test writes what the model shall say, markup
+and all, as what the user says; after a call of a tool it says what came back. It reads the ids out of a real cache of
+one layer, so batching, prefixes and rewinding work on it as on any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import KVCache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.models.entry import ModelEntry
+from omlx.models.loader import LoadedWeights, read_tokenizer, tokenizer_length
+from omlx.models.pool import Pool
+
+CONTEXT = 4096
+SURE = 100.0
+
+
+class Spelling(nn.Module):
+    def __init__(self, tokenizer: TokenizerWrapper) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._size = tokenizer_length(tokenizer)
+        self._begin, self._end = (self._ids(text)[0] for text in ("<|im_start|>", "<|im_end|>"))
+        self._header = self._ids("assistant\n")
+
+    def make_cache(self) -> list[Any]:
+        return [KVCache()]
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        rows = tokens[:, None, :, None].astype(mx.float32)  # [rows, 1, tokens, 1]
+        known, _ = cache[0].update_and_fetch(rows, rows)
+        width, told = tokens.shape[1], known[:, 0, :, 0].astype(mx.int32).tolist()
+        following = [[self._next(row[: len(row) - width + i + 1]) for i in range(width)] for row in told]
+        return mx.where(mx.arange(self._size) == mx.array(following)[..., None], SURE, 0.0)
+
+    def _next(self, known: list[int]) -> int:
+        begins = [at for at, token in enumerate(known) if token == self._begin]
+        if len(begins) < 2 or known[begins[-1] + 1 :][: len(self._header)] != self._header:
+            return self._end
+        said = known[begins[-1] + 1 + len(self._header) :]
+        script = self._script(known[begins[-2] + 1 : begins[-1]])
+        if script[: len(said)] != said:  # the template or the server has begun the answer, in tokens of its own
+            script = said + self._rest(script, said)
+        return script[len(said)] if len(script) > len(said) else self._end
+
+    def _script(self, message: list[int]) -> list[int]:
+        """The tokens of a message without its role and its end."""
+        text = str(self._tokenizer.decode(message))
+        return self._ids(text.partition("\n")[2].rpartition("<|im_end|>")[0])
+
+    def _rest(self, script: list[int], said: list[int]) -> list[int]:
+        whole, begun = (str(self._tokenizer.decode(ids)) for ids in (script, said))
+        return self._ids(whole.removeprefix(begun)) if whole.startswith(begun) else []
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+class SpellingPool(Pool):
+    """Every model spells, with its own tokenizer and template."""
+
+    def _load(self, entry: ModelEntry) -> LoadedWeights:
+        tokenizer = read_tokenizer(entry)
+        return LoadedWeights(
+            model=Spelling(tokenizer),
+            tokenizer=tokenizer,
+            config={},
+            generation_config={},
+            context_length=CONTEXT,
+            vocab_size=tokenizer_length(tokenizer),
+            stop_ids=frozenset(tokenizer.eos_token_ids),
+            sampling={},
+            size_bytes=0,
+        )

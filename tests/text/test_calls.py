@@ -1,0 +1,311 @@
+"""Tool calls in every format that mlx-lm knows: whole, one character at a time, cut anywhere, beside prose, cut off."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm import tool_parsers
+
+from omlx.text.calls import Calls, JsonEnd, Piece
+from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from omlx.text.markup import FORMS, Form, Markup
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "note": {"type": "string"}},
+            },
+        },
+    }
+    for name in ("get_weather", "look")
+]
+PARSERS = sorted(module.name for module in pkgutil.iter_modules(tool_parsers.__path__))
+
+ARGUMENTS = {"city": "Zürich", "days": 3}
+"""What each of these calls get_weather with."""
+ONE = {
+    "function_gemma": "<start_function_call>call:get_weather{city:<escape>Zürich<escape>,days:3}<end_function_call>",
+    "gemma4": '<|tool_call>call:get_weather{city:<|"|>Zürich<|"|>,days:3}<tool_call|>',
+    "glm47": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Zürich</arg_value>\n"
+    "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+    "json_tools": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich", "days": 3}}\n</tool_call>',
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+    '{"city": "Zürich", "days": 3}<|tool_call_end|><|tool_calls_section_end|>',
+    "kimi_k3": '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
+    '<|open|>argument key="city" type="string"<|sep|>Zürich<|close|>argument<|sep|>'
+    '<|open|>argument key="days" type="integer"<|sep|>3<|close|>argument<|sep|><|close|>call<|sep|>'
+    "<|close|>tools<|sep|>",
+    "longcat": "<longcat_tool_call>get_weather\n<longcat_arg_key>city</longcat_arg_key>\n"
+    "<longcat_arg_value>Zürich</longcat_arg_value>\n<longcat_arg_key>days</longcat_arg_key>\n"
+    "<longcat_arg_value>3</longcat_arg_value>\n</longcat_tool_call>",
+    "minicpm5": '<function name="get_weather"><param name="city">Zürich</param><param name="days">3</param></function>',
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Zürich</parameter>\n'
+    '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
+    "mistral": '[TOOL_CALLS]get_weather[ARGS]{"city": "Zürich", "days": 3}',
+    "muse_spark": '<atem:function_calls>\n<atem:invoke name="get_weather">\n'
+    '<atem:parameter name="city">Zürich</atem:parameter>\n<atem:parameter name="days">3</atem:parameter>\n'
+    "</atem:invoke>\n</atem:function_calls>",
+    "pythonic": '<|tool_call_start|>[get_weather(city="Zürich", days=3)]<|tool_call_end|>',
+    "qwen3_coder": "<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich\n</parameter>\n"
+    "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+}
+ONE["laguna"] = ONE["glm47"]
+TWO = {
+    "json_tools": '<tool_call>{"name": "look", "arguments": {}}\n{"name": "get_weather", "arguments": {"days": 3}}'
+    "</tool_call>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{}"
+    "<|tool_call_end|><|tool_call_begin|>functions.get_weather:1<|tool_call_argument_begin|>"
+    '{"days": 3}<|tool_call_end|><|tool_calls_section_end|>',
+    "mistral": '[TOOL_CALLS]look[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{"days": 3}',
+    "pythonic": "<|tool_call_start|>[look(), get_weather(days=3)]<|tool_call_end|>",
+}
+
+
+def form(parser: str) -> Markup:
+    module: Any = importlib.import_module(f"mlx_lm.tool_parsers.{parser}")
+    name = module.parse_tool_call.__module__.rpartition(".")[2]
+    return Markup(module.tool_call_start, module.tool_call_end, module.parse_tool_call, FORMS.get(name, Form()), TOOLS)
+
+
+def events(parser: str, pieces: Iterable[str]) -> list[object]:
+    """Texts joined; a call as (name, arguments as text), with None behind it if it never ended."""
+    machine = Calls(form(parser))
+    said: list[Piece] = [piece for text in pieces for piece in machine.feed(text)] + machine.finish()
+    return normal(said)
+
+
+def normal(said: list[Piece]) -> list[object]:
+    out: list[object] = []
+    for piece in said:
+        match piece:
+            case TextDelta(text=text):
+                out[-1:] = [out[-1] + text] if out and isinstance(out[-1], str) else [*out[-1:], text]
+            case ToolCallStart(name=name, id=id):
+                assert id
+                out.append((name, "", None))
+            case ToolCallArguments(text=text):
+                name, before, _ = out[-1]  # type: ignore[misc]
+                out[-1] = (name, before + text, None)
+            case ToolCallEnd():
+                name, before, _ = out[-1]  # type: ignore[misc]
+                out[-1] = (name, before)
+    return out
+
+
+def read(parser: str, pieces: Iterable[str]) -> list[object]:
+    """The same, with arguments as objects."""
+    return [each if isinstance(each, str) else (each[0], json.loads(each[1])) for each in events(parser, pieces)]  # type: ignore[index]
+
+
+def test_the_corpus_has_every_format_of_mlx_lm() -> None:
+    assert sorted(ONE) == PARSERS
+    assert {name for name in PARSERS if form(name).form is Form()} == set()
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_call_one_character_at_a_time(parser: str) -> None:
+    assert read(parser, ONE[parser]) == [("get_weather", ARGUMENTS)]
+    assert read(parser, [ONE[parser]]) == [("get_weather", ARGUMENTS)]
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_text_around_a_call_and_no_white_space(parser: str) -> None:
+    said = f"Let me see.\n\n{ONE[parser]}\n"
+    assert read(parser, said) == ["Let me see.", ("get_weather", ARGUMENTS)]
+    if form(parser).end or form(parser).head:
+        assert read(parser, f"{said} Done. ") == ["Let me see.", ("get_weather", ARGUMENTS), "Done. "]
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_calls_one_after_the_other(parser: str) -> None:
+    assert read(parser, f"{ONE[parser]}\n{ONE[parser]}") == [("get_weather", ARGUMENTS)] * 2
+
+
+@pytest.mark.parametrize("parser", sorted(TWO))
+def test_two_calls_inside_one_pair_of_markers(parser: str) -> None:
+    assert read(parser, TWO[parser]) == [("look", {}), ("get_weather", {"days": 3})]
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "Write {0} to begin and {1} to end.",
+        "`{0}` opens a call",
+        "{0}",
+        "{0} ",
+        "a {0} b {0} c {1} d",
+        "{0}{0}{1}",
+        "{1}",
+        "{0}\n{{not a call}}{1} and more",
+        'The tag {0}, he said, {{"is": ["odd"]}}.',
+    ],
+)
+def test_a_marker_in_prose_is_prose(parser: str, prose: str) -> None:
+    markup = form(parser)
+    text = prose.format(markup.start, markup.end)
+    expected = [text] if text else []
+    assert events(parser, text) == expected
+    assert events(parser, [text]) == expected
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_prose_with_a_marker_and_then_a_call(parser: str) -> None:
+    text = f"The marker {form(parser).start} means: {ONE[parser]}"
+    assert read(parser, text) == [f"The marker {form(parser).start} means:", ("get_weather", ARGUMENTS)]
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_prose_with_a_marker_is_said_before_the_end(parser: str) -> None:
+    machine = Calls(form(parser))
+    said = machine.feed(f"Write {machine._markup.start} to begin; ")  # type: ignore[union-attr]
+    assert normal(said) == [f"Write {form(parser).start} to begin;"]
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_call_without_its_closing_marker_counts_and_one_cut_off_is_not_lost(parser: str) -> None:
+    markup = form(parser)
+    whole = ONE[parser].removesuffix(markup.end)
+    assert read(parser, whole) == [("get_weather", ARGUMENTS)]
+    for cut in range(len(whole)):
+        said = events(parser, whole[:cut])
+        kept = "".join(each if isinstance(each, str) else each[0] + each[1] for each in said)  # type: ignore[index]
+        if all(isinstance(each, str) for each in said):
+            assert kept == whole[:cut]
+        else:
+            assert "get_weather" in kept
+
+
+@pytest.mark.parametrize("parser", ["json_tools", "kimi_k2", "mistral"])
+def test_arguments_of_json_formats_come_as_they_are_written(parser: str) -> None:
+    machine = Calls(form(parser))
+    text = ONE[parser]
+    middle = text.index("Zürich") + 3
+    said = machine.feed(text[:middle])
+    assert [type(piece) for piece in said] == [ToolCallStart, ToolCallArguments]
+    assert isinstance(said[1], ToolCallArguments)
+    assert said[1].text == '{"city": "Zür'
+
+
+@pytest.mark.parametrize("parser", ["json_tools", "mistral", "kimi_k2"])
+def test_markers_inside_of_strings_belong_to_the_arguments(parser: str) -> None:
+    markup = form(parser)
+    note = f'{markup.start} }} {markup.end} \\" {{'
+    text = ONE[parser].replace("Zürich", note)
+    ((name, arguments),) = read(parser, text)
+    assert (name, arguments["city"]) == ("get_weather", note.replace('\\"', '"'))
+
+
+def test_a_marker_inside_of_a_string_where_the_name_comes_last() -> None:
+    text = '<tool_call>{"arguments": {"note": "</tool_call>"}, "name": "look"}</tool_call>'
+    assert read("json_tools", text) == [("look", {"note": "</tool_call>"})]
+
+
+def test_what_does_not_parse_is_prose() -> None:
+    for text in (
+        '<tool_call>{"name": "look"}</tool_call>',
+        '<tool_call>{"name": 5, "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "look", "arguments": [1]}</tool_call>',
+        "<tool_call>[]</tool_call>",
+        '<tool_call>{"arguments": {"a": NaN}, "name": "look"}</tool_call>',
+        '<tool_call>{"arguments": {"a": "\\ud800"}, "name": "look"}</tool_call>',
+        "<tool_call>" + "[" * 100_000 + "</tool_call>",
+    ):
+        assert events("json_tools", [text]) == [text]
+
+
+def test_superfluous_brackets_are_dropped() -> None:
+    text = '<tool_call>{"name": "look", "arguments": {}}}\n]</tool_call>ok'
+    assert read("json_tools", text) == [("look", {}), "ok"]
+
+
+def test_a_function_that_is_not_among_the_tools_is_still_a_call() -> None:
+    assert read("json_tools", ONE["json_tools"].replace("get_weather", "get_whether")) == [("get_whether", ARGUMENTS)]
+
+
+def test_arguments_that_are_a_string_of_json() -> None:
+    text = '<tool_call>{"name": "look", "arguments": "{\\"days\\": 3}"}</tool_call>'
+    assert read("json_tools", text) == [("look", {"days": 3})]
+
+
+def test_ids() -> None:
+    kimi = Calls(form("kimi_k2")).feed(TWO["kimi_k2"])
+    assert [piece.id for piece in kimi if isinstance(piece, ToolCallStart)] == [
+        "functions.look:0",
+        "functions.get_weather:1",
+    ]
+    mistral = Calls(form("mistral")).feed(TWO["mistral"])
+    ids = [piece.id for piece in mistral if isinstance(piece, ToolCallStart)]
+    assert all(len(each) == 9 and each.isalnum() for each in ids)
+    assert len(set(ids)) == 2
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_an_opening_is_how_a_call_begins(parser: str) -> None:
+    markup = form(parser)
+    whole = markup.opening("get_weather")
+    some = markup.opening(None)
+    assert whole is not None
+    assert some is not None
+    assert whole.startswith(some)
+    assert "get_weather" in whole
+    assert "get_weather" not in some
+    for text in (whole, some):
+        begins = markup.begins.match(text.removeprefix(markup.start), partial=True)
+        assert begins is not None
+
+
+FRAGMENTS = [
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "look", "arguments": ',
+    '{"a": "}"}',
+    "}",
+    " ",
+    "\n",
+    "x",
+    "<",
+    '"',
+]
+
+
+def fragments(parser: str) -> list[str]:
+    markup = form(parser)
+    call = ONE[parser]
+    return [markup.start, markup.end, call, call[: len(call) // 2], call[len(call) // 2 :], " ", "\n", "a<", "}", '{"']
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+@given(data=st.data())
+def test_any_chunking_gives_the_same_events(parser: str, data: st.DataObject) -> None:
+    text = "".join(data.draw(st.lists(st.sampled_from(fragments(parser)), max_size=8)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = events(parser, [text])
+    assert events(parser, chunks) == whole
+    assert events(parser, text) == whole
+
+
+@given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=14))
+def test_any_chunking_of_json_calls(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert events("json_tools", parts) == events("json_tools", text) == events("json_tools", [text])
+
+
+@given(value=st.dictionaries(st.text(), st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner))))
+def test_the_end_of_json_is_found(value: dict[str, Any]) -> None:
+    text = json.dumps(value, ensure_ascii=False)
+    assert JsonEnd().find(text + '} "') == len(text)
+    machine = JsonEnd()
+    assert [machine.find(character) for character in text] == [None] * (len(text) - 1) + [1]
