@@ -19,6 +19,7 @@ from omlx.models.entry import ModelEntry
 from omlx.models.pool import Pool
 from omlx.server import endpoints, errors, status
 from omlx.server.access import CLIENT_GONE, AccessLog, note
+from omlx.server.anthropic import models
 from omlx.server.connection import ClientGone
 from omlx.server.generation import Generations
 from omlx.server.guard import Guard
@@ -75,8 +76,11 @@ async def health(request: Request) -> Response:
 
 
 async def list_models(request: Request) -> Response:
+    """In either dialect."""
     pool: Pool = request.app.state.pool
     records = [_model(entry) for entry in pool.models]
+    if models.HEADER in request.headers:
+        return JSONResponse(models.listed(records))
     return JSONResponse({"object": "list", "data": records})
 
 
@@ -98,7 +102,7 @@ async def show_model(request: Request, name: str) -> Response:
     told = status.speculation(configured, served, snapshot, state.record.recent(entry.id))
     batching = status.batching(snapshot.unbatchable) if snapshot is not None else None
     loaded = served is not None
-    record = _model(entry)
+    record = models.model(_model(entry)) if models.HEADER in request.headers else _model(entry)
     return JSONResponse(record | {"loaded": loaded, "speculation": told, "batching": batching})
 
 

@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from fastapi import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from omlx.server.answer import answer
+from omlx.server.anthropic import message_request
+from omlx.server.connection import while_connected
+from omlx.server.generation import Generations
 from omlx.server.openai import chat_request
 
 
@@ -17,6 +20,21 @@ async def chat_completions(request: Request) -> Response:
     return await answer(request, chat_request.parse(await request.body()).asked())
 
 
+async def messages(request: Request) -> Response:
+    """The same in Anthropic's dialect."""
+    return await answer(request, message_request.parse(await request.body()).asked())
+
+
+async def count_tokens(request: Request) -> Response:
+    """How long the prompt of a message would be. Nothing is generated."""
+    generations: Generations = request.app.state.generations
+    asked = message_request.parse(await request.body()).neutral()
+    prompt = await while_connected(request.receive, generations.prompt_ids(asked))
+    return JSONResponse({"input_tokens": len(prompt)})
+
+
 POST: Final[Mapping[str, Callable[[Request], Awaitable[Response]]]] = {
     "/v1/chat/completions": chat_completions,
+    "/v1/messages": messages,
+    "/v1/messages/count_tokens": count_tokens,
 }

@@ -1,0 +1,145 @@
+"""Anthropic's dialect, inwards: a JSON body to a `GenerationRequest`.
+
+Unknown fields are ignored, as are beta headers. Tools that the API itself would run are refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from omlx.errors import BadRequest
+from omlx.server import response_format, tooling
+from omlx.server.answer import Asked
+from omlx.server.anthropic import blocks
+from omlx.server.anthropic.blocks import Block, Message
+from omlx.server.anthropic.message import MessageEncoder
+from omlx.server.dialect import Encoder, Json, Wire
+from omlx.server.fields import Body, Sampled, Text, read
+from omlx.server.generation import GenerationRequest
+from omlx.server.sse import named
+from omlx.server.stream import GenerationStream
+from omlx.text.tools import ToolUse
+
+WIRE: Final = Wire(named, idle=named({"type": "ping"}))
+
+# Fields that are not supported, each with the values that ask for nothing.
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"mcp_servers": ([],), "container": ()}
+
+
+class Tool(Body):
+    """`type` is absent or `custom` for the client's own tools."""
+
+    type: str | None = None
+    name: Text
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(Body):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    """`budget_tokens` goes to the template; nothing cuts a thought short."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int, Field(ge=1024)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputConfig(Body):
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class MessageRequest(Sampled):
+    """The body of POST /v1/messages, and of /v1/messages/count_tokens, which needs no `max_tokens`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    system: str | list[Block] | None = None
+    stop_sequences: list[Text] | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def asked(self) -> Asked:
+        if self.max_tokens is None:
+            raise BadRequest("request.missing", param="max_tokens", field="max_tokens")
+        return Asked(self.neutral(), bool(self.stream), "msg_", self._encoder, WIRE)
+
+    def neutral(self) -> GenerationRequest:
+        """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
+        self.refuse(UNSUPPORTED)
+        response_format.check(self.output_config.format if self.output_config else None, "output_config.format")
+        tooling.check_count(self.messages, "messages")
+        told = blocks.rendered(self.messages)
+        return GenerationRequest(
+            messages=tooling.with_names(blocks.system(self.system) + told),
+            model=self.model,
+            draft_model=self.draft_model,
+            template_variables=self._variables(),
+            tools=self._tools(),
+            continue_last=_continues(told[-1]),
+            sampling=self.sampling,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            stops=tuple(self.stop_sequences or ()),
+            speculation=self.strategy,
+            window=self.window,
+        )
+
+    def _encoder(self, stream: GenerationStream) -> Encoder:
+        hidden = self.thinking is not None and self.thinking.display == "omitted"
+        return MessageEncoder(
+            stream.id, stream.served.id, stream.prompt_n, max_tokens=self.max_tokens or 0, hidden=hidden
+        )
+
+    def _variables(self) -> Json:
+        """Without `thinking` this API does not think. A client's own variables win."""
+        variables: Json = {}
+        if self.thinking is None or self.thinking.type == "disabled":
+            variables["enable_thinking"] = False
+        elif self.thinking.budget_tokens is not None:
+            variables["thinking_budget"] = self.thinking.budget_tokens
+        if self.output_config is not None and self.output_config.effort is not None:
+            variables["reasoning_effort"] = self.output_config.effort
+        return variables | (self.chat_template_kwargs or {})
+
+    def _tools(self) -> ToolUse | None:
+        choice = self.tool_choice or ToolChoice(type="auto")
+        if choice.type == "tool" and choice.name is None:
+            raise BadRequest("request.missing", param="tool_choice.name", field="tool_choice.name")
+        for at, tool in enumerate(self.tools or ()):
+            if tool.type not in (None, "custom"):
+                raise BadRequest("tools.server", param=f"tools[{at}]", field=f"tools[{at}]", type=str(tool.type))
+        return tooling.tool_use(
+            [tooling.function(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()],
+            none=choice.type == "none",
+            forced=choice.type in ("any", "tool"),
+            name=choice.name if choice.type == "tool" else None,
+            single=bool(choice.disable_parallel_tool_use),
+        )
+
+
+def _continues(last: Json) -> bool:
+    """Whether the conversation ends with the beginning of an answer. Raises BadRequest where that cannot go on."""
+    if last["role"] != "assistant":
+        return False
+    if "tool_calls" in last:
+        raise BadRequest("tools.no_result", param="messages")
+    if last["content"] != last["content"].rstrip():
+        raise BadRequest("request.trailing", param="messages")
+    return True
+
+
+def parse(body: bytes) -> MessageRequest:
+    """Raises BadRequest, naming the field, for anything that is not such a request."""
+    return read(MessageRequest, body)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from omlx.errors import BadRequest
+from omlx.server import held
+from omlx.server.anthropic.message_request import parse
+
+HELLO = {"role": "user", "content": "hello"}
+
+
+def neutral(*messages: Any, **fields: Any) -> Any:
+    return parse(json.dumps({"messages": messages, "max_tokens": 5, **fields}).encode()).neutral()
+
+
+def use(id: str, **arguments: int) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": "look", "input": arguments}
+
+
+def test_blocks_become_messages() -> None:
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "c", "signature": "x"},
+                {"type": "redacted_thinking", "data": "?"},
+                {"type": "text", "text": "d"},
+                use("t1", at=1),
+                use("t2"),
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "e", "cache_control": {"type": "ephemeral"}},
+                {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "f"}]},
+                {"type": "text", "text": "g"},
+                {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "h"}},
+            ],
+        },
+    ]
+
+    def look(id: str, **arguments: int) -> dict[str, Any]:
+        return {"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
+
+    assert neutral(*messages, system=[{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]).messages == [
+        {"role": "system", "content": "s\n\nt"},
+        {"role": "user", "content": "a\n\nb"},
+        {
+            "role": "assistant",
+            "content": "d",
+            "reasoning_content": "c",
+            "tool_calls": [look("t1", at=1), look("t2")],
+        },
+        {"role": "tool", "tool_call_id": "t1", "name": "look", "content": "e"},
+        {"role": "tool", "tool_call_id": "t2", "name": "look", "content": "f"},
+        {"role": "user", "content": "g\n\nh"},
+    ]
+
+
+def test_answers_in_a_row_are_one() -> None:
+    parts = [
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "a", "signature": ""}, use("t1")]},
+        {"role": "assistant", "content": [{"type": "text", "text": "b"}, use("t2")]},
+    ]
+    results = [{"type": "tool_result", "tool_use_id": id} for id in ("t1", "t2")]
+    _, both, one, two = neutral(HELLO, *parts, {"role": "user", "content": results}).messages
+    assert (both["content"], both["reasoning_content"]) == ("b", "a")
+    assert [call["id"] for call in both["tool_calls"]] == ["t1", "t2"]
+    assert (one["content"], two["content"]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("system", "expected"),
+    [
+        ("s", "s"),
+        (["x-anthropic-billing-header: cch=1", "s"], "s"),
+        (["s", "x-anthropic-billing-header: cch=1"], "s\n\nx-anthropic-billing-header: cch=1"),
+    ],
+)
+def test_a_leading_billing_header_is_not_rendered(system: Any, expected: str) -> None:
+    blocks = system if isinstance(system, str) else [{"type": "text", "text": text} for text in system]
+    assert neutral(HELLO, system=blocks).messages[0] == {"role": "system", "content": expected}
+
+
+def test_nothing_is_left_of_a_system_that_was_only_a_billing_header() -> None:
+    assert neutral(HELLO, system=[{"type": "text", "text": "x-anthropic-billing-header: a"}]).messages == [HELLO]
+
+
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        ({}, {"enable_thinking": False}),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
+        ({"thinking": {"type": "adaptive"}}, {}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, {"thinking_budget": 2000}),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}, {"reasoning_effort": "max"}),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, {"enable_thinking": True}),
+    ],
+)
+def test_what_the_template_is_told_of_thinking(fields: Any, variables: Any) -> None:
+    assert neutral(HELLO, **fields).template_variables == variables
+
+
+@pytest.mark.parametrize(
+    ("messages", "code"),
+    [
+        ([HELLO, {"role": "assistant", "content": [use("t1")]}], "tools.no_result"),
+        ([HELLO, {"role": "assistant", "content": "x "}], "request.trailing"),
+        ([HELLO, {"role": "assistant", "content": [{"type": "tool_use", "name": "look"}]}], "request.missing"),
+        ([HELLO, {"role": "user", "content": [{"type": "server_tool_use"}]}], "request.content"),
+        ([{"role": "king", "content": "x"}], "request.value"),
+    ],
+)
+def test_what_cannot_be_is_refused(messages: Any, code: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        neutral(*messages)
+    assert caught.value.code == code
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("messages")
+
+
+def test_a_count_needs_no_bound_and_a_message_does() -> None:
+    body = parse(json.dumps({"messages": [HELLO]}).encode())
+    assert body.neutral().max_tokens is None
+    with pytest.raises(BadRequest) as caught:
+        body.asked()
+    assert (caught.value.code, caught.value.param) == ("request.missing", "max_tokens")
+
+
+@pytest.mark.parametrize("thinking", ["", "Hm. é日本"])
+def test_what_is_held_comes_back(thinking: str) -> None:
+    assert held.thought("", held.hold(thinking)) == thinking
+    assert held.thought("shown", held.hold(thinking)) == "shown"
+    assert held.thought("", "of somebody else") == ""
+    assert held.thought("", "omlx.&&&") == ""
