@@ -8,11 +8,13 @@ from typing import Final
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
+from omlx.errors import BadRequest
+from omlx.server import tokens
 from omlx.server.answer import answer
 from omlx.server.anthropic import message_request
 from omlx.server.connection import while_connected
 from omlx.server.generation import Generations
-from omlx.server.openai import chat_request
+from omlx.server.openai import chat_request, completion_request
 
 
 async def chat_completions(request: Request) -> Response:
@@ -33,8 +35,22 @@ async def count_tokens(request: Request) -> Response:
     return JSONResponse({"input_tokens": len(prompt)})
 
 
+async def completions(request: Request) -> Response:
+    """What follows a text."""
+    return await answer(request, completion_request.parse(await request.body()).asked())
+
+
+async def embeddings(request: Request) -> Response:
+    """No model that is served here gives embeddings: mlx-lm's architectures end in logits."""
+    raise BadRequest("request.no_embeddings", param="model")
+
+
 POST: Final[Mapping[str, Callable[[Request], Awaitable[Response]]]] = {
     "/v1/chat/completions": chat_completions,
+    "/v1/completions": completions,
+    "/v1/embeddings": embeddings,
     "/v1/messages": messages,
     "/v1/messages/count_tokens": count_tokens,
+    "/tokenize": tokens.tokenize,
+    "/detokenize": tokens.detokenize,
 }

@@ -1,0 +1,109 @@
+"""OpenAI's text completions, inwards: a JSON body to a `GenerationRequest`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from omlx.errors import BadRequest
+from omlx.server.answer import Asked
+from omlx.server.dialect import OPENAI, Encoder
+from omlx.server.fields import Sampled, StreamOptions, Text, bias, read, stops
+from omlx.server.generation import GenerationRequest
+from omlx.server.openai.completion import CompletionEncoder
+from omlx.server.openai.head import Head
+from omlx.server.stream import GenerationStream
+
+MAX_TOKENS: Final = 16
+"""What this API generates where nobody says how much."""
+MAX_CHOICES: Final = 128
+
+# Fields that are not supported, each with the values that ask for nothing.
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
+    "best_of": (1,),
+    "response_format": ({"type": "text"},),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "grammar": ("",),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "prompt_logprobs": (),
+}
+
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class CompletionRequest(Sampled):
+    """The body of POST /v1/completions."""
+
+    prompt: Text | Annotated[list[Text], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
+    suffix: str | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=64)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+
+    @property
+    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        """A list of numbers is one prompt, any other list is several."""
+        given = self.prompt
+        if isinstance(given, str):
+            return (given,)
+        ids = tuple(each for each in given if isinstance(each, int))
+        if ids:
+            return (ids,)
+        return tuple(each if isinstance(each, str) else tuple(each) for each in given if not isinstance(each, int))
+
+    def asked(self) -> Asked:
+        return Asked(self.neutral(), bool(self.stream), "cmpl-", self._encoder, OPENAI)
+
+    def neutral(self) -> GenerationRequest:
+        """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
+        self.refuse(UNSUPPORTED)
+        if self.echo and self.logprobs is not None:
+            raise BadRequest("request.echo_logprobs", param="logprobs")
+        prompts = self.prompts
+        if (count := len(prompts) * (self.n or 1)) > MAX_CHOICES:
+            raise BadRequest("request.too_many", param="prompt", field="prompt", count=count, limit=MAX_CHOICES)
+        if self.suffix and not all(isinstance(prompt, str) for prompt in prompts):
+            raise BadRequest("request.suffix_ids", param="suffix")
+        return GenerationRequest(
+            prompts=prompts,
+            suffix=self.suffix or "",
+            model=self.model,
+            draft_model=self.draft_model,
+            sampling=self.sampling,
+            logit_bias=bias(self.logit_bias),
+            seed=self.seed,
+            n=self.n or 1,
+            max_tokens=self.max_tokens or MAX_TOKENS,
+            stops=stops(self.stop),
+            top_logprobs=self.logprobs,
+            speculation=self.strategy,
+            window=self.window,
+        )
+
+    def _encoder(self, stream: GenerationStream) -> Encoder:
+        return CompletionEncoder(
+            Head.of(stream, logprobs=self.logprobs is not None),
+            self.n or 1,
+            [self._echoed(prompt, stream) for prompt in self.prompts],
+            include_usage=bool(self.stream_options and self.stream_options.include_usage),
+        )
+
+    def _echoed(self, prompt: str | tuple[int, ...], stream: GenerationStream) -> str:
+        if not self.echo:
+            return ""
+        return prompt if isinstance(prompt, str) else str(stream.served.tokenizer.decode(list(prompt)))
+
+
+def parse(body: bytes) -> CompletionRequest:
+    """Raises BadRequest, naming the field, for anything that is not such a request."""
+    return read(CompletionRequest, body)

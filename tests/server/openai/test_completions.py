@@ -1,0 +1,134 @@
+"""Text completions, tokenizing, and what is not there, with the official client against a real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError, OpenAI
+from openai.types import Completion
+
+from tests.server.running import TARGET, Running
+
+PROMPT = "Once upon a time"
+
+
+def complete(client: OpenAI, **fields: Any) -> Completion:
+    fields = {"prompt": PROMPT, "max_tokens": 8, "seed": 5, **fields}
+    return client.completions.create(model=TARGET, **fields)
+
+
+def test_a_completion(client: OpenAI) -> None:
+    answer = complete(client)
+    (choice,) = answer.choices
+    assert (answer.object, answer.id[:5], choice.index) == ("text_completion", "cmpl-", 0)
+    assert answer.usage is not None
+    assert 1 <= answer.usage.completion_tokens <= 8
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert complete(client, max_tokens=None).usage.completion_tokens <= 16  # type: ignore[union-attr]
+
+
+def test_a_stream_says_what_the_body_says(client: OpenAI) -> None:
+    whole = complete(client, prompt=[PROMPT, "And"], n=2, echo=True)
+    chunks = list(complete(client, prompt=[PROMPT, "And"], n=2, echo=True, stream=True))  # type: ignore[arg-type]
+    for choice in whole.choices:
+        own = [c.choices[0] for c in chunks if c.choices[0].index == choice.index]  # type: ignore[attr-defined]
+        assert "".join(each.text for each in own) == choice.text
+        assert own[-1].finish_reason == choice.finish_reason
+
+
+def test_several_prompts_are_answered_as_if_each_were_alone(client: OpenAI) -> None:
+    both = complete(client, prompt=[PROMPT, "def main"], n=2, temperature=1.0)
+    assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
+    alone = [complete(client, prompt=prompt, n=2, temperature=1.0) for prompt in (PROMPT, "def main")]
+    assert [c.text for c in both.choices] == [c.text for each in alone for c in each.choices]
+    assert both.usage.prompt_tokens == sum(each.usage.prompt_tokens for each in alone)  # type: ignore[union-attr]
+
+
+def test_a_prompt_may_be_token_ids(client: OpenAI, http: httpx.Client) -> None:
+    ids = http.post("/tokenize", json={"model": TARGET, "prompt": PROMPT}).json()["tokens"]
+    text = complete(client).choices[0].text
+    assert complete(client, prompt=ids).choices[0].text == text
+    assert [c.text for c in complete(client, prompt=[ids, ids]).choices] == [text, text]
+    assert complete(client, prompt=ids, echo=True).choices[0].text == PROMPT + text
+
+
+def test_logprobs_have_the_old_shape(client: OpenAI) -> None:
+    answer = complete(client, logprobs=3)
+    told = answer.choices[0].logprobs
+    assert told is not None
+    assert told.tokens is not None
+    assert "".join(told.tokens).startswith(answer.choices[0].text[:5])
+    assert told.text_offset == [len("".join(told.tokens[:i])) for i in range(len(told.tokens))]
+    assert all(1 <= len(top) <= 3 for top in told.top_logprobs or [])
+    assert len(told.token_logprobs or []) == len(told.tokens)
+    chunks: Any = complete(client, logprobs=3, stream=True)
+    parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs]
+    assert [token for part in parts for token in part.tokens] == told.tokens
+    assert [offset for part in parts for offset in part.text_offset] == told.text_offset
+
+
+def test_stop_strings(client: OpenAI) -> None:
+    text = complete(client, max_tokens=20).choices[0].text
+    stopped = complete(client, max_tokens=20, stop=text[6:9]).choices[0]
+    assert (text.startswith(stopped.text), stopped.finish_reason) == (True, "stop")
+    assert text[6:9] not in stopped.text
+
+
+def test_usage_comes_last_where_it_is_asked_for(client: OpenAI) -> None:
+    chunks: Any = list(complete(client, stream=True, stream_options={"include_usage": True}))  # type: ignore[arg-type]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens > 0
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"prompt": ""}, "request.empty", "prompt"),
+        ({"prompt": []}, "request.type", "prompt"),
+        ({"prompt": [10**9]}, "request.token", "prompt"),
+        ({"prompt": ["a"] * 200}, "request.too_many", "prompt"),
+        ({"suffix": "end"}, "request.no_gap", "suffix"),
+        ({"suffix": "end", "prompt": [1, 2]}, "request.suffix_ids", "suffix"),
+        ({"echo": True, "logprobs": 1}, "request.echo_logprobs", "logprobs"),
+        ({"max_tokens": 0}, "request.range", "max_tokens"),
+        ({"best_of": 3}, "request.unsupported", "best_of"),
+        ({"logprobs": 21}, "request.range", "logprobs"),
+    ],
+)
+def test_what_is_wrong_is_named(client: OpenAI, fields: dict[str, Any], code: str, param: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        complete(client, **fields)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_tokens_there_and_back(http: httpx.Client, server: Running) -> None:
+    told = http.post("/tokenize", json={"model": TARGET, "content": "naïve 日本"}).json()
+    assert told["count"] == len(told["tokens"]) > 3
+    back = http.post("/detokenize", json={"model": TARGET, "tokens": told["tokens"]}).json()
+    assert back == {"prompt": "naïve 日本", "content": "naïve 日本"}
+    chat = http.post("/tokenize", json={"model": TARGET, "messages": [{"role": "user", "content": "hi"}]}).json()
+    text = http.post("/detokenize", json={"model": TARGET, "tokens": chat["tokens"]}).json()["prompt"]
+    assert "<|im_start|>user\nhi<|im_end|>" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/tokenize", {}, "request.missing"),
+        ("/tokenize", {"prompt": "x", "model": "none"}, "model_not_found"),
+        ("/detokenize", {"tokens": [10**9]}, "request.token"),
+        ("/detokenize", {"tokens": ["x"]}, "request.type"),
+    ],
+)
+def test_wrong_tokens_are_refused(http: httpx.Client, path: str, body: dict[str, Any], code: str) -> None:
+    answer = http.post(path, json=body)
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]["code"] == code
+
+
+def test_there_are_no_embeddings(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError, match="No model here gives embeddings"):
+        client.embeddings.create(model=TARGET, input="x")
