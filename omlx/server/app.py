@@ -23,6 +23,7 @@ from omlx.server.anthropic import models
 from omlx.server.connection import ClientGone
 from omlx.server.generation import Generations
 from omlx.server.guard import Guard
+from omlx.server.openai.responses import Responses
 from omlx.server.record import Record
 from omlx.server.stream import Engine
 from omlx.settings.schema import Settings
@@ -61,6 +62,12 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
     app.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
     for path, endpoint in endpoints.POST.items():
         app.add_api_route(path, endpoint, methods=["POST"])
+    responses = Responses()
+    app.add_api_route("/v1/responses", responses.create, methods=["POST"])
+    app.add_api_route("/v1/responses/{id}", responses.show, methods=["GET"])
+    app.add_api_route("/v1/responses/{id}", responses.delete, methods=["DELETE"])
+    app.add_api_route("/v1/responses/{id}/cancel", responses.cancel, methods=["POST"])
+    app.add_api_route("/v1/responses/{id}/input_items", responses.items, methods=["GET"])
     app.add_exception_handler(OmlxError, _refused)
     app.add_exception_handler(HTTPException, _misrouted)
     app.add_exception_handler(ClientGone, _gone)

@@ -1,0 +1,190 @@
+"""The Responses API, inwards: a JSON body to a `GenerationRequest`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from omlx.errors import BadRequest
+from omlx.server import response_format, tooling
+from omlx.server.dialect import Json
+from omlx.server.fields import Body, Choice, Sampled, Text, read
+from omlx.server.generation import GenerationRequest
+from omlx.server.openai.chat_request import NO_THINKING
+from omlx.server.openai.head import Head
+from omlx.server.openai.items import Conversation, Item
+from omlx.server.openai.response import ResponseEncoder
+from omlx.server.stream import GenerationStream
+from omlx.text.tools import ToolUse
+
+# Fields that are not supported, each with the values that ask for nothing.
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"conversation": (), "prompt": (), "moderation": ()}
+LOGPROBS: Final = "message.output_text.logprobs"
+ENCRYPTED: Final = "reasoning.encrypted_content"
+_INPUT: Final[Json] = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
+
+class Tool(Body):
+    """`custom` tools take a text; a model calls them with an object that holds it."""
+
+    type: str
+    name: Text | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Named(Body):
+    type: Literal["function", "custom"]
+    name: Text
+
+
+class AllowedTools(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[Named]
+
+
+class Reasoning(Body):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextConfig(Body):
+    format: dict[str, Any] | None = None
+
+
+class ResponseRequest(Sampled):
+    """The body of POST /v1/responses."""
+
+    input: str | list[Item]
+    instructions: str | None = None
+    previous_response_id: Text | None = None
+    store: bool | None = None
+    background: bool | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Choice | Named | AllowedTools | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    metadata: dict[str, str] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def kept(self) -> bool:
+        return self.store is not False
+
+    def conversation(self, before: Sequence[Json]) -> list[Json]:
+        """What was said so far, without the instructions. Raises BadRequest."""
+        found = Conversation(before)
+        items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        tooling.check_count(items, "input")
+        for at, item in enumerate(items):
+            found.add(item, f"input[{at}]")
+        if not found.messages:
+            raise BadRequest("request.empty", param="input", field="input", detail="there is nothing to answer")
+        return found.messages
+
+    def neutral(self, conversation: Sequence[Json]) -> GenerationRequest:
+        """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
+        self.refuse(UNSUPPORTED)
+        response_format.check(self.text.format if self.text else None, "text.format")
+        if self.background and self.stream:
+            raise BadRequest("request.background_stream", param="background")
+        if self.background and not self.kept:
+            raise BadRequest("request.background_store", param="background")
+        return GenerationRequest(
+            messages=tooling.with_names(_instructed(self.instructions, conversation)),
+            model=self.model,
+            draft_model=self.draft_model,
+            template_variables=self._variables(),
+            tools=self._tools(),
+            sampling=self.sampling,
+            seed=self.seed,
+            max_tokens=self.max_output_tokens,
+            top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
+            speculation=self.strategy,
+            window=self.window,
+        )
+
+    def encoder(self, stream: GenerationStream) -> ResponseEncoder:
+        custom = {tool.name for tool in self.tools or () if tool.type == "custom" and tool.name}
+        encrypted = ENCRYPTED in (self.include or ())
+        head = Head.of(stream, logprobs=self._logprobs)
+        return ResponseEncoder(head, self._echo(), custom=custom, encrypted=encrypted)
+
+    @property
+    def _logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+
+    def _echo(self) -> Json:
+        """What a response repeats of its request."""
+        told = self.model_dump(exclude_none=True, include={"tools", "reasoning", "text", "tool_choice"})
+        return {
+            "instructions": self.instructions,
+            "previous_response_id": self.previous_response_id,
+            "background": bool(self.background),
+            "store": self.kept,
+            "max_output_tokens": self.max_output_tokens,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "tools": told.get("tools", []),
+            "tool_choice": told.get("tool_choice", "auto"),
+            "reasoning": {"effort": None, "summary": None} | told.get("reasoning", {}),
+            "text": {"format": {"type": "text"}} | told.get("text", {}),
+            "truncation": "disabled",
+            "metadata": self.metadata or {},
+            "user": self.user,
+        }
+
+    def _variables(self) -> Json:
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        variables: Json = {}
+        if effort == NO_THINKING:
+            variables["enable_thinking"] = False
+        elif effort is not None:
+            variables["reasoning_effort"] = effort
+        return variables | (self.chat_template_kwargs or {})
+
+    def _tools(self) -> ToolUse | None:
+        functions = [_function(tool, f"tools[{at}]") for at, tool in enumerate(self.tools or ())]
+        choice = self.tool_choice
+        if isinstance(choice, AllowedTools):
+            allowed = {tool.name for tool in choice.tools}
+            functions = [each for each in functions if each["function"]["name"] in allowed]
+        return tooling.tool_use(
+            functions,
+            none=choice == "none",
+            forced=choice == "required" or isinstance(choice, Named) or getattr(choice, "mode", None) == "required",
+            name=choice.name if isinstance(choice, Named) else None,
+            single=self.parallel_tool_calls is False,
+        )
+
+
+def _function(tool: Tool, at: str) -> Json:
+    if tool.type not in ("function", "custom"):
+        raise BadRequest("tools.server", param=at, field=at, type=tool.type)
+    if tool.name is None:
+        raise BadRequest("request.missing", param=f"{at}.name", field=f"{at}.name")
+    parameters = _INPUT if tool.type == "custom" else tool.parameters
+    return tooling.function(tool.name, tool.description, parameters)
+
+
+def _instructed(instructions: str | None, conversation: Sequence[Json]) -> list[Json]:
+    """Instructions and the developer's first words are one message: few templates take two."""
+    if not instructions:
+        return list(conversation)
+    first, rest = conversation[0], conversation[1:]
+    if first["role"] == "system":
+        return [{"role": "system", "content": f"{instructions}\n\n{first['content']}"}, *rest]
+    return [{"role": "system", "content": instructions}, *conversation]
+
+
+def parse(body: bytes) -> ResponseRequest:
+    """Raises BadRequest, naming the field, for anything that is not such a request."""
+    return read(ResponseRequest, body)

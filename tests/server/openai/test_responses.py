@@ -1,0 +1,256 @@
+"""The Responses API with the official client. The model spells what the user says; all else is real."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError, NotFoundError, OpenAI
+from openai.types.responses import Response, ResponseFunctionToolCall
+from pydantic import BaseModel
+
+from omlx.server.openai.items import Conversation, Item
+from tests.server.running import TARGET, Running
+
+PLAIN: Any = {"effort": "none"}
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "strict": False,
+    },
+    {"type": "function", "name": "look"},
+]
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+def ask(client: OpenAI, says: Any, **fields: Any) -> Response:
+    return client.responses.create(**{"model": TARGET, "input": says, "reasoning": PLAIN, **fields})
+
+
+def calls(response: Response) -> list[tuple[str, Any]]:
+    found = [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
+    return [(item.name, json.loads(item.arguments)) for item in found]
+
+
+def test_a_response(spelling: OpenAI) -> None:
+    answer = ask(spelling, "Hello there.", instructions="Be kind.", metadata={"a": "b"})
+    assert (answer.object, answer.status, answer.model, answer.id[:5]) == ("response", "completed", TARGET, "resp_")
+    assert answer.output_text == "Hello there."
+    assert (answer.instructions, answer.metadata) == ("Be kind.", {"a": "b"})
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    assert ask(spelling, "Hello there.").usage.input_tokens < answer.usage.input_tokens  # type: ignore[union-attr]
+
+
+def test_reasoning_text_and_calls_are_items(spelling: OpenAI) -> None:
+    says = f"<think>\nHm.\n</think>\n\nI look.\n{call('get_weather', city='Oslo')}{call('look')}"
+    answer = ask(spelling, says, tools=TOOLS, reasoning={})
+    assert [item.type for item in answer.output] == ["reasoning", "message", "function_call", "function_call"]
+    assert answer.output[0].content[0].text == "Hm."  # type: ignore[union-attr]
+    assert answer.output_text == "I look."
+    assert calls(answer) == [("get_weather", {"city": "Oslo"}), ("look", {})]
+    assert answer.usage.output_tokens_details.reasoning_tokens > 0  # type: ignore[union-attr]
+
+
+def test_events_come_in_the_documented_order(spelling: OpenAI) -> None:
+    says = f"<think>\nHm.\n</think>\n\nI look.\n{call('get_weather', city='Oslo')}"
+    kinds: list[str] = []
+    numbers: list[int] = []
+    with spelling.responses.stream(model=TARGET, input=says, tools=TOOLS) as stream:
+        for event in stream:
+            numbers.append(event.sequence_number)
+            if not kinds or kinds[-1] != event.type:
+                kinds.append(event.type)
+        final = stream.get_final_response()
+    item = ["response.output_item.added", "response.content_part.added"]
+    done = ["response.content_part.done", "response.output_item.done"]
+    assert kinds == [
+        *("response.created", "response.in_progress"),
+        *(*item, "response.reasoning_text.delta", "response.reasoning_text.done", *done),
+        *(*item, "response.output_text.delta", "response.output_text.done", *done),
+        "response.output_item.added",
+        *("response.function_call_arguments.delta", "response.function_call_arguments.done"),
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert numbers == list(range(len(numbers)))
+    assert final.output_text == "I look."
+    whole = ask(spelling, says, tools=TOOLS, reasoning={})
+    assert [each.type for each in whole.output] == [each.type for each in final.output]
+    assert calls(whole) == calls(final)  # type: ignore[arg-type]
+
+
+def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
+    first = ask(spelling, call("get_weather", city="Oslo"), tools=TOOLS, instructions="Be kind.")
+    (found,) = [item for item in first.output if isinstance(item, ResponseFunctionToolCall)]
+    result = {"type": "function_call_output", "call_id": found.call_id, "output": "4 degrees"}
+    second = ask(spelling, [result], tools=TOOLS, instructions="Be kind.", previous_response_id=first.id)
+    assert second.output_text == "<tool_response>\n4 degrees\n</tool_response>"
+    assert second.previous_response_id == first.id
+    assert second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens / 2  # type: ignore[union-attr]
+    third = ask(spelling, "And now?", tools=TOOLS, previous_response_id=second.id)
+    assert third.output_text == "And now?"
+
+
+def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
+    history: list[Any] = [{"role": "user", "content": f"<think>\nHm.\n</think>\n\n{call('look')}"}]
+    fields: Any = {"tools": TOOLS, "store": False, "reasoning": {}, "include": ["reasoning.encrypted_content"]}
+    first = ask(spelling, history, **fields)
+    assert first.output[0].encrypted_content  # type: ignore[union-attr]
+    history += [item.model_dump(exclude_none=True) for item in first.output]
+    history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})  # type: ignore[union-attr]
+    second = ask(spelling, history, **{**fields, "reasoning": PLAIN})
+    assert second.output_text == "<tool_response>\nseen\n</tool_response>"
+    with pytest.raises(BadRequestError) as caught:
+        ask(spelling, "x", previous_response_id=first.id)
+    assert caught.value.param == "previous_response_id"
+
+
+def test_custom_tools_take_a_text(spelling: OpenAI) -> None:
+    tools: list[Any] = [{"type": "custom", "name": "patch", "description": "Applies a patch."}]
+    says = call("patch", input='*** Begin\n+"x"')
+    answer = ask(spelling, says, tools=tools)
+    (found,) = answer.output
+    assert (found.type, found.name, found.input) == ("custom_tool_call", "patch", '*** Begin\n+"x"')  # type: ignore[union-attr]
+    result = {"type": "custom_tool_call_output", "call_id": found.call_id, "output": "done"}  # type: ignore[union-attr]
+    assert "done" in ask(spelling, [result], tools=tools, previous_response_id=answer.id).output_text
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("required", ["look", "get_weather"]),
+        ("none", []),
+        ({"type": "function", "name": "look"}, ["look"]),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}]}, ["look"]),
+    ],
+)
+def test_tool_choice(spelling: OpenAI, choice: Any, expected: list[str]) -> None:
+    says = call("look", at="it") + (call("get_weather", city="Oslo") if not isinstance(choice, dict) else "")
+    assert [name for name, _ in calls(ask(spelling, says, tools=TOOLS, tool_choice=choice))] == expected
+
+
+def test_what_is_cut_short_is_incomplete(spelling: OpenAI) -> None:
+    answer = ask(spelling, "One, two, three, four.", max_output_tokens=3)
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+def test_logprobs(spelling: OpenAI) -> None:
+    answer = ask(spelling, "Hello.", include=["message.output_text.logprobs"], top_logprobs=2)
+    part = answer.output[0].content[0]  # type: ignore[union-attr,index]
+    assert "".join(each.token for each in part.logprobs) == "Hello."  # type: ignore[union-attr]
+    assert all(len(each.top_logprobs) == 2 for each in part.logprobs)  # type: ignore[union-attr]
+
+
+def test_a_response_can_be_looked_at_and_forgotten(spelling: OpenAI) -> None:
+    made = ask(spelling, "Hello.")
+    assert spelling.responses.retrieve(made.id) == made
+    (item,) = spelling.responses.input_items.list(made.id).data
+    assert item.content[0].text == "Hello."  # type: ignore[union-attr]
+    spelling.responses.delete(made.id)
+    with pytest.raises(NotFoundError):
+        spelling.responses.retrieve(made.id)
+
+
+def test_a_response_in_the_background_ends_or_is_cancelled(spelling: OpenAI, speller: Running) -> None:
+    made = ask(spelling, "Hello.", background=True)
+    assert made.status == "in_progress"
+    speller.engine.wait_until_over(made.id)
+    looked = spelling.responses.retrieve(made.id)
+    for _ in range(50):  # the engine is done a moment before the response is
+        if looked.status == "completed":
+            break
+        looked = spelling.responses.retrieve(made.id)
+    assert (looked.status, looked.output_text) == ("completed", "Hello.")
+
+    made = ask(spelling, "word " * 900, background=True)
+    cancelled = spelling.responses.cancel(made.id)
+    assert cancelled.status == "cancelled"
+    assert speller.engine.wait_until_ended(made.id)
+    assert spelling.responses.retrieve(made.id).status == "cancelled"
+
+
+def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI, speller: Running) -> None:
+    stream = spelling.responses.create(model=TARGET, input="word " * 900, reasoning=PLAIN, stream=True)
+    events = iter(stream)
+    created = next(events)
+    assert created.type == "response.created"
+    assert any(event.type == "response.output_text.delta" for event in events)
+    spelling.responses.cancel(created.response.id)
+    *_, last = events
+    assert last.type == "response.incomplete"
+    assert last.response.status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"input": []}, "request.empty", "input"),
+        ({"input": [{"type": "computer_call"}]}, "request.item", "input[0]"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "tools.no_call", "input[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "request.media",
+            "input[0].content[0]",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools.server", "tools[0]"),
+        ({"previous_response_id": "resp_x"}, "response.not_kept", "previous_response_id"),
+        ({"text": {"format": {"type": "json_object"}}}, "request.format", "text.format"),
+        ({"background": True, "store": False}, "request.background_store", "background"),
+        ({"max_output_tokens": 0}, "request.range", "max_output_tokens"),
+        ({"conversation": "conv_1"}, "request.unsupported", "conversation"),
+    ],
+)
+def test_what_is_wrong_is_named(speller: Running, fields: dict[str, Any], code: str, param: str) -> None:
+    body = {"model": TARGET, "input": "x", **fields}
+    error = httpx.post(f"{speller.url}/v1/responses", json=body, timeout=60).json()["error"]
+    assert (error["code"], error["param"]) == (code, param)
+
+
+class Answer(BaseModel):
+    text: str
+
+
+def test_parse_says_that_forms_are_to_come(spelling: OpenAI) -> None:
+    with pytest.raises(BadRequestError, match="not supported yet"):
+        spelling.responses.parse(model=TARGET, input="x", text_format=Answer)
+
+
+def test_items_become_messages() -> None:
+    found = Conversation()
+    items: list[Any] = [
+        {"role": "system", "content": "a"},
+        {"role": "developer", "content": [{"type": "input_text", "text": "b"}]},
+        {"type": "message", "role": "user", "content": "c"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "d"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "e"}]},
+        {"type": "function_call", "call_id": "f", "name": "look", "arguments": '{"at": 1}'},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "g"}]},
+        {"type": "function_call", "call_id": "h", "name": "look", "arguments": ""},
+        {"type": "function_call_output", "call_id": "f", "output": "i"},
+        {"type": "function_call_output", "call_id": "h", "output": [{"type": "input_text", "text": "j"}]},
+    ]
+    for at, item in enumerate(items):
+        found.add(Item.model_validate(item), f"input[{at}]")
+
+    def look(id: str, **arguments: int) -> dict[str, Any]:
+        return {"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
+
+    assert found.messages == [
+        {"role": "system", "content": "a\n\nb"},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "reasoning_content": "d", "content": "e", "tool_calls": [look("f", at=1)]},
+        {"role": "assistant", "reasoning_content": "g", "content": "", "tool_calls": [look("h")]},
+        {"role": "tool", "tool_call_id": "f", "content": "i"},
+        {"role": "tool", "tool_call_id": "h", "content": "j"},
+    ]

@@ -1,0 +1,71 @@
+"""Bodies of any shape are read or refused by name; nothing else ever comes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omlx.errors import BadRequest
+from omlx.server.anthropic import message_request
+from omlx.server.openai import chat_request, completion_request, response_request
+
+LEAF = st.none() | st.booleans() | st.integers(-3, 300) | st.floats(allow_nan=False) | st.text(max_size=5)
+NAMES = st.sampled_from(
+    "type role content text name id function arguments input tool_calls tool_call_id tool_use_id call_id output "
+    "tool_use tool_result thinking user assistant system tool function_call message parameters".split()
+)
+ANY = st.recursive(
+    LEAF | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def read_chat(body: bytes) -> object:
+    return chat_request.parse(body).neutral()
+
+
+def read_completion(body: bytes) -> object:
+    return completion_request.parse(body).neutral()
+
+
+def read_message(body: bytes) -> object:
+    return message_request.parse(body).asked()
+
+
+def read_response(body: bytes) -> object:
+    parsed = response_request.parse(body)
+    return parsed.neutral(parsed.conversation(()))
+
+
+FIELDS = (
+    "model stream n stop max_tokens tools tool_choice system thinking instructions previous_response_id reasoning text "
+    "response_format output_config temperature seed logit_bias suffix echo logprobs include store background metadata"
+).split()
+
+
+@pytest.mark.parametrize(
+    ("read", "main"),
+    [
+        (read_chat, "messages"),
+        (read_completion, "prompt"),
+        (read_message, "messages"),
+        (read_response, "input"),
+    ],
+)
+@given(data=st.data())
+def test_any_body_is_read_or_refused(read: Callable[[bytes], object], main: str, data: st.DataObject) -> None:
+    fields: dict[str, Any] = data.draw(st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=4))
+    roles = st.fixed_dictionaries({"role": NAMES, "content": ANY}) | st.dictionaries(NAMES, ANY, max_size=6)
+    fields[main] = data.draw(ANY | st.lists(roles, min_size=1, max_size=4))
+    try:
+        read(json.dumps(fields).encode())
+        refused = None
+    except BadRequest as error:
+        refused = error
+    assert refused is None or not refused.message.startswith(refused.code), "no sentence for this code"

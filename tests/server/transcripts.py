@@ -1,0 +1,76 @@
+"""One list of events and what each dialect makes of it, kept beside this file in golden/.
+
+`python -m tests.server.transcripts` writes them again; what changed shows in the diff.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omlx.engine.types import FinishReason, Reason, RequestStats
+from omlx.server.anthropic.message import MessageEncoder
+from omlx.server.dialect import ChoiceEvent, Encoder
+from omlx.server.openai.chat import ChatEncoder
+from omlx.server.openai.completion import CompletionEncoder
+from omlx.server.openai.head import Head
+from omlx.server.openai.response import ResponseEncoder
+from omlx.text.events import (
+    Finish,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+STATS = RequestStats(100, 60, 40, 1.0, 50.0, 200.0, 7, {}, Reason("spec.off.requested"))
+EVENTS: list[OutputEvent] = [
+    ReasoningDelta("The user wants"),
+    ReasoningDelta(" the weather."),
+    TextDelta("I will"),
+    TextDelta(" look. é"),
+    ToolCallStart(0, "call_0a", "get_weather"),
+    ToolCallArguments(0, '{"city": '),
+    ToolCallArguments(0, '"Zürich"}'),
+    ToolCallEnd(0),
+    ToolCallStart(1, "call_1b", "look"),
+    ToolCallArguments(1, "{}"),
+    ToolCallEnd(1),
+    Finish(FinishReason.STOP, STATS, 6, calls=2),
+]
+HEAD = Head("chatcmpl-1", "org/name", 1700000000)
+
+ENCODERS: dict[str, Callable[[], Encoder]] = {
+    "chat": lambda: ChatEncoder(HEAD, 1, include_usage=True),
+    "completions": lambda: CompletionEncoder(HEAD, 1, ["Echo. "]),
+    "responses": lambda: ResponseEncoder(Head("resp_1", "org/name", 1700000000), {"tools": []}),
+    "messages": lambda: MessageEncoder("msg_1", "org/name", 100, max_tokens=1000),
+}
+
+
+def told(events: list[OutputEvent]) -> list[ChoiceEvent]:
+    return [ChoiceEvent(0, event) for event in events]
+
+
+def transcript(dialect: str) -> dict[str, Any]:
+    streamed = ENCODERS[dialect]()
+    stream = streamed.start() + streamed.feed(told(EVENTS))
+    return {"body": ENCODERS[dialect]().body(told(EVENTS)), "stream": stream}
+
+
+def shown(dialect: str) -> str:
+    """One payload of the stream a line."""
+    made = transcript(dialect)
+    lines = ",\n".join("  " + json.dumps(each, ensure_ascii=False) for each in made["stream"])
+    body = json.dumps(made["body"], ensure_ascii=False, indent=1)
+    return f'{{"body": {body},\n"stream": [\n{lines}\n]}}\n'
+
+
+if __name__ == "__main__":
+    for name in ENCODERS:
+        (GOLDEN / f"{name}.json").write_text(shown(name), encoding="utf-8")
