@@ -1,4 +1,4 @@
-"""Each dialect from one list of events, against what was looked at and kept."""
+"""Each dialect from lists of events, against what was looked at and kept."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from omlx.errors import EngineError
 from tests.server.transcripts import ENCODERS, EVENTS, GOLDEN, shown, told
 
 
+@pytest.mark.parametrize("case", EVENTS)
 @pytest.mark.parametrize("dialect", ENCODERS)
-def test_a_transcript_is_as_it_was(dialect: str) -> None:
-    assert (GOLDEN / f"{dialect}.json").read_text(encoding="utf-8") == shown(dialect)
+def test_a_transcript_is_as_it_was(dialect: str, case: str) -> None:
+    assert (GOLDEN / f"{dialect}.{case}.json").read_text(encoding="utf-8") == shown(dialect, case)
 
 
+@pytest.mark.parametrize("case", EVENTS)
 @pytest.mark.parametrize("dialect", ENCODERS)
-def test_any_batching_of_the_events_gives_the_same_stream(dialect: str) -> None:
+def test_any_batching_of_the_events_gives_the_same_stream(dialect: str, case: str) -> None:
     single, whole = ENCODERS[dialect](), ENCODERS[dialect]()
     assert single.start() == whole.start()
-    one_by_one = [payload for event in told(EVENTS) for payload in single.feed([event])]
-    assert one_by_one == whole.feed(told(EVENTS))
+    one_by_one = [payload for event in told(EVENTS[case]) for payload in single.feed([event])]
+    assert one_by_one == whole.feed(told(EVENTS[case]))
 
 
 @pytest.mark.parametrize("dialect", ENCODERS)
 def test_what_failed_is_told_wherever_it_happens(dialect: str) -> None:
-    for at in range(len(EVENTS)):
+    events = told(EVENTS["calls"])
+    for at in range(len(events)):
         encoder = ENCODERS[dialect]()
         encoder.start()
-        encoder.feed(told(EVENTS[:at]))
+        encoder.feed(events[:at])
         assert "went wrong" in str(encoder.failed(EngineError("engine.step", detail="went wrong")))

@@ -1,4 +1,4 @@
-"""One list of events and what each dialect makes of it, kept beside this file in golden/.
+"""Two lists of events and what each dialect makes of them, kept beside this file in golden/.
 
 `python -m tests.server.transcripts` writes them again; what changed shows in the diff.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from omlx.text.events import (
 
 GOLDEN = Path(__file__).parent / "golden"
 STATS = RequestStats(100, 60, 40, 1.0, 50.0, 200.0, 7, {}, Reason("spec.off.requested"))
-EVENTS: list[OutputEvent] = [
+CALLS: list[OutputEvent] = [
     ReasoningDelta("The user wants"),
     ReasoningDelta(" the weather."),
     TextDelta("I will"),
@@ -43,6 +44,8 @@ EVENTS: list[OutputEvent] = [
     ToolCallEnd(1),
     Finish(FinishReason.STOP, STATS, 6, calls=2),
 ]
+PLAIN: list[OutputEvent] = [TextDelta("One, "), TextDelta("two"), Finish(FinishReason.STOP, STATS, stop=", three")]
+EVENTS = {"calls": CALLS, "plain": PLAIN}
 HEAD = Head("chatcmpl-1", "org/name", 1700000000)
 
 ENCODERS: dict[str, Callable[[], Encoder]] = {
@@ -57,20 +60,20 @@ def told(events: list[OutputEvent]) -> list[ChoiceEvent]:
     return [ChoiceEvent(0, event) for event in events]
 
 
-def transcript(dialect: str) -> dict[str, Any]:
-    streamed = ENCODERS[dialect]()
-    stream = streamed.start() + streamed.feed(told(EVENTS))
-    return {"body": ENCODERS[dialect]().body(told(EVENTS)), "stream": stream}
+def transcript(dialect: str, case: str) -> dict[str, Any]:
+    streamed, events = ENCODERS[dialect](), told(EVENTS[case])
+    stream = streamed.start() + streamed.feed(events)
+    return {"body": ENCODERS[dialect]().body(events), "stream": stream}
 
 
-def shown(dialect: str) -> str:
+def shown(dialect: str, case: str) -> str:
     """One payload of the stream a line."""
-    made = transcript(dialect)
+    made = transcript(dialect, case)
     lines = ",\n".join("  " + json.dumps(each, ensure_ascii=False) for each in made["stream"])
     body = json.dumps(made["body"], ensure_ascii=False, indent=1)
     return f'{{"body": {body},\n"stream": [\n{lines}\n]}}\n'
 
 
 if __name__ == "__main__":
-    for name in ENCODERS:
-        (GOLDEN / f"{name}.json").write_text(shown(name), encoding="utf-8")
+    for name, case in product(ENCODERS, EVENTS):
+        (GOLDEN / f"{name}.{case}.json").write_text(shown(name, case), encoding="utf-8")
