@@ -76,7 +76,7 @@ def machine(load_before: tuple[float, ...]) -> Json:
     """What the figures were taken on. The load tells whether something else was running; ours is in the second."""
     preloaded = [Path(name).name for name in os.environ.get("LD_PRELOAD", "").split(":") if name]
     return {
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.release().split('-')[0]}",
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "device": str(mx.default_device()),
