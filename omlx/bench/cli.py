@@ -1,5 +1,5 @@
-"""`omlx bench engine`: which suites to run on which model, and where the report goes. `omlx bench spec` has its own
-module."""
+"""`omlx bench engine`: which suites to run on which model, and where the report goes. `omlx bench spec` and
+`omlx bench exact` have modules of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from omlx.bench.plot import plot
 from omlx.bench.prompts import WORKLOADS
 from omlx.bench.report import Report, one_line
 from omlx.bench.result import Result, result_of
-from omlx.bench.spec import command
+from omlx.bench.spec import command, rounding
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.suites import Settings, batch, plain, spec
 
@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="bench", metavar="COMMAND", required=True)
     speculation = commands.add_parser("spec", help="measure speculation against plain decoding")
     command.add_arguments(speculation)
+    exact = commands.add_parser("exact", help="compare speculation with plain decoding, token by token")
+    rounding.add_arguments(exact)
     engine = commands.add_parser("engine", help="measure the engine against mlx-lm, without HTTP")
     engine.add_argument("--model", type=model_dir, metavar="DIR", required=True, help="folder of the model")
     engine.add_argument("--draft", type=model_dir, metavar="DIR", help="folder of a draft model; without: no spec")
@@ -59,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the table, write the files. Returns the exit status: 2 if the models do not go together."""
     if args.bench == "spec":
         return command.run(args)
+    if args.bench == "exact":
+        return rounding.run(args)
     load_before = os.getloadavg()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

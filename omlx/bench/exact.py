@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
 from omlx.bench.measure import Measured, Run
 from omlx.bench.result import Difference, Exactness
 from omlx.bench.subject import Subject
 from omlx.bench.suites import Settings, plain_reference
+from omlx.engine.sampling import noise_key
+from omlx.engine.types import Request
 
 
 def exactness(subject: Subject, settings: Settings, measured: Measured) -> Exactness | None:
@@ -56,6 +61,25 @@ def first_difference(one: Seq[int], other: Seq[int]) -> int | None:
         if a != b:
             return i
     return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def seen_by_plain(subject: Subject, asked: Request, said: Seq[int]) -> mx.array:
+    """What plain decoding chooses by behind the tokens `said` of its answer: logits [V], float32, and noise if it
+    samples, which counts as much as the temperature. The passes have the shapes that the engine's have."""
+    cache = make_prompt_cache(subject.model)
+    *prompt, newest = asked.tokens
+    chunk = subject.loop.limits.prefill_chunk
+    for start in range(0, len(prompt), chunk):
+        subject.model(mx.array([prompt[start : start + chunk]], mx.uint32), cache=cache)
+    for token in (newest, *said):
+        logits = subject.model(mx.array([[token]], mx.uint32), cache=cache)[0, -1, : subject.vocab_size]
+        mx.eval(logits)
+    scores: mx.array = logits.astype(mx.float32)
+    sampling = asked.sampling
+    if sampling.temperature == 0.0:
+        return scores
+    key = mx.array(noise_key(sampling.seed, sampling.choice, len(asked.tokens) + len(said)), mx.uint32)
+    return scores + sampling.temperature * mx.random.gumbel((1, scores.size), key=key)[0]
 
 
 def _answers(runs: Iterable[Run]) -> list[tuple[int, ...]]:

@@ -18,6 +18,7 @@ from omlx.models.entry import ModelEntry, Status
 from omlx.models.hub import pull
 from omlx.models.package import DraftModel, usable_package
 from omlx.models.package_file import misfit
+from omlx.models.places import HUB_CACHE
 from omlx.models.reference import Reference, find
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
@@ -46,13 +47,13 @@ def run(arguments: Namespace) -> int:
 def _bring(reference: Reference, settings: Settings) -> ModelEntry:
     """The model, fetched unless a place other than the hub's cache has it. Raises ModelError."""
     entry = find(str(reference), _models(settings))
-    if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == "hf-cache":
+    if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
         sys.stdout.write(sentence("cli.pull.begins", {"model": str(reference)}) + "\n")
         sys.stdout.flush()
         directory = pull(reference)
         entry = find(str(reference), _models(settings))
         if isinstance(entry, Reason):
-            entry = ModelEntry(reference.repository, directory, "hf-cache")
+            entry = ModelEntry(reference.repository, directory, HUB_CACHE)
     params = {"model": entry.id, "path": str(entry.path), "size": size(entry.size_bytes)}
     sys.stdout.write(sentence("cli.pull.here", params) + "\n")
     return entry

@@ -67,7 +67,7 @@ def run(arguments: Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was found, and what of it was asked for. The flags and the environment name the draft by its id.
+    """What was found, and what of it was asked for. The flags and the environment name the draft, not its folder.
 
     `discover` looks again, in the same places.
     """
@@ -85,9 +85,8 @@ class Choice:
 def choose(model: str | None, configuration: Configuration) -> Choice:
     """Find the models named on the command line: by id, or by a path, which then is the first place to look in.
 
-    Raises NotFound or ModelError for MODEL, and for a draft named there that is not here or cannot be used.
+    Raises NotFound or ModelError for MODEL. A draft that is not here or cannot be used stops no start.
     """
-    no_draft = configuration.resolve().settings.no_draft
     drafts = [str(layer.values["draft_model"]) for layer in configuration.run if layer.values.get("draft_model")]
     names = [name for name in [model, *drafts] if name is not None]
     look = look_in([path for name in names if (path := path_of(name)) is not None], configuration)
@@ -96,8 +95,8 @@ def choose(model: str | None, configuration: Configuration) -> Choice:
     run = []
     for layer in configuration.run:
         values = dict(layer.values)
-        if values.get("draft_model") and not no_draft:
-            values["draft_model"] = registry.find(id_of(str(values["draft_model"]))).id
+        if values.get("draft_model"):
+            values["draft_model"] = id_of(str(values["draft_model"]))
         run.append(Layer(layer.source, values))
     return Choice(registry, target, replace(configuration, run=tuple(run)), look)
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 from omlx.engine.types import Reason
 from omlx.models.architectures import is_supported
 from omlx.models.entry import ModelEntry, Status
+from omlx.models.facts import json_object
 
 _SHARD = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
@@ -142,10 +142,10 @@ def _read_object(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None if there is no file. Raises ValueError for anything else in it."""
     if not path.is_file():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
-    return content
+    try:
+        return json_object(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def _model_type(config: Mapping[str, Any]) -> str | None:

@@ -29,11 +29,20 @@ def read_config(directory: Path, name: str) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return json_object(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError("model.config_unreadable", file=name, detail=str(error)) from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The JSON object that a text is. Raises ValueError for anything else, and for strings that are no text."""
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(content, dict):
-        raise ModelError("model.config_unreadable", file=name, detail="not a JSON object")
+        raise ValueError("not a JSON object")
+    json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair could not be shown to anybody
     return content
 
 

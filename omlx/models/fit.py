@@ -7,12 +7,17 @@ from typing import Protocol
 
 from omlx.engine.types import Reason
 from omlx.models.entry import ModelEntry, Status
+from omlx.models.places import HUB_CACHE
 
 PROBE = (
     "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"
     "Äpfel, naïve façade — «да», 中文字符, 日本語かな, 한국어, العربية 👩\u200d💻🙂 \u00a0end   \n"
 )
 """Code, white space, digits, scripts and joined emoji: where tokenizers that look alike come apart."""
+
+
+_INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")
+"""What a folder of the hub's cache lacks while, or because, a download did not arrive."""
 
 
 class Tokenizer(Protocol):
@@ -40,6 +45,8 @@ def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
             return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
         case "model.gguf_only":
             return Reason("draft.unfit.gguf", {"draft": draft.id})
+        case code if code == "model.half_download" or (draft.source == HUB_CACHE and code in _INCOMPLETE):
+            return Reason("draft.unfit.half_download", {"draft": draft.id})
         case code:
             return Reason("draft.unfit.unusable", {"draft": draft.id, "why": code})
 

@@ -13,6 +13,7 @@ unless one of them is the default. Everything else that is wrong is an error whi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -29,6 +30,7 @@ FILE: Final = "model-package.json"
 LONGEST: Final = 64
 ADAPTIVE, FIXED = "adaptive", "fixed"
 _FIRST, _LAST = 4, 16
+_NUMBER = re.compile(r"\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ def window_from(text: str) -> WindowPolicy:
     kind, _, numbers = text.partition(":")
     parts = numbers.split(",") if numbers else []
     wanted = {ADAPTIVE: 3, FIXED: 1}.get(kind)
-    if wanted is None or len(parts) != wanted or not all(part.strip().isdecimal() for part in parts):
+    if wanted is None or len(parts) != wanted or not all(_NUMBER.fullmatch(part.strip()) for part in parts):
         raise ModelError("package.window_text", value=text)
     values = [int(part) for part in parts]
     if not all(1 <= value <= LONGEST for value in values):

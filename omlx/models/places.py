@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from omlx.models.examine import looks_like_model
 from omlx.settings.schema import Settings
+
+HUB_CACHE: Final = "hf-cache"
+"""The source of what lies in the hub's cache."""
 
 Found: TypeAlias = tuple[str, Path]
 
@@ -69,7 +72,7 @@ def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> lis
     if settings.lmstudio:
         found.append(Folder("lmstudio", user / ".lmstudio/models"))
     if settings.hf_cache:
-        found.append(HubCache("hf-cache", _hub_root(user, environ)))
+        found.append(HubCache(HUB_CACHE, _hub_root(user, environ)))
     if settings.bundled:
         found.append(Folder("bundled", bundled))
     return found

@@ -67,6 +67,8 @@ def find(name: str, registry: Registry) -> ModelEntry | Reason:
     except ModelError as error:
         return Reason(error.code, error.params)
     entry = _listed(reference.repository, registry)
+    if isinstance(entry, Reason):
+        return entry
     if entry is not None and reference.revision is not None:
         entry = _at_revision(entry, reference.revision)
     if entry is None:
@@ -77,11 +79,12 @@ def find(name: str, registry: Registry) -> ModelEntry | Reason:
     return entry
 
 
-def _listed(name: str, registry: Registry) -> ModelEntry | None:
+def _listed(name: str, registry: Registry) -> ModelEntry | Reason | None:
+    """The model of this id or short name; a reason where several have it."""
     try:
         return registry.find(name)
-    except NotFound:
-        return None
+    except NotFound as error:
+        return Reason(error.code, error.params) if error.code == "model.ambiguous" else None
     except ModelError:
         return next(e for e in registry.entries if e.status is Status.SKIPPED and name in (e.id, e.name))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds, parse
 from omlx.engine.types import Reason
@@ -17,6 +18,9 @@ from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.resolve import Resolution
 from omlx.settings.schema import Settings, Value, table
+
+FETCHABLE: Final = ("draft.not_here", "draft.unfit.half_download")
+"""Why a draft is missing, where fetching it would help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +114,16 @@ def _draft(
     if settings.draft_model is None:
         return None, package.reason or Reason("spec.off.no_draft_model"), None
     found = find(settings.draft_model, registry)
-    if isinstance(found, Reason):
-        declared = package.declared if resolution.sources["draft_model"] is Source.PACKAGE else None
-        return None, found, _wanted(declared, found)
-    reason = unfit_entry(entry, found)
-    return (found, None, None) if reason is None else (None, reason, None)
+    reason = found if isinstance(found, Reason) else unfit_entry(entry, found)
+    if not isinstance(found, Reason) and reason is None:
+        return found, None, None
+    assert reason is not None
+    declared = package.declared if resolution.sources["draft_model"] is Source.PACKAGE else None
+    return None, reason, _wanted(declared, reason)
 
 
 def _wanted(declared: Declared | None, reason: Reason) -> Wanted | None:
     """What would be fetched: a declared draft from the hub, and nothing that somebody merely named."""
-    if not isinstance(declared, DraftModel) or not declared.draft.on_hub or reason.code != "draft.not_here":
+    if not isinstance(declared, DraftModel) or not declared.draft.on_hub or reason.code not in FETCHABLE:
         return None
     return Wanted(declared.draft, declared.size_bytes)

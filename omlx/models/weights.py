@@ -49,7 +49,7 @@ def _data_bytes(header: bytes, name: str) -> int:
         return max(
             (end for key, tensor in tensors.items() if key != "__metadata__" for end in [_end(tensor)]), default=0
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ModelError("model.not_safetensors", file=name) from None
 
 

@@ -12,11 +12,12 @@ import mlx.core as mx
 import pytest
 
 from omlx.bench.cli import add_arguments, run
+from omlx.bench.exact import seen_by_plain
+from omlx.bench.sides import engine, request
 from omlx.bench.spec.document import BEGIN, END
 from omlx.bench.spec.document import main as document
 from omlx.bench.spec.modes import MODES, untrained
 from omlx.bench.spec.outcome import checksum, margin
-from omlx.engine.types import Request, Sampling
 from omlx.models.discovery import BUNDLED
 from omlx.models.package_file import window_from_bench
 from tests.bench.subjects import subject
@@ -200,11 +201,11 @@ def test_a_checksum_sees_tokens_and_where_answers_end() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_margin_is_that_of_what_the_token_was_chosen_by(temperature: float) -> None:
     it = subject()
-    asked = Request("x", (1, 2, 3, 4), Sampling(temperature=temperature, seed=7), max_tokens=1)
-    it.loop.submit(asked)
-    events = []
-    while it.loop.has_work:
-        events += it.loop.step()
-    chosen = next(event.tokens[0] for event in events if hasattr(event, "tokens"))
-    margins = [margin(it, asked, [1, 2, 3, 4], chosen, other) for other in range(it.vocab_size) if other != chosen]
-    assert min(margins) >= 0.0
+    asked = request((1, 2, 3, 4), 12, temperature=temperature, seed=7)
+    (answer,) = engine(it.loop, [asked]).tokens
+    for place, chosen in enumerate(answer):
+        scores = seen_by_plain(it, asked, answer[:place])
+        assert int(mx.argmax(scores)) == chosen
+        other = int(mx.argsort(scores)[-2])
+        best_two = float(mx.max(scores)) - float(scores[other])
+        assert margin(it, asked, answer[:place], chosen, other) == pytest.approx(best_two, abs=1e-5)

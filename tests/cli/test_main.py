@@ -81,7 +81,9 @@ def test_no_models_at_all(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["no/such-model"], "no model called 'no/such-model'"),
-        (["omlx-demo/target", "--draft-model", "no/such-draft"], "no model called 'no/such-draft'"),
+        (["--num-draft-tokens", "-1"], "--num-draft-tokens: '-1' is not a whole number from 1 to 64"),
+        (["--draft-min", "-2"], "--draft-min: '-2' is not a whole number from 1 to 64"),
+        (["--speculation", "ngram;drft"], "--speculation: Column 7: “drft” is not a drafter"),
         (["--host", "0.0.0.0"], "needs an API key"),
         (["--host", "::"], "needs an API key"),
         (["--port", "70000"], "--port: '70000' is not a whole number from 0 to 65535"),

@@ -6,8 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+import httpx
 import pytest
 
 from omlx.models.discovery import BUNDLED
@@ -126,9 +129,37 @@ def test_a_server_fetches_a_declared_draft_and_uses_it(hub: Hub, tmp_path: Path)
     hub.add("org/small", DEMO / "draft")
     assert pull(hub, tmp_path, "org/big", "--no-draft").returncode == 0
     hub.stall["model.safetensors"] = 1000
+    with fetching(hub, tmp_path) as (announced, log):
+        assert announced[1:] == ["Model: org/big", "The draft model org/small is not on this machine."]
+        assert hub.stalled.wait(120)
+        hub.released.set()
+        loaded = next(line for line in log if "org/small" in line)
+        assert "loaded" in loaded
+
+
+def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("org/small"))
+    hub.add("org/small", DEMO / "draft")
+    assert pull(hub, tmp_path, "org/big", "--no-draft").returncode == 0
+    hub.corrupt |= {"model.safetensors"}
+    with fetching(hub, tmp_path) as (announced, log):
+        assert "draft not fetched" in next(line for line in log if "org/small" in line)
+        told = httpx.get(f"{announced[0].split()[-1]}/v1/models/org/big").json()["speculation"]
+    assert (told["draft"], told["reason"]["code"]) == (None, "draft.not_here")
+    assert told["wanted"]["failed"]["code"] == "draft.fetch_failed"
+    assert "model.safetensors is not what the hub says it is" in told["wanted"]["failed"]["message"]
+    hub.corrupt.clear()
+    with fetching(hub, tmp_path) as (announced, log):
+        assert announced[2] == "The download of org/small is not finished."
+        assert "loaded" in next(line for line in log if "org/small" in line)
+
+
+@contextmanager
+def fetching(hub: Hub, home: Path) -> Iterator[tuple[list[str], IO[str]]]:
+    """A server of org/big that fetches declared drafts: the first lines that it announced, and its log."""
     process = subprocess.Popen(
         [sys.executable, "-m", "omlx", "serve", "org/big", "--port", "0", "--draft-download", "auto"],
-        env=environment(tmp_path, **hub.environment(tmp_path / "hub")),
+        env=environment(home, **hub.environment(home / "hub")),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -136,12 +167,7 @@ def test_a_server_fetches_a_declared_draft_and_uses_it(hub: Hub, tmp_path: Path)
     try:
         assert process.stdout is not None
         assert process.stderr is not None
-        announced = [process.stdout.readline().strip() for _ in range(3)]
-        assert announced[1:] == ["Model: org/big", "The draft model org/small is not on this machine."]
-        assert hub.stalled.wait(120)
-        hub.released.set()
-        loaded = next(line for line in process.stderr if "org/small" in line)
-        assert "loaded" in loaded
+        yield [process.stdout.readline().strip() for _ in range(3)], process.stderr
     finally:
         process.terminate()
         process.communicate()

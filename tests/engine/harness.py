@@ -17,7 +17,9 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
+from omlx.engine.plan import Plan
 from omlx.engine.sampling import Draw, RowSampler, draw, process
+from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.strategy import DRAFT, OFF
 from omlx.engine.types import (
     Event,
@@ -80,12 +82,14 @@ def unassisted(of: Request) -> Request:
 def loop_of(
     target: str | nn.Module,
     draft: nn.Module | None = None,
-    window: int = 4,
+    window: int | None = 4,
     limits: Limits = LIMITS,
+    costs: Costs | None = None,
 ) -> EngineLoop:
+    """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name is "tiny"."""
     target = model(target) if isinstance(target, str) else target
     limits = replace(limits, num_draft_tokens=window)
-    return EngineLoop(target, zoo.VOCAB_SIZE, limits, draft=draft, draft_name="tiny" if draft else None)
+    return EngineLoop(target, zoo.VOCAB_SIZE, limits, draft=draft, draft_name="tiny" if draft else None, costs=costs)
 
 
 def label(value: object) -> str:
@@ -94,7 +98,7 @@ def label(value: object) -> str:
 
 
 class Bench:
-    """One loop at work. `tokens`, `finished` and `failed` are by request id."""
+    """One loop at work. `tokens`, `finished` and `failed` are by request id; `plans` is what was launched."""
 
     def __init__(self, loop: EngineLoop, *, check: bool = True) -> None:
         self.loop = loop
@@ -102,6 +106,7 @@ class Bench:
         self.tokens: defaultdict[str, list[int]] = defaultdict(list)
         self.finished: dict[str, Finished] = {}
         self.failed: dict[str, Failed] = {}
+        self.plans: list[Plan] = []
         self.steps = 0
         self._check = check
 
@@ -113,9 +118,12 @@ class Bench:
     def step(self) -> list[Event]:
         self.steps += 1
         assert self.steps < MAX_STEPS, "the engine does not come to an end"
+        before = self.loop._flight
         events = self.loop.step()
         if self._check:
             self.loop.check()
+        if (flight := self.loop._flight) is not None and flight is not before:
+            self.plans.append(flight.plan)
         for event in events:
             self._take(event)
         return events
@@ -133,6 +141,21 @@ class Bench:
             self.step()
         assert not self.loop.runner.caches.single
         assert not self.loop.runner.caches.members
+        return self
+
+    def prove(self, target: str, company: str, first: Request, second: Request, meet: int = 6) -> Bench:
+        """Run `first` in company of `second`, and prove that each says what it says to plain decoding alone.
+
+        `second` is not there ("alone"), comes behind `meet` tokens of the first ("joined") or is there first ("left").
+        """
+        together = [first] if company == "alone" else [first, second]
+        self.submit(first)
+        if company == "joined":
+            self.until(lambda: len(self.tokens[first.id]) >= meet)
+        self.run(*together[1:])
+        assert not self.failed
+        for one in together:
+            assert self.tokens[one.id] == plain(target, unassisted(one)), one.id
         return self
 
     def stats(self, name: str = "a") -> RequestStats:

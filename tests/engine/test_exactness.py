@@ -1,4 +1,4 @@
-"""Tokens equal plain decoding of the same request alone, whoever drafts, whoever else is there."""
+"""Tokens equal plain decoding of the same request alone, whichever model drafts, whoever else is there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from mlx import nn
 
-from omlx.engine.types import Request
-from tests.engine.harness import GREEDY, WARM, Bench, loop_of, model, noisy, plain, prompt, request
+from tests.engine.harness import GREEDY, WARM, Bench, loop_of, model, noisy, prompt, request
 from tests.engine.pairs import full_product, pairwise
 from tests.zoo import MAIN_NAMES
 
@@ -36,24 +35,11 @@ def draft_of(kind: str, target: str) -> nn.Module:
     return model(name, seed=1)
 
 
-def company_of(kind: str, first: Request) -> list[Request]:
-    """Who else is there: one that comes in the middle and stays, or one that is there first and leaves early."""
-    second = request("second", prompt(21, salt=1), first.sampling, max_tokens=8 if kind == "left" else 24)
-    return [] if kind == "alone" else [second]
-
-
 def exact(target: str, draft: str, company: str, window: int, sampling: Any) -> None:
     costly = company == "alone" and window >= 8 and draft not in ("perfect", "noisy")
     first = request("first", prompt(13), sampling, max_tokens=24 if costly else 44)
-    others = company_of(company, first)
-    bench = Bench(loop_of(target, draft_of(draft, target), window))
-    bench.submit(first)
-    if company == "joined":
-        bench.until(lambda: len(bench.tokens["first"]) >= 6)
-    bench.run(*others)
-    assert not bench.failed
-    for one in (first, *others):
-        assert bench.tokens[one.id] == plain(target, one), one.id
+    second = request("second", prompt(21, salt=1), sampling, max_tokens=8 if company == "left" else 24)
+    bench = Bench(loop_of(target, draft_of(draft, target), window)).prove(target, company, first, second)
     if company != "joined":
         stats = bench.stats("first")
         assert stats.speculation.code == "spec.on"

@@ -48,7 +48,22 @@ def declare(folder: Path, draft: str) -> None:
 
 
 def bring(folder: Path) -> None:
-    shutil.copytree(BUNDLED / "omlx-demo/draft", folder / SMALL)
+    shutil.copytree(BUNDLED / "omlx-demo/draft", folder / SMALL, dirs_exist_ok=True)
+
+
+def interrupt(folder: Path) -> None:
+    """Leave what a download leaves that ended in the middle."""
+    bring(folder)
+    weights = folder / SMALL / "model.safetensors"
+    weights.rename(f"{weights}.part")
+
+
+def swap_two_tokens(tokenizer: Path) -> None:
+    content = json.loads(tokenizer.read_text())
+    vocabulary = content["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    tokenizer.write_text(json.dumps(content))
 
 
 def look(folder: Path) -> Registry:
@@ -82,7 +97,7 @@ def drafts(
         assert pool.served is not None
         seen = [_state(pool)]
         for _ in range(2):
-            if brought and not (folder / SMALL).exists():
+            if brought:
                 bring(folder)
             await arrivals.look()
             seen.append(_state(pool))
@@ -108,6 +123,17 @@ def test_one_that_a_person_brings_turns_on(engine: EngineThread, folder: Path) -
     fetch = Fetching(folder)
     assert drafts(engine, folder, fetch, brought=True) == ["draft.not_here", SMALL, SMALL]
     assert fetch.asked == []
+
+
+@pytest.mark.parametrize(("brought", "choice"), [(True, "ask"), (False, "auto")])
+def test_one_whose_download_was_interrupted_is_used_once_it_is_whole(
+    engine: EngineThread, folder: Path, brought: bool, choice: str
+) -> None:
+    interrupt(folder)
+    fetch = Fetching(folder)
+    seen = drafts(engine, folder, fetch, brought=brought, draft_download=choice)
+    assert seen == ["draft.unfit.half_download", SMALL, SMALL]
+    assert len(fetch.asked) == (not brought)
 
 
 @pytest.mark.parametrize(("choice", "asked"), [("ask", 0), ("never", 0), ("auto", 1)])
@@ -181,13 +207,20 @@ def test_with_no_draft_its_weights_are_not_opened(
     assert opened == read
 
 
-@pytest.mark.parametrize("broken", ["weights", "tokenizer", "package", "gguf"])
+@pytest.mark.parametrize("broken", ["weights", "tokenizer", "stranger", "head", "itself", "package", "gguf"])
 def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, broken: str) -> None:
     bring(folder)
     if broken == "weights":
         (folder / SMALL / "model.safetensors").write_bytes(b"0123456789")
     elif broken == "tokenizer":
         (folder / SMALL / "tokenizer.json").write_text("{")
+    elif broken == "stranger":
+        swap_two_tokens(folder / SMALL / "tokenizer.json")
+    elif broken == "head":
+        config = json.loads((folder / SMALL / "config.json").read_text())
+        (folder / SMALL / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen3_5MTP"]}))
+    elif broken == "itself":
+        declare(folder, BIG)
     elif broken == "package":
         (folder / BIG / FILE).write_text('{"generation": {"speculative_decoding": {"default": 1}}}')
     else:
@@ -195,6 +228,9 @@ def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, broken:
     expected = {
         "weights": "spec.off.draft_failed",
         "tokenizer": "spec.off.draft_failed",
+        "stranger": "draft.unfit.vocabulary",
+        "head": "draft.unfit.head_only",
+        "itself": "draft.unfit.same_model",
         "package": "package.missing",
         "gguf": "draft.unfit.gguf",
     }

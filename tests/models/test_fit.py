@@ -91,6 +91,9 @@ def test_a_model_does_not_draft_for_itself() -> None:
     ("config", "files", "code"),
     [
         ({"model_type": "eagle"}, ["model.safetensors"], "draft.unfit.head_only"),
+        ({"model_type": "qwen3", "dflash_config": {}}, ["model.safetensors"], "draft.unfit.head_only"),
+        ({"model_type": "qwen3_5_mtp"}, ["model.safetensors"], "draft.unfit.head_only"),
+        ({"model_type": "llama"}, ["model.safetensors.part"], "draft.unfit.half_download"),
         ({}, ["draft.gguf"], "draft.unfit.gguf"),
         ({"model_type": "llama"}, [], "draft.unfit.unusable"),
         ({"model_type": "llama"}, ["model.safetensors"], None),

@@ -127,12 +127,19 @@ def test_what_is_wrong_is_named_by_its_path(
     assert usable_package(tmp_path) == Package(reason=Reason(code, caught.value.params))
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"generation": 5}', "{", "\x00"])
+NO_TEXT = '{"generation": {"speculative_decoding": {"default": "\\ud800", "strategies": {}}}}'
+"""Half a surrogate pair, which can be written in JSON and nowhere else."""
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"generation": 5}', "{", "\x00", pytest.param("[" * 100_000, id="deep"), NO_TEXT]
+)
 def test_a_file_that_is_no_such_thing_is_a_reason(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_text(content)
     reason = usable_package(tmp_path).reason
     assert reason is not None
     assert FILE in reason.message
+    assert reason.message.encode()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +156,18 @@ def test_a_window_on_the_command_line(text: str, policy: WindowPolicy) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "16", "adaptive", "adaptive:1,2", "adaptive:8,9,16", "adaptive:4,8,2", "fixed:-1", "fixed:0", "fixed:65"],
+    [
+        "",
+        "16",
+        "adaptive",
+        "adaptive:1,2",
+        "adaptive:8,9,16",
+        "adaptive:4,8,2",
+        "fixed:-1",
+        "fixed:0",
+        "fixed:65",
+        pytest.param("fixed:" + "9" * 5000, id="many digits"),
+    ],
 )
 def test_a_window_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(ModelError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,13 +56,14 @@ PLAIN: Final = Mode(OFF, Speculation(parse("off")))
 class Minds:
     """What the engine has learned, mode by mode and workload by workload: costs, acceptance, the drafters' caches.
 
-    One engine serves them all. `enter` gives it the mind of one mode, which begins empty and lives on from request to
-    request, as a server's does.
+    One engine serves them all. `enter` gives it the mind of one mode, which begins with `costs()` and lives on from
+    request to request, as a server's does.
     """
 
-    def __init__(self, subject: Subject, random_draft: Any | None) -> None:
+    def __init__(self, subject: Subject, random_draft: Any | None, costs: Callable[[], Costs] = Costs) -> None:
         self._subject = subject
         self._random_draft = random_draft
+        self._costs = costs
         self._off = subject.loop.scheduler.speculator.off
         self._kept: dict[tuple[str, str], Speculator] = {}
 
@@ -69,7 +71,7 @@ class Minds:
         """Let the engine speculate with what this mode has learned of this workload."""
         loop, key = self._subject.loop, (workload, mode.name)
         if key not in self._kept:
-            loop.costs = Costs()
+            loop.costs = self._costs()
             loop.use_drafters(self._drafters(random_draft), self._off)
             self._kept[key] = loop.scheduler.speculator
         loop.scheduler.speculator = self._kept[key]

@@ -6,25 +6,23 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
 
-import mlx.core as mx
-
-from omlx.bench.exact import first_difference
+from omlx.bench.exact import first_difference, seen_by_plain
 from omlx.bench.measure import Run, tokens_per_second
 from omlx.bench.result import Json, Samples
 from omlx.bench.sides import Driven
 from omlx.bench.spec.oracle import Bound, RoundCosts, bound
 from omlx.bench.spec.trials import Case, Measured, Trial
 from omlx.bench.subject import Subject
-from omlx.engine.sampling import noise_key
 from omlx.engine.types import DrafterStats, Request
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where an answer first differs from plain decoding's. `margin` lies between the scores of the two candidates:
-    near zero, rounding decided. NaN where one answer merely ended earlier."""
+    """Where an answer first differs from plain decoding's. `margin` lies between the two candidates, in logits: near
+    zero, rounding decided. NaN where one answer merely ended earlier."""
 
     trial: int
     answer: int
@@ -147,13 +145,9 @@ def checksum(answers: Iterable[Iterable[int]]) -> str:
     return f"{value:08x}"
 
 
-def margin(subject: Subject, asked: Request, prefix: list[int], one: int, other: int) -> float:
-    """How far apart the scores of two candidates are behind `prefix`: logits, or what is sampled from."""
-    logits: mx.array = subject.model(mx.array(prefix, mx.uint32)[None])[0, -1, : subject.vocab_size]
-    scores, sampling = logits.astype(mx.float32), asked.sampling
-    if sampling.temperature > 0.0:
-        key = mx.array(noise_key(sampling.seed, sampling.choice, len(prefix)), mx.uint32)
-        scores = scores / sampling.temperature + mx.random.gumbel((1, scores.size), key=key)[0]
+def margin(subject: Subject, asked: Request, said: Seq[int], one: int, other: int) -> float:
+    """How far apart two candidates are behind the tokens `said` of an answer, in logits, as plain decoding sees it."""
+    scores = seen_by_plain(subject, asked, said)
     return abs(float(scores[one]) - float(scores[other]))
 
 
@@ -170,9 +164,8 @@ def _divergences(measured: Measured) -> Iterator[Divergence]:
             if place is None:
                 continue
             ended = place >= min(len(ours), len(theirs))
-            prefix = [*asked.tokens, *ours[:place]]
-            subject = measured.case.subject
-            apart = float("nan") if ended else margin(subject, asked, prefix, ours[place], theirs[place])
+            found = (measured.case.subject, asked, ours[:place])
+            apart = float("nan") if ended else margin(*found, ours[place], theirs[place])
             yield Divergence(number, answer, place, apart)
 
 

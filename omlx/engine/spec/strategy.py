@@ -10,6 +10,7 @@ llama.cpp's names for drafting from history are read as ngram, and the strategy 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ ALIASES: Final = {"ngram-simple": "ngram", "ngram-cache": "ngram", "draftless": 
 REFUSED: Final = ("eagle3", "eagle", "mtp", "dflash", "medusa")
 BOUNDS: Final = {"n": (3, 64), "m": (1, 64), "min": (1, 64)}
 NGRAM_ONLY: Final = ("n",)
+DIGITS: Final = 9
+"""Longer numbers are out of range, whatever they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +86,35 @@ def parse(text: str, param: str = "speculation") -> Strategy:
     """Read a strategy string. Raises BadRequest naming the place (1-based column) and what was expected there."""
     steps: list[Step] = []
     notes: list[Reason] = []
-    column = 1
-    for part in text.split(";"):
-        name, _, options = part.partition(":")
-        plain = name.strip()
-        if plain in ALIASES:
-            notes.append(Reason("strategy.read_as", {"name": plain, "meant": ALIASES[plain]}))
-            plain = ALIASES[plain]
-        if plain in REFUSED:
-            raise BadRequest("strategy.refused", param=param, name=plain, column=column)
-        if plain not in NAMES:
-            raise BadRequest("strategy.name", param=param, name=plain, column=column, expected=", ".join(NAMES))
-        if any(step.name == plain for step in steps):
-            raise BadRequest("strategy.twice", param=param, name=plain, column=column)
-        values = _options(options, plain, column + len(name) + 1, param) if ":" in part else {}
-        steps.append(Step(plain, values.get("n"), values.get("m"), values.get("min")))
-        column += len(part) + 1
-    alone = next((step.name for step in steps if step.name in ("off", "auto")), None)
-    if alone and len(steps) > 1:
-        raise BadRequest("strategy.alone", param=param, name=alone)
+    for at, part in _pieces(text, ";", 1):
+        (column, name), *options = _pieces(part, ":", at, most=1)
+        if name in ALIASES:
+            notes.append(Reason("strategy.read_as", {"name": name, "meant": ALIASES[name]}))
+            name = ALIASES[name]
+        if name in REFUSED:
+            raise BadRequest("strategy.refused", param=param, name=name, column=column)
+        if name not in NAMES:
+            raise BadRequest("strategy.name", param=param, name=name, column=column, expected=", ".join(NAMES))
+        if any(step.name == name for step in steps):
+            raise BadRequest("strategy.twice", param=param, name=name, column=column)
+        if steps and {name, steps[0].name} & {"off", "auto"}:
+            alone = name if name in ("off", "auto") else steps[0].name
+            raise BadRequest("strategy.alone", param=param, name=alone, column=column)
+        values = _options(*options[0], name, param) if options else {}
+        steps.append(Step(name, values.get("n"), values.get("m"), values.get("min")))
     return Strategy(tuple(steps), tuple(notes))
 
 
-def _options(text: str, name: str, column: int, param: str) -> dict[str, int]:
+def _pieces(text: str, separator: str, column: int, most: int = -1) -> Iterator[tuple[int, str]]:
+    """The parts between separators, without the space around them, and the columns where they begin."""
+    for piece in text.split(separator, most):
+        yield column + len(piece) - len(piece.lstrip()), piece.strip()
+        column += len(piece) + 1
+
+
+def _options(at: int, text: str, name: str, param: str) -> dict[str, int]:
     values: dict[str, int] = {}
-    for part in text.split(","):
+    for column, part in _pieces(text, ",", at):
         key, equals, number = (piece.strip() for piece in part.partition("="))
         if key not in BOUNDS or name == "off" or (key in NGRAM_ONLY and name == "draft"):
             keys = ", ".join(k for k in BOUNDS if name != "off" and (name != "draft" or k not in NGRAM_ONLY))
@@ -115,16 +122,13 @@ def _options(text: str, name: str, column: int, param: str) -> dict[str, int]:
         if not equals or not number.isdecimal():
             raise BadRequest("strategy.number", param=param, key=key, value=number, column=column)
         low, high = BOUNDS[key]
-        if not low <= int(number) <= high:
-            raise BadRequest(
-                "strategy.range", param=param, key=key, value=int(number), low=low, high=high, column=column
-            )
+        if len(number) > DIGITS or not low <= int(number) <= high:
+            raise BadRequest("strategy.range", param=param, key=key, value=number, low=low, high=high, column=column)
         if key in values:
             raise BadRequest("strategy.twice", param=param, name=key, column=column)
         values[key] = int(number)
-        column += len(part) + 1
-    if values.get("min", 1) > values.get("m", 64):
-        raise BadRequest("strategy.min_above_max", param=param, low=values["min"], high=values["m"], column=column)
+        if values.get("min", 1) > values.get("m", 64):
+            raise BadRequest("strategy.min_above_max", param=param, low=values["min"], high=values["m"], column=column)
     return values
 
 

@@ -1,0 +1,70 @@
+"""`omlx bench exact`: what it compares, what it lists, and when it fails."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx.bench.cli import add_arguments, run
+from omlx.bench.spec.imagined import flat, imagined
+from omlx.engine.plan import Read
+from omlx.models.discovery import BUNDLED
+
+DEMO = BUNDLED / "omlx-demo"
+MODES = "draft 4,ngram,auto"
+
+
+def compared(file: Path, model: str, *arguments: str, modes: str = MODES, status: int = 0) -> list[dict[str, Any]]:
+    """What the program found of each mode."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    models = ("--model", str(DEMO / model), "--draft", str(DEMO / "draft"), "--json", str(file))
+    assert run(parser.parse_args(["exact", *models, "--modes", modes, *arguments])) == status
+    found: list[dict[str, Any]] = json.loads(file.read_text())["modes"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [(), ("--quantize", "4")], ids=["bfloat16", "4-bit"])
+@pytest.mark.parametrize("model", ["target", "hybrid"])
+def test_what_differs_in_coarse_weights_was_a_near_tie(model: str, bits: tuple[str, ...], tmp_path: Path) -> None:
+    size = ("--workloads", "small edit,reasoning", "--context", "160")
+    found = compared(tmp_path / "found.json", model, "--dtype", "bfloat16", *bits, *size)
+    assert [each["mode"] for each in found] == MODES.split(",")
+    for each in found:
+        assert each["answers"] == 6
+        assert each["proposed"] > each["accepted"] > 0, "there was nothing to compare"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [(), ("--quantize", "4")], ids=["bfloat16", "4-bit"])
+@pytest.mark.parametrize("model", ["target", "hybrid"])
+def test_in_every_mode_and_workload(model: str, bits: tuple[str, ...], tmp_path: Path) -> None:
+    modes = "draft 1,draft 4,draft 16,draft,ngram,chain,auto"
+    found = compared(tmp_path / "found.json", model, "--dtype", "bfloat16", *bits, modes=modes)
+    assert all(each["accepted"] > 0 for each in found)
+
+
+def test_a_verification_that_accepts_too_much_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Read, "accepted", property(lambda read: len(read.draft)))
+    size = ("--workloads", "reasoning", "--context", "80")
+    (found,) = compared(tmp_path / "found.json", "target", "--dtype", "float32", *size, modes="draft 4", status=1)
+    assert found["near_ties"]
+    assert max(each["apart"] for each in found["near_ties"]) > 1.0
+    printed = capsys.readouterr().out
+    assert printed.count("First difference: draft 4, reasoning") == len(found["near_ties"])
+    assert "NOT all within the tolerance of 0.001 logits" in printed
+
+
+def test_an_imagined_machine_learns_nothing() -> None:
+    costs = imagined(flat, "small", 0.3)
+    for width in (0, 1, 5, 40):
+        costs.target.learn(width, 100, 77.0)
+    costs.drafted("small", 4, 1, 100, 77.0)
+    assert [costs.target.plain(100), costs.verify(40, 100), costs.draft("small", 1, 100)] == [1.0, flat(40), 0.3]

@@ -1,0 +1,155 @@
+"""Tokens equal plain decoding of the same request alone under every strategy: lookups, chains, auto; with predictions
+that are right, wrong in places or about something else; with windows that are fixed, adapt, or are padded."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from omlx.bench.spec.imagined import flat, imagined
+from omlx.engine.spec.costs import Costs
+from omlx.engine.spec.strategy import NGRAM, WindowBounds, parse
+from omlx.engine.types import Request, Sampling, Speculation
+from tests import zoo
+from tests.engine.harness import (
+    GREEDY,
+    KINDS,
+    WARM,
+    Bench,
+    label,
+    loop_of,
+    model,
+    noisy,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
+from tests.engine.pairs import full_product, pairwise
+
+BOUNDED = "ngram:n=4,m=24;draft:m=5"
+PARAMETERS: dict[str, list[Any]] = {
+    "target": list(zoo.MAIN_NAMES),
+    "strategy": ["ngram", BOUNDED, "auto"],
+    "past": ["perfect", "corrupted", "unrelated", "own"],
+    "pace": ["fixed", "flat", "sawtooth"],
+    "company": ["alone", "joined", "left"],
+    "sampling": [GREEDY, WARM],
+}
+SPAN = 11
+"""A corrupted prediction is wrong once in so many tokens."""
+
+LETTERS = (7, 23, 42)
+
+DRAFT_PRICE = 0.1
+"""A pass of the draft in plain steps: dear enough for a lookup to come first, cheap enough to draft without one."""
+
+
+def sawtooth(width: int) -> float:
+    """Kernels work in tiles of 16 rows, so most passes are worth padding."""
+    return flat(width) if width == 1 or width % 16 == 0 else flat(width) + 0.3
+
+
+COSTS = {"flat": flat, "sawtooth": sawtooth}
+
+
+def tried(target: str, strategy: str, past: str, pace: str, company: str, sampling: Sampling) -> Bench:
+    """Run a case and prove its tokens."""
+    window = WindowBounds.fixed_at(6) if pace == "fixed" else WindowBounds()
+    speculation = Speculation(parse(strategy), window)
+    if past == "own":
+        sampling = replace(sampling, logit_bias=tuple((letter, 80.0) for letter in LETTERS))
+    first = request("first", prompt(13), sampling, max_tokens=56, speculation=speculation)
+    second = request(
+        "second", prompt(21, 1), sampling, max_tokens=8 if company == "left" else 24, speculation=speculation
+    )
+    costs = imagined(COSTS[pace], "tiny", DRAFT_PRICE) if pace in COSTS else Costs()
+    draft = noisy(target) if strategy == "auto" else model(target)
+    bench = Bench(loop_of(target, draft, costs=costs))
+    return bench.prove(target, company, expecting(target, past, first), expecting(target, past, second), meet=20)
+
+
+def expecting(target: str, past: str, one: Request) -> Request:
+    """The request with a prediction of its answer. Without one its answer has three letters and repeats itself."""
+    answer = plain(target, unassisted(one))
+    corrupted = [(token + 1) % zoo.VOCAB_SIZE if i % SPAN == SPAN - 3 else token for i, token in enumerate(answer)]
+    predictions = {"perfect": answer, "corrupted": corrupted, "unrelated": prompt(60, salt=5), "own": ()}
+    return replace(one, speculation=replace(one.speculation, prediction=tuple(predictions[past])))
+
+
+def exact(target: str, strategy: str, past: str, pace: str, company: str, sampling: Sampling) -> None:
+    bench = tried(target, strategy, past, pace, company, sampling)
+    stats = bench.stats("first")
+    assert set(stats.drafters) <= ({"ngram"} if strategy == "ngram" else {"ngram", "tiny"})
+    useful = past != "unrelated"
+    if useful or strategy != "ngram":
+        assert stats.speculation.code == "spec.on"
+        assert stats.draft_n > 0
+    if useful and company != "joined" and (strategy == "ngram" or pace == "fixed"):
+        lookups = stats.drafters["ngram"]
+        assert past == "own" or lookups.accepted > 0
+        assert (past, company) != ("corrupted", "alone") or lookups.proposed > lookups.accepted
+    padded = sum(window.pad > 0 for plan in bench.plans for forward in plan.forwards for window in forward.windows)
+    if pace != "sawtooth" or not bench.loop.runner.traits.trims:
+        assert not padded
+    elif useful and company != "joined":
+        assert padded
+    if strategy == BOUNDED and "tiny" in stats.drafters:  # a perfect draft, if its cache was kept in step
+        assert stats.drafters["tiny"].accepted == stats.drafters["tiny"].proposed
+
+
+def named(case: dict[str, Any]) -> str:
+    return "-".join("chain" if value == BOUNDED else label(value) for value in case.values())
+
+
+@pytest.mark.parametrize("case", pairwise(PARAMETERS), ids=named)
+def test_tokens_equal_plain_decoding(case: dict[str, Any]) -> None:
+    exact(**case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", full_product(PARAMETERS), ids=named)
+def test_tokens_equal_plain_decoding_in_every_combination(case: dict[str, Any]) -> None:
+    exact(**case)
+
+
+@pytest.mark.parametrize("target", ["llama", "gemma3_text", "qwen3_next", "lfm2", "recurrent_gemma", "llama4"])
+def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str) -> None:
+    one = request(tokens=prompt(13, salt=6), sampling=WARM, max_tokens=360)
+    foreseen = 310
+    answer = plain(target, unassisted(one))
+    speculation = Speculation(parse("ngram;draft"), WindowBounds(), tuple(answer[:foreseen]))
+    costs = imagined(flat, "tiny", 3 * DRAFT_PRICE)
+    bench = Bench(loop_of(target, model(target), costs=costs)).run(replace(one, speculation=speculation))
+    assert bench.tokens["a"] == answer
+    rounds = [w for plan in bench.plans for f in plan.forwards for w in f.windows if w.drafter == "tiny"]
+    places = [w.start + w.pending - len(one.tokens) for w in rounds]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
+    assert max(gaps) >= 280
+    assert len([place for place in places if place >= foreseen]) >= 3
+    drafts = bench.stats().drafters["tiny"]
+    assert drafts.accepted == drafts.proposed
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str) -> None:
+    one = request(tokens=prompt(13), sampling=WARM, max_tokens=56, speculation=Speculation(NGRAM, WindowBounds()))
+    answer = plain(target, unassisted(one))
+    whole = Bench(loop_of(target, costs=imagined(sawtooth))).run(expecting(target, "perfect", one))
+    windows = [w for plan in whole.plans for f in plan.forwards for w in f.windows if w.draft_n]
+    drafted = [w.start + w.pending - len(one.tokens) + i for w in windows for i in range(w.draft_n - 1)]
+    stop = next(answer[i] for i in reversed(drafted) if answer[i] not in answer[:i])
+    first = replace(expecting(target, "perfect", one), stop_ids=frozenset({stop}))
+    bench = Bench(loop_of(target, costs=imagined(sawtooth))).run(first)
+    assert bench.tokens["a"] == answer[: answer.index(stop) + 1]
+    assert bench.stats().drafters["ngram"].spans["stopped"] == 1
+    again = replace(one, id="again", tokens=(*first.tokens, *bench.tokens["a"], 11, 12), max_tokens=24)
+    bench.run(expecting(target, "perfect", again))
+    assert bench.tokens["again"] == plain(target, unassisted(again))
+    stats = bench.stats("again")
+    # Recurrent layers were last exact where the stopped window began, and that may have been a wide one.
+    assert stats.cached_n >= (len(one.tokens) if bench.loop.runner.traits.recurrent else stats.prompt_n - 6)
+    assert stats.drafters["ngram"].accepted > 0
