@@ -49,7 +49,7 @@ class FreeModel(nn.Module):
 def host(steps: int = STEPS) -> Iterator[Case]:
     """Processor time of the calling thread per step, ours and mlx-lm's, at 1, 4 and 16 rows."""
     model = FreeModel()
-    loop = EngineLoop(model, VOCABULARY, Limits(context_length=1 << 20, max_rows=max(ROWS), store_entries=0))
+    loop = EngineLoop(model, VOCABULARY, Limits(context_length=1 << 20, max_rows=max(ROWS), prefix_bytes=0))
     for rows in ROWS:
         baseline = "generate_step" if rows == 1 else "BatchGenerator"
         pair = (_ours(loop, rows, steps), _theirs(model, rows, steps))

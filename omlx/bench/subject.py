@@ -37,8 +37,8 @@ class Subject:
 
     @cached_property
     def loop(self) -> EngineLoop:
-        """The engine that serves it. It keeps no finished conversation: every run computes its prompts anew."""
-        limits = Limits(context_length=1 << 20, max_rows=64, store_entries=0)
+        """The engine that serves it. It keeps no prefixes: every run computes its prompts anew."""
+        limits = Limits(context_length=1 << 20, max_rows=64, prefix_bytes=0)
         return EngineLoop(self.model, self.vocab_size, limits, draft=self.draft)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The caches of one loaded model: a cache for each single row, one shared by the rows of the batch, stored ones.
+"""The caches of one loaded model: a cache for each single row, one shared by the rows of the batch, kept pieces.
 
 Carries out the cache operations of a plan. `lengths` counts the tokens that each row's cache holds; the layers' own
 counters must agree, which `check` proves.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from omlx.engine.model import Cache, MakeCache
-from omlx.engine.plan import CacheOp, Drop, Evict, Extract, Filter, Merge, Open, Restore, Rewind, Store
+from omlx.engine.plan import CacheOp, Drop, Evict, Extract, Filter, Keep, Merge, Open, Restore, Rewind
+from omlx.engine.prefix.payload import Payloads
 from omlx.engine.rewind import Mark, length_of, mark, rewind
 from omlx.errors import RewindError
 
@@ -18,7 +19,7 @@ class CacheTable:
     def __init__(self, make_cache: MakeCache) -> None:
         self._make_cache = make_cache
         self.single: dict[int, Cache] = {}
-        self.stored: dict[int, tuple[Cache, int]] = {}
+        self.kept = Payloads(make_cache)
         self.batch: list[Any] = []
         self.members: list[int] = []
         self.lengths: dict[int, int] = {}
@@ -29,13 +30,12 @@ class CacheTable:
         match op:
             case Open(row=row):
                 self.single[row], self.lengths[row] = self._make_cache(), 0
-            case Restore(row=row, entry=entry, length=length):
-                cache, held = self.stored.pop(entry)
-                _reach(cache, held, length, [])
-                self.single[row], self.lengths[row] = cache, length
+            case Restore(row=row, pieces=pieces, length=length, prompt=prompt):
+                self.single[row], self.lengths[row] = self.kept.build(pieces, length, prompt), length
             case Rewind(row=row, length=length):
                 marks = [self._marks[row]] if row in self._marks else []
-                _reach(self.single[row], self.lengths[row], length, marks)
+                if (reached := rewind(self.single[row], self.lengths[row], length, marks)) != length:
+                    raise RewindError("rewind.failed", length=length, detail=f"the cache went back to {reached}")
                 self.lengths[row] = length
             case Merge(rows=rows):
                 self._merge(rows)
@@ -44,15 +44,14 @@ class CacheTable:
                 self.single[row] = [layer.extract(index) for layer in self.batch]
             case Filter(keep=keep):
                 self._filter(list(keep))
-            case Store(row=row, entry=entry):
-                self.stored[entry] = (self.single.pop(row), self.lengths.pop(row))
-                self._marks.pop(row, None)
+            case Keep(row=row, pieces=kept):
+                self.kept.keep(self.single[row], kept)
             case Drop(row=row):
                 self.single.pop(row, None)
                 self.lengths.pop(row, None)
                 self._marks.pop(row, None)
-            case Evict(entry=entry):
-                self.stored.pop(entry, None)
+            case Evict(pieces=pieces):
+                self.kept.evict(pieces)
 
     def mark(self, row: int) -> None:
         """Remember where a single row stands, until `forget_marks`. For caches that cannot step back."""
@@ -73,17 +72,14 @@ class CacheTable:
 
     @property
     def nbytes(self) -> int:
-        caches = [*self.single.values(), *(cache for cache, _ in self.stored.values()), self.batch]
-        return sum(layer.nbytes for cache in caches for layer in cache)
+        """Bytes of live caches; those of the kept pieces are theirs to tell."""
+        return sum(layer.nbytes for cache in (*self.single.values(), self.batch) for layer in cache)
 
     def check(self) -> None:
         """Raise AssertionError if a layer holds another number of tokens than is counted here."""
         for row, cache in self.single.items():
             held = length_of(cache)
             assert held is None or held == self.lengths[row], (row, held, self.lengths[row])
-        for _, (cache, length) in self.stored.items():
-            held = length_of(cache)
-            assert held is None or held == length, (held, length)
         assert len(set(self.members)) == len(self.members)
         for layer in self.batch:
             if getattr(layer, "offset", None) is not None:
@@ -109,9 +105,3 @@ class CacheTable:
         else:
             self.batch = []
         self.members = keep
-
-
-def _reach(cache: Cache, now: int, target: int, marks: list[Mark]) -> None:
-    reached = rewind(cache, now, target, marks)
-    if reached != target:
-        raise RewindError("rewind.failed", length=target, detail=f"only token {reached} could be reached")

@@ -10,7 +10,8 @@ class Limits:
     """Rows are sequences; budgets are tokens; `*_bytes` are bytes of cache arrays.
 
     `prefill_chunk` bounds one forward pass over a prompt while nobody decodes, `prefill_slice` while somebody does:
-    it is the longest stall a running stream may see. `num_draft_tokens` fixes the window of requests that ask for none;
+    it is the longest stall a running stream may see. `prefix_bytes` bounds the prefixes that are kept, draft included,
+    in blocks of `block_tokens`. `num_draft_tokens` fixes the window of requests that ask for none;
     None leaves it to the policy. Ids from `vocab_size` on are refused.
     """
 
@@ -21,8 +22,8 @@ class Limits:
     prefill_chunk: int = 2048
     prefill_slice: int = 256
     batch_bytes: int = 4 << 30
-    store_entries: int = 8
-    store_bytes: int = 1 << 30
+    prefix_bytes: int = 1 << 30
+    block_tokens: int = 64
     num_draft_tokens: int | None = None
 
 

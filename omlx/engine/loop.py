@@ -9,15 +9,20 @@ Everything here runs on the engine thread.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Final, cast
 
 import mlx.core as mx
 
 from omlx.engine.batchable import batchable
 from omlx.engine.limits import Limits
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
 from omlx.engine.plan import Plan, Rewind
+from omlx.engine.prefix.payload import layout_of, unkept
+from omlx.engine.prefix.piece import Layout
+from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.rewind import unfaithful
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
@@ -28,8 +33,10 @@ from omlx.engine.spec.drafter import Drafter
 from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.speculator import Speculator
 from omlx.engine.spec.strategy import WindowBounds
-from omlx.engine.store import ConversationStore
-from omlx.engine.types import Event, ModelSnapshot, Reason, Request
+from omlx.engine.types import Event, ModelSnapshot, PrefixReport, Reason, Request
+
+DRAFT_SHARE: Final = 8
+"""An eighth of the bytes for prefixes is the draft model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,8 @@ class EngineLoop:
     """Serves one target model. `vocab_size` is the length of its tokenizer.
 
     Lookups draft for it, and `draft` by the name `draft_name`; `no_draft` says why there is none. `costs` is what is
-    known of its passes from earlier runs, and learns. `make_cache` overrides the model's own kind of cache. Loading
-    runs a short probe of whether rows can share a batch.
+    known of its passes from earlier runs, and learns. `memory` bounds what requests may take. `make_cache` overrides
+    the model's own kind of cache. Loading runs a short probe of whether rows can share a batch.
     """
 
     def __init__(
@@ -60,15 +67,19 @@ class EngineLoop:
         no_draft: Reason | None = None,
         costs: Costs | None = None,
         make_cache: MakeCache | None = None,
+        memory: MemoryGuard | None = None,
     ) -> None:
         self.limits = limits = replace(limits, vocab_size=vocab_size)
         make_cache = make_cache or cache_maker(model)
         self.runner = Runner(model, vocab_size, make_cache)
         self.unbatchable = batchable(model, make_cache, vocab_size)
         self.costs = costs or Costs()
-        store = ConversationStore(self.runner.traits, limits.store_entries, limits.store_bytes)
+        off = unkept(make_cache())
+        layout = layout_of(model, make_cache) if off is None else Layout(0)
+        for_draft = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
+        prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes - for_draft, off)
         self.scheduler = Scheduler(
-            limits, self.runner.traits, Speculator([]), store, self.runner.caches, self.unbatchable
+            limits, self.runner.traits, Speculator([]), prefix, self.runner.caches, self.unbatchable, memory=memory
         )
         self._flight: Launch | None = None
         self._steady: bool | None = None
@@ -79,7 +90,8 @@ class EngineLoop:
             if no_draft is None:
                 if (own := weight_bytes(draft)) and (whole := weight_bytes(model)):
                     self.costs.draft_share = own / whole
-                drafters.append(DraftModel(draft_name or "draft", draft, vocab_size, cache_maker(draft)))
+                named = (draft_name or "draft", draft, vocab_size, cache_maker(draft))
+                drafters.append(DraftModel(*named, prefix_bytes=for_draft, block_tokens=limits.block_tokens))
         self.use_drafters(drafters, unfaithful(make_cache(), model), no_draft)
 
     def use_drafters(self, drafters: list[Drafter], off: Reason | None = None, no_draft: Reason | None = None) -> None:
@@ -106,6 +118,15 @@ class EngineLoop:
     def cancel(self, request_id: str) -> None:
         self.scheduler.cancel(request_id)
 
+    def probe_prefix(self, tokens: Sequence[int]) -> int:
+        """How many tokens of a prompt are there already. Modifies nothing."""
+        found = self.scheduler.prefix.index.match(tokens) if self.scheduler.prefix.off is None else None
+        return found.length if found is not None else 0
+
+    def clear_prefixes(self) -> None:
+        """Forget every prefix that was kept; running requests have copies."""
+        self.scheduler.clear_prefixes()
+
     @property
     def has_work(self) -> bool:
         return self._flight is not None or self.scheduler.has_work
@@ -115,12 +136,16 @@ class EngineLoop:
         states = [s.status for s in self.scheduler.running]
         return Load(len(self.scheduler.waiting), states.count(Status.PREFILL), states.count(Status.DECODE))
 
+    @property
+    def prefix_report(self) -> PrefixReport:
+        return self.scheduler.prefix.report()
+
     def snapshot(self) -> ModelSnapshot:
         """What there is to say of this model now. Modifies nothing."""
         who = self.scheduler.speculator
         kinds = {drafter.name: drafter.kind for drafter in who.drafters}
         no_draft = None if DraftModel.kind in kinds.values() else who.no_draft
-        return ModelSnapshot(kinds, who.off, no_draft, self.unbatchable, self.costs.to_json())
+        return ModelSnapshot(kinds, who.off, no_draft, self.unbatchable, self.costs.to_json(), self.prefix_report)
 
     def step(self) -> list[Event]:
         """Launch the next step and take in the one before. Returns the events to publish, in order."""

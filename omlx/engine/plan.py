@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
+from omlx.engine.prefix.piece import Piece
 from omlx.engine.types import Sampling
 
 LAST: Final = "last"
@@ -28,11 +29,12 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """An open row takes over a stored cache, taken back to `length` tokens. The entry is gone afterwards."""
+    """An open row gets a cache of `length` tokens, made of kept pieces, with room for a prompt of `prompt` tokens."""
 
     row: int
-    entry: int
+    pieces: tuple[int, ...]
     length: int
+    prompt: int
     op: Literal["restore"] = "restore"
 
 
@@ -70,12 +72,12 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """The row's own cache becomes a stored entry; the row has none afterwards."""
+class Keep:
+    """Copy pieces out of the row's own cache, which goes on as it is."""
 
     row: int
-    entry: int
-    op: Literal["store"] = "store"
+    pieces: tuple[Piece, ...]
+    op: Literal["keep"] = "keep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,14 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    entry: int
+    """Forget kept pieces."""
+
+    pieces: tuple[int, ...]
     op: Literal["evict"] = "evict"
 
 
 CacheOp: TypeAlias = Annotated[
-    Open | Restore | Rewind | Merge | Extract | Filter | Store | Drop | Evict, Field(discriminator="op")
+    Open | Restore | Rewind | Merge | Extract | Filter | Keep | Drop | Evict, Field(discriminator="op")
 ]
 
 

@@ -15,7 +15,7 @@ import mlx.core as mx
 from omlx.engine.edge import caught
 from omlx.engine.kv import CacheTable
 from omlx.engine.model import MakeCache, Model
-from omlx.engine.plan import LAST, CacheOp, Drop, Forward, LogprobRows, Open, Plan, Read, Store, Window
+from omlx.engine.plan import LAST, CacheOp, Drop, Forward, Keep, LogprobRows, Open, Plan, Read, Window
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, process
 
@@ -96,8 +96,8 @@ class Runner:
 
     def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
         for op in ops:
-            if isinstance(op, Store) and op.row in failed:
-                op = Drop(op.row)  # its content is unproven
+            if isinstance(op, Keep) and op.row in failed:
+                continue  # its content is unproven
             if isinstance(error := caught(self._apply_one, op), Exception):
                 rows = getattr(op, "rows", None) or ((op.row,) if hasattr(op, "row") else self.caches.members)
                 failed.update(dict.fromkeys(rows, error))

@@ -11,30 +11,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from omlx.engine import admission, ending
 from omlx.engine.batch import Batch, CacheSizes
 from omlx.engine.edge import caught
 from omlx.engine.limits import Limits, Traits
+from omlx.engine.memory import MemoryGuard, Verdict, promised
 from omlx.engine.plan import (
     LAST,
     CacheOp,
     Drop,
-    Evict,
     Forward,
-    Open,
+    Keep,
     Plan,
     Read,
-    Restore,
     Rewind,
-    Store,
     Window,
 )
+from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Interval, Sequence, Status
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.speculator import Speculator, span_class
-from omlx.engine.store import PrefixStore
 from omlx.engine.types import (
     Event,
     Failed,
@@ -57,25 +55,29 @@ class Scheduler:
         limits: Limits,
         traits: Traits,
         speculator: Speculator,
-        store: PrefixStore,
+        prefix: PrefixReuse,
         sizes: CacheSizes,
         unbatchable: Reason | None = None,
         clock: Callable[[], float] = time.monotonic,
+        memory: MemoryGuard | None = None,
     ) -> None:
         self.limits = limits
         self.traits = traits
         self.speculator = speculator
-        self.store = store
+        self.prefix = prefix
+        self.memory = memory or MemoryGuard()
         self.batch = Batch(limits, sizes, unbatchable)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.drafts: dict[int, object] = {}
-        self._sizes = sizes
         self._clock = clock
         self._ops: list[CacheOp] = []
+        self._after: list[CacheOp] = []  # what the step being planned leaves to do
         self._flying: Plan | None = None
         self._sampled: set[int] | None = None  # the rows that the step in flight samples, None if it verifies a draft
         self._cancelled: set[str] = set()
+        self._crowded: int | None = None  # how many ran when the first in the queue did not fit into memory
+        self._refused: list[Event] = []
         self._next_row = 0
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -83,6 +85,7 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded when the queue is full, BadRequest when it cannot be served."""
         admission.judge(request, self.limits)
+        self.memory.judge(request, self.prefix.layout)
         if len(self.waiting) >= self.limits.max_waiting:
             raise Overloaded("engine.queue_full", waiting=len(self.waiting), limit=self.limits.max_waiting)
         self._next_row += 1
@@ -96,9 +99,14 @@ class Scheduler:
         """End a request at the next step; its row is free then. An unknown id is one that has just ended."""
         self._cancelled.add(request_id)
 
+    def clear_prefixes(self) -> None:
+        """Forget every prefix, with the next step."""
+        self._ops += self.prefix.clear()
+        self.speculator.clear()
+
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running or self._ops or self._flying or self._cancelled)
+        return bool(self.waiting or self.running or self._ops or self._flying or self._cancelled or self._refused)
 
     @property
     def decoding(self) -> list[Sequence]:
@@ -127,14 +135,14 @@ class Scheduler:
         if not forwards and not self._ops:
             return None
         plan = Plan(tuple(self._ops), tuple(forwards))
-        self._ops = []
+        self._ops, self._after = self._after, []
         self._flying = plan
         windows = [w for f in forwards for w in f.windows]
         self._sampled = None if any(w.draft_n for w in windows) else {w.row for w in windows if w.sample}
         return plan
 
     def _must_commit_first(self) -> bool:
-        if self._ops or self._cancelled or (self.waiting and len(self.running) < self.limits.max_rows):
+        if self._ops or self._cancelled or self._may_admit:
             return True
         if self._sampled is None:
             return True
@@ -153,21 +161,42 @@ class Scheduler:
         wants = caught(self.speculator.wants, sequence)
         return isinstance(wants, Exception) or wants  # one that raises is told so when it is asked for its draft
 
+    @property
+    def _may_admit(self) -> bool:
+        """Whether somebody waits for whom there is a row, and memory unless nothing has changed."""
+        room = self._crowded is None or len(self.running) < self._crowded
+        return bool(self.waiting) and room and len(self.running) < self.limits.max_rows
+
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.limits.max_rows:
+        while self._may_admit:
+            verdict = self._fits(self.waiting[0])
+            if verdict is not Verdict.ADMIT and self._ops:
+                return  # what has ended, or was evicted, is about to give its memory back
+            self._crowded = len(self.running) if verdict is Verdict.WAIT else None
+            if verdict is Verdict.WAIT:
+                return
             sequence = self.waiting.popleft()
+            if verdict is Verdict.REFUSE:
+                need = self.memory.need(sequence.request, self.prefix.layout)
+                self._refused.append(Failed(sequence.request.id, self.memory.refusal(need)))
+                continue
             sequence.clock.admitted = self._clock()
-            request = sequence.request
-            self._ops.append(Open(sequence.row, request.sampling, request.top_logprobs))
-            if (found := self.store.match(sequence.tokens)) is not None:
-                self.store.take(found.entry)
-                self._ops.append(Restore(sequence.row, found.entry, found.length))
-                self.speculator.restore(found.entry, sequence.row, found.length)
-                sequence.computed = sequence.cached = found.length
+            self._ops += self.prefix.open(sequence)
             sequence.move(Status.PREFILL)
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
             self.running.append(sequence)
+
+    def _fits(self, sequence: Sequence) -> Verdict:
+        """Whether there is memory for the cache of a request; kept prefixes make room for it."""
+        guard, layout, index = self.memory, self.prefix.layout, self.prefix.index
+        need = guard.need(sequence.request, layout)
+        taken = promised((s.request for s in self.running), guard, layout)
+        if over := guard.over(need, taken):
+            before = index.nbytes
+            self._ops += self.prefix.shrink(max(0, before - over))
+            over = guard.over(need, taken, freed=before - index.nbytes)
+        return guard.verdict(sequence.request, over, idle=not self.running)
 
     def _decode(self, decoding: list[Sequence]) -> list[Forward]:
         by_row = {s.row: s for s in decoding}
@@ -218,11 +247,12 @@ class Scheduler:
         for sequence in self.running:
             if sequence.status is not Status.PREFILL or budget < 1:
                 continue
-            n, start = min(budget, sequence.pending - 1), sequence.computed
+            n, start = self.prefix.chunk(sequence, budget), sequence.computed
             window = Window(sequence.row, start, tuple(sequence.tokens[start : start + n]), sample=False)
             forwards.append(Forward((window,)))
             sequence.computed += n
             budget -= n
+            self._after += self.prefix.reached(sequence)
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
         return forwards
@@ -244,10 +274,9 @@ class Scheduler:
                 if sequence is None or sequence.status is Status.DONE:
                     continue  # it ended while this step was in flight; its sample is discarded
                 events += self._commit_window(sequence, window, reads[window.row], interval)
-        kept = {op.row: op.entry for op in plan.ops if isinstance(op, Store)}
-        for row, error in ((row, read.error) for row, read in reads.items() if read.error is not None):
-            if row in kept:
-                self.store.take(kept[row])  # it ended well, but its cache could not be kept
+        failed = {row: read.error for row, read in reads.items() if read.error is not None}
+        self._ops += self.prefix.lost([p.id for op in _keeps(plan.ops, failed) for p in op.pieces])
+        for row, error in failed.items():
             sequence = by_row.get(row)
             if sequence is not None and sequence.status is not Status.DONE:
                 events.append(self._fail(sequence, error))
@@ -255,10 +284,11 @@ class Scheduler:
         return events
 
     def reap(self) -> list[Event]:
-        """End what was cancelled. With nothing in flight."""
-        events: list[Event] = []
+        """End what was cancelled, or refused. With nothing in flight."""
+        events, self._refused = self._refused, []
         for sequence in [*self.waiting, *self.running]:
             if sequence.request.id in self._cancelled:
+                self._crowded = None
                 events.append(self._finish(sequence, FinishReason.CANCELLED, None))
         self._cancelled.clear()
         self.waiting = deque(s for s in self.waiting if s.status is not Status.DONE)
@@ -320,27 +350,23 @@ class Scheduler:
         return Finished(sequence.request.id, reason, told, stop_id)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Store what the row's cache holds, if it holds anything, and give its place in the batch away."""
-        row = sequence.row
-        self._ops += self.batch.remove(row, keep_cache=True)
-        held = sequence.tokens[: sequence.computed]
-        if held and len(held) == sequence.computed:
-            entry, evicted = self.store.put(held, self._sizes.row_bytes(row) + self.speculator.held(row))
-            self.speculator.store(row, entry)
-            self._ops.append(Store(row, entry))
-            for old in evicted:
-                self.speculator.evict(old)
-                self._ops.append(Evict(old))
-        self.speculator.drop(row)
-        self._ops.append(Drop(row))
+        """Keep what the row's cache holds, if it holds anything, and give its place in the batch away."""
+        self._ops += self.batch.remove(sequence.row, keep_cache=True)
+        self._ops += self.prefix.close(sequence, proven=True)
+        self.speculator.store(sequence)
+        self.speculator.drop(sequence.row)
+        self._ops.append(Drop(sequence.row))
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failed:
-        """End a request with an error. Its cache is unproven: dropped, never stored."""
+        """End a request with an error. Its cache is unproven: dropped, never kept."""
         sequence.move(Status.DONE)
-        self._ops += self.batch.remove(sequence.row, keep_cache=False)
-        self.speculator.drop(sequence.row)
-        self._ops = [op for op in self._ops if not (isinstance(op, Rewind) and op.row == sequence.row)]
-        self._ops.append(Drop(sequence.row))
+        row = sequence.row
+        self._ops += self.batch.remove(row, keep_cache=False)
+        self.speculator.drop(row)
+        lost = [piece.id for op in _keeps(self._ops, {row}) for piece in op.pieces]
+        self._ops = [op for op in self._ops if not (isinstance(op, Rewind | Keep) and op.row == row)]
+        self._ops += self.prefix.lost(lost) + self.prefix.close(sequence, proven=False)
+        self._ops.append(Drop(row))
         known = isinstance(error, OmlxError)
         failure = error if known else EngineError("engine.step", detail=f"{type(error).__name__}: {error}")
         assert isinstance(failure, OmlxError)
@@ -348,11 +374,16 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise AssertionError if the records contradict each other. Called after every step in tests."""
+        self.prefix.index.check()
         for sequence in self.running:
             sequence.check()
         rows = [s.row for s in self.running]
         assert len(set(rows)) == len(rows) <= self.limits.max_rows
         assert set(self.batch.members) <= {s.row for s in self.decoding}, (self.batch.members, rows)
+
+
+def _keeps(ops: Iterable[CacheOp], rows: Container[int]) -> list[Keep]:
+    return [op for op in ops if isinstance(op, Keep) and op.row in rows]
 
 
 def _logprobs(sequence: Sequence, read: Read, new: tuple[int, ...]) -> tuple[TokenLogprob, ...] | None:

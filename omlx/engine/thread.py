@@ -10,14 +10,14 @@ import logging
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from omlx.engine.loop import EngineLoop, Load
-from omlx.engine.types import Event, EventSink, Failed, Finished, ModelSnapshot, Request
+from omlx.engine.types import Event, EventSink, Failed, Finished, ModelSnapshot, PrefixReport, Request
 from omlx.errors import EngineDead, NotFound, OmlxError
 
 T = TypeVar("T")
@@ -106,9 +106,27 @@ class EngineThread:
         loop = self._loops.get(model)
         return loop.load if loop else Load(0, 0, 0)
 
+    def prefix_of(self, model: str) -> PrefixReport | None:
+        """What is kept of a model's prefixes; any thread may call."""
+        loop = self._loops.get(model)
+        return loop.prefix_report if loop else None
+
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
         """What there is to say of a model, after the current step; None if it is not loaded. Raises EngineDead."""
         return self.call(lambda: loop.snapshot() if (loop := self._loops.get(model)) is not None else None)
+
+    def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
+        """How many tokens of a prompt the model has kept; None if it is not loaded. Raises EngineDead."""
+        return self.call(lambda: loop.probe_prefix(tokens) if (loop := self._loops.get(model)) is not None else None)
+
+    def clear_prefixes(self, model: str) -> Future[None]:
+        """Forget the prefixes of a model, if it is loaded. Raises EngineDead."""
+
+        def clear() -> None:
+            if (loop := self._loops.get(model)) is not None:
+                loop.clear_prefixes()
+
+        return self.call(clear)
 
     def _post(self, work: Callable[[], None]) -> None:
         if self.failure is not None:

@@ -68,6 +68,7 @@ class Request:
 
     `tokens` is the prompt (ids, at least one). `max_tokens` None means to the end of the context.
     `top_logprobs` None: no logprobs; 0..20: logprob of the token and that many alternatives.
+    The first `stable` tokens are those that the next turn of a conversation will begin with; 0: nobody knows.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Request:
     stop: StopMatcher | None = None
     top_logprobs: int | None = None
     speculation: Speculation = field(default_factory=Speculation)
+    stable: int = 0
 
 
 class FinishReason(StrEnum):
@@ -143,6 +145,26 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixReport:
+    """What is kept of a model's prefixes, and counts since it was loaded. `stored` and `evicted` count pieces by kind
+    (rows, window, state); `off` says why nothing is kept. Of `asked` requests to keep something, `refused` found no
+    room."""
+
+    off: Reason | None
+    nbytes: int
+    max_bytes: int
+    tokens: int
+    hits: int
+    misses: int
+    hit_tokens: int
+    states_used: int
+    stored: dict[str, int]
+    evicted: dict[str, int]
+    asked: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSnapshot:
     """What there is to say of a loaded model between two steps. `drafters` are kinds by name; `off` says why none of
     them may draft, `no_draft` why no model is among them; `costs` is what `Costs.to_json` gives."""
@@ -152,6 +174,7 @@ class ModelSnapshot:
     no_draft: Reason | None
     unbatchable: Reason | None
     costs: dict[str, Any]
+    prefix: PrefixReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
+from omlx.engine.memory import SOFT, MemoryGuard
 from omlx.engine.spec.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
@@ -31,6 +32,7 @@ from omlx.models.cost_file import CostFiles, CostKeeper, CostKey, machine
 from omlx.models.discovery import Registry, find_mapped
 from omlx.models.entry import ModelEntry
 from omlx.models.fit import unfit_entry, unfit_tokenizers
+from omlx.models.footprint import machine_limit, used_bytes
 from omlx.models.lease import Lease as Lease
 from omlx.models.lease import Served as Served
 from omlx.models.loader import LoadedWeights, LoadProgress, load, read_tokenizer
@@ -65,6 +67,7 @@ class Pool:
     ) -> None:
         self.default = default
         self.served: Served | None = None
+        self.memory = MemoryGuard(settings.memory_limit or machine_limit(), used_bytes)
         self.fetching: dict[Reference, Wanted] = {}
         self._engine = engine
         self._registry = registry
@@ -248,14 +251,16 @@ class Pool:
         configured: Speculative,
     ) -> None:
         name = draft.id if draft is not None else None
+        self.memory.weights = target.size_bytes + (drafting.size_bytes if drafting is not None else 0)
         loop = EngineLoop(
             target.model,
             target.vocab_size,
-            _limits(configured, target.context_length),
+            _limits(configured, target.context_length, self.memory),
             draft=drafting.model if drafting is not None else None,
             draft_name=name,
             no_draft=reason,
             costs=self._costs.open(self._cost_key(entry, target)),
+            memory=self.memory,
         )
         if self.served is not None:
             self._engine.detach(self.served.id)
@@ -292,14 +297,16 @@ class Pool:
         mx.clear_cache()
 
 
-def _limits(configured: Speculative, context_length: int) -> Limits:
-    """The bounds of a model that was made for `context_length` tokens."""
+def _limits(configured: Speculative, context_length: int, memory: MemoryGuard) -> Limits:
+    """The bounds of a model that was made for `context_length` tokens. Unless somebody says how much, prefixes may
+    take half of what its weights leave: they are given up first when memory is short."""
     settings, window = configured.settings, configured.window
+    spare = max(0, int(SOFT * (memory.limit or 0)) - memory.weights) // 2
     return Limits(
         context_length=min(context_length, settings.max_context or context_length),
         max_rows=settings.max_concurrent_requests,
         max_waiting=settings.max_waiting,
         prefill_chunk=settings.prefill_chunk,
-        store_bytes=settings.store_bytes,
+        prefix_bytes=spare if settings.prefix_bytes is None else settings.prefix_bytes,
         num_draft_tokens=window.longest if window.fixed else None,
     )

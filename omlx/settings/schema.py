@@ -150,7 +150,8 @@ class Settings:
     max_waiting: Annotated[int, _engine(0, 65536)] = 512
     max_context: Annotated[int | None, _engine(16, 1 << 30)] = None
     prefill_chunk: Annotated[int, _engine(16, 65536)] = 2048
-    store_bytes: Annotated[int, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True)] = 1 << 30
+    prefix_bytes: Annotated[int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True)] = None
+    memory_limit: Annotated[int | None, _engine(1 << 20, 1 << 44, metavar="SIZE", is_bytes=True)] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,22 @@ from omlx.engine.plan import (
     Evict,
     Extract,
     Filter,
+    Keep,
     Merge,
     Open,
     Plan,
     Read,
     Restore,
     Rewind,
-    Store,
     Window,
 )
+from omlx.engine.prefix.piece import Layout, Piece
+from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Status
 from omlx.engine.spec.drafter import Drafter
 from omlx.engine.spec.speculator import Speculator
 from omlx.engine.spec.strategy import WindowBounds
-from omlx.engine.store import ConversationStore
 from omlx.engine.types import Event, Reason, Request, Sampling
 
 PLAIN = Traits(recurrent=False, sliding_window=None, unsupported=())
@@ -39,7 +40,7 @@ class Device:
     def __init__(self) -> None:
         self.single: dict[int, list[int]] = {}
         self.batch: dict[int, list[int]] = {}
-        self.stored: dict[int, list[int]] = {}
+        self.kept: dict[int, tuple[Piece, list[int]]] = {}
         self.bytes_per_token = 1
         self._last: dict[int, int] = {}
 
@@ -66,8 +67,8 @@ class Device:
             case Open(row=row):
                 assert row not in self.single
                 self.single[row] = []
-            case Restore(row=row, entry=entry, length=length):
-                self.single[row] = self.stored.pop(entry)[:length]
+            case Restore(row=row, pieces=pieces, length=length):
+                self.single[row] = self._built([self.kept[id] for id in pieces], length)
             case Rewind(row=row, length=length):
                 assert length < len(self.single[row])
                 del self.single[row][length:]
@@ -77,12 +78,24 @@ class Device:
                 self.single[row] = list(self.batch[row])
             case Filter(keep=keep):
                 self.batch = {row: self.batch[row] for row in keep}
-            case Store(row=row, entry=entry):
-                self.stored[entry] = self.single.pop(row)
+            case Keep(row=row, pieces=pieces):
+                held = self.single[row]
+                assert all(piece.stop <= len(held) for piece in pieces)
+                self.kept.update({piece.id: (piece, held[piece.start : piece.stop]) for piece in pieces})
             case Drop(row=row):
                 self.single.pop(row, None)
-            case Evict(entry=entry):
-                del self.stored[entry]
+            case Evict(pieces=pieces):
+                for id in pieces:
+                    del self.kept[id]
+
+    @staticmethod
+    def _built(parts: list[tuple[Piece, list[int]]], length: int) -> list[int]:
+        held: list[int] = []
+        for piece, tokens in sorted(parts, key=lambda part: part[0].start):
+            if piece.kind == "rows":
+                assert piece.start == len(held)
+                held += tokens
+        return held[:length]
 
     def _pass(self, window: Window, rows: dict[int, list[int]]) -> Read:
         held = rows[window.row]
@@ -108,9 +121,10 @@ class Desk:
         clock: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self.device = Device()
-        store = ConversationStore(traits, limits.store_entries, limits.store_bytes)
+        layout = Layout(1, state_bytes=9 * traits.recurrent, recurrent=traits.recurrent)
+        prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes)
         speculator = Speculator(drafters, window=WindowBounds.fixed_at(limits.num_draft_tokens or 0))
-        self.scheduler = Scheduler(limits, traits, speculator, store, self.device, unbatchable, clock)
+        self.scheduler = Scheduler(limits, traits, speculator, prefix, self.device, unbatchable, clock)
         self.plans: list[Plan] = []
         self.events: list[Event] = []
         self._flight: tuple[Plan, dict[int, Read]] | None = None

@@ -77,17 +77,11 @@ class Scripted:
     def drop(self, row: int) -> None:
         self.entries.append(f"drop {row}")
 
-    def held(self, row: int) -> int:
-        return 0
+    def store(self, sequence: Record) -> None:
+        self.entries.append(f"store {sequence.row}")
 
-    def store(self, row: int, entry: int) -> None:
-        self.entries.append(f"store {row} {entry}")
-
-    def restore(self, entry: int, row: int, length: int) -> None:
-        self.entries.append(f"restore {entry} {row} {length}")
-
-    def evict(self, entry: int) -> None:
-        self.entries.append(f"evict {entry}")
+    def clear(self) -> None:
+        self.entries.append("clear")
 
 
 class Corrupted(DraftModel):
@@ -169,12 +163,13 @@ class StuckCache(KVCache):
 
 def same_state(one: Cache, other: Cache) -> bool:
     """Whether two caches hold the same arrays and counters, layer by layer."""
-    return _equal([layer.state for layer in one], [layer.state for layer in other])
+    return same_arrays([layer.state for layer in one], [layer.state for layer in other])
 
 
-def _equal(a: Any, b: Any) -> bool:
+def same_arrays(a: Any, b: Any) -> bool:
+    """Whether two nests of arrays and numbers are equal, bit for bit."""
     if isinstance(a, mx.array) and isinstance(b, mx.array):
         return a.shape == b.shape and bool(mx.array_equal(a, b))
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same_arrays(x, y) for x, y in zip(a, b, strict=True))
     return bool(a == b)

@@ -36,7 +36,7 @@ from tests import zoo
 
 GREEDY = Sampling(temperature=0.0)
 WARM = Sampling(temperature=0.8, top_p=0.95, seed=11)
-LIMITS = Limits(context_length=512, num_draft_tokens=4)
+LIMITS = Limits(context_length=512, num_draft_tokens=4, block_tokens=8)
 KINDS = tuple(name for name in zoo.MAIN_NAMES if name not in ("gemma3", "qwen2_vl"))
 """The families whose caches differ: all but the wrappers."""
 HEATED = [*((name, GREEDY) for name in KINDS), *((name, WARM) for name in ("llama", "gemma3_text", "recurrent_gemma"))]
@@ -183,11 +183,11 @@ class Bench:
 
 
 def stored_length(loop: EngineLoop, tokens: Sequence[int]) -> int:
-    """How many tokens of this conversation the store holds; proves that its cache equals one computed afresh."""
-    match = loop.scheduler.store.match([*tokens, 0])
+    """How many tokens of this conversation are kept; proves that what they make equals a cache computed afresh."""
+    match = loop.scheduler.prefix.index.match([*tokens, 0])
     assert match is not None, "nothing was stored"
-    cache, length = loop.runner.caches.stored[match.entry]
-    assert length == match.length
+    length = match.length
+    cache = loop.runner.caches.kept.build(match.pieces, length, length + 1)
     target, newest = loop.runner.model, mx.array([[5]])
     held = next_logits(target, cache, newest)
     fresh_cache = make_prompt_cache(target)

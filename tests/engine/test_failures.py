@@ -45,7 +45,7 @@ def test_a_failed_request_leaves_nothing_to_reuse() -> None:
     bench = Bench(apart(poison=20), check=False).run(request("a", (10,), max_tokens=20))
     assert bench.tokens["a"] == counting(10, 10)
     assert failure(bench, "a").error.status == 500
-    assert not bench.loop.runner.caches.stored
+    assert not len(bench.loop.runner.caches.kept)
     assert bench.loop.runner.caches.nbytes == 0
 
 

@@ -1,26 +1,49 @@
-"""Conversations kept and continued: the same tokens as cold, and `cached_n` says what was saved."""
+"""Prefixes kept and taken up again: the same tokens as cold, and `cached_n` says what was saved."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from omlx.engine.limits import Traits
-from omlx.engine.rewind import traits
-from omlx.engine.store import ConversationStore, Match
+from omlx.engine.prefix.piece import Layout
 from omlx.engine.types import Request, Sampling
-from tests import zoo
-from tests.engine.harness import HEATED, KINDS, LIMITS, Bench, label, loop_of, model, noisy, plain, prompt, request
+from tests.engine.fakes import Corrupted, Scripted
+from tests.engine.harness import (
+    GREEDY,
+    HEATED,
+    KINDS,
+    LIMITS,
+    Bench,
+    label,
+    loop_of,
+    model,
+    noisy,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
 from tests.zoo import FAMILIES, MAIN_NAMES
 
-PLAIN = Traits(recurrent=False, sliding_window=None, unsupported=())
+BLOCK = LIMITS.block_tokens
 
 
-def rewindable(family: str) -> bool:
-    """Whether a cache of more tokens than any window goes back at will."""
-    found = traits(zoo.make_cache(model(family)))
-    return not found.recurrent and found.sliding_window is None
+def layout(family: str) -> Layout:
+    return loop_of(family).scheduler.prefix.layout
+
+
+def resumes_anywhere(family: str) -> bool:
+    return layout(family).resumes_anywhere
+
+
+def follows(of: Request, bench: Bench, *more: int, **changed: Any) -> Request:
+    """The next turn of a conversation."""
+    tokens = (*of.tokens, *bench.tokens[of.id], *(more or (5, 6, 7)))
+    return request(f"{of.id}+", tokens, **{"sampling": of.sampling, "max_tokens": 12, **changed})
 
 
 @pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
@@ -39,125 +62,222 @@ def test_a_continued_conversation_says_what_a_cold_one_says(family: str, samplin
         tokens = (*tokens, *bench.tokens[one.id], 11, 12 + turn, 13)
 
 
-@pytest.mark.parametrize("family", KINDS)
-def test_a_conversation_that_turns_off_uses_the_common_part_where_the_cache_can_go_back(family: str) -> None:
+@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
+@pytest.mark.parametrize("common", [5 * BLOCK - 1, 5 * BLOCK, 5 * BLOCK + 1, 5 * BLOCK + BLOCK // 2])
+def test_a_prompt_that_parts_at_the_edge_of_a_block_or_within(family: str, sampling: Sampling, common: int) -> None:
+    """A cache that resumes anywhere uses all that is common; another one what was kept at or below it."""
     bench = Bench(loop_of(family, noisy(family)))
-    first = request("a", prompt(40), max_tokens=12)
+    first = request("a", prompt(common + 9), sampling, max_tokens=6, stable=common)
     bench.run(first)
-    common = 45
+    other = request("b", (*first.tokens[:common], (first.tokens[common] + 1) % 90, 8, 9), sampling, max_tokens=20)
+    bench.run(other)
+    assert bench.tokens["b"] == plain(family, other)
+    assert bench.stats("b").cached_n == common
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_a_conversation_that_turns_off_in_the_answer_uses_what_was_kept_below(family: str) -> None:
+    bench = Bench(loop_of(family, noisy(family)))
+    first = request("a", prompt(40), max_tokens=40, stable=36)
+    bench.run(first)
     other = request("b", (*first.tokens, *bench.tokens["a"][:5], (bench.tokens["a"][5] + 1) % 90, 8), max_tokens=12)
     bench.run(other)
     assert bench.tokens["b"] == plain(family, other)
-    assert bench.stats("b").cached_n == (common if rewindable(family) else 0)
+    assert bench.stats("b").cached_n == (45 if resumes_anywhere(family) else 36)
+
+
+@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
+def test_an_identical_prompt_leaves_one_token_to_compute(family: str, sampling: Sampling) -> None:
+    bench = Bench(loop_of(family, noisy(family)))
+    for name in "abc":
+        one = request(name, prompt(40), sampling, max_tokens=12)
+        bench.run(one)
+        assert bench.tokens[name] == plain(family, one)
+        assert bench.stats(name).cached_n == (39 if name != "a" else 0)
 
 
 @pytest.mark.parametrize("family", KINDS)
-def test_an_identical_prompt_leaves_one_token_to_compute(family: str) -> None:
-    bench = Bench(loop_of(family, noisy(family)))
-    first, again = request("a", prompt(40), max_tokens=12), request("b", prompt(40), max_tokens=12)
-    bench.run(first).run(again)
-    assert bench.tokens["a"] == bench.tokens["b"] == plain(family, first)
-    assert bench.stats("b").cached_n == (39 if rewindable(family) else 0)
+def test_what_a_cancelled_request_had_read_is_there_for_the_next(family: str) -> None:
+    loop = loop_of(family, limits=replace(LIMITS, prefill_chunk=16))
+    bench = Bench(loop).submit(request("a", prompt(60)))
+    bench.step()
+    bench.step()
+    loop.cancel("a")
+    bench.run(again := request("b", prompt(60), max_tokens=8))
+    assert bench.stats("b").cached_n == 32
+    assert bench.tokens["b"] == plain(family, again)
 
 
-def test_a_sliding_window_that_has_not_wrapped_goes_back() -> None:
-    bench = Bench(loop_of("gemma3_text"))
-    first, again = request("a", prompt(9), max_tokens=4), request("b", prompt(9), max_tokens=20)
-    bench.run(first).run(again)
-    assert bench.stats("b").cached_n == 8
-    assert bench.tokens["b"] == plain("gemma3_text", again)
+@pytest.mark.parametrize("family", KINDS)
+def test_kept_after_rejected_drafts_and_taken_up_in_a_batch(family: str) -> None:
+    """One row hits, two are cold; all decode together."""
+    loop = loop_of(family)
+    loop.use_drafters([Corrupted(model(family), lambda position: position % 3 == 2)])
+    bench = Bench(loop).run(first := request("a", prompt(21), max_tokens=25))
+    assert bench.stats("a").draft_n > bench.stats("a").draft_n_accepted
+    rows = [follows(first, bench), request("b", prompt(17, 1), max_tokens=9), request("c", prompt(5, 2), max_tokens=14)]
+    bench.run(*rows)
+    assert bench.stats("a+").cached_n >= 21
+    assert bench.stats("b").cached_n == bench.stats("c").cached_n == 0
+    for one in rows:
+        assert bench.tokens[one.id] == plain(family, unassisted(one))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_next", "gemma3_text", "lfm2"])
+@pytest.mark.parametrize("family", KINDS)
+def test_a_whole_roll_back_at_the_wrap_then_a_single_token_then_a_hit(family: str) -> None:
+    """Windows and chunks are 16 tokens: a draft over 32 is refused whole, and the next window has one token."""
+    first = request("a", prompt(28), max_tokens=16)
+    loop = loop_of(family)
+    loop.use_drafters([Scripted(28, plain(family, unassisted(first)), [2, 0, None, None, 0, None, 4])])
+    bench = Bench(loop).run(first)
+    assert bench.tokens["a"] == plain(family, unassisted(first))
+    loop.use_drafters([])
+    for salt in (1, 2):
+        bench.run(more := follows(first, bench, salt, 3))
+        assert bench.tokens["a+"] == plain(family, unassisted(more))
+        assert bench.stats("a+").cached_n >= 28
+        bench.finished.clear()
+        bench.tokens.pop("a+")
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_a_block_that_was_lost_from_the_middle_is_computed_again(family: str) -> None:
+    loop = loop_of(family)
+    bench = Bench(loop).run(request("a", prompt(50), max_tokens=10, stable=20))
+    index = loop.scheduler.prefix.index
+    middle = next(piece for piece in index.pieces if piece.kind == "rows" and piece.start == 3 * BLOCK)
+    loop.runner.caches.kept.evict(index.forget([middle.id]))
+    index.check()
+    assert {piece.id for piece in index.pieces} == set(loop.runner.caches.kept)
+    bench.run(again := request("b", prompt(50), max_tokens=10), request("c", (*prompt(20), 1, 2, 3), max_tokens=10))
+    assert bench.stats("b").cached_n == (3 * BLOCK if resumes_anywhere(family) else 20)
+    assert bench.tokens["b"] == plain(family, again)
+    assert bench.stats("c").cached_n == 20
+
+
+@pytest.mark.parametrize("family", [name for name in KINDS if not resumes_anywhere(name)])
+def test_without_its_state_or_window_a_prefix_is_no_use_and_the_one_before_is(family: str) -> None:
+    loop = loop_of(family)
+    bench = Bench(loop).run(request("a", prompt(60), max_tokens=10, stable=20))
+    index = loop.scheduler.prefix.index
+    lost = [piece.id for piece in index.pieces if piece.kind != "rows" and piece.stop > 20]
+    loop.runner.caches.kept.evict(index.forget(lost))
+    bench.run(again := request("b", prompt(60), max_tokens=10))
+    assert bench.stats("b").cached_n == 20
+    assert bench.tokens["b"] == plain(family, again)
+
+
+@pytest.mark.parametrize("family", [name for name in KINDS if not resumes_anywhere(name)])
+def test_a_long_prompt_is_kept_at_intervals(family: str) -> None:
+    limits = replace(LIMITS, context_length=4096, prefill_chunk=512)
+    loop = loop_of(family, limits=limits)
+    found = loop.scheduler.prefix.layout
+    interval = found.interval
+    long = prompt(1500)
+    bench = Bench(loop, check=False).run(request("a", long, max_tokens=2, stable=1495))
+    bench.run(other := request("b", (*long[:1300], 3, 4, 5), max_tokens=6))
+    expected = 1024 if interval <= 512 else 0
+    assert bench.stats("b").cached_n == expected
+    assert bench.tokens["b"] == plain(family, other)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next", "gemma3_text", "lfm2", "llama4", "recurrent_gemma"])
 def test_the_draft_goes_on_from_what_it_had_read(family: str) -> None:
     loop = loop_of(family, model(family))
-    bench = Bench(loop).run(request("a", prompt(13), max_tokens=20))
-    follow_up = request("b", (*prompt(13), *bench.tokens["a"], 9, 9), max_tokens=20)
-    bench.run(follow_up)
-    stats = bench.stats("b")
-    assert stats.cached_n >= 30
+    drafter = loop.scheduler.speculator.drafters[1]
+    bench = Bench(loop).run(first := request("a", prompt(40), max_tokens=20, stable=36))
+    bench.run(follow_up := follows(first, bench, max_tokens=20))
+    stats = bench.stats("a+")
+    assert stats.cached_n >= 55
     assert stats.draft_n_accepted == stats.draft_n > 10
+    assert drafter._index.counts.hit_tokens >= 50  # type: ignore[attr-defined]
+    assert bench.tokens["a+"] == plain(family, unassisted(follow_up))
+    bench.run(request("b", (*prompt(36), 1, 2, 3), max_tokens=20))
+    assert drafter._index.counts.hits == 2  # type: ignore[attr-defined]
+    assert bench.stats("b").draft_n_accepted == bench.stats("b").draft_n > 10
+    drafter.check()  # type: ignore[attr-defined]
 
 
 def test_rows_of_a_batch_leave_conversations_too() -> None:
     rows = [request(f"{i}", prompt(8 + i, i), max_tokens=12 + i) for i in range(3)]
     bench = Bench(loop_of("qwen3_next")).run(*rows)
     for one in rows:
-        more = request(one.id + "+", (*one.tokens, *bench.tokens[one.id], 2), max_tokens=8)
-        bench.run(more)
+        bench.run(more := follows(one, bench, 2))
         assert bench.stats(more.id).cached_n == len(more.tokens) - 2
         assert bench.tokens[more.id] == plain("qwen3_next", more)
 
 
-def test_old_entries_go_by_count_and_their_caches_with_them() -> None:
-    loop = loop_of("llama", model("llama"), limits=replace(LIMITS, store_entries=2))
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+def test_two_requests_continue_one_conversation_at_once(family: str) -> None:
+    bench = Bench(loop_of(family)).run(first := request("a", prompt(20), max_tokens=6))
+    both = [replace(follows(first, bench, n), id=name) for name, n in (("b", 1), ("c", 2))]
+    bench.run(*both)
+    for one in both:
+        assert bench.stats(one.id).cached_n == 25
+        assert bench.tokens[one.id] == plain(family, one)
+
+
+def test_a_prompt_that_is_still_answered_is_there_for_others() -> None:
+    bench = Bench(loop_of("llama")).submit(request("a", prompt(40), max_tokens=60))
+    bench.until(lambda: len(bench.tokens["a"]) > 3)
+    bench.run(request("b", prompt(40), GREEDY, max_tokens=4))
+    assert bench.stats("b").cached_n == 39
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+def test_old_prefixes_make_room_and_their_arrays_go_with_them(family: str) -> None:
+    room = 3 * layout(family).cache_bytes(56)
+    loop = loop_of(family, limits=replace(LIMITS, prefix_bytes=room))
     bench = Bench(loop)
-    asked = [request(f"{i}", prompt(10, i), max_tokens=4) for i in range(4)]
+    asked = [request(f"{i}", prompt(40, i), max_tokens=4) for i in range(6)]
     for one in asked:
         bench.run(one)
-        assert len(loop.runner.caches.stored) <= 2
-    bench.run(extended(bench, asked[0]), extended(bench, asked[3]))
-    assert bench.stats("0+").cached_n == 0
-    assert bench.stats("3+").cached_n == 13
-
-
-def test_an_entry_over_the_byte_limit_is_not_kept() -> None:
-    loop = loop_of("llama", limits=replace(LIMITS, store_bytes=10))
-    bench = Bench(loop).run(request(max_tokens=4))
-    assert not loop.runner.caches.stored
+        assert loop.runner.caches.kept.nbytes == loop.scheduler.prefix.index.nbytes <= room
+    bench.run(follows(asked[5], bench), follows(asked[0], bench))
+    assert bench.stats("5+").cached_n == 43
+    assert bench.stats("0+").cached_n < 40
+    loop.clear_prefixes()
+    bench.run()
+    assert not len(loop.runner.caches.kept)
     assert loop.runner.caches.nbytes == 0
-    bench.run(extended(bench, request(max_tokens=4)))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_without_room_nothing_is_kept_and_the_report_says_so(family: str) -> None:
+    loop = loop_of(family, limits=replace(LIMITS, prefix_bytes=10))
+    bench = Bench(loop).run(one := request(max_tokens=4))
+    assert not len(loop.runner.caches.kept)
+    report = loop.snapshot().prefix
+    assert report.asked == report.refused == 2
+    bench.run(follows(one, bench))
     assert bench.stats("a+").cached_n == 0
-
-
-def test_two_requests_that_extend_one_conversation_do_not_share_its_cache() -> None:
-    bench = Bench(loop_of("llama")).run(request("a", prompt(20), max_tokens=6))
-    both = [request(name, (*prompt(20), *bench.tokens["a"], n), max_tokens=9) for name, n in (("b", 1), ("c", 2))]
-    bench.run(*both)
-    assert sorted(bench.stats(name).cached_n for name in "bc") == [0, 25]
-    for one in both:
-        assert bench.tokens[one.id] == plain("llama", one)
-
-
-def extended(bench: Bench, one: Request) -> Request:
-    return request(one.id + "+", (*one.tokens, *bench.tokens[one.id], 5, 6), max_tokens=4)
-
-
-def test_store_finds_the_longest_and_takes_no_long_conversation_for_a_short_start() -> None:
-    store = ConversationStore(PLAIN, 8, 1 << 20)
-    long, _ = store.put(list(range(100)), 1)
-    short, _ = store.put(list(range(10)), 1)
-    assert store.match([*range(10), 77, 78]) == Match(short, 10)
-    assert store.match([*range(60), 77]) == Match(long, 60)
-    assert store.match([*range(100), 5]) == Match(long, 100)
-    assert store.match([0, 1, 77]) is None
-    assert store.match([77]) is None
-    store.take(long)
-    assert store.match([*range(60), 77]) == Match(short, 10)
-
-
-def test_store_evicts_the_oldest_by_bytes() -> None:
-    store = ConversationStore(PLAIN, 8, 100)
-    first, _ = store.put([1], 60)
-    second, evicted = store.put([2], 40)
-    assert evicted == []
-    third, evicted = store.put([3], 50)
-    assert evicted == [first]
-    assert store.nbytes == 90
-    fourth, evicted = store.put([4], 101)
-    assert evicted == [second, third, fourth]
-    assert store.nbytes == 0
-
-
-@pytest.mark.parametrize("recurrent", [True, False])
-def test_store_asks_for_an_exact_extension_where_nothing_goes_back(recurrent: bool) -> None:
-    store = ConversationStore(replace(PLAIN, recurrent=recurrent, sliding_window=None if recurrent else 16), 8, 100)
-    entry, _ = store.put(list(range(20)), 1)
-    assert store.match([*range(20), 7]) == Match(entry, 20)
-    assert store.match(list(range(20))) is None
-    assert store.match([*range(19), 77]) is None
+    none = loop_of(family, limits=replace(LIMITS, prefix_bytes=0)).snapshot().prefix
+    assert none.off is not None
+    assert none.off.code == "prefix.off.no_room"
 
 
 def test_families_cover_every_kind_of_cache() -> None:
     tags = set().union(*(FAMILIES[name].tags for name in MAIN_NAMES))
     assert {"attention", "sliding", "recurrent", "chunked", "mla", "quantized_kv", "concatenate", "wrapper"} <= tags
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen3_next", "gemma3_text"])
+def test_ten_thousand_requests_do_not_make_the_process_grow(family: str) -> None:
+    """Over 300 shared prefixes, with room for some of them."""
+    room = 40 * layout(family).cache_bytes(64)
+    loop = loop_of(family, limits=replace(LIMITS, prefix_bytes=room, block_tokens=16, max_waiting=99))
+    chance = random.Random(3)
+    index, kept, hits, base = loop.scheduler.prefix.index, loop.runner.caches.kept, 0, 0
+    for i in range(10_000):
+        salt = min(299, int(chance.expovariate(1 / 40)))
+        tokens = (*prompt(36, salt), chance.randrange(90), chance.randrange(90), 5, 6)
+        bench = Bench(loop, check=False).run(request("a", tokens, max_tokens=1, stable=36))
+        hits += bench.stats("a").cached_n >= 36
+        index.check()
+        assert kept.nbytes == index.nbytes <= room
+        if i == 500:
+            base = mx.get_active_memory()
+    mx.clear_cache()
+    assert mx.get_active_memory() <= base + room
+    assert hits > 2_000

@@ -234,7 +234,7 @@ def test_times_are_told_in_milliseconds() -> None:
 def test_whatever_comes_and_goes_everybody_gets_their_own_answer(seed: int) -> None:
     chance = random.Random(seed)
     desk = Desk(
-        replace(LIMITS, batch_bytes=chance.choice([200, 1 << 30]), store_entries=2, max_waiting=99),
+        replace(LIMITS, batch_bytes=chance.choice([200, 1 << 30]), prefix_bytes=200, block_tokens=8, max_waiting=99),
         chance.choice([PLAIN, RECURRENT]),
         chance.choice([(), (Guess(),), (Guess(wrong=1),), (Guess(wrong=4),)]),
         chance.choice([None, None, NO_MERGE]),
@@ -256,4 +256,6 @@ def test_whatever_comes_and_goes_everybody_gets_their_own_answer(seed: int) -> N
         assert n == one.max_tokens or one.id in cancelled
     assert not desk.device.single
     assert not desk.device.batch
-    assert len(desk.device.stored) <= 2
+    index = desk.scheduler.prefix.index
+    assert {piece.id for piece in index.pieces} == set(desk.device.kept)
+    assert index.nbytes <= 200

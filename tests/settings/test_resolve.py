@@ -61,7 +61,7 @@ def test_switches_go_both_ways() -> None:
     ("text", "value"), [("0", 0), ("512", 512), ("2GB", 2 << 30), ("1.5 GiB", 3 << 29), ("64k", 65536)]
 )
 def test_sizes(text: str, value: int) -> None:
-    assert resolved(["--store-bytes", text]).settings.store_bytes == value
+    assert resolved(["--prefix-bytes", text]).settings.prefix_bytes == value
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_sizes(text: str, value: int) -> None:
         (["--temperature", "nan"], "config.float", ["--temperature", "nan"]),
         (["--temperature", "2.1"], "config.float", ["2.1"]),
         (["--dtype", "int4"], "config.choice", ["--dtype", "int4", "bfloat16"]),
-        (["--store-bytes", "lots"], "config.size", ["--store-bytes", "lots"]),
+        (["--prefix-bytes", "lots"], "config.size", ["--prefix-bytes", "lots"]),
         (["--api-key", ""], "config.empty", ["--api-key"]),
     ],
 )

@@ -2,7 +2,8 @@
 
 It samples with the target's noise, filters and penalties, so it proposes what the target would draw if the two agreed.
 Its cache is caught up lazily: whatever the row has committed since the last proposal is read first. After a rejection
-it steps back, layer by layer, as far as its cache can; the rest stays pending for it.
+it steps back, layer by layer, as far as its cache can; the rest stays pending for it. It keeps prefixes as the target
+does, in an index of its own: what one of the two evicts, the other may still have.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import ClassVar, Final
 import mlx.core as mx
 
 from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.prefix.index import PrefixIndex
+from omlx.engine.prefix.payload import Payloads, layout_of, unkept
 from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
 from omlx.engine.sampling import Draw, RowSampler, draw, process
 from omlx.engine.sequence import Sequence
@@ -43,33 +46,46 @@ class _Row:
 
 
 class DraftModel:
-    """Implements `Drafter`. `vocab_size` is the target tokenizer's length."""
+    """Implements `Drafter`. `vocab_size` is the target tokenizer's length, `prefix_bytes` bounds what is kept."""
 
     kind: ClassVar[str] = "draft"
 
-    def __init__(self, name: str, model: Model, vocab_size: int, make_cache: MakeCache) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        vocab_size: int,
+        make_cache: MakeCache,
+        *,
+        prefix_bytes: int = 128 << 20,
+        block_tokens: int = 64,
+    ) -> None:
         self.name = name
         self._model = model
         self._vocab_size = vocab_size
         self._make_cache = make_cache
         self._traits = traits(make_cache())
         self._rows: dict[int, _Row] = {}
-        self._stored: dict[int, _Row] = {}
+        self._kept = Payloads(make_cache)
+        self._index: PrefixIndex | None = None
+        if prefix_bytes and unkept(make_cache()) is None:
+            self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, prefix_bytes)
         self._rounds = 0
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
-        row = self._rows.get(sequence.row)
-        return Offer(self.name, limit, lag=len(sequence.tokens) - (row.valid if row else 0)) if limit > 0 else None
+        if limit < 1:
+            return None
+        return Offer(self.name, limit, lag=len(sequence.tokens) - self._row(sequence).valid)
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         if limit < 1:
             return None
         started = time.perf_counter()
-        row = self._rows.setdefault(sequence.row, _Row(self._make_cache()))
+        row = self._row(sequence)
         if row.sampler is None:
             row.sampler = RowSampler(sequence.request.sampling, self._vocab_size)
         self._step_back(row, min(row.valid, len(sequence.tokens) - 1))
-        window = self._catch_up(row, sequence.tokens)
+        window = self._catch_up(row, sequence)
         sampling = sequence.request.sampling
         history = mx.array(sequence.tokens[-sampling.history :], mx.uint32) if sampling.penalised else None
         proposed: list[mx.array] = []
@@ -99,35 +115,51 @@ class DraftModel:
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
+        if self._index is not None:
+            self._index.release(row)
 
-    def held(self, row: int) -> int:
-        return sum(layer.nbytes for layer in self._rows[row].cache) if row in self._rows else 0
+    def store(self, sequence: Sequence) -> None:
+        if (row := self._rows.get(sequence.row)) is not None:
+            self._step_back(row, row.valid)
+            self._keep(row, sequence)
 
-    def store(self, row: int, entry: int) -> None:
-        if (kept := self._rows.pop(row, None)) is not None:
-            self._step_back(kept, kept.valid)
-            kept.sampler = None
-            self._stored[entry] = kept
-
-    def restore(self, entry: int, row: int, length: int) -> None:
-        if (kept := self._stored.pop(entry, None)) is not None:
-            kept.valid = min(kept.valid, length)
-            self._rows[row] = kept
-
-    def evict(self, entry: int) -> None:
-        self._stored.pop(entry, None)
+    def clear(self) -> None:
+        if self._index is not None:
+            self._kept.evict(self._index.clear())
 
     @property
     def nbytes(self) -> int:
-        rows = [*self._rows.values(), *self._stored.values()]
-        return sum(layer.nbytes for row in rows for layer in row.cache)
+        return self._kept.nbytes + sum(layer.nbytes for row in self._rows.values() for layer in row.cache)
 
     def check(self) -> None:
         """Raise AssertionError if a cache holds another number of tokens than is counted here."""
+        if self._index is not None:
+            self._index.check()
+            assert self._index.nbytes >= self._kept.nbytes
         for row in self._rows.values():
             for leaf in leaves(row.cache):
                 offset = getattr(leaf, "offset", None)
                 assert offset is None or offset == row.held, (offset, row.held)
+
+    def _row(self, sequence: Sequence) -> _Row:
+        """What is held for a row; a new one begins with what was kept of its prompt."""
+        if (row := self._rows.get(sequence.row)) is None:
+            found = self._index.match(sequence.tokens) if self._index is not None else None
+            if self._index is not None:
+                self._index.use(sequence.row, found)
+            if found is None:
+                row = _Row(self._make_cache())
+            else:
+                cache = self._kept.build(found.pieces, found.length, len(sequence.tokens))
+                row = _Row(cache, found.length, found.length)
+            self._rows[sequence.row] = row
+        return row
+
+    def _keep(self, row: _Row, sequence: Sequence) -> None:
+        if self._index is not None and row.held:
+            pieces, gone = self._index.insert(sequence.row, sequence.tokens[: row.held])
+            self._kept.evict(gone)
+            self._kept.keep(row.cache, pieces)
 
     def _step_back(self, row: _Row, target: int) -> None:
         """Bring the cache to at most `target` tokens; an unreachable one costs a fresh start, never a wrong draft."""
@@ -139,13 +171,20 @@ class DraftModel:
         row.valid = min(row.valid, row.held)
         row.marks = []
 
-    def _catch_up(self, row: _Row, tokens: list[int]) -> mx.array:
-        """Read what the row has committed, but for a short rest, which is the first window of the round."""
-        while (lag := len(tokens) - row.held) > MAX_WINDOW:
-            chunk = min(CATCH_UP_CHUNK, lag - 1)
+    def _catch_up(self, row: _Row, sequence: Sequence) -> mx.array:
+        """Read what the row has committed, but for a short rest, which is the first window of the round.
+
+        A cache that resumes only where something was kept stops at the stable end of the prompt, to be kept there.
+        """
+        tokens, anywhere = sequence.tokens, self._index is None or self._index.layout.resumes_anywhere
+        stable = 0 if anywhere else min(sequence.request.stable, len(tokens) - 1)
+        while (lag := len(tokens) - row.held) > MAX_WINDOW or row.held < stable:
+            chunk = min(CATCH_UP_CHUNK, lag - 1, stable - row.held if row.held < stable else lag)
             self._read(row, mx.array(tokens[row.held : row.held + chunk], mx.uint32))
             mx.eval([layer.state for layer in row.cache])
             mx.clear_cache()
+            if row.held == stable:
+                self._keep(row, sequence)
         return mx.array(tokens[row.held :], mx.uint32)
 
     def _read(self, row: _Row, window: mx.array) -> mx.array:

@@ -53,18 +53,10 @@ class Drafter(Protocol):
         """Forget a row."""
         ...
 
-    def held(self, row: int) -> int:
-        """Bytes that the drafter holds for a row."""
+    def store(self, sequence: Sequence) -> None:
+        """A row ends well: what the drafter has of its tokens may be kept for others that begin with them."""
         ...
 
-    def store(self, row: int, entry: int) -> None:
-        """The row's conversation is kept as `entry`; what the drafter has of it moves along."""
-        ...
-
-    def restore(self, entry: int, row: int, length: int) -> None:
-        """A row takes over `entry`, of which its first `length` tokens are the same."""
-        ...
-
-    def evict(self, entry: int) -> None:
-        """Forget a stored entry."""
+    def clear(self) -> None:
+        """Forget what was kept."""
         ...

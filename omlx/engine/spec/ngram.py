@@ -148,16 +148,10 @@ class Ngram:
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
 
-    def held(self, row: int) -> int:
-        return 0
+    def store(self, sequence: Sequence) -> None:
+        """An index is made anew from a prompt: that takes milliseconds."""
 
-    def store(self, row: int, entry: int) -> None:
-        pass
-
-    def restore(self, entry: int, row: int, length: int) -> None:
-        pass
-
-    def evict(self, entry: int) -> None:
+    def clear(self) -> None:
         pass
 
     def _current(self, sequence: Sequence) -> _Row:

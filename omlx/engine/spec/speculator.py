@@ -165,28 +165,20 @@ class Speculator:
         if row.lookup is not None:
             self._follow(row, row.lookup, sequence, new)
 
-    def held(self, row: int) -> int:
-        """Bytes that drafters hold for a row."""
-        return sum(drafter.held(row) for drafter in self.drafters)
-
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
         for drafter in self.drafters:
             caught(drafter.drop, row)
 
-    def store(self, row: int, entry: int) -> None:
+    def store(self, sequence: Sequence) -> None:
         for drafter in self.drafters:
-            if isinstance(caught(drafter.store, row, entry), Exception):
-                caught(drafter.evict, entry)  # a conversation without its draft cache is only slower to draft for
+            if isinstance(caught(drafter.store, sequence), Exception):
+                caught(drafter.clear)  # what it keeps is unproven; without it, drafting is only slower
 
-    def restore(self, entry: int, row: int, length: int) -> None:
+    def clear(self) -> None:
+        """Forget what drafters keep of rows that have ended."""
         for drafter in self.drafters:
-            if isinstance(caught(drafter.restore, entry, row, length), Exception):
-                caught(drafter.drop, row)
-
-    def evict(self, entry: int) -> None:
-        for drafter in self.drafters:
-            caught(drafter.evict, entry)
+            caught(drafter.clear)
 
     # -- inside --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,109 @@
+"""When prefixes are kept and taken up again, said in cache operations. Pure Python.
+
+    a prompt        0 ─────── interval ─────── … ─────── stable ── end         kept at the end; where a cache only
+    its answer                                                     └──── …      resumes where something was kept, at
+                                                                                the stable end and every interval too
+
+`stable` is where the template's generation suffix begins: what the next turn repeats for sure. What a request leaves
+behind is kept when it ends: what its cache holds, all tokens but the newest, or but those still pending.
+"""
+
+from __future__ import annotations
+
+from omlx.engine.plan import CacheOp, Evict, Keep, Open, Restore
+from omlx.engine.prefix.index import PrefixIndex
+from omlx.engine.prefix.piece import Layout
+from omlx.engine.sequence import Sequence
+from omlx.engine.types import PrefixReport
+from omlx.errors import Reason
+
+
+class PrefixReuse:
+    """`off` says why nothing is kept, if so. Rows own what they read from the index until `close`."""
+
+    def __init__(self, layout: Layout, block_tokens: int, max_bytes: int, off: Reason | None = None) -> None:
+        self.layout = layout
+        self.off = off if max_bytes else off or Reason("prefix.off.no_room")
+        self.index = PrefixIndex(layout, block_tokens, max_bytes)
+        self._kept: dict[int, int] = {}
+
+    def open(self, sequence: Sequence) -> list[CacheOp]:
+        """A row starts, with the longest prefix that is there. Sets what of the prompt is computed."""
+        request = sequence.request
+        ops: list[CacheOp] = [Open(sequence.row, request.sampling, request.top_logprobs)]
+        if self.off is not None:
+            return ops
+        found = self.index.match(sequence.tokens)
+        self.index.use(sequence.row, found)
+        if found is not None:
+            ops.append(Restore(sequence.row, found.pieces, found.length, len(sequence.tokens)))
+            sequence.computed = sequence.cached = self._kept[sequence.row] = found.length
+        return ops
+
+    def chunk(self, sequence: Sequence, budget: int) -> int:
+        """How many tokens of the prompt to read next: all but the last, or up to where something is to be kept."""
+        start, stop = sequence.computed, self._end(sequence)
+        end = start + min(budget, sequence.pending - 1)
+        return (stop if start < stop < end else end) - start
+
+    def reached(self, sequence: Sequence) -> list[CacheOp]:
+        """A chunk of the prompt was read."""
+        at, end = sequence.computed, self._end(sequence)
+        since = at - self._kept.get(sequence.row, 0)
+        between = at < end and not self.layout.resumes_anywhere and since >= self.layout.interval
+        if at == end or between:
+            return self._keep(sequence)
+        return []
+
+    def close(self, sequence: Sequence, *, proven: bool) -> list[CacheOp]:
+        """A row ends; what its cache holds is kept, if that is `proven`."""
+        held = len(sequence.tokens[: sequence.computed])
+        ops = self._keep(sequence) if proven and held == sequence.computed else []
+        self.index.release(sequence.row)
+        self._kept.pop(sequence.row, None)
+        return ops
+
+    def lost(self, pieces: list[int]) -> list[CacheOp]:
+        """Pieces that could not be kept after all."""
+        return _evict(self.index.forget(pieces))
+
+    def clear(self) -> list[CacheOp]:
+        """Forget everything. Rows that were restored have copies."""
+        return _evict(self.index.clear())
+
+    def shrink(self, max_bytes: int) -> list[CacheOp]:
+        return _evict(self.index.evict(max_bytes))
+
+    def report(self) -> PrefixReport:
+        index, counts = self.index, self.index.counts
+        return PrefixReport(
+            off=self.off,
+            nbytes=index.nbytes,
+            max_bytes=index.max_bytes,
+            tokens=index.tokens,
+            hits=counts.hits,
+            misses=counts.misses,
+            hit_tokens=counts.hit_tokens,
+            states_used=counts.states_used,
+            stored=dict(counts.stored),
+            evicted=dict(counts.evicted),
+            asked=counts.asked,
+            refused=counts.refused,
+        )
+
+    def _end(self, sequence: Sequence) -> int:
+        """Where a prompt is kept: before its last token, or where it is stable if it resumes only where it was kept."""
+        last, stable = sequence.prompt_len - 1, sequence.request.stable
+        return last if self.layout.resumes_anywhere else min(stable or last, last)
+
+    def _keep(self, sequence: Sequence) -> list[CacheOp]:
+        if self.off is not None or not sequence.computed:
+            return []
+        self._kept[sequence.row] = sequence.computed
+        pieces, gone = self.index.insert(sequence.row, sequence.tokens[: sequence.computed])
+        ops = _evict(gone)
+        return [*ops, Keep(sequence.row, pieces)] if pieces else ops
+
+
+def _evict(pieces: tuple[int, ...]) -> list[CacheOp]:
+    return [Evict(pieces)] if pieces else []

@@ -1,0 +1,47 @@
+"""An agent's conversation: a growing prompt, each turn's answer and a tool's result behind it. What is computed is what
+is new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from omlx.engine.spec.strategy import DRAFT, OFF
+from omlx.engine.types import Speculation
+from tests.engine.harness import LIMITS, Bench, loop_of, noisy, plain, prompt, request
+
+SUFFIX = (91, 92, 93)
+"""What the template puts before an answer."""
+TURNS = 20
+
+
+def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafting"])
+@pytest.mark.parametrize("forgets", [False, True], ids=["whole", "without-thoughts"])
+@pytest.mark.parametrize(("family", "bound"), [("llama", 1.05), ("gemma3_text", 1.05), ("qwen3_next", 1.15)])
+def test_twenty_turns_compute_what_is_new(family: str, bound: float, forgets: bool, drafting: bool) -> None:
+    """Where the template leaves the thoughts of earlier turns out, prompts part where an answer began."""
+    limits = replace(LIMITS, context_length=8192, block_tokens=64)
+    bench = Bench(loop_of(family, noisy(family) if drafting else None, limits=limits), check=False)
+    messages, asked = prompt(400), list[tuple[int, ...]]()
+    computed = needed = 0
+    for turn in range(TURNS):
+        tokens = (*messages, *SUFFIX)
+        speculation = Speculation(DRAFT if drafting else OFF)
+        one = request(f"{turn}", tokens, max_tokens=24, stable=len(messages), speculation=speculation)
+        bench.run(one)
+        if turn in (1, TURNS - 1):
+            assert bench.tokens[one.id] == plain(family, one)
+        stats = bench.stats(one.id)
+        computed += stats.prompt_n - stats.cached_n
+        needed += len(tokens) - max((common(tokens, before) for before in asked), default=0)
+        answer = tuple(bench.tokens[one.id])
+        asked.append((*tokens, *answer))
+        said = answer[12:] if forgets else answer
+        messages = (*tokens, *said, 94, *prompt(60 + 7 * (turn % 5), salt=turn + 2))
+    assert computed <= bound * needed
+    bench.loop.scheduler.prefix.index.check()

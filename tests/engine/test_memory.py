@@ -1,0 +1,134 @@
+"""Who gets in when memory is short: nothing is refused that fits, and what does not fit is told by how much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from omlx.engine.memory import MemoryGuard, Verdict
+from omlx.engine.prefix.piece import Layout
+from omlx.engine.types import Failed
+from omlx.errors import BadRequest, Overloaded
+from tests.engine.device import PLAIN, Desk, answer, ask
+from tests.engine.harness import LIMITS, Bench, loop_of, plain, prompt, request
+
+LAYOUT = Layout(row_bytes=100)
+ROOMY = replace(LIMITS, context_length=1 << 20, prefix_bytes=1 << 30, prefill_chunk=1 << 20, max_rows=8)
+
+
+def guard(limit: int, weights: int = 0) -> MemoryGuard:
+    return MemoryGuard(limit, lambda: 0, weights)
+
+
+def test_without_a_limit_everything_fits() -> None:
+    free = MemoryGuard()
+    free.judge(ask("a", prompt=10_000), LAYOUT)
+    assert free.over(1 << 50, 1 << 50) == 0
+
+
+def test_a_prompt_that_can_never_fit_is_told_how_long_one_may_be() -> None:
+    short_of_memory = guard(1_000_000)
+    with pytest.raises(BadRequest) as caught:
+        short_of_memory.judge(ask("a", prompt=10_000), LAYOUT)
+    assert caught.value.code == "memory.never"
+    most = caught.value.params["most"]
+    assert isinstance(most, int)
+    short_of_memory.judge(ask("a", prompt=most - 256), LAYOUT)
+    with pytest.raises(BadRequest):
+        short_of_memory.judge(ask("a", prompt=most + 257), LAYOUT)
+
+
+def test_a_small_prompt_is_never_too_much() -> None:
+    tiny = guard(1000, weights=5000)
+    one = ask("a", prompt=200)
+    tiny.judge(one, LAYOUT)
+    assert tiny.verdict(one, tiny.over(tiny.need(one, LAYOUT), 0), idle=True) is Verdict.ADMIT
+
+
+def test_between_the_limits_one_may_run_alone_and_above_them_nobody() -> None:
+    judge, one = guard(1000), ask("a", prompt=1000)
+    assert judge.verdict(one, 0, idle=False) is Verdict.ADMIT
+    assert judge.verdict(one, 100, idle=False) is Verdict.WAIT
+    assert judge.verdict(one, 100, idle=True) is Verdict.ADMIT
+    assert judge.verdict(one, 101, idle=True) is Verdict.REFUSE
+    assert judge.refusal(5 << 20).params["need"] == 5
+    assert judge.refusal(0).retry_after_s > 0
+
+
+def desk(limit: int) -> tuple[Desk, MemoryGuard]:
+    desk = Desk(ROOMY, PLAIN)
+    desk.scheduler.memory = memory = guard(limit)
+    memory.used = lambda: (
+        sum(map(len, (*desk.device.single.values(), *desk.device.batch.values())))
+        + sum(len(tokens) for _, tokens in desk.device.kept.values())
+    )
+    return desk, memory
+
+
+def test_three_that_fit_only_in_turn_are_answered_in_turn() -> None:
+    at_work, _ = desk(4000)  # a token takes a byte here: each needs some 2,300
+    asked = [ask(name, prompt=2000, max_tokens=20) for name in "bcd"]
+    at_work.submit(*asked)
+    most = 0
+    while at_work.scheduler.has_work:
+        at_work.step()
+        most = max(most, len(at_work.scheduler.running))
+    assert most == 1
+    for one in asked:
+        assert at_work.said(one.id) == answer(one, 20)
+
+
+def test_kept_prefixes_make_room_before_anybody_waits() -> None:
+    at_work, memory = desk(10_000)
+    for name in "bcd":
+        at_work.run(ask(name, prompt=2000, max_tokens=20))
+    assert at_work.scheduler.prefix.index.nbytes > 6000
+    memory.limit = 5000
+    at_work.run(ask("e", prompt=2000, max_tokens=20))
+    assert at_work.said("e") == answer(ask("e", prompt=2000), 20)
+    assert memory.used() < 5000
+
+
+def test_a_limit_lowered_while_some_run_lets_them_end_and_refuses_who_comes() -> None:
+    at_work, memory = desk(100_000)
+    running, late = ask("b", prompt=2000, max_tokens=50), ask("c", prompt=1500, max_tokens=20)
+    at_work.submit(running).step()
+    memory.limit = 2500
+    ours = memory.used
+    memory.used = lambda: 2400 + ours()  # something else of this process takes that
+    at_work.submit(late)
+    at_work.run()
+    assert at_work.said("b") == answer(running, 50)
+    (refusal,) = [event for event in at_work.events if isinstance(event, Failed)]
+    assert refusal.request_id == "c"
+    assert isinstance(refusal.error, Overloaded)
+    assert refusal.error.code == "memory.full"
+    memory.used = ours
+    at_work.run(again := ask("d", prompt=1500, max_tokens=20))
+    assert at_work.said("d") == answer(again, 20)
+
+
+def test_who_gives_up_waiting_for_memory_lets_the_next_one_try() -> None:
+    at_work, _ = desk(4000)
+    long, next_one, small = ask("b", prompt=2000, max_tokens=99), ask("c", prompt=2000), ask("d", prompt=20)
+    at_work.submit(long).step()
+    at_work.submit(next_one, small)
+    at_work.step()
+    at_work.scheduler.cancel("c")
+    while not at_work.said("d"):
+        assert len(at_work.said("b")) < 60
+        at_work.step()
+    at_work.run()
+
+
+def test_the_limit_reaches_the_scheduler_of_a_real_model() -> None:
+    loop = loop_of("llama", limits=replace(LIMITS, context_length=1 << 20))
+    layout = loop.scheduler.prefix.layout
+    assert layout.row_bytes == 3 * 2 * 2 * 16 * 4  # layers, keys and values, heads, width, float32
+    loop.scheduler.memory = guard(layout.cache_bytes(4000))
+    bench = Bench(loop)
+    with pytest.raises(BadRequest):
+        loop.submit(request("long", prompt(5000)))
+    bench.run(one := request("a", prompt(300), max_tokens=4))
+    assert bench.tokens["a"] == plain("llama", one)
