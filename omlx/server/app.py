@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -16,8 +16,9 @@ from starlette.responses import JSONResponse, Response
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.entry import ModelEntry
+from omlx.models.footprint import footprint
 from omlx.models.pool import Pool
-from omlx.server import endpoints, errors, status
+from omlx.server import endpoints, errors, prefixes, status
 from omlx.server.access import CLIENT_GONE, AccessLog, note
 from omlx.server.anthropic import models
 from omlx.server.connection import ClientGone
@@ -27,7 +28,7 @@ from omlx.server.openai.responses import Responses
 from omlx.server.record import Record
 from omlx.server.stream import Engine
 from omlx.settings.schema import Settings
-from omlx.telemetry.metrics import Gauges, Metrics
+from omlx.telemetry.metrics import Gauges, Metrics, Prefixes
 
 KEEP_ALIVE_S = 5.0
 KEEP_COSTS_S = 300.0
@@ -68,6 +69,8 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
     app.add_api_route("/v1/responses/{id}", responses.delete, methods=["DELETE"])
     app.add_api_route("/v1/responses/{id}/cancel", responses.cancel, methods=["POST"])
     app.add_api_route("/v1/responses/{id}/input_items", responses.items, methods=["GET"])
+    app.add_api_route("/v1/models/{name:path}/prefixes", prefixes.clear, methods=["DELETE"])
+    app.add_api_route("/v1/models/{name:path}/prefixes/probe", prefixes.probe, methods=["POST"])
     app.add_exception_handler(OmlxError, _refused)
     app.add_exception_handler(HTTPException, _misrouted)
     app.add_exception_handler(ClientGone, _gone)
@@ -108,9 +111,14 @@ async def show_model(request: Request, name: str) -> Response:
     snapshot = await _snapshot(state.engine, served.id) if served is not None else None
     told = status.speculation(configured, served, snapshot, state.record.recent(entry.id))
     batching = status.batching(snapshot.unbatchable) if snapshot is not None else None
-    loaded = served is not None
     record = models.model(_model(entry)) if models.HEADER in request.headers else _model(entry)
-    return JSONResponse(record | {"loaded": loaded, "speculation": told, "batching": batching})
+    known = {
+        "loaded": served is not None,
+        "speculation": told,
+        "batching": batching,
+        "prefixes": status.prefixes(snapshot.prefix) if snapshot is not None else None,
+    }
+    return JSONResponse(record | known)
 
 
 async def _snapshot(engine: Engine, model: str) -> ModelSnapshot | None:
@@ -121,11 +129,14 @@ async def _snapshot(engine: Engine, model: str) -> ModelSnapshot | None:
 
 
 def _gauges(engine: Engine, pool: Pool) -> Gauges:
-    rows = {}
+    rows, kept = {}, {}
     if pool.served is not None:
-        load = engine.load_of(pool.served.id)
-        rows[pool.served.id] = asdict(load)
-    return Gauges(engine.failure is None, rows)
+        rows[pool.served.id] = asdict(engine.load_of(pool.served.id))
+        if (report := engine.prefix_of(pool.served.id)) is not None:
+            told = asdict(report)
+            kept[pool.served.id] = Prefixes(**{each.name: told[each.name] for each in fields(Prefixes)})
+    memory = {"used": footprint()} | ({} if pool.memory.limit is None else {"limit": pool.memory.limit})
+    return Gauges(engine.failure is None, rows, kept, memory)
 
 
 def _middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:

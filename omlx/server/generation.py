@@ -186,6 +186,7 @@ class Generations:
                 stop=_watcher(served, spec),
                 top_logprobs=request.top_logprobs,
                 speculation=speculation,
+                stable=prompt.stable,
             )
             stream.submit(one, spec, number)
 

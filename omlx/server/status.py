@@ -1,4 +1,6 @@
-"""What GET /v1/models/{id} says of speculation and batching: configured, in effect, measured. Pure: data in, JSON out.
+"""What GET /v1/models/{id} says of speculation, batching and kept prefixes: configured, in effect, measured.
+
+Pure: data in, JSON out.
 
     configured   settings and package, from `omlx.models.telling`
     effective    what is left of that with the drafters that are loaded, and why it differs
@@ -12,12 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import median
 from typing import Any, Final
 
 from omlx.engine.spec.costs import FIRST_BUCKET, PLAIN
 from omlx.engine.spec.strategy import Strategy
-from omlx.engine.types import DrafterStats, ModelSnapshot, Reason, RequestStats
+from omlx.engine.types import DrafterStats, ModelSnapshot, PrefixReport, Reason, RequestStats
 from omlx.models.lease import Served
 from omlx.models.speculative import Speculative
 from omlx.models.telling import reason_record, speculation_record
@@ -55,6 +58,14 @@ def batching(unbatchable: Reason | None) -> Json:
         "batchable": unbatchable is None,
         "reason": None if unbatchable is None else reason_record(unbatchable),
     }
+
+
+def prefixes(report: PrefixReport) -> Json:
+    """What is kept, and what it was good for. A `warning` where everything that was to be kept found no room."""
+    told = asdict(report) | {"off": None if report.off is None else reason_record(report.off)}
+    nothing = report.asked > 0 and report.refused == report.asked
+    warning = Reason("prefix.stored_none", {"asked": report.asked, "limit": report.max_bytes}) if nothing else None
+    return {"bytes": told.pop("nbytes"), **told, "warning": None if warning is None else reason_record(warning)}
 
 
 def drafters(recent: Sequence[RequestStats], snapshot: ModelSnapshot | None) -> Json:

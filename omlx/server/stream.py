@@ -21,6 +21,7 @@ from omlx.engine.types import (
     Finished,
     ModelSnapshot,
     PrefillProgress,
+    PrefixReport,
     Request,
     TokensCommitted,
 )
@@ -53,6 +54,18 @@ class Engine(Protocol):
 
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
         """What there is to say of a loaded model, after the current step. Raises EngineDead."""
+        ...
+
+    def prefix_of(self, model: str) -> PrefixReport | None:
+        """What is kept of a model's prefixes, None if it is not loaded."""
+        ...
+
+    def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
+        """How many tokens of a prompt a loaded model has kept, after the current step. Raises EngineDead."""
+        ...
+
+    def clear_prefixes(self, model: str) -> Future[None]:
+        """Forget the prefixes of a model. Raises EngineDead."""
         ...
 
 

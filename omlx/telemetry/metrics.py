@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -49,11 +49,29 @@ class Drafted:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefixes:
+    """What is kept of one model's prefixes, and counts since it was loaded; pieces by kind."""
+
+    nbytes: int
+    max_bytes: int
+    tokens: int
+    hits: int
+    misses: int
+    hit_tokens: int
+    states_used: int
+    refused: int
+    stored: Mapping[str, int]
+    evicted: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Gauges:
-    """How things are now: rows by model, then state."""
+    """How things are now: rows by model, then state; prefixes by model; the memory that is used and its limit."""
 
     up: bool
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    prefixes: Mapping[str, Prefixes] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metrics:
@@ -125,7 +143,7 @@ class _Now(Collector):
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._gauges = gauges
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         now = self._gauges()
         yield GaugeMetricFamily("omlx_engine_up", "1 while the engine thread lives", value=float(now.up))
         rows = GaugeMetricFamily("omlx_rows", "requests in the engine", labels=("model", "state"))
@@ -133,3 +151,39 @@ class _Now(Collector):
             for state, count in states.items():
                 rows.add_metric((model, state), count)
         yield rows
+        yield _family(GaugeMetricFamily, "memory_bytes", "memory of the process", ("what",), now.memory)
+        for name, told in _PREFIX_GAUGES.items():
+            values = {model: getattr(each, name) for model, each in now.prefixes.items()}
+            yield _family(GaugeMetricFamily, f"prefix_{told[0]}", told[1], ("model",), values)
+        for name, told in _PREFIX_COUNTS.items():
+            values = {model: getattr(each, name) for model, each in now.prefixes.items()}
+            yield _family(CounterMetricFamily, f"prefix_{told[0]}", told[1], ("model",), values)
+        for kind in ("stored", "evicted"):
+            family = CounterMetricFamily(f"omlx_prefix_{kind}", f"pieces of caches {kind}", labels=("model", "kind"))
+            for model, each in now.prefixes.items():
+                for piece, count in getattr(each, kind).items():
+                    family.add_metric((model, piece), count)
+            yield family
+
+
+_PREFIX_GAUGES: Final = {
+    "nbytes": ("bytes", "bytes of kept prefixes"),
+    "max_bytes": ("limit_bytes", "bytes that kept prefixes may take"),
+    "tokens": ("tokens", "tokens of kept prefixes, each once"),
+}
+_PREFIX_COUNTS: Final = {
+    "hits": ("hits", "prompts that began with something kept"),
+    "misses": ("misses", "prompts that did not"),
+    "hit_tokens": ("hit_tokens", "tokens that hits did not compute"),
+    "states_used": ("states_used", "recurrent states that were taken up"),
+    "refused": ("refused", "prefixes for which there was no room"),
+}
+
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
+
+
+def _family(kind: type[Family], name: str, help: str, labels: tuple[str, ...], values: Mapping[str, int]) -> Family:
+    family = kind(f"omlx_{name}", help, labels=labels)
+    for label, value in values.items():
+        family.add_metric((label,), value)
+    return family

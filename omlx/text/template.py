@@ -8,9 +8,10 @@ messages are never changed: rendering the same ones twice gives the same ids.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
@@ -29,11 +30,16 @@ _RESERVED = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_templ
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """`thinking`: the template has already opened the reasoning, the output starts inside of it. `opening` is the end
-    of the prompt that belongs to the answer: the beginning of a call that the model has to make."""
+    of the prompt that belongs to the answer: the beginning of a call that the model has to make.
+
+    The first `stable` tokens are the messages themselves, as the next turn will repeat them; what follows is what the
+    template puts before an answer.
+    """
 
     tokens: tuple[int, ...]
     thinking: bool = False
     opening: str = ""
+    stable: int = 0
 
 
 def render(
@@ -57,24 +63,48 @@ def render(
     if continue_last and messages[-1]["role"] != "assistant":
         raise BadRequest("template.continue", param="continue_final_message", role=messages[-1]["role"])
     beginning = opening(tokenizer, tools) if tools is not None else ""
-    given = {"tools": [deepcopy(dict(tool)) for tool in tools.functions]} if tools is not None else {}
+    given = {"tools": [dict(tool) for tool in tools.functions]} if tools is not None else {}
+    rendered = partial(_rendered, tokenizer, messages, given | dict(variables or {}), continue_last)
     try:
-        tokens = tokenizer.apply_chat_template(
-            [deepcopy(dict(message)) for message in messages],
-            add_generation_prompt=not continue_last,
-            continue_final_message=continue_last,
-            **given,
-            **deepcopy(dict(variables or {})),
-        )
+        tokens = rendered()
+        stable = 0 if continue_last else max(0, len(tokens) - _suffix(tokenizer, rendered))
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         raise BadRequest("template.failed", param="messages", detail=str(error) or type(error).__name__) from error
     if not tokens:
         raise BadRequest("template.empty", param="messages")
     thinking = _opens_thinking(tokenizer, tokens)
     if not beginning:
-        return Prompt(tuple(tokens), thinking)
+        return Prompt(tuple(tokens), thinking, stable=stable)
     closing = f"\n{tokenizer.think_end}\n\n" if thinking else ""
-    return Prompt((*tokens, *tokenizer.encode(closing + beginning, add_special_tokens=False)), False, beginning)
+    ending = tokenizer.encode(closing + beginning, add_special_tokens=False)
+    return Prompt((*tokens, *ending), False, beginning, stable)
+
+
+def _rendered(
+    tokenizer: TokenizerWrapper,
+    messages: Sequence[Message],
+    variables: Mapping[str, Any],
+    continue_last: bool,
+    **more: bool,
+) -> Any:
+    """What the template makes of copies of the messages: ids, or a text if `tokenize` is False."""
+    return tokenizer.apply_chat_template(
+        [deepcopy(dict(message)) for message in messages],
+        **{"add_generation_prompt": not continue_last, "continue_final_message": continue_last} | more,
+        **deepcopy(dict(variables)),
+    )
+
+
+def _suffix(tokenizer: TokenizerWrapper, rendered: Callable[..., Any]) -> int:
+    """How many tokens a template puts before an answer: those of the text that is not there without it.
+
+    Only that text is encoded once more, not the prompt. A template that says something else altogether without it
+    leaves no stable part: all tokens.
+    """
+    text = rendered(tokenize=False)
+    bare = rendered(tokenize=False, add_generation_prompt=False)
+    suffix = text[len(bare) :] if text.startswith(bare) else text
+    return len(tokenizer.encode(suffix, add_special_tokens=False)) if suffix else 0
 
 
 def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.strategy import parse
-from omlx.engine.types import DrafterStats, Gate, ModelSnapshot, Reason, RequestStats
+from omlx.engine.types import DrafterStats, Gate, ModelSnapshot, PrefixReport, Reason, RequestStats
 from omlx.models.speculative import Speculative
 from omlx.server import status
 
 PAYS = Gate("on")
 OFF = Gate("off", Reason("spec.off.does_not_pay", {"speedup": 0.8}))
+EMPTY = PrefixReport(None, 0, 100, 0, 0, 0, 0, 0, {}, {}, asked=0, refused=0)
 DRAFTERS = {"ngram": "ngram", "org/small": "draft"}
 
 
@@ -19,13 +21,22 @@ def answer(drafters: dict[str, DrafterStats], gates: dict[str, Gate], speedup: f
 
 
 def snapshot(drafters: dict[str, str] = DRAFTERS, off: Reason | None = None, **costs: Any) -> ModelSnapshot:
-    return ModelSnapshot(drafters, off, None, None, {**Costs().to_json(), **costs})
+    return ModelSnapshot(drafters, off, None, None, {**Costs().to_json(), **costs}, EMPTY)
 
 
 def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:
     told = status.speculation(Speculative(), None, None, ())
     assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == ("auto", None, None, None)
     assert told["drafters"] == {}
+
+
+def test_nothing_kept_of_all_that_was_asked_is_a_warning() -> None:
+    assert status.prefixes(EMPTY)["warning"] is None
+    assert status.prefixes(replace(EMPTY, asked=3, refused=2))["warning"] is None
+    told = status.prefixes(replace(EMPTY, asked=3, refused=3))
+    assert told["warning"]["code"] == "prefix.stored_none"
+    assert told["warning"]["params"] == {"asked": 3, "limit": 100}
+    assert status.prefixes(replace(EMPTY, off=Reason("prefix.off.no_room")))["off"]["code"] == "prefix.off.no_room"
 
 
 def test_effective_is_what_is_left_of_the_strategy() -> None:

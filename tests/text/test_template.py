@@ -23,6 +23,19 @@ def test_renders_and_leaves_the_messages_alone(bpe: TokenizerWrapper) -> None:
     assert render(bpe, messages) == prompt
 
 
+def test_what_comes_before_the_answer_is_not_stable(bpe: TokenizerWrapper) -> None:
+    prompt = render(bpe, MESSAGES)
+    assert bpe.decode(prompt.tokens[prompt.stable :]) == "<|im_start|>assistant\n"
+    longer = [*MESSAGES, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "bye"}]
+    assert render(bpe, longer).tokens[: prompt.stable] == prompt.tokens[: prompt.stable]
+    assert render(bpe, [*MESSAGES, {"role": "assistant", "content": "He"}], continue_last=True).stable == 0
+
+
+def test_a_template_that_begins_otherwise_without_an_answer_has_nothing_stable(tmp_path: Path) -> None:
+    odd = "{{ 'ask: ' if add_generation_prompt else 'tell: ' }}{{ messages[0].content }}"
+    assert render(byte_level(tmp_path, odd), MESSAGES).stable == 0
+
+
 def test_continues_the_last_message(bpe: TokenizerWrapper) -> None:
     prompt = render(bpe, [*MESSAGES, {"role": "assistant", "content": "He said"}], continue_last=True)
     assert bpe.decode(prompt.tokens).endswith("<|im_start|>assistant\nHe said")

@@ -1,0 +1,143 @@
+"""Prefixes and memory as a client sees them: what was not computed again, what is kept, what does not fit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.settings.schema import Settings
+from tests.server.running import HYBRID, TARGET, Running, omlx
+
+CHAT = "/v1/chat/completions"
+SYSTEM = {"role": "system", "content": "You are a careful assistant that edits small programs. " * 12}
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[tuple[Running, httpx.Client]]:
+    with omlx(Settings(speculation="off")) as running, httpx.Client(base_url=running.url, timeout=120) as http:
+        yield running, http
+
+
+def ask(text: str, model: str = TARGET, **more: Any) -> dict[str, Any]:
+    messages = [SYSTEM, {"role": "user", "content": text}]
+    return {"model": model, "messages": messages, "max_tokens": 8, "temperature": 0, **more}
+
+
+def cached(answer: httpx.Response) -> int:
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert told["timings"]["cache_n"] == told["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return int(told["timings"]["cache_n"])
+
+
+@pytest.mark.parametrize("model", [TARGET, HYBRID])
+def test_the_next_turn_computes_what_is_new(own: tuple[Running, httpx.Client], model: str) -> None:
+    _, http = own
+    first = http.post(CHAT, json=ask("Name a river.", model))
+    body = ask("Name a river.", model)
+    said = first.json()["choices"][0]["message"]["content"]
+    body["messages"] += [{"role": "assistant", "content": said}, {"role": "user", "content": "Another."}]
+    second = http.post(CHAT, json=body)
+    length = first.json()["usage"]["prompt_tokens"]
+    assert cached(second) >= length - 12  # all but what the template puts before an answer
+
+
+def test_what_is_kept_is_told_probed_and_cleared(own: tuple[Running, httpx.Client]) -> None:
+    _, http = own
+    body = ask("What is kept of this?")
+    http.post(CHAT, json=body)
+    probe = f"/v1/models/{TARGET}/prefixes/probe"
+    probed = http.post(probe, json=body).json()
+    assert probed["cached_tokens"] == probed["prompt_tokens"] - 1
+    kept = http.get(f"/v1/models/{TARGET}").json()["prefixes"]
+    assert 0 < kept["bytes"] <= kept["max_bytes"]
+    assert kept["tokens"] >= probed["cached_tokens"]
+    assert kept["stored"]["rows"] > 0
+    assert (kept["off"], kept["warning"], kept["refused"]) == (None, None, 0)
+    text = http.get("/metrics").text
+    assert f'omlx_prefix_bytes{{model="{TARGET}"}}' in text
+    assert f'omlx_prefix_stored_total{{kind="rows",model="{TARGET}"}}' in text
+    assert 'omlx_memory_bytes{what="used"}' in text
+    assert http.delete(f"/v1/models/{TARGET}/prefixes").status_code == 204
+    assert http.post(probe, json=body).json()["cached_tokens"] == 0
+    assert cached(http.post(CHAT, json=body)) == 0
+
+
+def test_nothing_is_known_of_a_model_that_is_not_loaded(own: tuple[Running, httpx.Client]) -> None:
+    _, http = own
+    http.post(CHAT, json=ask("Hello."))
+    probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=ask("Hello.")).json()
+    assert probed["prompt_tokens"] > 0
+    assert probed["cached_tokens"] is None
+    assert http.get(f"/v1/models/{HYBRID}").json()["prefixes"] is None
+    assert http.delete(f"/v1/models/{HYBRID}/prefixes").status_code == 204
+    assert http.delete("/v1/models/no/such/prefixes").status_code == 404
+    assert http.post(f"/v1/models/{TARGET}/prefixes/probe", json={"messages": []}).status_code == 400
+
+
+def test_where_nothing_fits_the_status_warns() -> None:
+    with omlx(Settings(prefix_bytes=1000)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        http.post(CHAT, json=ask("Hello.", HYBRID))
+        warning = http.get(f"/v1/models/{HYBRID}").json()["prefixes"]["warning"]
+        assert warning["code"] == "prefix.stored_none"
+        assert warning["params"]["asked"] > 0
+
+
+@pytest.fixture
+def tight() -> Iterator[tuple[Running, httpx.Client]]:
+    """A server whose limit leaves room for some 1,200 tokens beside the weights, as far as it is told."""
+    with omlx(Settings(speculation="off")) as running, httpx.Client(base_url=running.url, timeout=120) as http:
+        http.post(CHAT, json=ask("Load."))
+        memory = running.pool.memory
+        memory.used = lambda: memory.weights
+        memory.limit = int((memory.weights + 1500 * 8 * 2 * 2 * 64 * 4) / 0.95)
+        yield running, http
+
+
+def test_a_prompt_that_can_never_fit_gets_400_and_what_would(tight: tuple[Running, httpx.Client]) -> None:
+    _, http = tight
+    answer = http.post(CHAT, json=ask("word " * 2500))
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "memory.never"
+    assert str(error["params"]["most"]) in error["message"]
+
+
+def test_three_at_once_that_fit_only_in_turn_are_all_answered(tight: tuple[Running, httpx.Client]) -> None:
+    _, http = tight
+    answers: dict[int, httpx.Response] = {}
+
+    def post(i: int) -> None:
+        answers[i] = http.post(CHAT, json=ask(f"{i} " + "word " * 400))
+
+    threads = [threading.Thread(target=post, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answers[i].status_code for i in range(3)] == [200] * 3
+
+
+def test_a_limit_lowered_while_serving_refuses_with_the_figures_and_serves_again(
+    tight: tuple[Running, httpx.Client],
+) -> None:
+    running, http = tight
+    memory = running.pool.memory
+    limit, memory.limit = memory.limit, None
+    assert http.post(CHAT, json=ask("word " * 400)).status_code == 200
+    memory.limit, memory.used = limit, lambda: limit or 0
+    refused = http.post(CHAT, json=ask("word " * 400))
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+    error = refused.json()["error"]
+    assert error["code"] == "memory.full"
+    assert {"need", "used", "limit"} <= set(error["params"])
+    small = ask("") | {"messages": [{"role": "user", "content": "Hi."}]}
+    assert http.post(CHAT, json=small).status_code == 200
+    memory.used = lambda: memory.weights
+    assert http.post(CHAT, json=ask("word " * 400)).status_code == 200
+    assert http.get("/health").status_code == 200
