@@ -1,5 +1,5 @@
-"""`omlx bench engine`: which suites to run on which model, and where the report goes. `omlx bench spec` and
-`omlx bench exact` have modules of their own."""
+"""`omlx bench engine`: which suites to run on which model, and where the report goes. The other
+benches have modules of their own."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from omlx.bench.exact import exactness
 from omlx.bench.host import graphs, host
 from omlx.bench.measure import Case, measure
 from omlx.bench.plot import plot
+from omlx.bench.prefix import command as prefix_command
 from omlx.bench.prompts import WORKLOADS
 from omlx.bench.report import Report, one_line
 from omlx.bench.result import Result, result_of
@@ -38,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command.add_arguments(speculation)
     exact = commands.add_parser("exact", help="compare speculation with plain decoding, token by token")
     rounding.add_arguments(exact)
+    prefixes = commands.add_parser("prefix", help="measure kept prefixes, beside mlx-lm's server")
+    prefix_command.add_arguments(prefixes)
     engine = commands.add_parser("engine", help="measure the engine against mlx-lm, without HTTP")
     engine.add_argument("--model", type=model_dir, metavar="DIR", required=True, help="folder of the model")
     engine.add_argument("--draft", type=model_dir, metavar="DIR", help="folder of a draft model; without: no spec")
@@ -63,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         return command.run(args)
     if args.bench == "exact":
         return rounding.run(args)
+    if args.bench == "prefix":
+        return prefix_command.run(args)
     load_before = os.getloadavg()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,0 +1,1 @@
+"""What kept prefixes are worth: servers side by side, over HTTP."""
