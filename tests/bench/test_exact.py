@@ -28,24 +28,33 @@ def compared(file: Path, model: str, *arguments: str, modes: str = MODES, status
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bits", [(), ("--quantize", "4")], ids=["bfloat16", "4-bit"])
+BFLOAT16 = ("--dtype", "bfloat16")
+FOUR_BITS = ("--dtype", "float32", "--quantize", "4")
+PUBLISHED = (*BFLOAT16, "--quantize", "4")
+"""As models are published; products of such weights are slow on a CPU."""
+
+
+@pytest.mark.parametrize("weights", [BFLOAT16, FOUR_BITS], ids=["bfloat16", "4-bit"])
 @pytest.mark.parametrize("model", ["target", "hybrid"])
-def test_what_differs_in_coarse_weights_was_a_near_tie(model: str, bits: tuple[str, ...], tmp_path: Path) -> None:
-    size = ("--workloads", "small edit,reasoning", "--context", "160")
-    found = compared(tmp_path / "found.json", model, "--dtype", "bfloat16", *bits, *size)
+def test_what_differs_in_coarse_weights_was_a_near_tie(model: str, weights: tuple[str, ...], tmp_path: Path) -> None:
+    size = ("--workloads", "small edit", "--context", "120", "--tokens", "28")
+    found = compared(tmp_path / "found.json", model, *weights, *size)
     assert [each["mode"] for each in found] == MODES.split(",")
     for each in found:
-        assert each["answers"] == 6
-        assert each["proposed"] > each["accepted"] > 0, "there was nothing to compare"
+        assert each["answers"] == 2
+        assert each["proposed"] >= each["accepted"] > 0, "there was nothing to compare"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [(), ("--quantize", "4")], ids=["bfloat16", "4-bit"])
+@pytest.mark.parametrize(
+    ("weights", "longest"),
+    [(BFLOAT16, 96), (FOUR_BITS, 96), (PUBLISHED, 16)],
+    ids=["bfloat16", "4-bit", "bfloat16-4-bit"],
+)
 @pytest.mark.parametrize("model", ["target", "hybrid"])
-def test_in_every_mode_and_workload(model: str, bits: tuple[str, ...], tmp_path: Path) -> None:
+def test_in_every_mode_and_workload(model: str, weights: tuple[str, ...], longest: int, tmp_path: Path) -> None:
     modes = "draft 1,draft 4,draft 16,draft,ngram,chain,auto"
-    found = compared(tmp_path / "found.json", model, "--dtype", "bfloat16", *bits, modes=modes)
+    found = compared(tmp_path / "found.json", model, *weights, "--tokens", str(longest), modes=modes)
     assert all(each["accepted"] > 0 for each in found)
 
 
