@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from omlx.engine.plan import Read
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.speculator import Speculator
-from omlx.engine.types import DrafterStats, Request, RequestStats
+from omlx.engine.types import DrafterStats, Request, RequestStats, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,16 @@ def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], End
         if request.stop is not None and request.stop.push(token):
             return tokens[: i + 1], Ended(None)
     return tokens, None
+
+
+def logprobs(request: Request, read: Read, new: tuple[int, ...]) -> tuple[TokenLogprob, ...] | None:
+    """What is told of new tokens, if the request asked for it."""
+    top = request.top_logprobs
+    if top is None or read.logprobs is None:
+        return None
+    return tuple(
+        TokenLogprob(token, logprob, best[:top]) for token, (logprob, best) in zip(new, read.logprobs, strict=False)
+    )
 
 
 def stats(sequence: Sequence, speculator: Speculator) -> RequestStats:

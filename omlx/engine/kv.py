@@ -65,15 +65,17 @@ class CacheTable:
         self.lengths[row] += tokens
 
     def row_bytes(self, row: int) -> int:
-        """Bytes of the arrays that a row holds, its share if it is in the batch."""
-        if row in self.single:
-            return sum(layer.nbytes for layer in self.single[row])
-        return sum(int(layer.nbytes) for layer in self.batch) // max(1, len(self.members))
+        """Bytes of the arrays that a row holds, its share if it is in the batch; 0 before it has read anything."""
+        if not self.lengths.get(row):
+            return 0  # an empty quantized cache cannot tell
+        if row in self.members:
+            return sum(int(layer.nbytes) for layer in self.batch) // len(self.members)
+        return sum(layer.nbytes for layer in self.single.get(row, ()))
 
     @property
     def nbytes(self) -> int:
         """Bytes of live caches; those of the kept pieces are theirs to tell."""
-        return sum(layer.nbytes for cache in (*self.single.values(), self.batch) for layer in cache)
+        return sum(map(self.row_bytes, self.single)) + sum(int(layer.nbytes) for layer in self.batch)
 
     def check(self) -> None:
         """Raise AssertionError if a layer holds another number of tokens than is counted here."""

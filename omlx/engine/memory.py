@@ -9,7 +9,7 @@ no room even so is refused. A prompt that could not be read if nothing else were
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -60,12 +60,22 @@ class MemoryGuard:
                 "memory.never", param="messages", tokens=len(request.tokens), most=most, limit=_megabytes(self.limit)
             )
 
-    def over(self, need: int, promised: int, freed: int = 0) -> int:
-        """By how many bytes the soft limit would be passed. `promised` is what running requests will take in all,
-        `freed` what is about to be given back."""
+    def over(self, need: int, coming: int, freed: int = 0) -> int:
+        """By how many bytes the soft limit would be passed. `coming` is what running requests will take beyond what
+        they hold now, `freed` what is about to be given back."""
         if self.limit is None:
             return 0
-        return max(0, max(self.used() - freed, self.weights + promised) + need - int(SOFT * self.limit))
+        return max(0, self._taken() - freed + coming + need - int(SOFT * self.limit))
+
+    def room(self, coming: int, freed: int = 0) -> int | None:
+        """How many bytes of prefixes may be kept besides, less than 0 where some should go; None for any number.
+
+        What is `freed` is so only after the copy: until then both are there, and the hard limit holds.
+        """
+        if self.limit is None:
+            return None
+        taken = self._taken()
+        return min(int(SOFT * self.limit) - (taken - freed + coming), int(HARD * self.limit) - taken)
 
     def verdict(self, request: Request, over: int, *, idle: bool) -> Verdict:
         """What becomes of a request that passes the soft limit by `over` bytes with nothing left to evict.
@@ -84,9 +94,8 @@ class MemoryGuard:
         used, limit = _megabytes(self.used()), _megabytes(self.limit or 0)
         return Overloaded("memory.full", retry_after_s=RETRY_AFTER_S, need=_megabytes(need), used=used, limit=limit)
 
-
-def promised(requests: Iterable[Request], guard: MemoryGuard, layout: Layout) -> int:
-    return sum(guard.need(request, layout) for request in requests)
+    def _taken(self) -> int:
+        return max(self.used(), self.weights)
 
 
 def _megabytes(n: int) -> int:

@@ -12,23 +12,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
 
 from omlx.engine import admission, ending
 from omlx.engine.batch import Batch, CacheSizes
 from omlx.engine.edge import caught
 from omlx.engine.limits import Limits, Traits
-from omlx.engine.memory import MemoryGuard, Verdict, promised
-from omlx.engine.plan import (
-    LAST,
-    CacheOp,
-    Drop,
-    Forward,
-    Keep,
-    Plan,
-    Read,
-    Rewind,
-    Window,
-)
+from omlx.engine.memory import MemoryGuard, Verdict
+from omlx.engine.plan import LAST, CacheOp, Drop, Forward, Keep, Plan, Read, Rewind, Window
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Interval, Sequence, Status
 from omlx.engine.spec.drafter import Draft
@@ -41,7 +32,6 @@ from omlx.engine.types import (
     PrefillProgress,
     Reason,
     Request,
-    TokenLogprob,
     TokensCommitted,
 )
 from omlx.errors import EngineError, OmlxError, Overloaded
@@ -67,6 +57,7 @@ class Scheduler:
         self.prefix = prefix
         self.memory = memory or MemoryGuard()
         self.batch = Batch(limits, sizes, unbatchable)
+        self._sizes = sizes
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.drafts: dict[int, object] = {}
@@ -169,9 +160,11 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self._may_admit:
+            if self._ops and self._over(self.waiting[0]):
+                return  # what has ended is about to give its memory back: nothing need be evicted for that
             verdict = self._fits(self.waiting[0])
             if verdict is not Verdict.ADMIT and self._ops:
-                return  # what has ended, or was evicted, is about to give its memory back
+                return  # so is what was evicted
             self._crowded = len(self.running) if verdict is Verdict.WAIT else None
             if verdict is Verdict.WAIT:
                 return
@@ -188,15 +181,27 @@ class Scheduler:
             self.running.append(sequence)
 
     def _fits(self, sequence: Sequence) -> Verdict:
-        """Whether there is memory for the cache of a request; kept prefixes make room for it."""
-        guard, layout, index = self.memory, self.prefix.layout, self.prefix.index
-        need = guard.need(sequence.request, layout)
-        taken = promised((s.request for s in self.running), guard, layout)
-        if over := guard.over(need, taken):
-            before = index.nbytes
+        """Whether there is memory for the cache of a request; kept prefixes make room for it, if they can."""
+        over, before = self._over(sequence), self.prefix.index.nbytes
+        if over and (over <= before or not self.running):
             self._ops += self.prefix.shrink(max(0, before - over))
-            over = guard.over(need, taken, freed=before - index.nbytes)
-        return guard.verdict(sequence.request, over, idle=not self.running)
+            over = self._over(sequence, freed=before - self.prefix.index.nbytes)
+        return self.memory.verdict(sequence.request, over, idle=not self.running)
+
+    def _over(self, sequence: Sequence, freed: int = 0) -> int:
+        return self.memory.over(self.memory.need(sequence.request, self.prefix.layout), self._coming, freed)
+
+    @property
+    def _coming(self) -> int:
+        """Bytes that will be taken beyond what is: by caches of running requests, and by what is about to be kept."""
+        layout, going_on = self.prefix.layout, [s for s in self.running if s.status is not Status.DONE]
+        needs = ((s.row, self.memory.need(s.request, layout)) for s in going_on)
+        kept = (piece for op in (*self._ops, *self._after) if isinstance(op, Keep) for piece in op.pieces)
+        return sum(map(layout.nbytes, kept)) + sum(max(0, need - self._sizes.row_bytes(row)) for row, need in needs)
+
+    def _room(self, freed: int = 0) -> int | None:
+        """Bytes of prefixes that may be kept besides."""
+        return self.memory.room(self._coming, freed)
 
     def _decode(self, decoding: list[Sequence]) -> list[Forward]:
         by_row = {s.row: s for s in decoding}
@@ -252,7 +257,7 @@ class Scheduler:
             forwards.append(Forward((window,)))
             sequence.computed += n
             budget -= n
-            self._after += self.prefix.reached(sequence)
+            self._after += self.prefix.reached(sequence, self._room)
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
         return forwards
@@ -316,7 +321,9 @@ class Scheduler:
         if isinstance(error := caught(self.speculator.committed, sequence, new, interval), Exception):
             sequence.speculation = self.speculator.give_up(sequence, error)
         drafted = tuple(i < accepted for i in range(len(new)))
-        events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, _logprobs(sequence, read, new))]
+        events: list[Event] = [
+            TokensCommitted(sequence.request.id, new, drafted, ending.logprobs(sequence.request, read, new))
+        ]
         if ended is not None:
             events.append(self._finish(sequence, FinishReason.STOP, ended.stop_id))
         elif len(sequence.tokens) >= sequence.end:
@@ -351,8 +358,9 @@ class Scheduler:
 
     def _leave(self, sequence: Sequence) -> None:
         """Keep what the row's cache holds, if it holds anything, and give its place in the batch away."""
+        room = partial(self._room, self._sizes.row_bytes(sequence.row))
         self._ops += self.batch.remove(sequence.row, keep_cache=True)
-        self._ops += self.prefix.close(sequence, proven=True)
+        self._ops += self.prefix.close(sequence, room)
         self.speculator.store(sequence)
         self.speculator.drop(sequence.row)
         self._ops.append(Drop(sequence.row))
@@ -365,7 +373,7 @@ class Scheduler:
         self.speculator.drop(row)
         lost = [piece.id for op in _keeps(self._ops, {row}) for piece in op.pieces]
         self._ops = [op for op in self._ops if not (isinstance(op, Rewind | Keep) and op.row == row)]
-        self._ops += self.prefix.lost(lost) + self.prefix.close(sequence, proven=False)
+        self._ops += self.prefix.lost(lost) + self.prefix.close(sequence)
         self._ops.append(Drop(row))
         known = isinstance(error, OmlxError)
         failure = error if known else EngineError("engine.step", detail=f"{type(error).__name__}: {error}")
@@ -384,12 +392,3 @@ class Scheduler:
 
 def _keeps(ops: Iterable[CacheOp], rows: Container[int]) -> list[Keep]:
     return [op for op in ops if isinstance(op, Keep) and op.row in rows]
-
-
-def _logprobs(sequence: Sequence, read: Read, new: tuple[int, ...]) -> tuple[TokenLogprob, ...] | None:
-    top = sequence.request.top_logprobs
-    if top is None or read.logprobs is None:
-        return None
-    return tuple(
-        TokenLogprob(token, logprob, best[:top]) for token, (logprob, best) in zip(new, read.logprobs, strict=False)
-    )

@@ -8,10 +8,10 @@ import pytest
 
 from omlx.engine.memory import MemoryGuard, Verdict
 from omlx.engine.prefix.piece import Layout
-from omlx.engine.types import Failed
+from omlx.engine.types import Failed, Finished
 from omlx.errors import BadRequest, Overloaded
 from tests.engine.device import PLAIN, Desk, answer, ask
-from tests.engine.harness import LIMITS, Bench, loop_of, plain, prompt, request
+from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, plain, prompt, request
 
 LAYOUT = Layout(row_bytes=100)
 ROOMY = replace(LIMITS, context_length=1 << 20, prefix_bytes=1 << 30, prefill_chunk=1 << 20, max_rows=8)
@@ -132,3 +132,65 @@ def test_the_limit_reaches_the_scheduler_of_a_real_model() -> None:
         loop.submit(request("long", prompt(5000)))
     bench.run(one := request("a", prompt(300), max_tokens=4))
     assert bench.tokens["a"] == plain("llama", one)
+
+
+def busiest(at_work: Desk, memory: MemoryGuard) -> int:
+    """Run to the end. The most bytes that were taken after any step."""
+    most = 0
+    for _ in range(5000):
+        if not at_work.scheduler.has_work:
+            return most
+        at_work.step()
+        most = max(most, memory.used())
+    raise AssertionError("the scheduler does not come to an end")
+
+
+def test_what_is_kept_counts_beside_what_those_who_come_together_will_take() -> None:
+    at_work, memory = desk(12_000)
+    at_work.run(ask("b", prompt=2000, max_tokens=20), ask("c", prompt=2000, max_tokens=20))
+    assert at_work.scheduler.prefix.index.nbytes > 4000
+    together = [ask(name, prompt=2700, max_tokens=20) for name in "efg"]  # 3,072 each: no three with what is kept
+    at_work.submit(*together)
+    assert busiest(at_work, memory) <= 0.95 * 12_000
+    for one in together:
+        assert at_work.said(one.id) == answer(one, 20)
+
+
+def test_prefixes_are_kept_within_what_memory_has_room_for() -> None:
+    at_work, memory = desk(10_000)
+    for name, prompt_len in (("h", 6500), ("i", 3000), ("j", 7000)):
+        at_work.submit(one := ask(name, prompt=prompt_len, max_tokens=300))
+        assert busiest(at_work, memory) <= 0.95 * 10_000
+        assert at_work.said(name) == answer(one, 300)
+    assert at_work.scheduler.prefix.index.nbytes > 2000
+
+
+def test_two_that_end_their_prompts_together_do_not_both_get_the_room() -> None:
+    at_work, memory = desk(12_000)
+    at_work.submit(ask("h", prompt=4800, max_tokens=20), ask("i", prompt=4800, max_tokens=20))
+    assert busiest(at_work, memory) <= 0.85 * 12_000
+
+
+def test_who_waits_for_one_that_asks_the_same_finds_what_that_one_left() -> None:
+    at_work, _ = desk(12_000)
+    first = ask("h", prompt=5000, max_tokens=20)  # two of them would take 10,240, and 10,200 is the soft limit
+    at_work.run(first, again := replace(first, id="again"))
+    assert at_work.said("again") == answer(again, 20)
+    (told,) = [event for event in at_work.events if isinstance(event, Finished) and event.request_id == "again"]
+    assert told.stats.cached_n == 4999
+    assert at_work.scheduler.prefix.index.counts.evicted.total() == 0
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_rows_of_every_kind_of_cache_take_turns_where_memory_is_short(family: str) -> None:
+    """What the caches and the kept prefixes hold is counted while rows are opened, read, restored and joined."""
+    loop = loop_of(family, limits=replace(LIMITS, prefill_chunk=64))
+    layout, caches = loop.scheduler.prefix.layout, loop.runner.caches
+    limit = int(2.2 * layout.cache_bytes(512))
+    loop.scheduler.memory = MemoryGuard(limit, lambda: caches.nbytes + caches.kept.nbytes)
+    asked = [request(f"{i}", prompt(120 + 40 * (i % 3), i % 2), max_tokens=6) for i in range(6)]
+    bench = Bench(loop).run(*asked)
+    assert not bench.failed
+    for one in asked:
+        assert bench.tokens[one.id] == plain(family, one)
+    assert caches.kept.nbytes <= limit

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import mlx.core as mx
 import pytest
 
 from omlx.settings.schema import Settings
@@ -92,8 +93,8 @@ def tight() -> Iterator[tuple[Running, httpx.Client]]:
     """A server whose limit leaves room for some 1,200 tokens beside the weights, as far as it is told."""
     with omlx(Settings(speculation="off")) as running, httpx.Client(base_url=running.url, timeout=120) as http:
         http.post(CHAT, json=ask("Load."))
-        memory = running.pool.memory
-        memory.used = lambda: memory.weights
+        memory, idle = running.pool.memory, mx.get_active_memory()
+        memory.used = lambda: memory.weights + mx.get_active_memory() - idle
         memory.limit = int((memory.weights + 1500 * 8 * 2 * 2 * 64 * 4) / 0.95)
         yield running, http
 
@@ -108,8 +109,16 @@ def test_a_prompt_that_can_never_fit_gets_400_and_what_would(tight: tuple[Runnin
 
 
 def test_three_at_once_that_fit_only_in_turn_are_all_answered(tight: tuple[Running, httpx.Client]) -> None:
-    _, http = tight
+    running, http = tight
     answers: dict[int, httpx.Response] = {}
+    ours, together = running.pool.memory.used, set[int]()
+
+    def used() -> int:
+        """Asked when a row may come, and when what it read may be kept."""
+        together.add(running.engine.load_of(TARGET).prefill + running.engine.load_of(TARGET).decode)
+        return ours()
+
+    running.pool.memory.used = used
 
     def post(i: int) -> None:
         answers[i] = http.post(CHAT, json=ask(f"{i} " + "word " * 400))
@@ -120,6 +129,7 @@ def test_three_at_once_that_fit_only_in_turn_are_all_answered(tight: tuple[Runni
     for thread in threads:
         thread.join()
     assert [answers[i].status_code for i in range(3)] == [200] * 3
+    assert together == {0, 1}
 
 
 def test_a_limit_lowered_while_serving_refuses_with_the_figures_and_serves_again(

@@ -106,10 +106,13 @@ class PrefixIndex:
 
     # -- keeping -------------------------------------------------------------------------------------------------
 
-    def insert(self, owner: int, tokens: Sequence[int]) -> tuple[tuple[Piece, ...], tuple[int, ...]]:
+    def insert(
+        self, owner: int, tokens: Sequence[int], room: int | None = None
+    ) -> tuple[tuple[Piece, ...], tuple[int, ...]]:
         """Keep what a cache of exactly `tokens` holds. Returns the pieces to copy out of it, and what to evict first.
 
-        Nothing is kept where that cannot be continued, or where there is no room. `owner` holds the blocks.
+        Nothing is kept where that cannot be continued, or where there is no room: `room` says by how many bytes all
+        that is kept may grow now, or has to shrink, if the limit is not the only bound. `owner` holds the blocks.
         """
         self._clock += 1
         self.counts.asked += 1
@@ -122,8 +125,9 @@ class PrefixIndex:
         spared = {piece.id for piece in windows_of(path, len(tokens), self.layout.window)}
         self._touch(spared)
         wanted = self._missing(path, len(tokens))
-        gone = self._make_room(self._bytes(wanted), spared)
-        pieces = self._that_fit(wanted)
+        top = self.max_bytes if room is None else max(0, min(self.max_bytes, self.nbytes + room))
+        gone = self._make_room(self._bytes(wanted), spared, top)
+        pieces = self._that_fit(wanted, top)
         self.counts.refused += bool(wanted) and not pieces
         self._attach(path, pieces, tokens)
         if path:
@@ -198,9 +202,9 @@ class PrefixIndex:
         self._next += 1
         return Piece(self._next, kind, start, stop)
 
-    def _that_fit(self, pieces: list[Piece]) -> list[Piece]:
-        """As many as there is room for; all or nothing where a part could not be continued."""
-        room, total = self.max_bytes - self.nbytes, self._bytes(pieces)
+    def _that_fit(self, pieces: list[Piece], top: int) -> list[Piece]:
+        """As many as there is room for under `top`; all or nothing where a part could not be continued."""
+        room, total = top - self.nbytes, self._bytes(pieces)
         while pieces and total > room and self.layout.resumes_anywhere:
             total -= self.layout.nbytes(pieces[-1])
             pieces = pieces[:-1]
@@ -247,11 +251,12 @@ class PrefixIndex:
     def _bytes(self, pieces: Iterable[Piece]) -> int:
         return sum(map(self.layout.nbytes, pieces))
 
-    def _make_room(self, need: int, spared: set[int]) -> list[int]:
-        hopeless = need > self.max_bytes and not self.layout.resumes_anywhere
-        if hopeless or self.nbytes + need <= self.max_bytes:
+    def _make_room(self, need: int, spared: set[int], top: int) -> list[int]:
+        if need > top and not self.layout.resumes_anywhere:
+            need = 0  # there is no hope for it: nothing goes for its sake
+        if self.nbytes + need <= top:
             return []
-        return self._shrink(max(0, self.max_bytes - need - self.max_bytes // SLACK), spared)
+        return self._shrink(max(0, top - need - top // SLACK), spared)
 
     def _shrink(self, target: int, spared: set[int], *, held_too: bool = False) -> list[int]:
         victims = Victims(self.layout, self._clock, self._used, held_too=held_too)

@@ -10,12 +10,18 @@ behind is kept when it ends: what its cache holds, all tokens but the newest, or
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from omlx.engine.plan import CacheOp, Evict, Keep, Open, Restore
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.prefix.piece import Layout
 from omlx.engine.sequence import Sequence
 from omlx.engine.types import PrefixReport
 from omlx.errors import Reason
+
+Room: TypeAlias = Callable[[], int | None]
+"""How many bytes memory has for more; None for any number."""
 
 
 class PrefixReuse:
@@ -46,19 +52,19 @@ class PrefixReuse:
         end = start + min(budget, sequence.pending - 1)
         return (stop if start < stop < end else end) - start
 
-    def reached(self, sequence: Sequence) -> list[CacheOp]:
-        """A chunk of the prompt was read."""
+    def reached(self, sequence: Sequence, room: Room) -> list[CacheOp]:
+        """A chunk of the prompt was read; what is there to be kept is, within `room`."""
         at, end = sequence.computed, self._end(sequence)
         since = at - self._kept.get(sequence.row, 0)
         between = at < end and not self.layout.resumes_anywhere and since >= self.layout.interval
         if at == end or between:
-            return self._keep(sequence)
+            return self._keep(sequence, room)
         return []
 
-    def close(self, sequence: Sequence, *, proven: bool) -> list[CacheOp]:
-        """A row ends; what its cache holds is kept, if that is `proven`."""
-        held = len(sequence.tokens[: sequence.computed])
-        ops = self._keep(sequence) if proven and held == sequence.computed else []
+    def close(self, sequence: Sequence, room: Room | None = None) -> list[CacheOp]:
+        """A row ends; what its cache holds is kept within `room`, or nothing of it, without one."""
+        known = sequence.computed <= len(sequence.tokens)
+        ops = self._keep(sequence, room) if room is not None and known else []
         self.index.release(sequence.row)
         self._kept.pop(sequence.row, None)
         return ops
@@ -96,11 +102,11 @@ class PrefixReuse:
         last, stable = sequence.prompt_len - 1, sequence.request.stable
         return last if self.layout.resumes_anywhere else min(stable or last, last)
 
-    def _keep(self, sequence: Sequence) -> list[CacheOp]:
+    def _keep(self, sequence: Sequence, room: Room) -> list[CacheOp]:
         if self.off is not None or not sequence.computed:
             return []
         self._kept[sequence.row] = sequence.computed
-        pieces, gone = self.index.insert(sequence.row, sequence.tokens[: sequence.computed])
+        pieces, gone = self.index.insert(sequence.row, sequence.tokens[: sequence.computed], room())
         ops = _evict(gone)
         return [*ops, Keep(sequence.row, pieces)] if pieces else ops
 

@@ -227,3 +227,23 @@ def test_a_state_comes_as_often_as_it_costs() -> None:
     assert Layout(row_bytes=1000, state_bytes=3_000_000, recurrent=True).interval == 3000
     assert Layout(row_bytes=10**6, state_bytes=1, recurrent=True).interval == 512
     assert Layout(row_bytes=0, state_bytes=1, recurrent=True).interval == 1 << 14
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_memory_has_room_for_bounds_what_is_kept(layout: Layout, seed: int) -> None:
+    """All that is kept grows by no more than `room`, and shrinks by what that is short of, but for what is held."""
+    chance, shelf = random.Random(seed), Shelf(layout)
+    for _ in range(100):
+        before, room = shelf.index.nbytes, chance.choice([None, 0, 30, 200, 1000, -30, -400])
+        pieces, gone = shelf.index.insert(0, tokens := branching(chance, shelf), room)
+        shelf.index.release(0)
+        shelf.inserted.append(tuple(tokens))
+        for id in gone:
+            del shelf.held[id]
+        shelf.held.update((piece.id, (piece, ())) for piece in pieces)
+        shelf.check()
+        held = (len(tokens) + 4) * (layout.row_bytes + layout.window_bytes)
+        assert room is None or shelf.index.nbytes <= max(before + room, held if room < 0 else 0)
+    assert shelf.index.counts.stored.total() > 50
+    assert shelf.index.counts.evicted.total() > 10
