@@ -115,7 +115,8 @@ def test_three_at_once_that_fit_only_in_turn_are_all_answered(tight: tuple[Runni
 
     def used() -> int:
         """Asked when a row may come, and when what it read may be kept."""
-        together.add(running.engine.load_of(TARGET).prefill + running.engine.load_of(TARGET).decode)
+        load = running.engine.load_of(TARGET)
+        together.add(load.prefilling + load.decoding)
         return ours()
 
     running.pool.memory.used = used
