@@ -262,6 +262,18 @@ def test_families_cover_every_kind_of_cache() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in (*KINDS, "jamba")])
+def test_every_other_architecture_says_after_a_hit_what_it_says_cold(family: str) -> None:
+    loop = loop_of(family)
+    bench = Bench(loop).run(first := request("a", prompt(40), max_tokens=8, stable=36))
+    more = request("b", (*prompt(36), 1, 2, 3), max_tokens=8)
+    for one in (follows(first, bench, max_tokens=8), more, replace(first, id="c")):
+        bench.run(one)
+        assert bench.tokens[one.id] == plain(family, one)
+        assert bench.stats(one.id).cached_n >= (36 if loop.scheduler.prefix.off is None else 0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3_next", "gemma3_text"])
 def test_ten_thousand_requests_do_not_make_the_process_grow(family: str) -> None:
     """Over 300 shared prefixes, with room for some of them."""
