@@ -8,7 +8,7 @@ MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-full check format lint types imports docs wheel lock train-demo bench bench-spec clean setup-run setup-dev
+.PHONY: help serve test test-full fuzz check format lint types imports docs wheel lock train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: setup-dev ## run the tests (ARGS= goes to pytest)
 
 test-full: setup-dev ## run the tests, and the slow ones
 	$(FAST) $(PYTHON) -m pytest -q -m "slow or not slow" $(ARGS)
+
+fuzz: setup-dev ## 5,000 requests of any shape to each operation (ARGS="--only /v1/messages --requests 500" is quicker)
+	$(FAST) $(PYTHON) -m tests.fuzz $(ARGS)
 
 check: lint types imports test ## what CI runs: format, lint, types, import contracts, tests
 

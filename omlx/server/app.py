@@ -11,8 +11,10 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
+from omlx import __version__
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.entry import ModelEntry
@@ -25,6 +27,7 @@ from omlx.server.connection import ClientGone
 from omlx.server.generation import Generations
 from omlx.server.guard import Guard
 from omlx.server.openai.responses import Responses
+from omlx.server.openapi import Application
 from omlx.server.record import Record
 from omlx.server.stream import Engine
 from omlx.settings.schema import Settings
@@ -54,7 +57,7 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
         app.state.generations.shut_down()
 
     layers = _middleware(settings, record.metrics)
-    app = FastAPI(title="omlx", lifespan=lifespan, middleware=layers, docs_url=None, redoc_url=None)
+    app = Application(title="omlx", version=__version__, lifespan=lifespan, middleware=layers, docs_url=None, redoc_url=None)
     app.state.engine, app.state.pool, app.state.keep_alive_s = engine, pool, keep_alive_s
     app.state.record = record
     app.add_api_route("/health", health, methods=["GET"])
@@ -74,6 +77,7 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
     app.add_exception_handler(OmlxError, _refused)
     app.add_exception_handler(HTTPException, _misrouted)
     app.add_exception_handler(ClientGone, _gone)
+    app.add_exception_handler(ClientDisconnect, _gone)
     return app
 
 

@@ -74,6 +74,13 @@ class WatchedEngine(EngineThread):
         self.cancelled.setdefault(request_id, self.steps)
         super().cancel(request_id)
 
+    def forget(self) -> None:
+        """What was seen so far, so that a long run keeps nothing."""
+        with self._change:
+            self.submitted.clear()
+            self.cancelled.clear()
+            self.ended.clear()
+
     def wait_for_submission(self, after: int) -> str:
         """The request that came as number `after`, counted from 0."""
         with self._change:

@@ -1,0 +1,61 @@
+"""The OpenAPI document: what the framework knows of the paths, and the bodies they take, from the models that read them.
+
+Bodies are read by the endpoints themselves, so that what is wrong with one is told in the words of its dialect; the
+framework never sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
+
+from omlx.server.anthropic.message_request import MessageRequest
+from omlx.server.dialect import Json
+from omlx.server.fields import Body
+from omlx.server.openai.chat_request import ChatRequest
+from omlx.server.openai.completion_request import CompletionRequest
+from omlx.server.openai.response_request import ResponseRequest
+from omlx.server.tokens import DetokenizeRequest, TokenizeRequest
+
+BODIES: Final[Mapping[str, type[Body]]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/messages": MessageRequest,
+    "/v1/messages/count_tokens": MessageRequest,
+    "/v1/responses": ResponseRequest,
+    "/v1/models/{name}/prefixes/probe": ChatRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
+}
+_ERRORS: Final[Json] = {
+    "4XX": {"description": "What is wrong with the request, in the dialect of the path"},
+    "5XX": {"description": "What is wrong here: no room, or the engine is gone"},
+}
+
+
+class Application(FastAPI):
+    """Publishes what its endpoints read."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = documented(super().openapi())
+        return self.openapi_schema
+
+
+def documented(found: Json) -> Json:
+    """The framework's document with bodies, and without the validation errors that nobody here answers."""
+    schemas, shared = models_json_schema(
+        [(body, "validation") for body in set(BODIES.values())], ref_template="#/components/schemas/{model}"
+    )
+    references = {body: schema for (body, _), schema in schemas.items()}
+    for path, operations in found["paths"].items():
+        for operation in operations.values():
+            operation["responses"] = {"200": operation["responses"].get("200", {"description": "OK"}), **_ERRORS}
+            if (body := BODIES.get(path)) is not None and "delete" not in operations:
+                content = {"application/json": {"schema": references[body]}}
+                operation["requestBody"] = {"required": True, "content": content}
+    found["components"] = {"schemas": shared["$defs"]}
+    return found

@@ -1,0 +1,133 @@
+"""One run over the API: what schemathesis makes of the published document, and what `bodies` makes of good requests.
+
+    python -m tests.fuzz --requests 5000        as many for each operation
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from time import monotonic
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import GenerationMode
+
+from omlx.engine.loop import Load
+from omlx.models.footprint import footprint
+from tests.fuzz import bodies, wire
+from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running
+
+class Faults(logging.Handler):
+    """Keeps what the server has to say of itself: a fault whose answer nobody has read is one too."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(self.format(record))
+
+
+SETTLED_AFTER = 100_000
+"""So many looks at the engine, each behind a step, and what still runs is a leak."""
+
+
+@dataclass
+class Campaign:
+    """`statuses` counts answers by operation; the footprint is that of this process, server and all, in bytes."""
+
+    running: Running
+    salt: int = 0
+    statuses: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._document = httpx.get(f"{self.running.url}/openapi.json", timeout=PATIENCE_S).json()
+        self._faults = Faults()
+        logging.getLogger("omlx").addHandler(self._faults)
+        self._schema: Any = schemathesis.openapi.from_dict(self._document)
+
+    @property
+    def operations(self) -> list[tuple[str, str]]:
+        """(method, path)"""
+        return [(method, path) for path, found in self._document["paths"].items() for method in found]
+
+    def run(self, requests: int, *, only: str = "", until: float | None = None) -> None:
+        """`requests` for every operation whose path has `only` in it; past the time `until` no more are begun."""
+        for number, (method, path) in enumerate(self.operations):
+            if only not in path or (until is not None and monotonic() > until):
+                continue
+            salt = self.salt * 1000 + number
+            self._from_document(method, path, max(2, requests // 2), salt)
+            self._from_bodies(method, path, max(1, requests - requests // 2), salt)
+            self.salt += 1
+
+    def settle(self) -> None:
+        """Wait until nothing runs. Raises AssertionError if something stays behind."""
+        engine = self.running.engine
+        for _ in range(SETTLED_AFTER):
+            engine.call(lambda: None).result(PATIENCE_S)
+            if self._idle():
+                break
+        assert engine.failure is None
+        assert self._idle(), "something still runs"
+        engine.forget()
+        for model in (HYBRID, TARGET):  # they change places once nobody holds the one that is loaded
+            asked = {"model": model, "prompt": "x", "max_tokens": 1}
+            answer = httpx.post(f"{self.running.url}/v1/completions", json=asked, timeout=PATIENCE_S)
+            assert answer.status_code == 200, "a lease was never given back"
+
+    def footprint(self) -> int:
+        return footprint()
+
+    def _idle(self) -> bool:
+        engine, served = self.running.engine, self.running.pool.served
+        return served is None or engine.load_of(served.id) == Load(0, 0, 0)
+
+    def _from_document(self, method: str, path: str, requests: int, salt: int) -> None:
+        operation = self._schema[path][method]
+        for mode, share in _modes(operation, requests):
+            strategy = operation.as_strategy(generation_mode=mode)
+
+            @seed(salt)
+            @settings(
+                max_examples=share,
+                deadline=None,
+                database=None,
+                phases=(Phase.generate,),
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(case=strategy)
+            def one(case: Any) -> None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of the client's
+                    response = case.call(base_url=self.running.url, timeout=PATIENCE_S)
+                self._count(method, path, response.status_code, case.as_curl_command())
+
+            one()
+
+    def _from_bodies(self, method: str, path: str, requests: int, salt: int) -> None:
+        random = Random(salt)
+        for _ in range(requests):
+            sent = bodies.drawn(random, method, path)
+            self._count(method, path, wire.send(self.running.port, sent), sent)
+
+    def _count(self, method: str, path: str, status: int | None, what: object) -> None:
+        self.statuses.setdefault(f"{method.upper()} {path}", Counter())[str(status)] += 1
+        assert status is None or status < 500, f"{status}: {str(what)[:4000]}"
+        assert not self._faults.found, f"{str(what)[:4000]}\n{self._faults.found[0]}"
+
+
+def _modes(operation: Any, requests: int) -> Iterator[tuple[GenerationMode, int]]:
+    """Wrong requests where there is something to be wrong."""
+    if not operation.body:
+        yield GenerationMode.POSITIVE, requests
+        return
+    yield GenerationMode.POSITIVE, requests // 2
+    yield GenerationMode.NEGATIVE, requests - requests // 2

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from omlx.settings.schema import Settings
+from tests.fuzz.campaign import Campaign
+from tests.server.running import Running, omlx
+from tests.server.spelling import SpellingPool
+
+SLICE_S = 60
+ROUND = 24
+GROWTH_BYTES = 64 << 20
+
+
+@contextmanager
+def fuzzed() -> Iterator[Running]:
+    """A server whose answers are short. What it keeps of them is bounded low, so that growth would show."""
+    with omlx(Settings(max_tokens=16, max_context=512, prefix_bytes=8 << 20), kind=SpellingPool) as running:
+        yield running
+
+
+def test_whatever_is_sent_nothing_breaks_and_nothing_is_left() -> None:
+    """A slice of what `make fuzz` does."""
+    until = monotonic() + SLICE_S
+    with fuzzed() as running:
+        campaign = Campaign(running)
+        campaign.run(ROUND, until=until)
+        campaign.settle()
+        before = campaign.footprint()
+        while monotonic() < until:
+            campaign.run(ROUND, until=until)
+        campaign.settle()
+        assert len(campaign.statuses) == len(campaign.operations)
+        assert campaign.footprint() - before < GROWTH_BYTES
