@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from omlx.engine.plan import Read
@@ -27,9 +28,8 @@ def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], End
     return tokens, None
 
 
-def logprobs(request: Request, read: Read, new: tuple[int, ...]) -> tuple[TokenLogprob, ...] | None:
-    """What is told of new tokens, if the request asked for it."""
-    top = request.top_logprobs
+def logprobs(top: int | None, read: Read, tokens: Iterable[int]) -> tuple[TokenLogprob, ...] | None:
+    """What is told of the first of `tokens`, as many as were read, if the request asked for it."""
     if top is None or read.logprobs is None:
         return None
     return tuple(

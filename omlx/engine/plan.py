@@ -24,6 +24,7 @@ class Open:
     row: int
     sampling: Sampling
     top_logprobs: int | None
+    prompt_logprobs: int | None = None
     op: Literal["open"] = "open"
 
 
@@ -106,7 +107,8 @@ class Window:
     """What one forward pass reads for one row: pending tokens, then the draft.
 
     `start` tokens are in the cache before it. The last `draft_n` + 1 logits are sampled, for the positions from
-    `start + pending` on; a prefill chunk (`sample` False) needs none. `pad` tokens behind the draft only fill the pass
+    `start + pending` on; a prefill chunk (`sample` False) needs none. If it has an `end`, the prompt's token behind it,
+    the logprobs of its tokens but the first, and of that one, are read. `pad` tokens behind the draft only fill the pass
     up to a width that costs less; nobody looks at them. `history` holds the tokens before `start` that penalties see.
     """
 
@@ -119,6 +121,7 @@ class Window:
     sample: bool = True
     history: tuple[int, ...] = ()
     pad: int = 0
+    end: int | None = None
 
     @property
     def pending(self) -> int:
@@ -167,7 +170,8 @@ LogprobRows: TypeAlias = tuple[tuple[float, tuple[tuple[int, float], ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What came back for one window: the sampled ids, the draft they verify, or why there is nothing."""
+    """What came back for one window: the sampled ids, the draft they verify, or why there is nothing. `logprobs` are
+    those of the sampled ids, or of a prompt's."""
 
     sampled: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()

@@ -26,11 +26,13 @@ CLEAR_EVERY: Final = 256
 class _Row:
     sampler: RowSampler
     top_logprobs: int | None
+    prompt_logprobs: int | None
 
 
 @dataclass(slots=True)
 class _Part:
-    """One forward in flight. sampled: [rows]; draft: [draft_n]; logprobs as `logprobs_of` returns them."""
+    """One forward in flight. sampled: [rows]; draft: [draft_n]; logprobs as `logprobs_of` returns them, of what was
+    sampled or of a prompt."""
 
     forward: Forward
     sampled: mx.array | None = None
@@ -105,7 +107,7 @@ class Runner:
     def _apply_one(self, op: CacheOp) -> None:
         self.caches.apply(op)
         if isinstance(op, Open):
-            self._rows[op.row] = _Row(RowSampler(op.sampling, self.vocab_size), op.top_logprobs)
+            self._rows[op.row] = _Row(RowSampler(op.sampling, self.vocab_size), op.top_logprobs, op.prompt_logprobs)
         elif isinstance(op, Drop):
             self._rows.pop(op.row, None)
 
@@ -129,8 +131,11 @@ class Runner:
         tokens = self._tokens(window, part.draft)
         self.caches.advance(window.row, window.width)
         if not window.sample:
-            self.model(tokens[None], cache=cache)
-            mx.async_eval([layer.state for layer in cache])
+            logits = self.model(tokens[None], cache=cache)[0]  # [tokens, V], computed only if it is looked at
+            if window.end is not None:
+                following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
+                part.logprobs = self._scored(logits, following, self._rows[window.row].prompt_logprobs)
+            mx.async_eval([layer.state for layer in cache], *(part.logprobs or ()))
             mx.clear_cache()
             return
         used = window.width - window.pad
@@ -172,6 +177,9 @@ class Runner:
             part.logprobs = logprobs_of(logits, part.sampled, wanted)
         mx.async_eval(part.sampled, *(part.logprobs or ()), *([] if part.draft is None else [part.draft]))
 
+    def _scored(self, logits: mx.array, tokens: mx.array, top: int | None) -> tuple[mx.array, mx.array, mx.array]:
+        return logprobs_of(logits[:, : self.vocab_size], tokens, top or 0)
+
     def _tokens(self, window: Window, draft: mx.array | None) -> mx.array:
         """The ids that a single row's window reads, [width]."""
         if window.tokens == LAST:
@@ -190,10 +198,10 @@ class Runner:
 
 def _read_part(part: _Part) -> list[Read]:
     windows = part.forward.windows
-    if part.sampled is None:
-        return [Read() for _ in windows]
-    sampled = cast(list[int], part.sampled.tolist())
     logprobs = _read_logprobs(part.logprobs)
+    if part.sampled is None:
+        return [Read(logprobs=logprobs) for _ in windows]
+    sampled = cast(list[int], part.sampled.tolist())
     if part.forward.batched:
         return [
             Read(sampled=(token,), logprobs=None if logprobs is None else logprobs[i : i + 1])

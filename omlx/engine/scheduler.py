@@ -252,8 +252,11 @@ class Scheduler:
         for sequence in self.running:
             if sequence.status is not Status.PREFILL or budget < 1:
                 continue
-            n, start = self.prefix.chunk(sequence, budget), sequence.computed
-            window = Window(sequence.row, start, tuple(sequence.tokens[start : start + n]), sample=False)
+            scored, start = sequence.request.prompt_logprobs is not None, sequence.computed
+            # Logits of a whole chunk are large: a slice at a time where they are wanted.
+            n = self.prefix.chunk(sequence, min(budget, self.limits.prefill_slice) if scored else budget)
+            tokens, end = tuple(sequence.tokens[start : start + n]), sequence.tokens[start + n] if scored else None
+            window = Window(sequence.row, start, tokens, sample=False, end=end)
             forwards.append(Forward((window,)))
             sequence.computed += n
             budget -= n
@@ -304,7 +307,9 @@ class Scheduler:
         if read.error is not None:
             return [self._fail(sequence, read.error)]
         if not window.sample:
-            return [PrefillProgress(sequence.request.id, window.start + window.width, sequence.prompt_len)]
+            done, scored = window.start + window.width, sequence.tokens[window.start + 1 :]
+            told = ending.logprobs(sequence.request.prompt_logprobs, read, scored) or ()
+            return [PrefillProgress(sequence.request.id, done, sequence.prompt_len, told)]
         now = self._clock()
         sequence.clock.first_token = sequence.clock.first_token or now
         sequence.clock.last_token = now
@@ -322,7 +327,9 @@ class Scheduler:
             sequence.speculation = self.speculator.give_up(sequence, error)
         drafted = tuple(i < accepted for i in range(len(new)))
         events: list[Event] = [
-            TokensCommitted(sequence.request.id, new, drafted, ending.logprobs(sequence.request, read, new))
+            TokensCommitted(
+                sequence.request.id, new, drafted, ending.logprobs(sequence.request.top_logprobs, read, new)
+            )
         ]
         if ended is not None:
             events.append(self._finish(sequence, FinishReason.STOP, ended.stop_id))

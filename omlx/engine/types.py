@@ -68,6 +68,7 @@ class Request:
 
     `tokens` is the prompt (ids, at least one). `max_tokens` None means to the end of the context.
     `top_logprobs` None: no logprobs; 0..20: logprob of the token and that many alternatives.
+    `prompt_logprobs`: the same for every token of the prompt but the first; all of it is computed then.
     The first `stable` tokens are those that the next turn of a conversation will begin with; 0: nobody knows.
     """
 
@@ -78,6 +79,7 @@ class Request:
     stop_ids: frozenset[int] = frozenset()
     stop: StopMatcher | None = None
     top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
     speculation: Speculation = field(default_factory=Speculation)
     stable: int = 0
 
@@ -179,7 +181,8 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-softmax after penalties, before filters and temperature. `top` holds (id, logprob), best first."""
+    """Log-softmax after penalties, before filters and temperature; of a prompt's tokens, that of the model's own
+    logits. `top` holds (id, logprob), best first."""
 
     token: int
     logprob: float
@@ -188,9 +191,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
+    """`done` of `total` prompt tokens are read. `logprobs`, where asked for, go on where the event before it ended."""
+
     request_id: str
     done: int
     total: int
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,9 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
         app.state.generations.shut_down()
 
     layers = _middleware(settings, record.metrics)
-    app = Application(title="omlx", version=__version__, lifespan=lifespan, middleware=layers, docs_url=None, redoc_url=None)
+    app = Application(
+        title="omlx", version=__version__, lifespan=lifespan, middleware=layers, docs_url=None, redoc_url=None
+    )
     app.state.engine, app.state.pool, app.state.keep_alive_s = engine, pool, keep_alive_s
     app.state.record = record
     app.add_api_route("/health", health, methods=["GET"])

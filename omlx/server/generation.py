@@ -98,6 +98,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
     top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
     speculation: Strategy | None = None
     window: WindowWish = field(default_factory=WindowWish)
     prediction: str = ""
@@ -185,6 +186,7 @@ class Generations:
                 stop_ids=spec.stop_ids,
                 stop=_watcher(served, spec),
                 top_logprobs=request.top_logprobs,
+                prompt_logprobs=request.prompt_logprobs,
                 speculation=speculation,
                 stable=prompt.stable,
             )

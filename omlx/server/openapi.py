@@ -1,4 +1,4 @@
-"""The OpenAPI document: what the framework knows of the paths, and the bodies they take, from the models that read them.
+"""The OpenAPI document: the paths that the framework knows, and what they take, from the models that read it.
 
 Bodies are read by the endpoints themselves, so that what is wrong with one is told in the words of its dialect; the
 framework never sees them.

@@ -28,7 +28,7 @@ from omlx.engine.types import (
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool import Lease, Served
 from omlx.server.dialect import ChoiceEvent
-from omlx.text.events import Finish, OutputEvent
+from omlx.text.events import Finish, OutputEvent, PromptScored
 from omlx.text.output import Output, OutputSpec
 
 
@@ -100,7 +100,7 @@ class GenerationStream:
     """`batches` gives the events, once; `close` may come at any time and is final. `told` hears of every choice that
     has ended, of a client that has gone too.
 
-    `finishes` fills as choices end. Of `prompts`, the newest has `prompt_n` tokens.
+    `finishes` fills as choices end. Of `prompts`, the newest has `prompt_n` tokens; `first_tokens` has one of each.
     `seed` is the one in use, whether asked for or drawn.
     """
 
@@ -119,7 +119,7 @@ class GenerationStream:
         self.finishes: dict[int, Finish] = {}
         self.error: OmlxError | None = None
         self.prompt_n = 0
-        self.prompts = 0
+        self.first_tokens: list[int] = []
         self._engine = engine
         self._router = router
         self._lease = lease
@@ -135,6 +135,10 @@ class GenerationStream:
         return self._lease.served
 
     @property
+    def prompts(self) -> int:
+        return len(self.first_tokens)
+
+    @property
     def n(self) -> int:
         return len(self._outputs)
 
@@ -148,7 +152,8 @@ class GenerationStream:
             Output(self.served.tokenizer, spec),
         )
         self.prompt_n = len(request.tokens)
-        self.prompts += request.sampling.choice == 0
+        if request.sampling.choice == 0:
+            self.first_tokens.append(request.tokens[0])
         self._running.add(request.id)
         self._router.open(request.id, self._receive)
         try:
@@ -207,8 +212,8 @@ class GenerationStream:
             case Failed(error=error):
                 self.error = error
                 return []
-            case PrefillProgress():
-                return []
+            case PrefillProgress(logprobs=logprobs):
+                return [(choice, PromptScored(logprobs))] if logprobs else []
 
     def _receive(self, event: Event) -> None:
         if isinstance(event, Finished):

@@ -3,6 +3,7 @@
     text, reasoning      deltas, in any number and order
     a tool call          start, arguments (JSON text to append), end; one call at a time, numbered from 0
     the end              exactly one `Finish`, last
+    the prompt           its logprobs, before all else, where they were asked for
 
 Deltas of one kind may be joined or split without changing their meaning. `logprobs` on an event belong to the tokens
 committed since the event before it.
@@ -66,5 +67,12 @@ class Finish:
     calls: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Logprobs of the next tokens of the prompt; they begin with its second one."""
+
+    logprobs: tuple[TokenLogprob, ...]
+
+
 Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd
-OutputEvent: TypeAlias = Delta | Finish
+OutputEvent: TypeAlias = Delta | PromptScored | Finish

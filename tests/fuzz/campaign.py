@@ -1,6 +1,6 @@
 """One run over the API: what schemathesis makes of the published document, and what `bodies` makes of good requests.
 
-    python -m tests.fuzz --requests 5000        as many for each operation
+python -m tests.fuzz --requests 5000        as many for each operation
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from omlx.engine.loop import Load
 from omlx.models.footprint import footprint
 from tests.fuzz import bodies, wire
 from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running
+
 
 class Faults(logging.Handler):
     """Keeps what the server has to say of itself: a fault whose answer nobody has read is one too."""

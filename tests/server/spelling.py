@@ -7,6 +7,7 @@ one layer, so batching, prefixes and rewinding work on it as on any other.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 import mlx.core as mx
@@ -20,6 +21,7 @@ from omlx.models.pool import Pool
 
 CONTEXT = 4096
 SURE = 100.0
+NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 
 class Spelling(nn.Module):
@@ -37,14 +39,20 @@ class Spelling(nn.Module):
         rows = tokens[:, None, :, None].astype(mx.float32)  # [rows, 1, tokens, 1]
         known, _ = cache[0].update_and_fetch(rows, rows)
         width, told = tokens.shape[1], known[:, 0, :, 0].astype(mx.int32).tolist()
-        following = [[self._next(row[: len(row) - width + i + 1]) for i in range(width)] for row in told]
+        following = [self._follow(row, width) for row in told]
         return mx.where(mx.arange(self._size) == mx.array(following)[..., None], SURE, 0.0)
 
-    def _next(self, known: list[int]) -> int:
+    def _follow(self, known: list[int], width: int) -> list[int]:
+        """What follows each of the last `width` tokens."""
         begins = [at for at, token in enumerate(known) if token == self._begin]
-        if len(begins) < 2 or known[begins[-1] + 1 :][: len(self._header)] != self._header:
+        lengths = range(len(known) - width + 1, len(known) + 1)
+        return [self._next(known, n, begins[: bisect_left(begins, n)]) for n in lengths]
+
+    def _next(self, known: list[int], n: int, begins: list[int]) -> int:
+        """What follows the first `n` tokens; `begins` are the places in them where messages begin."""
+        if len(begins) < 2 or self._header != known[(start := begins[-1] + 1) : min(n, start + len(self._header))]:
             return self._end
-        said = known[begins[-1] + 1 + len(self._header) :]
+        said = known[start + len(self._header) : n]
         script = self._script(known[begins[-2] + 1 : begins[-1]])
         if script[: len(said)] != said:  # the template or the server has begun the answer, in tokens of its own
             script = said + self._rest(script, said)
@@ -56,8 +64,10 @@ class Spelling(nn.Module):
         return self._ids(text.partition("\n")[2].rpartition("<|im_end|>")[0])
 
     def _rest(self, script: list[int], said: list[int]) -> list[int]:
+        """What is left to say behind `said`; a thought that was begun for a text without one is ended first."""
         whole, begun = (str(self._tokenizer.decode(ids)) for ids in (script, said))
-        return self._ids(whole.removeprefix(begun)) if whole.startswith(begun) else []
+        told = next((each for each in (whole, NO_THOUGHT + whole) if each.startswith(begun)), begun)
+        return self._ids(told.removeprefix(begun))
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
@@ -66,6 +76,8 @@ class Spelling(nn.Module):
 class SpellingPool(Pool):
     """Every model spells, with its own tokenizer and template."""
 
+    context = CONTEXT
+
     def _load(self, entry: ModelEntry) -> LoadedWeights:
         tokenizer = read_tokenizer(entry)
         return LoadedWeights(
@@ -73,9 +85,15 @@ class SpellingPool(Pool):
             tokenizer=tokenizer,
             config={},
             generation_config={},
-            context_length=CONTEXT,
+            context_length=self.context,
             vocab_size=tokenizer_length(tokenizer),
             stop_ids=frozenset(tokenizer.eos_token_ids),
             sampling={},
             size_bytes=0,
         )
+
+
+class RoomySpellingPool(SpellingPool):
+    """For programs whose own instructions are long."""
+
+    context = 1 << 17

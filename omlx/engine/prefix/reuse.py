@@ -34,10 +34,13 @@ class PrefixReuse:
         self._kept: dict[int, int] = {}
 
     def open(self, sequence: Sequence) -> list[CacheOp]:
-        """A row starts, with the longest prefix that is there. Sets what of the prompt is computed."""
+        """A row starts, with the longest prefix that is there. Sets what of the prompt is computed.
+
+        Where the logprobs of a prompt are wanted, nothing is taken up: kept prefixes have no logits.
+        """
         request = sequence.request
-        ops: list[CacheOp] = [Open(sequence.row, request.sampling, request.top_logprobs)]
-        if self.off is not None:
+        ops: list[CacheOp] = [Open(sequence.row, request.sampling, request.top_logprobs, request.prompt_logprobs)]
+        if self.off is not None or request.prompt_logprobs is not None:
             return ops
         found = self.index.match(sequence.tokens)
         self.index.use(sequence.row, found)

@@ -20,6 +20,7 @@ from omlx.server.usage import timings
 from omlx.text.events import (
     Finish,
     OutputEvent,
+    PromptScored,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -88,6 +89,8 @@ class MessageEncoder:
                 return [self._delta("input_json_delta", partial_json=text)]
             case ToolCallEnd():
                 return self._leave()
+            case PromptScored():
+                return []
             case Finish():
                 return [*self._leave(), self._end(event), {"type": "message_stop"}]
 

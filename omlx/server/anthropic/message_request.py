@@ -80,7 +80,8 @@ class MessageRequest(Sampled):
         self.refuse(UNSUPPORTED)
         response_format.check(self.output_config.format if self.output_config else None, "output_config.format")
         tooling.check_count(self.messages, "messages")
-        told = blocks.rendered(self.messages)
+        if not (told := blocks.rendered(self.messages)):
+            raise BadRequest("request.empty", param="messages", field="messages", detail="there is nothing to answer")
         return GenerationRequest(
             messages=tooling.with_names(blocks.system(self.system) + told),
             model=self.model,

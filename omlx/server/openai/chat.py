@@ -17,6 +17,7 @@ from omlx.server.usage import timings, usage
 from omlx.text.events import (
     Finish,
     OutputEvent,
+    PromptScored,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -113,7 +114,7 @@ def _delta(event: OutputEvent) -> Json:
             return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
         case ToolCallArguments(index=index, text=text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-        case ToolCallEnd() | Finish():
+        case ToolCallEnd() | PromptScored() | Finish():
             return {}
 
 

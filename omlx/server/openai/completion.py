@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isnan, nan
 
 from omlx.engine.types import TokenLogprob
 from omlx.errors import OmlxError
@@ -16,20 +17,34 @@ KIND = "text_completion"
 
 
 class CompletionEncoder:
-    """An answer of `n` choices for each prompt. `echoes` is what each prompt puts before its choices, if anything."""
+    """An answer of `n` choices for each prompt. `echoes` is what each prompt puts before its choices, if anything.
 
-    def __init__(self, head: Head, n: int, echoes: Sequence[str], *, include_usage: bool = False) -> None:
+    `first_tokens` are those of the prompts, where the logprobs of an echo are told: they have none themselves.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        n: int,
+        echoes: Sequence[str],
+        *,
+        first_tokens: Sequence[int] = (),
+        include_usage: bool = False,
+    ) -> None:
         self._head = head
         self._n = n
         self._echoes = echoes
         self._total = n * len(echoes)
         self._include_usage = include_usage
         self._finishes: dict[int, Finish] = {}
-        self._offsets = [len(echoes[choice // n]) for choice in range(self._total)]
+        self._first_tokens = first_tokens
+        self._offsets = [0 if first_tokens else len(echoes[choice // n]) for choice in range(self._total)]
 
     def start(self) -> list[Json]:
         texts = [(choice, self._echoes[choice // self._n]) for choice in range(self._total)]
-        return [self._chunk(choice, text) for choice, text in texts if text]
+        return [
+            self._chunk(choice, text, self._logprobs(choice, self._first(choice))) for choice, text in texts if text
+        ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
         return [chunk for each in events for chunk in self._encode(each.choice, each.event)]
@@ -68,7 +83,7 @@ class CompletionEncoder:
 
     def _choice(self, index: int, events: Sequence[OutputEvent]) -> Json:
         text = "".join(event.text for event in events if isinstance(event, TextDelta))
-        logprobs = tuple(entry for event in events for entry in event.logprobs)
+        logprobs = [*self._first(index), *(entry for event in events for entry in event.logprobs)]
         finish = next(event for event in events if isinstance(event, Finish))
         return {
             "index": index,
@@ -81,8 +96,11 @@ class CompletionEncoder:
         prompts = len(self._echoes)
         return {"usage": usage(finishes, prompts), "timings": timings(finishes, prompts)}
 
+    def _first(self, choice: int) -> list[TokenLogprob]:
+        return [TokenLogprob(self._first_tokens[choice // self._n], nan)] if self._first_tokens else []
+
     def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:
-        """`text_offset` counts characters of what is said here, echo included."""
+        """`text_offset` counts characters of what is said here, echo included. What has no logprob is null."""
         token_bytes = self._head.token_bytes
         if token_bytes is None or not entries:
             return None
@@ -93,10 +111,18 @@ class CompletionEncoder:
             self._offsets[choice] += len(token)
         return {
             "tokens": tokens,
-            "token_logprobs": [finite(entry.logprob) for entry in entries],
-            "top_logprobs": [{_shown(token_bytes, id): finite(value) for id, value in e.top} for e in entries],
+            "token_logprobs": [None if isnan(entry.logprob) else finite(entry.logprob) for entry in entries],
+            "top_logprobs": [None if isnan(entry.logprob) else _top(token_bytes, entry) for entry in entries],
             "text_offset": offsets,
         }
+
+
+def _top(token_bytes: Callable[[int], bytes], entry: TokenLogprob) -> Json:
+    """By text, best first. Two tokens may look alike (parts of characters do): the better one has the name."""
+    told: Json = {}
+    for id, value in entry.top:
+        told.setdefault(_shown(token_bytes, id), finite(value))
+    return told
 
 
 def _shown(token_bytes: Callable[[int], bytes], token: int) -> str:

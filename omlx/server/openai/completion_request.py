@@ -67,8 +67,6 @@ class CompletionRequest(Sampled):
     def neutral(self) -> GenerationRequest:
         """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
         self.refuse(UNSUPPORTED)
-        if self.echo and self.logprobs is not None:
-            raise BadRequest("request.echo_logprobs", param="logprobs")
         prompts = self.prompts
         if (count := len(prompts) * (self.n or 1)) > MAX_CHOICES:
             raise BadRequest("request.too_many", param="prompt", field="prompt", count=count, limit=MAX_CHOICES)
@@ -86,6 +84,7 @@ class CompletionRequest(Sampled):
             max_tokens=self.max_tokens or MAX_TOKENS,
             stops=stops(self.stop),
             top_logprobs=self.logprobs,
+            prompt_logprobs=self.logprobs if self.echo else None,
             speculation=self.strategy,
             window=self.window,
         )
@@ -95,6 +94,7 @@ class CompletionRequest(Sampled):
             Head.of(stream, logprobs=self.logprobs is not None),
             self.n or 1,
             [self._echoed(prompt, stream) for prompt in self.prompts],
+            first_tokens=stream.first_tokens if self.echo and self.logprobs is not None else (),
             include_usage=bool(self.stream_options and self.stream_options.include_usage),
         )
 

@@ -20,6 +20,7 @@ from omlx.server.usage import timings, usage
 from omlx.text.events import (
     Finish,
     OutputEvent,
+    PromptScored,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -94,6 +95,8 @@ class ResponseEncoder:
                 return [self._item("response.function_call_arguments.delta", delta=text)]
             case ToolCallEnd():
                 return self._leave("completed")
+            case PromptScored():
+                return []
             case Finish():
                 self._logprobs += entries
                 return self._end(event)

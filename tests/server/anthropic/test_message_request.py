@@ -111,6 +111,7 @@ def test_what_the_template_is_told_of_thinking(fields: Any, variables: Any) -> N
     [
         ([HELLO, {"role": "assistant", "content": [use("t1")]}], "tools.no_result"),
         ([HELLO, {"role": "assistant", "content": "x "}], "request.trailing"),
+        ([{"role": "user", "content": []}], "request.empty"),
         ([HELLO, {"role": "assistant", "content": [{"type": "tool_use", "name": "look"}]}], "request.missing"),
         ([HELLO, {"role": "user", "content": [{"type": "server_tool_use"}]}], "request.content"),
         ([{"role": "king", "content": "x"}], "request.value"),

@@ -69,6 +69,38 @@ def test_logprobs_have_the_old_shape(client: OpenAI) -> None:
     assert [offset for part in parts for offset in part.text_offset] == told.text_offset
 
 
+def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
+    """What is likely in a text: the way in which evaluations ask."""
+    ids = http.post("/tokenize", json={"model": TARGET, "prompt": "def main():\n    return 0\n"}).json()["tokens"]
+    fields = {"prompt": [ids, ids[:5]], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+    answer = complete(client, **fields)
+    for choice, prompt in zip(answer.choices, (ids, ids[:5]), strict=True):
+        told: Any = choice.logprobs
+        lengths = {len(told.tokens), len(told.token_logprobs), len(told.top_logprobs), len(told.text_offset)}
+        assert lengths == {len(prompt) + 1}
+        assert "".join(told.tokens) == choice.text
+        assert (told.token_logprobs[0], told.top_logprobs[0], told.text_offset[0]) == (None, None, 0)
+        assert all(
+            value <= max(top.values())
+            for value, top in zip(told.token_logprobs[1:], told.top_logprobs[1:], strict=True)
+        )
+        assert told.token_logprobs[-1] == max(told.top_logprobs[-1].values()), "the last one was sampled, greedily"
+    assert (
+        answer.choices[0].logprobs.token_logprobs[1:5]
+        == pytest.approx(  # type: ignore[union-attr, index]
+            answer.choices[1].logprobs.token_logprobs[1:5],
+            abs=1e-3,  # type: ignore[union-attr, index]
+        )
+    )
+    again = complete(client, **fields)
+    assert again.usage.prompt_tokens_details.cached_tokens == 0  # type: ignore[union-attr]
+    chunks: Any = complete(client, **fields, stream=True)
+    parts = [chunk.choices[0] for chunk in chunks if chunk.choices and chunk.choices[0].index == 0]
+    assert "".join(part.text for part in parts) == answer.choices[0].text
+    tokens = [token for part in parts if part.logprobs for token in part.logprobs.tokens]
+    assert tokens == answer.choices[0].logprobs.tokens  # type: ignore[union-attr]
+
+
 def test_stop_strings(client: OpenAI) -> None:
     text = complete(client, max_tokens=20).choices[0].text
     stopped = complete(client, max_tokens=20, stop=text[6:9]).choices[0]
@@ -92,7 +124,6 @@ def test_usage_comes_last_where_it_is_asked_for(client: OpenAI) -> None:
         ({"prompt": ["a"] * 200}, "request.too_many", "prompt"),
         ({"suffix": "end"}, "request.no_gap", "suffix"),
         ({"suffix": "end", "prompt": [1, 2]}, "request.suffix_ids", "suffix"),
-        ({"echo": True, "logprobs": 1}, "request.echo_logprobs", "logprobs"),
         ({"max_tokens": 0}, "request.range", "max_tokens"),
         ({"best_of": 3}, "request.unsupported", "best_of"),
         ({"logprobs": 21}, "request.range", "logprobs"),

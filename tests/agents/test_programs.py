@@ -1,0 +1,83 @@
+"""The agents themselves, where they are installed (npm i -g @anthropic-ai/claude-code @openai/codex): one tool loop.
+
+They get a home and an environment of their own, so that nothing of the user's is read, and talk to the loopback alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omlx.settings.schema import Settings
+from tests.server.running import TARGET, Running, omlx
+from tests.server.spelling import RoomySpellingPool
+
+PATIENCE_S = 150
+PROOF = "proof-of-work.txt"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with omlx(Settings(model_map=("*=" + TARGET,)), kind=RoomySpellingPool) as running:
+        yield running
+
+
+def run(command: list[str], home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    if (program := shutil.which(command[0])) is None:
+        pytest.skip(f"needs {command[0]}")
+    (home / "work").mkdir()
+    given = {"PATH": os.environ["PATH"], "HOME": str(home), "NO_PROXY": "127.0.0.1", **environment}
+    return subprocess.run(
+        [program, *command[1:]],
+        cwd=home / "work",
+        env=given,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def called(name: str, **arguments: object) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def test_claude_code(server: Running, tmp_path: Path) -> None:
+    task = called("Bash", command=f"echo it rains > {PROOF}; cat {PROOF}", description="look")
+    ran = run(
+        ["claude", "-p", task, "--allowedTools", "Bash"],
+        tmp_path,
+        ANTHROPIC_BASE_URL=server.url,
+        ANTHROPIC_API_KEY="none",
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        DISABLE_AUTOUPDATER="1",
+        DISABLE_TELEMETRY="1",
+    )
+    assert (tmp_path / "work" / PROOF).read_text() == "it rains\n", ran.stdout + ran.stderr
+    assert "it rains" in ran.stdout
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_codex(server: Running, tmp_path: Path) -> None:
+    task = called("exec_command", cmd=f"echo it rains > {PROOF}; cat {PROOF}")
+    provider = f'{{name="omlx", base_url="{server.url}/v1", wire_api="responses"}}'
+    ran = run(
+        [
+            *("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+            *("-c", "model_provider=omlx", "-c", f"model={TARGET}", "-c", f"model_providers.omlx={provider}"),
+            *("-c", "web_search=disabled", task),
+        ],
+        tmp_path,
+    )
+    assert (tmp_path / "work" / PROOF).read_text() == "it rains\n", ran.stdout + ran.stderr
+    assert "it rains" in ran.stdout
+    assert ran.returncode == 0, ran.stderr

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import speller as speller
+from tests.server.running import PATIENCE_S, TARGET, Running
+
+HERE = Path(__file__).parent
+SAID = "One, two. é日本"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("node") is None or not (HERE / "node_modules").is_dir(), reason="needs node, and npm ci in tests/js"
+)
+
+
+def told(script: str, server: Running) -> Any:
+    """What a script says that it saw."""
+    command = ["node", str(HERE / script), server.url, TARGET]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_openai(speller: Running) -> None:
+    seen = told("openai.mjs", speller)
+    assert seen["streamed"].pop("tokens") > 3
+    assert seen["streamed"] == {"text": SAID, "joined": SAID, "several": True}
+    assert seen["tools"] == {"said": "It rains in Zürich.", "seen": ["Zürich"]}
+    ends = {"first": "response.created", "last": "response.completed"}
+    assert seen["responses"] == {"arguments": {"city": "Zürich"}, "said": "It rains.", **ends}
+    assert seen["refused"] == {"kind": "NotFoundError", "status": 404, "code": "model_not_found"}
+
+
+def test_anthropic(speller: Running) -> None:
+    seen = told("anthropic.mjs", speller)
+    assert seen["streamed"].pop("tokens") > 3
+    assert seen["streamed"] == {"text": SAID, "joined": SAID, "several": True, "reason": "end_turn"}
+    first = {"text": "Let me see.", "input": {"city": "Zürich"}, "reason": "tool_use"}
+    assert seen["tools"] == first | {"said": "It rains."}
+    assert seen["refused"] == {"kind": "NotFoundError", "status": 404, "type": "not_found_error"}
