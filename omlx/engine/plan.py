@@ -108,8 +108,9 @@ class Window:
 
     `start` tokens are in the cache before it. The last `draft_n` + 1 logits are sampled, for the positions from
     `start + pending` on; a prefill chunk (`sample` False) needs none. If it has an `end`, the prompt's token behind it,
-    the logprobs of its tokens but the first, and of that one, are read. `pad` tokens behind the draft only fill the pass
-    up to a width that costs less; nobody looks at them. `history` holds the tokens before `start` that penalties see.
+    the logprobs of its tokens but the first, and of that one, are read. `pad` tokens behind the draft only fill the
+    pass up to a width that costs less; nobody looks at them. `history` holds the tokens before `start` that penalties
+    see.
     """
 
     row: int

@@ -8,11 +8,11 @@ from typing import Final
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import BadRequest
 from omlx.server import tokens
 from omlx.server.answer import answer
 from omlx.server.anthropic import message_request
 from omlx.server.connection import while_connected
+from omlx.server.embeddings import embeddings
 from omlx.server.generation import Generations
 from omlx.server.openai import chat_request, completion_request
 
@@ -38,11 +38,6 @@ async def count_tokens(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """What follows a text."""
     return await answer(request, completion_request.parse(await request.body()).asked())
-
-
-async def embeddings(request: Request) -> Response:
-    """No model that is served here gives embeddings: mlx-lm's architectures end in logits."""
-    raise BadRequest("request.no_embeddings", param="model")
 
 
 POST: Final[Mapping[str, Callable[[Request], Awaitable[Response]]]] = {

@@ -17,12 +17,14 @@ from omlx.server.dialect import Json
 from omlx.server.fields import Body
 from omlx.server.openai.chat_request import ChatRequest
 from omlx.server.openai.completion_request import CompletionRequest
+from omlx.server.openai.embedding_request import EmbeddingRequest
 from omlx.server.openai.response_request import ResponseRequest
 from omlx.server.tokens import DetokenizeRequest, TokenizeRequest
 
 BODIES: Final[Mapping[str, type[Body]]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
+    "/v1/embeddings": EmbeddingRequest,
     "/v1/messages": MessageRequest,
     "/v1/messages/count_tokens": MessageRequest,
     "/v1/responses": ResponseRequest,

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Protocol
 
+from omlx.engine.embedding import Embedding
 from omlx.engine.loop import Load
 from omlx.engine.types import (
     Event,
@@ -62,6 +63,10 @@ class Engine(Protocol):
 
     def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
         """How many tokens of a prompt a loaded model has kept, after the current step. Raises EngineDead."""
+        ...
+
+    def embed(self, model: str, job: Embedding) -> Future[bool]:
+        """Read the next chunk of a text with a model that is leased; True at the end. Raises EngineDead."""
         ...
 
     def clear_prefixes(self, model: str) -> Future[None]:

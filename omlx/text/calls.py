@@ -69,7 +69,7 @@ class Calls:
                 pass
         held, self._held = self._held, ""
         if self._at is _At.ARGUMENTS:
-            pieces.append(ToolCallEnd(self.count - 1))
+            pieces.append(ToolCallEnd(self.count - 1, whole=False))
         elif held:
             pieces.append(TextDelta(held))
         return pieces

@@ -50,8 +50,11 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
+    """`whole`: not cut off inside of its arguments."""
+
     index: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pytest
 
 from omlx.settings.schema import Settings
 from tests.server.running import TARGET, Running, omlx
-from tests.server.spelling import RoomySpellingPool
+from tests.server.spelling import ObedientPool
 
 PATIENCE_S = 150
 PROOF = "proof-of-work.txt"
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with omlx(Settings(model_map=("*=" + TARGET,)), kind=RoomySpellingPool) as running:
+    with omlx(Settings(model_map=("*=" + TARGET,)), kind=ObedientPool) as running:
         yield running
 
 
@@ -51,6 +51,15 @@ def called(name: str, **arguments: object) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+def finished(ran: subprocess.CompletedProcess[str], home: Path) -> None:
+    """The command was run, and what came of it was said."""
+    proof = home / "work" / PROOF
+    assert proof.exists(), ran.stdout[-2000:] + ran.stderr[-2000:]
+    assert proof.read_text() == "it rains\n"
+    assert "it rains" in ran.stdout
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_claude_code(server: Running, tmp_path: Path) -> None:
     task = called("Bash", command=f"echo it rains > {PROOF}; cat {PROOF}", description="look")
     ran = run(
@@ -62,9 +71,7 @@ def test_claude_code(server: Running, tmp_path: Path) -> None:
         DISABLE_AUTOUPDATER="1",
         DISABLE_TELEMETRY="1",
     )
-    assert (tmp_path / "work" / PROOF).read_text() == "it rains\n", ran.stdout + ran.stderr
-    assert "it rains" in ran.stdout
-    assert ran.returncode == 0, ran.stderr
+    finished(ran, tmp_path)
 
 
 def test_codex(server: Running, tmp_path: Path) -> None:
@@ -78,6 +85,4 @@ def test_codex(server: Running, tmp_path: Path) -> None:
         ],
         tmp_path,
     )
-    assert (tmp_path / "work" / PROOF).read_text() == "it rains\n", ran.stdout + ran.stderr
-    assert "it rains" in ran.stdout
-    assert ran.returncode == 0, ran.stderr
+    finished(ran, tmp_path)

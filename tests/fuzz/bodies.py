@@ -66,8 +66,8 @@ GOOD: Final[dict[str, list[dict[str, Any]]]] = {
         {"input": "Hello", "background": True, "max_output_tokens": 4},
     ],
     "/v1/embeddings": [
-        {"input": "Hello", "dimensions": 4, "encoding_format": "base64"},
-        {"input": [[1, 2], [3]], "encoding_format": "float"},
+        {"model": "omlx-demo/target", "input": "Hello", "dimensions": 4, "encoding_format": "base64"},
+        {"model": "omlx-demo/target", "input": [[1, 2], [3]], "encoding_format": "float"},
     ],
     "/tokenize": [{"prompt": "Hello"}, {"messages": _SAID}],
     "/detokenize": [{"tokens": [1, 2, 3]}],

@@ -19,6 +19,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def result(text: str) -> str:
+    """What came back from a tool, as the template shows it to the model, which says it again."""
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
 def told(script: str, server: Running) -> Any:
     """What a script says that it saw."""
     command = ["node", str(HERE / script), server.url, TARGET]
@@ -31,9 +36,9 @@ def test_openai(speller: Running) -> None:
     seen = told("openai.mjs", speller)
     assert seen["streamed"].pop("tokens") > 3
     assert seen["streamed"] == {"text": SAID, "joined": SAID, "several": True}
-    assert seen["tools"] == {"said": "It rains in Zürich.", "seen": ["Zürich"]}
+    assert seen["tools"] == {"said": result("It rains in Zürich."), "seen": ["Zürich"]}
     ends = {"first": "response.created", "last": "response.completed"}
-    assert seen["responses"] == {"arguments": {"city": "Zürich"}, "said": "It rains.", **ends}
+    assert seen["responses"] == {"arguments": {"city": "Zürich"}, "said": result("It rains."), **ends}
     assert seen["refused"] == {"kind": "NotFoundError", "status": 404, "code": "model_not_found"}
 
 
@@ -42,5 +47,5 @@ def test_anthropic(speller: Running) -> None:
     assert seen["streamed"].pop("tokens") > 3
     assert seen["streamed"] == {"text": SAID, "joined": SAID, "several": True, "reason": "end_turn"}
     first = {"text": "Let me see.", "input": {"city": "Zürich"}, "reason": "tool_use"}
-    assert seen["tools"] == first | {"said": "It rains."}
+    assert seen["tools"] == first | {"said": result("It rains.")}
     assert seen["refused"] == {"kind": "NotFoundError", "status": 404, "type": "not_found_error"}

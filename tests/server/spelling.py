@@ -7,7 +7,9 @@ one layer, so batching, prefixes and rewinding work on it as on any other.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -53,35 +55,59 @@ class Spelling(nn.Module):
         if len(begins) < 2 or self._header != known[(start := begins[-1] + 1) : min(n, start + len(self._header))]:
             return self._end
         said = known[start + len(self._header) : n]
-        script = self._script(known[begins[-2] + 1 : begins[-1]])
+        script = self._says([known[one + 1 : other] for one, other in pairwise(begins)])
         if script[: len(said)] != said:  # the template or the server has begun the answer, in tokens of its own
-            script = said + self._rest(script, said)
+            script = self._opened(script, said)
         return script[len(said)] if len(script) > len(said) else self._end
+
+    def _says(self, messages: list[list[int]]) -> list[int]:
+        """The answer to a conversation, in tokens."""
+        return self._script(messages[-1])
 
     def _script(self, message: list[int]) -> list[int]:
         """The tokens of a message without its role and its end."""
         text = str(self._tokenizer.decode(message))
         return self._ids(text.partition("\n")[2].rpartition("<|im_end|>")[0])
 
-    def _rest(self, script: list[int], said: list[int]) -> list[int]:
-        """What is left to say behind `said`; a thought that was begun for a text without one is ended first."""
-        whole, begun = (str(self._tokenizer.decode(ids)) for ids in (script, said))
-        told = next((each for each in (whole, NO_THOUGHT + whole) if each.startswith(begun)), begun)
-        return self._ids(told.removeprefix(begun))
+    def _opened(self, script: list[int], said: list[int]) -> list[int]:
+        """The script as it goes on behind `said`; a thought that was begun for a text without one is ended first."""
+        texts = [str(self._tokenizer.decode(said[: n + 1])) for n in range(len(said))]
+        whole = str(self._tokenizer.decode(script))
+        if whole.startswith(texts[-1]):
+            return said + self._ids(whole.removeprefix(texts[-1]))
+        if NO_THOUGHT in texts:
+            return said[: texts.index(NO_THOUGHT) + 1] + script
+        if NO_THOUGHT.startswith(texts[-1]):
+            return said + self._ids(NO_THOUGHT.removeprefix(texts[-1])) + script
+        return said
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+class Obedient(Spelling):
+    """Makes the calls that the user writes down, amid whatever a program adds, and says what came back."""
+
+    def _says(self, messages: list[list[int]]) -> list[int]:
+        for message in reversed(messages):
+            text = str(self._tokenizer.decode(message))
+            if "<tool_response>" in text:
+                return self._script(message)
+            if text.startswith("user\n") and (found := re.search("<tool_call>.*</tool_call>", text, re.DOTALL)):
+                return self._ids(found[0])
+        return []
 
 
 class SpellingPool(Pool):
     """Every model spells, with its own tokenizer and template."""
 
     context = CONTEXT
+    kind = Spelling
 
     def _load(self, entry: ModelEntry) -> LoadedWeights:
         tokenizer = read_tokenizer(entry)
         return LoadedWeights(
-            model=Spelling(tokenizer),
+            model=self.kind(tokenizer),
             tokenizer=tokenizer,
             config={},
             generation_config={},
@@ -93,7 +119,8 @@ class SpellingPool(Pool):
         )
 
 
-class RoomySpellingPool(SpellingPool):
-    """For programs whose own instructions are long."""
+class ObedientPool(SpellingPool):
+    """For programs that have long instructions of their own."""
 
     context = 1 << 17
+    kind = Obedient

@@ -9,6 +9,7 @@ from omlx.errors import BadRequest
 from omlx.server import held, tooling
 from omlx.server.dialect import Json
 from omlx.server.fields import Body, ContentPart, joined
+from omlx.server.openai.response_tools import Called
 
 _TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text")
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -24,6 +25,7 @@ class Item(Body):
     content: str | list[ContentPart] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
     output: str | list[ContentPart] | None = None
@@ -89,7 +91,8 @@ class Conversation:
         if item.type == "custom_tool_call":
             arguments = {"input": item.input or ""}
         self._called.add(item.call_id)
-        self._assistant().setdefault("tool_calls", []).append(tooling.call(item.call_id, item.name, arguments))
+        name = Called(item.name, item.namespace).told
+        self._assistant().setdefault("tool_calls", []).append(tooling.call(item.call_id, name, arguments))
 
     def _result(self, item: Item, at: str) -> None:
         if item.call_id not in self._called:

@@ -7,7 +7,7 @@ response.completed, or incomplete, or failed. Every event has a number, counted 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omlx.engine.types import FinishReason, TokenLogprob
@@ -16,6 +16,7 @@ from omlx.server import errors, held
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat import logprob_entries
 from omlx.server.openai.head import Head
+from omlx.server.openai.response_tools import Called
 from omlx.server.usage import timings, usage
 from omlx.text.events import (
     Finish,
@@ -31,13 +32,20 @@ from omlx.text.events import (
 _STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete", FinishReason.CANCELLED: "cancelled"}
 
 
-class ResponseEncoder:
-    """`echo` holds the fields that repeat the request. Calls of the tools in `custom` have a text as their input, not
-    arguments. `encrypted`: reasoning also comes in the field that clients bring back unread."""
+_FUNCTION = ("function_call", "fc", "arguments")
+_CUSTOM = ("custom_tool_call", "ctc", "input")
+_NO_TOOLS: Mapping[str, Called] = {}
 
-    def __init__(self, head: Head, echo: Json, *, custom: Set[str] = frozenset(), encrypted: bool = False) -> None:
+
+class ResponseEncoder:
+    """`echo` holds the fields that repeat the request. `tools` are by the name that the model knows. `encrypted`:
+    reasoning also comes in the field that clients bring back unread."""
+
+    def __init__(
+        self, head: Head, echo: Json, *, tools: Mapping[str, Called] = _NO_TOOLS, encrypted: bool = False
+    ) -> None:
         self._head = head
-        self._custom, self._encrypted = custom, encrypted
+        self._tools, self._encrypted = tools, encrypted
         self.response: Json = {
             "id": head.id,
             "object": "response",
@@ -93,8 +101,8 @@ class ResponseEncoder:
                 if self._open is not None and self._open["type"] == "custom_tool_call":
                     return []  # the text is inside of JSON, which ends later
                 return [self._item("response.function_call_arguments.delta", delta=text)]
-            case ToolCallEnd():
-                return self._leave("completed")
+            case ToolCallEnd(whole=whole):
+                return self._leave("completed" if whole else "incomplete")
             case PromptScored():
                 return []
             case Finish():
@@ -112,9 +120,11 @@ class ResponseEncoder:
 
     def _call(self, id: str, name: str) -> list[Json]:
         left = self._leave("completed")
-        custom = name in self._custom
-        kind, field = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
-        item = {"type": kind, "id": self._id("ctc" if custom else "fc"), "call_id": id, "name": name, field: ""}
+        tool = self._tools.get(name, Called(name))
+        kind, short, field = _CUSTOM if tool.custom else _FUNCTION
+        item = {"type": kind, "id": self._id(short), "call_id": id, "name": tool.name, field: ""}
+        if tool.namespace is not None:
+            item["namespace"] = tool.namespace
         return [*left, self._add(item)]
 
     def _add(self, item: Json) -> Json:

@@ -12,10 +12,12 @@ from omlx.server import response_format, tooling
 from omlx.server.dialect import Json
 from omlx.server.fields import Body, Choice, Sampled, Text, read
 from omlx.server.generation import GenerationRequest
+from omlx.server.openai import response_tools
 from omlx.server.openai.chat_request import NO_THINKING
 from omlx.server.openai.head import Head
 from omlx.server.openai.items import Conversation, Item
 from omlx.server.openai.response import ResponseEncoder
+from omlx.server.openai.response_tools import Tool
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 
@@ -23,16 +25,6 @@ from omlx.text.tools import ToolUse
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"conversation": (), "prompt": (), "moderation": ()}
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED: Final = "reasoning.encrypted_content"
-_INPUT: Final[Json] = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-
-
-class Tool(Body):
-    """`custom` tools take a text; a model calls them with an object that holds it."""
-
-    type: str
-    name: Text | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
 
 
 class Named(Body):
@@ -112,10 +104,10 @@ class ResponseRequest(Sampled):
         )
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
-        custom = {tool.name for tool in self.tools or () if tool.type == "custom" and tool.name}
+        tools = response_tools.by_told_name(self.tools or ())
         encrypted = ENCRYPTED in (self.include or ())
         head = Head.of(stream, logprobs=self._logprobs)
-        return ResponseEncoder(head, self._echo(), custom=custom, encrypted=encrypted)
+        return ResponseEncoder(head, self._echo(), tools=tools, encrypted=encrypted)
 
     @property
     def _logprobs(self) -> bool:
@@ -152,7 +144,7 @@ class ResponseRequest(Sampled):
         return variables | (self.chat_template_kwargs or {})
 
     def _tools(self) -> ToolUse | None:
-        functions = [_function(tool, f"tools[{at}]") for at, tool in enumerate(self.tools or ())]
+        functions = response_tools.functions(self.tools or ())
         choice = self.tool_choice
         if isinstance(choice, AllowedTools):
             allowed = {tool.name for tool in choice.tools}
@@ -164,15 +156,6 @@ class ResponseRequest(Sampled):
             name=choice.name if isinstance(choice, Named) else None,
             single=self.parallel_tool_calls is False,
         )
-
-
-def _function(tool: Tool, at: str) -> Json:
-    if tool.type not in ("function", "custom"):
-        raise BadRequest("tools.server", param=at, field=at, type=tool.type)
-    if tool.name is None:
-        raise BadRequest("request.missing", param=f"{at}.name", field=f"{at}.name")
-    parameters = _INPUT if tool.type == "custom" else tool.parameters
-    return tooling.function(tool.name, tool.description, parameters)
 
 
 def _instructed(instructions: str | None, conversation: Sequence[Json]) -> list[Json]:

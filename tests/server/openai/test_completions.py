@@ -158,8 +158,3 @@ def test_wrong_tokens_are_refused(http: httpx.Client, path: str, body: dict[str,
     answer = http.post(path, json=body)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["code"] == code
-
-
-def test_there_are_no_embeddings(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="No model here gives embeddings"):
-        client.embeddings.create(model=TARGET, input="x")

@@ -114,6 +114,28 @@ def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
     assert caught.value.param == "previous_response_id"
 
 
+def test_tools_of_a_namespace(spelling: OpenAI) -> None:
+    inside = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    tools: list[Any] = [{"type": "namespace", "name": "eyes", "description": "To see.", "tools": [inside]}]
+    answer = ask(spelling, call("eyes.look"), tools=tools)
+    (found,) = answer.output
+    assert (found.type, found.name, found.namespace) == ("function_call", "look", "eyes")  # type: ignore[union-attr]
+    history: list[Any] = [{"role": "user", "content": "Look."}, found.model_dump(exclude_none=True)]
+    history.append({"type": "function_call_output", "call_id": found.call_id, "output": "seen"})  # type: ignore[union-attr]
+    assert "seen" in ask(spelling, history, tools=tools).output_text
+    with pytest.raises(BadRequestError) as caught:
+        ask(spelling, "x", tools=[{"type": "namespace", "name": "a", "tools": [{"type": "web_search"}]}])
+    assert (caught.value.code, caught.value.param) == ("tools.server", "tools[0].tools[0]")
+
+
+def test_a_call_that_was_cut_off_is_incomplete(spelling: OpenAI) -> None:
+    says = call("get_weather", city="Oslo and all of its surroundings") * 2
+    whole = ask(spelling, says, tools=TOOLS)
+    cut = ask(spelling, says, tools=TOOLS, max_output_tokens=whole.usage.output_tokens - 12)  # type: ignore[union-attr]
+    assert [item.status for item in cut.output] == ["completed", "incomplete"]  # type: ignore[union-attr]
+    assert cut.status == "incomplete"
+
+
 def test_custom_tools_take_a_text(spelling: OpenAI) -> None:
     tools: list[Any] = [{"type": "custom", "name": "patch", "description": "Applies a patch."}]
     says = call("patch", input='*** Begin\n+"x"')

@@ -1,0 +1,158 @@
+"""Embeddings with the official client against a real server, and against one pass over the whole text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.models import qwen3
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import save_config
+from openai import BadRequestError, NotFoundError, OpenAI
+
+from omlx.models.discovery import BUNDLED, Registry
+from omlx.models.entry import ModelEntry
+from omlx.settings.schema import Settings
+from tests.server.running import DEMO, TARGET, Running, omlx
+
+SIZE = 32
+CONFIG: dict[str, Any] = {
+    "model_type": "qwen3",
+    "hidden_size": SIZE,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 4096,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 1024,
+}
+LONG = "A long text about rivers and rain. " * 60
+KINDS = ["Transformer", "Pooling", "Normalize"]
+
+
+def write(folder: Path, kinds: list[str], pooling: dict[str, Any]) -> ModelEntry:
+    """A tiny model that declares how it pools, with the demo's tokenizer."""
+    folder.mkdir()
+    for file in (BUNDLED / TARGET).glob("tokenizer*"):
+        shutil.copy(file, folder)
+    mx.random.seed(3)
+    model = qwen3.Model(qwen3.ModelArgs.from_dict(CONFIG))
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    save_config(CONFIG, folder / "config.json")
+    places = {"Transformer": "", "Pooling": "1_Pooling"}
+    types = [{"type": f"sentence_transformers.models.{kind}", "path": places.get(kind, kind)} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(types))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    return ModelEntry(f"t/{folder.name}", folder, "test")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    home = tmp_path_factory.mktemp("models")
+    entries = (
+        write(home / "last", KINDS, {"word_embedding_dimension": SIZE, "pooling_mode_lasttoken": True}),
+        write(home / "mean", KINDS[:2], {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}),
+        write(home / "cls", KINDS, {"pooling_mode_cls_token": True}),
+        write(home / "dense", [*KINDS[:2], "Dense"], {"pooling_mode_lasttoken": True}),
+    )
+    with omlx(Settings(dtype="float32"), registry=Registry((*DEMO.entries, *entries))) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def states(ids: list[int]) -> mx.array:
+    """Hidden states of one pass over all."""
+    mx.random.seed(3)
+    model = qwen3.Model(qwen3.ModelArgs.from_dict(CONFIG))
+    return model.model(mx.array([ids]), cache=make_prompt_cache(model))[0]
+
+
+def tokens(client: OpenAI, text: str) -> list[int]:
+    told = client.post("/../tokenize", body={"model": "t/last", "prompt": text}, cast_to=object)
+    return told["tokens"]  # type: ignore[index, no-any-return]
+
+
+def unit(vector: mx.array) -> list[float]:
+    return (vector / mx.linalg.norm(vector)).tolist()  # type: ignore[no-any-return]
+
+
+def embed(client: OpenAI, given: Any, model: str = "t/last", **fields: Any) -> list[list[float]]:
+    return [each.embedding for each in client.embeddings.create(model=model, input=given, **fields).data]
+
+
+def test_the_last_token_of_short_and_long_texts(client: OpenAI) -> None:
+    for text in ("x", LONG):
+        (found,) = embed(client, text)
+        assert found == pytest.approx(unit(states(tokens(client, text))[-1]), abs=1e-4)
+
+
+def test_the_mean_as_it_is(client: OpenAI) -> None:
+    (found,) = embed(client, LONG, "t/mean")
+    assert found == pytest.approx(states(tokens(client, LONG)).mean(axis=0).tolist(), abs=1e-4)
+
+
+def test_several_texts_or_ids_in_either_format(client: OpenAI) -> None:
+    texts = ["One.", "Two, three."]
+    both = client.embeddings.create(model="t/last", input=texts, encoding_format="float")
+    ids = [tokens(client, text) for text in texts]
+    assert both.usage.prompt_tokens == both.usage.total_tokens == sum(map(len, ids))
+    assert [each.index for each in both.data] == [0, 1]
+    plain = [each.embedding for each in both.data]
+    assert embed(client, ids, encoding_format="float") == plain
+    assert embed(client, ids[0]) == [pytest.approx(plain[0], abs=1e-6)], "the client asks for base64 by itself"
+
+
+def test_fewer_dimensions_are_of_length_1_again(client: OpenAI) -> None:
+    (found,) = embed(client, "One.", dimensions=8)
+    assert found == pytest.approx(unit(states(tokens(client, "One."))[-1][:8]), abs=1e-4)
+
+
+def test_beside_an_answer(client: OpenAI, server: Running) -> None:
+    stream = client.completions.create(model="t/last", prompt="x", max_tokens=300, stream=True, temperature=0)
+    next(stream)
+    alone = embed(client, LONG)
+    text = "".join(chunk.choices[0].text for chunk in stream)
+    assert embed(client, LONG) == alone
+    whole = client.completions.create(model="t/last", prompt="x", max_tokens=300, temperature=0).choices[0].text
+    assert whole.endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "code"),
+    [
+        (TARGET, {}, "embedding.undeclared"),
+        ("t/cls", {}, "embedding.pooling"),
+        ("t/dense", {}, "embedding.modules"),
+        ("t/last", {"dimensions": 33}, "embedding.dimensions"),
+        ("t/last", {"dimensions": 0}, "request.range"),
+        ("t/last", {"input": ""}, "request.empty"),
+        ("t/last", {"input": [10**6]}, "request.token"),
+        ("t/last", {"input": ["x"] * 2049}, "request.too_many"),
+        ("t/last", {"input": [1] * 1025}, "context_length_exceeded"),
+    ],
+)
+def test_what_is_wrong_is_named(client: OpenAI, model: str, fields: dict[str, Any], code: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        client.embeddings.create(**({"model": model, "input": "x"} | fields))
+    assert caught.value.code == code
+
+
+def test_an_unknown_model(client: OpenAI) -> None:
+    with pytest.raises(NotFoundError):
+        embed(client, "x", "nobody")
