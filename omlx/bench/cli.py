@@ -19,6 +19,7 @@ from tqdm import tqdm
 from omlx.bench.arguments import amount, model_dir, numbers, one_of, positive
 from omlx.bench.exact import exactness
 from omlx.bench.host import graphs, host
+from omlx.bench.http import command as http_command
 from omlx.bench.measure import Case, measure
 from omlx.bench.plot import plot
 from omlx.bench.prefix import command as prefix_command
@@ -41,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rounding.add_arguments(exact)
     prefixes = commands.add_parser("prefix", help="measure kept prefixes, beside mlx-lm's server")
     prefix_command.add_arguments(prefixes)
+    http = commands.add_parser("http", help="measure the HTTP layer against the engine alone")
+    http_command.add_arguments(http)
     engine = commands.add_parser("engine", help="measure the engine against mlx-lm, without HTTP")
     engine.add_argument("--model", type=model_dir, metavar="DIR", required=True, help="folder of the model")
     engine.add_argument("--draft", type=model_dir, metavar="DIR", help="folder of a draft model; without: no spec")
@@ -68,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         return rounding.run(args)
     if args.bench == "prefix":
         return prefix_command.run(args)
+    if args.bench == "http":
+        return http_command.run(args)
     load_before = os.getloadavg()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

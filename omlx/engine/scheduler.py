@@ -156,7 +156,16 @@ class Scheduler:
     def _may_admit(self) -> bool:
         """Whether somebody waits for whom there is a row, and memory unless nothing has changed."""
         room = self._crowded is None or len(self.running) < self._crowded
-        return bool(self.waiting) and room and len(self.running) < self.limits.max_rows
+        return bool(self.waiting) and room and len(self.running) < self.limits.max_rows and not self._soon_kept
+
+    @property
+    def _soon_kept(self) -> bool:
+        """Whether the first in the queue is one more choice of a request whose prompt is being read: it waits for the
+        prefix."""
+        first = self.waiting[0].request
+        if self.prefix.off is not None or not first.sampling.choice or first.prompt_logprobs is not None:
+            return False
+        return any(s.status is Status.PREFILL and s.request.tokens is first.tokens for s in self.running)
 
     def _admit(self) -> None:
         while self._may_admit:

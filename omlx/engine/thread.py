@@ -19,7 +19,7 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 from omlx.engine.embedding import Embedding
 from omlx.engine.loop import EngineLoop, Load
 from omlx.engine.types import Event, EventSink, Failed, Finished, ModelSnapshot, PrefixReport, Request
-from omlx.errors import EngineDead, NotFound, OmlxError
+from omlx.errors import EngineDead, EngineError, NotFound, OmlxError
 
 T = TypeVar("T")
 log = logging.getLogger("omlx.engine")
@@ -76,10 +76,14 @@ class EngineThread:
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         """Queue a request; `sink` hears of it, on the engine thread. Any thread may call.
 
-        Raises EngineDead at once if the thread is gone; a full queue or a too long prompt is told by a Failed event.
+        Raises EngineDead at once if the thread is gone; a full queue, a too long prompt, or an id that is open
+        is told by a Failed event.
         """
 
         def accept() -> None:
+            if request.id in self._sinks:  # who asked first goes on hearing of its own request, and of no other
+                sink([Failed(request.id, EngineError("engine.duplicate", id=request.id))])
+                return
             self._sinks[request.id] = sink
             try:
                 if self.failure is not None:

@@ -14,6 +14,7 @@ from omlx.text.calls import Calls
 from omlx.text.channels import Channels
 from omlx.text.detokenize import Detokenizer
 from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd
+from omlx.text.headers import Headers
 from omlx.text.markup import markup
 from omlx.text.stops import Dropper, StopCutter
 
@@ -44,7 +45,7 @@ class Output:
         self._stop_ids = spec.stop_ids
         self._detokenizer = Detokenizer(tokenizer, spec.context)
         self._cutter = StopCutter(spec.stops)
-        self._channels = Channels(None if spec.raw else think_markers(tokenizer), thinking=spec.thinking)
+        self._channels = _channels(tokenizer, spec)
         self._dropper = Dropper(() if spec.raw else tokenizer.structural_markers)
         self._calls = Calls(markup(tokenizer, spec.tools) if spec.tools else None)
         self._logprobs: list[TokenLogprob] = []
@@ -141,6 +142,12 @@ class OutputWatcher:
 
 def think_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
     return (tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
+
+
+def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Channels | Headers:
+    if not spec.raw and tokenizer.response_initial_state is not None:
+        return Headers(tokenizer.response_initial_state, tokenizer.response_transitions)
+    return Channels(None if spec.raw else think_markers(tokenizer), thinking=spec.thinking)
 
 
 def _together(one: Piece, other: Piece) -> Piece | None:

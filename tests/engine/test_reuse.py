@@ -293,3 +293,17 @@ def test_ten_thousand_requests_do_not_make_the_process_grow(family: str) -> None
     mx.clear_cache()
     assert mx.get_active_memory() <= base + room
     assert hits > 2_000
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_the_choices_of_a_request_share_one_prefill(family: str) -> None:
+    """Further choices wait for the prefix that the first one leaves, and say what they say alone."""
+    tokens = prompt(43)
+    choices = [request(f"c{i}", tokens, Sampling(0.8, seed=3, choice=i), max_tokens=6) for i in range(3)]
+    bench = Bench(loop_of(family, limits=replace(LIMITS, prefill_chunk=16))).run(*choices)
+    for one in choices:
+        assert bench.tokens[one.id] == plain(family, one), one.id
+    prefilled = [w.width for plan in bench.plans for f in plan.forwards for w in f.windows if not w.sample]
+    assert sum(prefilled) == len(tokens) - 1 or not layout(family).resumes_anywhere
+    assert sum(prefilled) < 2 * len(tokens)
+    assert [bench.stats(one.id).cached_n > 0 for one in choices] == [False, True, True]

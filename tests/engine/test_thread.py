@@ -147,6 +147,20 @@ def test_a_sink_that_raises_loses_its_events_and_nobody_elses(thread: EngineThre
     assert thread.failure is None
 
 
+def test_a_second_request_of_an_open_id_leaves_the_first_alone(thread: EngineThread) -> None:
+    serve(thread)
+    first, second = Listener(), Listener()
+    thread.submit("m", request("a", max_tokens=200), first)
+    first.begun()
+    thread.submit("m", request("a", max_tokens=2), second)
+    failed = second.last()
+    assert isinstance(failed, Failed)
+    assert failed.error.code == "engine.duplicate"
+    assert isinstance(first.last(), Finished)
+    assert len(first.tokens) == 200
+    assert len(second.events) == 1
+
+
 def test_an_unknown_model_fails_its_request_alone(thread: EngineThread) -> None:
     serve(thread)
     lost, found = Listener(), Listener()

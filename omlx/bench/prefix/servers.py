@@ -49,12 +49,17 @@ class Server:
         text = told["choices"][0]["message"].get("content") or ""
         return Answer(text, seconds, usage["prompt_tokens"], usage["prompt_tokens"] - cached)
 
+    def tokens(self, messages: Sequence[Message]) -> list[int]:
+        """The ids of a prompt, where the server tells."""
+        found: list[int] = _call(self.port, "POST", "/tokenize", {"model": self.model, "messages": messages})["tokens"]
+        return found
+
 
 @contextmanager
-def omlx_server(folder: Path, home: Path) -> Iterator[Server]:
+def omlx_server(folder: Path, home: Path, *flags: str) -> Iterator[Server]:
     port = _free_port()
     command = [sys.executable, "-m", "omlx", "serve", str(folder), "--port", str(port), "--speculation", "off"]
-    with _running([*command, "--home", str(home)], port):
+    with _running([*command, "--home", str(home), *flags], port):
         yield Server("omlx", port, folder.name)
 
 

@@ -13,6 +13,9 @@ from omlx.server.fields import IMAGES, Body
 BILLING: Final = "x-anthropic-billing-header:"
 """A first system block that begins so changes with every request, and would part prefixes that are otherwise one."""
 
+FAILED: Final = "Error: "
+"""What the result of a tool that failed begins with."""
+
 _BETWEEN: Final = "\n\n"
 
 
@@ -28,6 +31,7 @@ class Block(Body):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
+    is_error: bool | None = None
     content: str | list[Block] | None = None
     source: dict[str, Any] | None = None
 
@@ -115,9 +119,12 @@ def _add_user(told: list[Json], role: str, blocks: Sequence[Block], field: str, 
 
 
 def _result(block: Block, at: str) -> str:
+    """Templates have no place for `is_error`, so it is said in words."""
     if block.content is None or isinstance(block.content, str):
-        return block.content or ""
-    return _BETWEEN.join(_text(part, f"{at}.content[{i}]") for i, part in enumerate(block.content))
+        told = block.content or ""
+    else:
+        told = _BETWEEN.join(_text(part, f"{at}.content[{i}]") for i, part in enumerate(block.content))
+    return f"{FAILED}{told}" if block.is_error and not told.startswith(FAILED) else told
 
 
 def _text(block: Block, at: str) -> str:

@@ -139,3 +139,13 @@ def test_what_is_held_comes_back(thinking: str) -> None:
     assert held.thought("shown", held.hold(thinking)) == "shown"
     assert held.thought("", "of somebody else") == ""
     assert held.thought("", "omlx.&&&") == ""
+
+
+def test_a_tool_that_failed_is_told_in_words() -> None:
+    def result(content: str) -> str:
+        block = {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": content}
+        called = {"role": "assistant", "content": [use("t1")]}
+        return str(neutral(HELLO, called, {"role": "user", "content": [block]}).messages[-1]["content"])
+
+    assert result("no such file") == "Error: no such file"
+    assert result("Error: no such file") == "Error: no such file"

@@ -1,0 +1,1 @@
+"""The HTTP layer against the engine alone: the same requests, through a socket and without one."""

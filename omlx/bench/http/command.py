@@ -1,0 +1,118 @@
+"""`omlx bench http`: tokens per second of streams over HTTP against the engine alone, and how soon an error answers.
+
+The server is a process of its own. The engine alone runs in this one, which while it measures the server does nothing
+but read bytes. The two take turns; each answers the same questions, greedily and plainly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from omlx.bench.arguments import model_dir, numbers, positive
+from omlx.bench.http import streams
+from omlx.bench.http.alone import Alone, alone
+from omlx.bench.prefix.servers import Server, omlx_server
+from omlx.bench.prompts import WORKLOADS
+from omlx.bench.report import machine, table, versions
+from omlx.bench.result import Json
+
+ERRORS = 50
+
+
+@dataclass(slots=True)
+class Compared:
+    """Tokens per second of `streams` at once, by trial."""
+
+    streams: int
+    http: list[float] = field(default_factory=list)
+    engine: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of neighbours in time: what else the machine did counts for both."""
+        return [http / engine for http, engine in zip(self.http, self.engine, strict=True)]
+
+    def to_json(self) -> Json:
+        return {"streams": self.streams, "http": self.http, "engine": self.engine, "ratio": median(self.ratios)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `omlx bench http`."""
+    parser.add_argument("--model", type=model_dir, metavar="DIR", required=True, help="folder of the model")
+    parser.add_argument("--streams", type=numbers, default=(1, 16), metavar="N,…", help="how many at once")
+    parser.add_argument("--trials", type=positive, default=7, metavar="N", help="default %(default)s")
+    parser.add_argument("--tokens", type=positive, default=300, metavar="N", help="longest answer")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, raw samples too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the table, write the file."""
+    load_before = os.getloadavg()
+    rows = max(args.streams)
+    with (
+        tempfile.TemporaryDirectory(prefix="omlx-bench-") as home,
+        omlx_server(args.model, Path(home), "--max-concurrent-requests", str(rows)) as server,
+        alone(args.model, rows) as engine,
+    ):
+        compared = [compare(server, engine, n, args.trials, args.tokens) for n in args.streams]
+        errors = sorted(streams.first_byte_of_an_error(server.port) for _ in range(ERRORS))
+    sys.stdout.write(to_text(compared, errors))
+    if args.json:
+        report: Json = {
+            "machine": machine(load_before),
+            "versions": versions(),
+            "model": args.model.name,
+            "settings": {"trials": args.trials, "tokens": args.tokens},
+            "streams": [each.to_json() for each in compared],
+            "error_seconds": errors,
+        }
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def compare(server: Server, engine: Alone, n: int, trials: int, max_tokens: int) -> Compared:
+    """The first trial warms up and does not count. Raises RuntimeError where the two did not do the same."""
+    bodies = [body(server.model, i, max_tokens) for i in range(n)]
+    prompts = [tuple(server.tokens(each["messages"])) for each in bodies]
+    found = Compared(n)
+    for trial in range(trials + 1):
+        tokens, seconds = engine.run(prompts, max_tokens)
+        streamed, streamed_s = streams.run(server.port, bodies)
+        if tokens != streamed:
+            raise RuntimeError(f"{tokens} tokens without HTTP, {streamed} with it")
+        if trial:
+            found.engine.append(tokens / seconds)
+            found.http.append(streamed / streamed_s)
+    return found
+
+
+def body(model: str, number: int, max_tokens: int) -> dict[str, Any]:
+    texts = WORKLOADS["edit"]
+    asked = {"messages": [{"role": "user", "content": texts[number % len(texts)]}], "max_tokens": max_tokens}
+    return {"model": model, "temperature": 0, "speculation": "off", "stream": True, **asked}
+
+
+def to_text(compared: Sequence[Compared], errors: Sequence[float]) -> str:
+    head = ("streams", "engine, tokens/s", "HTTP, tokens/s", "HTTP / engine (median)", "least", "most")
+    rows = [
+        (
+            str(each.streams),
+            f"{median(each.engine):.0f}",
+            f"{median(each.http):.0f}",
+            f"{median(each.ratios):.3f}",
+            f"{min(each.ratios):.3f}",
+            f"{max(each.ratios):.3f}",
+        )
+        for each in compared
+    ]
+    said = f"first byte of an error: {1000 * median(errors):.1f} ms (median), {1000 * max(errors):.1f} ms (most)"
+    return f"{table([head, *rows])}\n\n{said}\n"

@@ -1,0 +1,71 @@
+"""Splits the text of one choice that comes as several messages, each behind a header that says for whom it is.
+
+    to=self<|message|>reasoning<|eom|><|start|>assistant to=user<|message|>answer
+
+mlx-lm declares for such a model which markers lead from which state to which (`response_transitions`). What stands in a
+header is dropped. An output in which no marker ever comes is all content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from omlx.text.channels import Piece
+from omlx.text.events import ReasoningDelta, TextDelta
+from omlx.text.stops import overlap
+
+HEADER: Final = "header"
+REASONING: Final = "reasoning"
+TOOL: Final = "tool"
+CONTENT: Final = "normal"
+
+
+class Headers:
+    """`transitions`: by state, (marker, state behind it). The marker of a tool's call stays: it belongs to the call."""
+
+    def __init__(self, initial: str, transitions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        self._transitions = transitions
+        self._at = initial
+        self._held = ""
+        self._found = False
+
+    @property
+    def thinking(self) -> bool:
+        return self._at == REASONING
+
+    def feed(self, text: str) -> list[Piece]:
+        self._held += text
+        pieces: list[Piece] = []
+        while self._held and self._step(pieces):
+            pass
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """What was held back: a part of a marker, or all of an output that has no headers."""
+        held, self._held = self._held, ""
+        if not self._found:
+            self._at = CONTENT
+        return self._told(held)
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        """Take what can be decided from the held text; True if the rest may be decidable in the new state."""
+        markers = self._transitions.get(self._at, ())
+        places = [(at, marker, state) for marker, state in markers if (at := self._held.find(marker)) >= 0]
+        if not places:
+            if self._found or self._at != HEADER:
+                kept = max((overlap(self._held, marker) for marker, _ in markers), default=0)
+                certain = self._held[: len(self._held) - kept]
+                pieces += self._told(certain)
+                self._held = self._held[len(certain) :]
+            return False
+        at, marker, state = min(places)
+        pieces += self._told(self._held[:at])
+        self._held = self._held[at + (0 if state == TOOL else len(marker)) :]
+        self._at, self._found = CONTENT if state == TOOL else state, True
+        return True
+
+    def _told(self, text: str) -> list[Piece]:
+        if not text or self._at == HEADER:
+            return []
+        return [ReasoningDelta(text) if self.thinking else TextDelta(text)]
