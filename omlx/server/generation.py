@@ -23,7 +23,8 @@ from omlx.errors import BadRequest
 from omlx.models.loader import tokenizer_length
 from omlx.models.pool import Pool, Served
 from omlx.server.record import Record
-from omlx.server.stream import Engine, GenerationStream, Router
+from omlx.server.router import Router
+from omlx.server.stream import Engine, GenerationStream
 from omlx.settings.schema import Settings
 from omlx.text.fill import fill, gap_ids
 from omlx.text.output import OutputSpec, OutputWatcher

@@ -1,6 +1,6 @@
 """The running choices of one request: n sequences of the engine, one stream of events.
 
-Events cross from the engine thread through one `Router`, once a step. A stream that is closed early cancels what still
+Events cross from the engine thread through one `Router`. A stream that is closed early cancels what still
 runs; its lease on the model ends with the last of its sequences, not with the client.
 """
 
@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Protocol
 
 from omlx.engine.embedding import Embedding
@@ -29,6 +28,7 @@ from omlx.engine.types import (
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool import Lease, Served
 from omlx.server.dialect import ChoiceEvent
+from omlx.server.router import Router
 from omlx.text.events import Finish, OutputEvent, PromptScored
 from omlx.text.output import Output, OutputSpec
 
@@ -72,29 +72,6 @@ class Engine(Protocol):
     def clear_prefixes(self, model: str) -> Future[None]:
         """Forget the prefixes of a model. Raises EngineDead."""
         ...
-
-
-class Router:
-    """The engine's sink: one wake-up of the event loop a step, then each event to the stream that waits for it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._handlers: dict[str, Callable[[Event], None]] = {}
-
-    def __call__(self, events: Sequence[Event], /) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: nobody is left to hear
-            self._loop.call_soon_threadsafe(self._deliver, tuple(events))
-
-    def open(self, request_id: str, handler: Callable[[Event], None]) -> None:
-        self._handlers[request_id] = handler
-
-    def forget(self, request_id: str) -> None:
-        self._handlers.pop(request_id, None)
-
-    def _deliver(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if (handler := self._handlers.get(event.request_id)) is not None:
-                handler(event)
 
 
 def _nobody(model: str, event: Finished) -> None:
@@ -200,9 +177,12 @@ class GenerationStream:
 
     async def _wait(self, timeout_s: float | None) -> None:
         if not self._mail:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._wake.wait()
+            alarm = None if timeout_s is None else asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
         self._wake.clear()
 
     def _read(self, event: Event) -> list[tuple[int, OutputEvent]]:

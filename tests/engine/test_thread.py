@@ -150,9 +150,9 @@ def test_a_sink_that_raises_loses_its_events_and_nobody_elses(thread: EngineThre
 def test_a_second_request_of_an_open_id_leaves_the_first_alone(thread: EngineThread) -> None:
     serve(thread)
     first, second = Listener(), Listener()
-    thread.submit("m", request("a", max_tokens=200), first)
+    thread.submit("m", ask("a", max_tokens=200), first)
     first.begun()
-    thread.submit("m", request("a", max_tokens=2), second)
+    thread.submit("m", ask("a", max_tokens=2), second)
     failed = second.last()
     assert isinstance(failed, Failed)
     assert failed.error.code == "engine.duplicate"

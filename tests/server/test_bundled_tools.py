@@ -53,7 +53,7 @@ def test_messages(server: Running) -> None:
     with Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
 
         def ask() -> Any:
-            fields: Any = {"temperature": 0, "max_tokens": 60}
+            fields: Any = {"max_tokens": 60, "extra_body": {"temperature": 0}}
             return client.messages.create(model=TARGET, messages=messages, tools=tools, **fields)
 
         first = ask()

@@ -23,7 +23,8 @@ from omlx.engine.types import (
 )
 from omlx.errors import EngineDead, EngineError
 from omlx.models.pool import Lease, Served
-from omlx.server.stream import GenerationStream, Router
+from omlx.server.router import Router
+from omlx.server.stream import GenerationStream
 from omlx.text.detokenize import TokenBytes
 from omlx.text.events import Finish, TextDelta
 from omlx.text.output import OutputSpec

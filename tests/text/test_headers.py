@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def read(chunks: list[str]) -> tuple[str, str]:
 @given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=8))
 def test_any_chunking_gives_the_same(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(WHOLE)]
-    chunks = [WHOLE[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    chunks = [WHOLE[a:b] for a, b in pairwise(edges)]
     assert read(chunks) == ("Hm. <|eo", f"{CALL}It <rains.")
 
 
