@@ -1,0 +1,71 @@
+"""Requests as the agents sent them, texts shortened: read, answered with the call that the task asks for, and gone on
+from. They stand in for the programs where those are not installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.settings.schema import Settings
+from tests.server.running import TARGET, Running, omlx
+from tests.server.spelling import ObedientPool
+
+RECORDED = Path(__file__).parent / "recorded"
+COMMAND = "echo it rains > p.txt; cat p.txt"
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    running: Running
+    with (
+        omlx(Settings(model_map=("claude-*=" + TARGET,)), kind=ObedientPool) as running,
+        httpx.Client(base_url=running.url, timeout=60) as client,
+    ):
+        yield client
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def streamed(http: httpx.Client, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of an answer."""
+    path = f"{request['path']}?{request['query']}"
+    answer = http.post(path, json=request["body"], headers=request["headers"])
+    assert answer.status_code == 200, answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines]
+
+
+def test_claude_code(http: httpx.Client) -> None:
+    first, second = recorded("claude_code")
+    events = streamed(http, first)
+    started = [event["content_block"] for event in events if event["type"] == "content_block_start"]
+    assert [(block["type"], block.get("name")) for block in started] == [("tool_use", "Bash")]
+    pieces = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    arguments = json.loads("".join(piece.get("partial_json", "") for piece in pieces))
+    assert arguments["command"] == COMMAND
+    said = [event["delta"]["text"] for event in streamed(http, second) if event["type"] == "content_block_delta"]
+    assert "it rains" in "".join(said)
+
+
+def test_codex(http: httpx.Client) -> None:
+    (first,) = recorded("codex")
+    final = streamed(http, first)[-1]
+    assert final["type"] == "response.completed"
+    (call,) = final["response"]["output"]
+    assert (call["type"], call["name"], json.loads(call["arguments"])) == (
+        "function_call",
+        "exec_command",
+        {"cmd": COMMAND},
+    )
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "it rains"}
+    first["body"]["input"] += [call, result]
+    final = streamed(http, first)[-1]
+    assert "it rains" in final["response"]["output"][0]["content"][0]["text"]
