@@ -1,10 +1,20 @@
-"""What a request must be before it is queued."""
+"""What a request must be before it is queued, and when its turn is worth waiting for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from omlx.engine.limits import Limits
+from omlx.engine.sequence import Sequence, Status
 from omlx.engine.types import Request
 from omlx.errors import BadRequest
+
+
+def finds_soon(request: Request, running: Iterable[Sequence]) -> bool:
+    """Whether it is one more choice of a request whose prompt is being read: it waits, and finds the prefix then."""
+    if not request.sampling.choice or request.prompt_logprobs is not None:
+        return False
+    return any(s.status is Status.PREFILL and s.request.tokens is request.tokens for s in running)
 
 
 def judge(request: Request, limits: Limits) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from omlx.engine.plan import Read
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.speculator import Speculator
-from omlx.engine.types import DrafterStats, Request, RequestStats, TokenLogprob
+from omlx.engine.types import DrafterStats, Request, RequestStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +24,6 @@ def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], End
         if request.stop is not None and request.stop.push(token):
             return tokens[: i + 1], Ended(None)
     return tokens, None
-
-
-def logprobs(top: int | None, read: Read, tokens: Iterable[int]) -> tuple[TokenLogprob, ...] | None:
-    """What is told of the first of `tokens`, as many as were read, if the request asked for it."""
-    if top is None or read.logprobs is None:
-        return None
-    return tuple(
-        TokenLogprob(token, logprob, best[:top]) for token, (logprob, best) in zip(new, read.logprobs, strict=False)
-    )
 
 
 def stats(sequence: Sequence, speculator: Speculator) -> RequestStats:

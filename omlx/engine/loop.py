@@ -16,7 +16,6 @@ from typing import Final, cast
 import mlx.core as mx
 
 from omlx.engine.batchable import batchable
-from omlx.engine.embedding import Embedding
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
@@ -71,7 +70,7 @@ class EngineLoop:
         memory: MemoryGuard | None = None,
     ) -> None:
         self.limits = limits = replace(limits, vocab_size=vocab_size)
-        self._make_cache = make_cache = make_cache or cache_maker(model)
+        self.make_cache = make_cache = make_cache or cache_maker(model)
         self.runner = Runner(model, vocab_size, make_cache)
         self.unbatchable = batchable(model, make_cache, vocab_size)
         self.costs = costs or Costs()
@@ -127,10 +126,6 @@ class EngineLoop:
     def clear_prefixes(self) -> None:
         """Forget every prefix that was kept; running requests have copies."""
         self.scheduler.clear_prefixes()
-
-    def embed(self, job: Embedding) -> bool:
-        """Read the next chunk of a text; True at the end. Raises BadRequest where this model has no hidden states."""
-        return job.advance(self.runner.model, self._make_cache, self.limits.prefill_slice)
 
     @property
     def has_work(self) -> bool:

@@ -6,13 +6,14 @@ step in flight samples for this row, and a `draft` of None with `draft_n` > 0, t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
 from omlx.engine.prefix.piece import Piece
-from omlx.engine.types import Sampling
+from omlx.engine.types import Sampling, TokenLogprob
 
 LAST: Final = "last"
 
@@ -186,3 +187,10 @@ class Read:
             if token != self.sampled[i]:
                 return i
         return len(self.draft)
+
+    def told(self, tokens: Iterable[int], top: int | None) -> tuple[TokenLogprob, ...] | None:
+        """Logprobs of the first of `tokens`, as many as were read, each with its `top` alternatives; None: unwanted."""
+        if top is None or self.logprobs is None:
+            return None
+        pairs = zip(tokens, self.logprobs, strict=False)
+        return tuple(TokenLogprob(token, logprob, best[:top]) for token, (logprob, best) in pairs)

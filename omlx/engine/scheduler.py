@@ -156,16 +156,9 @@ class Scheduler:
     def _may_admit(self) -> bool:
         """Whether somebody waits for whom there is a row, and memory unless nothing has changed."""
         room = self._crowded is None or len(self.running) < self._crowded
-        return bool(self.waiting) and room and len(self.running) < self.limits.max_rows and not self._soon_kept
-
-    @property
-    def _soon_kept(self) -> bool:
-        """Whether the first in the queue is one more choice of a request whose prompt is being read: it waits for the
-        prefix."""
-        first = self.waiting[0].request
-        if self.prefix.off is not None or not first.sampling.choice or first.prompt_logprobs is not None:
+        if not self.waiting or not room or len(self.running) >= self.limits.max_rows:
             return False
-        return any(s.status is Status.PREFILL and s.request.tokens is first.tokens for s in self.running)
+        return self.prefix.off is not None or not admission.finds_soon(self.waiting[0].request, self.running)
 
     def _admit(self) -> None:
         while self._may_admit:
@@ -264,8 +257,8 @@ class Scheduler:
             scored, start = sequence.request.prompt_logprobs is not None, sequence.computed
             # Logits of a whole chunk are large: a slice at a time where they are wanted.
             n = self.prefix.chunk(sequence, min(budget, self.limits.prefill_slice) if scored else budget)
-            tokens, end = tuple(sequence.tokens[start : start + n]), sequence.tokens[start + n] if scored else None
-            window = Window(sequence.row, start, tokens, sample=False, end=end)
+            *tokens, end = sequence.tokens[start : start + n + 1]
+            window = Window(sequence.row, start, tuple(tokens), sample=False, end=end if scored else None)
             forwards.append(Forward((window,)))
             sequence.computed += n
             budget -= n
@@ -317,7 +310,7 @@ class Scheduler:
             return [self._fail(sequence, read.error)]
         if not window.sample:
             done, scored = window.start + window.width, sequence.tokens[window.start + 1 :]
-            told = ending.logprobs(sequence.request.prompt_logprobs, read, scored) or ()
+            told = read.told(scored, sequence.request.prompt_logprobs) or ()
             return [PrefillProgress(sequence.request.id, done, sequence.prompt_len, told)]
         now = self._clock()
         sequence.clock.first_token = sequence.clock.first_token or now
@@ -335,11 +328,8 @@ class Scheduler:
         if isinstance(error := caught(self.speculator.committed, sequence, new, interval), Exception):
             sequence.speculation = self.speculator.give_up(sequence, error)
         drafted = tuple(i < accepted for i in range(len(new)))
-        events: list[Event] = [
-            TokensCommitted(
-                sequence.request.id, new, drafted, ending.logprobs(sequence.request.top_logprobs, read, new)
-            )
-        ]
+        told = read.told(new, sequence.request.top_logprobs)
+        events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, told)]
         if ended is not None:
             events.append(self._finish(sequence, FinishReason.STOP, ended.stop_id))
         elif len(sequence.tokens) >= sequence.end:

@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
-from omlx.engine.embedding import Embedding
 from omlx.engine.loop import EngineLoop, Load
 from omlx.engine.types import Event, EventSink, Failed, Finished, ModelSnapshot, PrefixReport, Request
 from omlx.errors import EngineDead, EngineError, NotFound, OmlxError
@@ -124,9 +123,9 @@ class EngineThread:
         """How many tokens of a prompt the model has kept; None if it is not loaded. Raises EngineDead."""
         return self.call(lambda: loop.probe_prefix(tokens) if (loop := self._loops.get(model)) is not None else None)
 
-    def embed(self, model: str, job: Embedding) -> Future[bool]:
-        """Read the next chunk of a text with a model that is leased; True at the end. Raises EngineDead."""
-        return self.call(lambda: self._loops[model].embed(job))
+    def with_loop(self, model: str, work: Callable[[EngineLoop], T]) -> Future[T]:
+        """Run `work` with a model that is leased, between two steps. Raises EngineDead."""
+        return self.call(lambda: work(self._loops[model]))
 
     def clear_prefixes(self, model: str) -> Future[None]:
         """Forget the prefixes of a model, if it is loaded. Raises EngineDead."""

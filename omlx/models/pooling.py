@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.engine.embedding import Pool
 from omlx.errors import BadRequest
+from omlx.models.embedding import Pool
 from omlx.models.facts import read_config
 
 _MODES: Final[dict[str, Pool]] = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}

@@ -7,8 +7,8 @@ import asyncio
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
-from omlx.engine.embedding import Embedding
 from omlx.errors import BadRequest
+from omlx.models.embedding import Embedding
 from omlx.models.pool import Pool
 from omlx.models.pooling import Pooling, pooling
 from omlx.server.connection import while_connected
@@ -44,7 +44,7 @@ async def _embedded(request: Request, asked: EmbeddingRequest, model: str, how: 
         vectors = []
         for ids in texts:
             job = Embedding(ids, how.pool)
-            while not await asyncio.wrap_future(engine.embed(served.id, job)):
+            while not await asyncio.wrap_future(engine.with_loop(served.id, job.advance)):
                 pass
             assert job.vector is not None
             vectors.append(asked.cut(job.vector, normalize=how.normalize))

@@ -10,10 +10,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from omlx.engine.embedding import Embedding
-from omlx.engine.loop import Load
+from omlx.engine.loop import EngineLoop, Load
 from omlx.engine.types import (
     Event,
     EventSink,
@@ -31,6 +30,8 @@ from omlx.server.dialect import ChoiceEvent
 from omlx.server.router import Router
 from omlx.text.events import Finish, OutputEvent, PromptScored
 from omlx.text.output import Output, OutputSpec
+
+T = TypeVar("T")
 
 
 class Engine(Protocol):
@@ -65,8 +66,8 @@ class Engine(Protocol):
         """How many tokens of a prompt a loaded model has kept, after the current step. Raises EngineDead."""
         ...
 
-    def embed(self, model: str, job: Embedding) -> Future[bool]:
-        """Read the next chunk of a text with a model that is leased; True at the end. Raises EngineDead."""
+    def with_loop(self, model: str, work: Callable[[EngineLoop], T]) -> Future[T]:
+        """Run `work` with a model that is leased, between two steps. Raises EngineDead."""
         ...
 
     def clear_prefixes(self, model: str) -> Future[None]:

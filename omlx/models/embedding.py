@@ -12,7 +12,8 @@ from typing import Final, Literal, cast
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.loop import EngineLoop
+from omlx.engine.model import Cache, Model
 from omlx.errors import BadRequest
 
 Pool = Literal["last", "mean"]
@@ -31,15 +32,15 @@ class Embedding:
     _cache: Cache = field(default_factory=list)
     _sum: mx.array | None = None
 
-    def advance(self, model: Model, make_cache: MakeCache, chunk: int) -> bool:
-        """Read up to `chunk` more tokens; True at the end. On the engine thread.
+    def advance(self, loop: EngineLoop) -> bool:
+        """Read the next chunk; True at the end. On the engine thread.
 
         Raises BadRequest for a model that does not show its hidden states.
         """
-        read = hidden_states(model)
+        read = hidden_states(loop.runner.model)
         if not self._read:
-            self._cache = make_cache()
-        part = self.tokens[self._read : self._read + chunk]
+            self._cache = loop.make_cache()
+        part = self.tokens[self._read : self._read + loop.limits.prefill_slice]
         states = read(mx.array([part], mx.uint32), self._cache)[0].astype(mx.float32)  # [tokens, hidden]
         self._read += len(part)
         pooled = states[-1] if self.pool == "last" else states.sum(axis=0)
