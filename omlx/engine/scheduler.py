@@ -328,8 +328,8 @@ class Scheduler:
         if isinstance(error := caught(self.speculator.committed, sequence, new, interval), Exception):
             sequence.speculation = self.speculator.give_up(sequence, error)
         drafted = tuple(i < accepted for i in range(len(new)))
-        told = read.told(new, sequence.request.top_logprobs)
-        events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, told)]
+        logprobs = read.told(new, sequence.request.top_logprobs)
+        events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, logprobs)]
         if ended is not None:
             events.append(self._finish(sequence, FinishReason.STOP, ended.stop_id))
         elif len(sequence.tokens) >= sequence.end:
