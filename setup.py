@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-BESIDE = {"omlx.locales": "locales"}
+BESIDE = {"omlx.admin": "admin", "omlx.locales": "locales"}
 
 setup(
     packages=[*find_packages(include=["omlx", "omlx.*"]), *BESIDE],

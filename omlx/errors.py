@@ -5,8 +5,11 @@
     │   ├── NotFound              it names something that is not here (404)
     │   ├── Unauthorized          no key, or a wrong one (401)
     │   ├── Forbidden             Host or Origin not allowed (403)
+    │   ├── Outdated              somebody else has changed it meanwhile (412)
+    │   ├── Unconditional         it does not say which state it would change (428)
     │   └── TooLarge              the body is longer than the server takes (413)
     ├── Overloaded                the queue is full, or the server is draining (503, Retry-After)
+    │   └── TooManyAttempts       too many wrong passwords (429, Retry-After)
     ├── ConfigError               a flag, variable or file is wrong; the process does not start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400 to clients: naming what is wrong)
     └── EngineError               a step failed; ends the request it belongs to (500)
@@ -78,6 +81,14 @@ class TooLarge(BadRequest):
     status = 413
 
 
+class Outdated(BadRequest):
+    status = 412
+
+
+class Unconditional(BadRequest):
+    status = 428
+
+
 class Overloaded(OmlxError):
     """`retry_after_s` is what the Retry-After header says, in seconds."""
 
@@ -86,6 +97,10 @@ class Overloaded(OmlxError):
     def __init__(self, code: str, /, *, param: str | None = None, retry_after_s: int = 1, **params: Param) -> None:
         super().__init__(code, param=param, **params)
         self.retry_after_s = retry_after_s
+
+
+class TooManyAttempts(Overloaded):
+    status = 429
 
 
 class ConfigError(OmlxError):

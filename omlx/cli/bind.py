@@ -7,25 +7,9 @@ import socket
 from ipaddress import ip_address
 
 from omlx.errors import ConfigError
-from omlx.settings.schema import Settings
 
 BACKLOG = 2048
 _NEXT_PORTS = 50
-
-
-def check_exposure(settings: Settings) -> None:
-    """Raise ConfigError if others could reach the server without a key."""
-    if settings.api_key is None and not is_loopback(settings.host):
-        raise ConfigError("config.exposed", host=settings.host)
-
-
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def listen(host: str, port: int) -> socket.socket:

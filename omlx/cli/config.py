@@ -13,6 +13,7 @@ from omlx.cli.columns import columns
 from omlx.cli.configured import configured
 from omlx.errors import ConfigError, ModelError, NotFound
 from omlx.models.discovery import discover
+from omlx.models.names import check_alias
 from omlx.models.package import usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
@@ -61,7 +62,11 @@ def _get(arguments: Namespace, configuration: Configuration) -> None:
 def _set(arguments: Namespace, configuration: Configuration) -> None:
     row = _row(arguments.name)
     value = parse(row, arguments.value, row.name)
-    _store(configuration).patch({row.name: value}, _model(arguments, configuration, new=True))
+    model = _model(arguments, configuration, new=True)
+    if row.name == "alias" and model is not None:
+        settings = configuration.resolve().settings
+        check_alias(str(value), model, discover(settings, os.environ), configuration)
+    _store(configuration).patch({row.name: value}, model)
     resolution = _resolution(arguments, configuration)
     source = resolution.sources[row.name]
     if source is not (Source.GLOBAL if arguments.model is None else Source.MODEL):
@@ -123,6 +128,8 @@ def _shown(row: Setting, value: Value) -> str:
         return _HIDDEN
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -27,6 +27,8 @@ COMMANDS = {
     "pull": "omlx.cli.pull",
     "package": "omlx.cli.package",
     "config": "omlx.cli.config",
+    "dashboard": "omlx.cli.dashboard",
+    "doctor": "omlx.cli.doctor",
     "bench": "omlx.bench.cli",
 }
 

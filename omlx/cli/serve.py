@@ -21,19 +21,25 @@ from types import FrameType
 import uvicorn
 
 from omlx import __version__
+from omlx.admin.credentials import Credentials
+from omlx.admin.mount import mount
 from omlx.catalog import sentence
-from omlx.cli.bind import BACKLOG, check_exposure, listen, url
+from omlx.cli import running
+from omlx.cli.bind import BACKLOG, listen, url
 from omlx.cli.configured import configured
 from omlx.cli.fetching import fetch
 from omlx.cli.named import id_of, look_in, path_of
 from omlx.cli.progress import LoadingBars
 from omlx.engine.thread import EngineThread
+from omlx.errors import ConfigError
 from omlx.models.arrival import Arrivals
 from omlx.models.cost_file import CostFiles
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
+from omlx.models.names import find_model
 from omlx.models.pool import Pool
 from omlx.server.app import create_app
+from omlx.server.exposure import check_exposure
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer
 from omlx.settings.resolve import add_flags
@@ -53,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     configuration = configured(arguments)
     settings = configuration.resolve().settings
-    check_exposure(settings)
+    check_exposure(settings.host, settings.api_key)
     choice = choose(arguments.model, configuration)
     listening = listen(settings.host, settings.port)
     log.set_up(settings.home, sys.stderr, logging.getLevelNamesMapping()[settings.log_level.upper()])
@@ -91,7 +97,7 @@ def choose(model: str | None, configuration: Configuration) -> Choice:
     names = [name for name in [model, *drafts] if name is not None]
     look = look_in([path for name in names if (path := path_of(name)) is not None], configuration)
     registry = look()
-    target = registry.find(id_of(model)) if model is not None else None
+    target = find_model(id_of(model), registry, configuration) if model is not None else None
     run = []
     for layer in configuration.run:
         values = dict(layer.values)
@@ -119,8 +125,10 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         )
         if choice.model is not None:
             (await pool.lease(choice.model.id)).release()
+        app = create_app(engine, pool, settings)
+        mount(app, pool, choice.configuration, settings.home)
         config = uvicorn.Config(
-            create_app(engine, pool, settings),
+            app,
             backlog=BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S,
@@ -131,7 +139,8 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)
         arrivals = asyncio.create_task(Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S))
-        await Server(config, lambda: _announce(pool, settings, listening)).serve(sockets=[listening])
+        with running.told(settings.home, url(listening)):
+            await Server(config, lambda: _announce(pool, settings, listening)).serve(sockets=[listening])
         arrivals.cancel()
         await asyncio.wait([arrivals])
     finally:
@@ -161,12 +170,25 @@ def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
     elif served is not None and served.no_draft is not None and served.no_draft.code != "spec.off.no_draft_model":
         lines.append(sentence(served.no_draft.code, served.no_draft.params))
     model = served.id if served is not None else next((entry.id for entry in pool.models), None)
+    lines += _first_link(settings, address)
     if model is None:
         lines.append(sentence("cli.models.none", {}))
     else:
         lines += [sentence("cli.serve.try", {}), curl(address, model, settings.api_key is not None)]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
+
+
+def _first_link(settings: Settings, address: str) -> list[str]:
+    """While there is no password: the way in."""
+    credentials = Credentials(settings.home)
+    try:
+        if credentials.has_password:
+            return []
+        return [sentence("cli.serve.link", {"link": credentials.link(address)})]
+    except ConfigError as error:
+        sys.stderr.write(f"omlx: {error.message}\n")
+        return []
 
 
 def curl(address: str, model: str, with_key: bool) -> str:

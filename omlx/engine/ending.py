@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.speculator import Speculator
-from omlx.engine.types import DrafterStats, Request, RequestStats
+from omlx.engine.types import DrafterStats, Failed, Request, RequestStats
+from omlx.errors import EngineError, OmlxError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,12 @@ def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], End
         if request.stop is not None and request.stop.push(token):
             return tokens[: i + 1], Ended(None)
     return tokens, None
+
+
+def failed(request: Request, error: Exception) -> Failed:
+    if isinstance(error, OmlxError):
+        return Failed(request.id, error)
+    return Failed(request.id, EngineError("engine.step", detail=f"{type(error).__name__}: {error}"))
 
 
 def stats(sequence: Sequence, speculator: Speculator) -> RequestStats:

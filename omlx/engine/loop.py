@@ -52,8 +52,9 @@ class EngineLoop:
     """Serves one target model. `vocab_size` is the length of its tokenizer.
 
     Lookups draft for it, and `draft` by the name `draft_name`; `no_draft` says why there is none. `costs` is what is
-    known of its passes from earlier runs, and learns. `memory` bounds what requests may take. `make_cache` overrides
-    the model's own kind of cache. Loading runs a short probe of whether rows can share a batch.
+    known of its passes from earlier runs, and learns. `memory` bounds what requests may take, those of other models
+    included. `make_cache` overrides the model's own kind of cache. Loading runs a short probe of whether rows can share
+    a batch.
     """
 
     def __init__(
@@ -76,8 +77,9 @@ class EngineLoop:
         self.costs = costs or Costs()
         off = unkept(make_cache())
         layout = layout_of(model, make_cache) if off is None else Layout(0)
-        for_draft = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
-        prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes - for_draft, off)
+        self._draft_share = DRAFT_SHARE if draft is not None else 0
+        ours, for_draft = self._shares(limits.prefix_bytes)
+        prefix = PrefixReuse(layout, limits.block_tokens, ours, off)
         self.scheduler = Scheduler(
             limits, self.runner.traits, Speculator([]), prefix, self.runner.caches, self.unbatchable, memory=memory
         )
@@ -106,6 +108,21 @@ class EngineLoop:
             trims=self.runner.traits.trims,
             costs=self.costs,
         )
+
+    def enter(self) -> None:
+        """It serves from now on: the guard of memory counts its requests."""
+        self.scheduler.memory.join(self.scheduler)
+
+    def leave(self) -> None:
+        """It serves no longer; it has no requests."""
+        self.scheduler.memory.leave(self.scheduler)
+
+    def account(self, floor: int, prefix_bytes: int) -> None:
+        """`floor` bytes of weights stay whichever other models are sent away; prefixes may take so many from now on."""
+        ours, for_draft = self._shares(prefix_bytes)
+        self.scheduler.floor = floor
+        self.scheduler.bound_prefixes(ours)
+        self.scheduler.speculator.bound(for_draft)
 
     def interrupt(self) -> None:
         """Something else ran on the device: the time since the last read says nothing about this model."""
@@ -165,6 +182,11 @@ class EngineLoop:
             events += self._commit(self._flight, launched)
         self._flight = launched
         return events
+
+    def _shares(self, prefix_bytes: int) -> tuple[int, int]:
+        """The target's and the draft's."""
+        for_draft = prefix_bytes // self._draft_share if self._draft_share else 0
+        return prefix_bytes - for_draft, for_draft
 
     def check(self) -> None:
         """Raise AssertionError if scheduler and caches disagree. Called after every step in tests."""

@@ -1,18 +1,20 @@
-"""Whether a request's cache fits into memory. Pure Python but for what it is told by `used`.
+"""Who gets in when memory is short: one guard for all loaded models. Pure Python but for what it is told by `used`.
 
     0 ──── weights ──── caches ──── kept prefixes ──── soft 0.85 ──── hard 0.95 ──── limit
                                                             └ what passes need besides ┘
 
-Over the soft limit kept prefixes go first; then requests wait until others have ended; a request for which there is
-no room even so is refused. A prompt that could not be read if nothing else were there is refused at once.
+Over the soft limit kept prefixes go first, those of the model that was used longest ago before others; then idle
+models go, for which whoever loads them is asked; then requests wait until others have ended, first come first served.
+A request for which there is no room even so is refused. A prompt that could not be read if nothing else were there is
+refused at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from omlx.engine.prefix.piece import Layout
 from omlx.engine.types import Request
@@ -30,52 +32,182 @@ RETRY_AFTER_S: Final = 5
 
 
 class Verdict(StrEnum):
+    """`WAIT` until something changes, `AGAIN` with the next step: memory is about to be given back."""
+
     ADMIT = "admit"
     WAIT = "wait"
+    AGAIN = "again"
     REFUSE = "refuse"
+
+
+class Tenant(Protocol):
+    """A loaded model, as the guard sees it. Times are those of one monotonic clock, in seconds."""
+
+    @property
+    def used_at(self) -> float:
+        """When it was last asked for something."""
+        ...
+
+    @property
+    def coming(self) -> int:
+        """Bytes that will be taken beyond what is: by caches of running requests, and by what is about to be kept."""
+        ...
+
+    @property
+    def kept(self) -> int:
+        """Bytes of prefixes that could go."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests run."""
+        ...
+
+    @property
+    def freeing(self) -> bool:
+        """Whether something waits for its next step that may give memory back."""
+        ...
+
+    @property
+    def crowded_since(self) -> float | None:
+        """When the request came that waits for memory; None if none does."""
+        ...
+
+    def shrink(self, nbytes: int) -> int:
+        """Have `nbytes` of kept prefixes go with the next step, or all. Returns how many bytes that gives back."""
+        ...
 
 
 @dataclass(slots=True)
 class MemoryGuard:
     """`limit` bytes are what the process may take, None for no limit; it may change at any time. `used` tells what it
-    takes now; `weights` is what stays when nothing runs."""
+    takes now. `weights` are those of all loaded models, `incoming` those that are yet to be read.
+
+    `relieve` is asked, on the engine thread, to send idle models away for so many bytes, and answers by `relieved`.
+    """
 
     limit: int | None = None
     used: Callable[[], int] = lambda: 0
     weights: int = 0
+    incoming: int = 0
+    relieve: Callable[[int], None] | None = None
+    tenants: list[Tenant] = field(default_factory=list)
+    version: int = 0
+    _asked: bool = False
+    _relieved_at: int = -1
+
+    @property
+    def soft(self) -> int:
+        """Bytes."""
+        return int(SOFT * (self.limit or 0))
+
+    @property
+    def hard(self) -> int:
+        """Bytes."""
+        return int(HARD * (self.limit or 0))
+
+    # -- who is there --------------------------------------------------------------------------------------------
+
+    def join(self, tenant: Tenant) -> None:
+        self.tenants.append(tenant)
+
+    def leave(self, tenant: Tenant) -> None:
+        self.tenants = [each for each in self.tenants if each is not tenant]
+        self.changed()
+
+    def changed(self) -> None:
+        """Memory was given back, or may be had otherwise: those who wait may try again."""
+        self.version += 1
+
+    def relieved(self) -> None:
+        """Whatever idle models could be sent away have gone."""
+        self._asked = False
+        self.changed()
+        self._relieved_at = self.version
+
+    def shrink(self, nbytes: int) -> int:
+        """Have kept prefixes go, whosever they are. Returns how many bytes that gives back, with their next steps."""
+        return _shrink(self.tenants, nbytes)
+
+    @property
+    def freeing(self) -> bool:
+        return any(each.freeing for each in self.tenants)
+
+    # -- judging -------------------------------------------------------------------------------------------------
 
     def need(self, request: Request, layout: Layout) -> int:
         """Bytes of the cache of a request, to the end of its prompt and some way into its answer."""
         tokens = len(request.tokens) + min(STEP, request.max_tokens or STEP)
         return layout.cache_bytes(-(-tokens // STEP) * STEP)
 
-    def judge(self, request: Request, layout: Layout) -> None:
-        """Raise BadRequest for a prompt that can never fit, saying how long one may be."""
+    def judge(self, request: Request, layout: Layout, floor: int | None = None) -> None:
+        """Raise BadRequest for a prompt that can never fit, saying how long one may be.
+
+        `floor` are bytes of weights that stay whichever models are sent away; None means all of them.
+        """
         if self.limit is None or not layout.row_bytes or len(request.tokens) <= SMALL:
             return
-        room = int(HARD * self.limit) - self.weights
+        room = self.hard - (self.weights if floor is None else floor)
         if self.need(request, layout) > room:
             most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - STEP)
             raise BadRequest(
                 "memory.never", param="messages", tokens=len(request.tokens), most=most, limit=_megabytes(self.limit)
             )
 
-    def over(self, need: int, coming: int, freed: int = 0) -> int:
-        """By how many bytes the soft limit would be passed. `coming` is what running requests will take beyond what
-        they hold now, `freed` what is about to be given back."""
+    def admit(self, who: Tenant, request: Request, need: int, since: float) -> Verdict:
+        """What becomes of the first request in the queue of `who`, which came at `since` and needs `need` bytes.
+
+        Kept prefixes may be told to go for it, and `relieve` be asked.
+        """
+        if self.limit is None:
+            return Verdict.ADMIT
+        others = [each for each in self.tenants if each is not who]
+        everyone = [*others, who]
+        if any(each.crowded_since is not None and each.crowded_since < since for each in others):
+            return Verdict.WAIT
+        over = self.over(need, everyone)
+        if over and any(each.freeing for each in everyone):
+            return Verdict.AGAIN  # what has ended is about to give its memory back: nothing need go for that
+        busy = any(each.busy for each in everyone)
+        theirs = 0
+        if over <= sum(each.kept for each in everyone) or not busy:
+            theirs = _shrink(others, over)
+            ours = who.shrink(over - theirs) if over > theirs else 0
+            over = self.over(need, everyone, theirs + ours)
+        if not over:
+            return Verdict.AGAIN if theirs else Verdict.ADMIT
+        if self._asks(over) or busy:
+            return Verdict.WAIT
+        if any(each.freeing for each in everyone):
+            return Verdict.AGAIN
+        return self.verdict(request, over, idle=True)
+
+    def over(self, need: int, tenants: Iterable[Tenant], freed: int = 0) -> int:
+        """By how many bytes the soft limit would be passed; `freed` is what is about to be given back."""
         if self.limit is None:
             return 0
-        return max(0, self._taken() - freed + coming + need - int(SOFT * self.limit))
+        return max(0, self._taken() - freed + self._coming(tenants) + need - self.soft)
 
-    def room(self, coming: int, freed: int = 0) -> int | None:
+    def room(self, freed: int = 0) -> int | None:
         """How many bytes of prefixes may be kept besides, less than 0 where some should go; None for any number.
 
         What is `freed` is so only after the copy: until then both are there, and the hard limit holds.
         """
         if self.limit is None:
             return None
-        taken = self._taken()
-        return min(int(SOFT * self.limit) - (taken - freed + coming), int(HARD * self.limit) - taken)
+        return min(self.soft - (self._taken() - freed + self._coming(self.tenants)), self.hard - self._taken())
+
+    def reserve(self, need: int, *, last: bool = False) -> int:
+        """Set `need` bytes aside for weights that are to be read, in place of what was set aside before.
+
+        Returns by how many bytes that passes the soft limit, or, where this is the `last` try, the hard one; if it
+        does, nothing is set aside.
+        """
+        self.incoming = 0
+        over = self.over(need, self.tenants)
+        over = max(0, over - (self.hard - self.soft)) if last else over
+        self.incoming = 0 if over else need
+        return over
 
     def verdict(self, request: Request, over: int, *, idle: bool) -> Verdict:
         """What becomes of a request that passes the soft limit by `over` bytes with nothing left to evict.
@@ -86,7 +218,7 @@ class MemoryGuard:
             return Verdict.ADMIT
         if not idle:
             return Verdict.WAIT
-        fits = over <= int(HARD * self.limit) - int(SOFT * self.limit)
+        fits = over <= self.hard - self.soft
         return Verdict.ADMIT if fits or len(request.tokens) <= SMALL else Verdict.REFUSE
 
     def refusal(self, need: int) -> Overloaded:
@@ -96,6 +228,27 @@ class MemoryGuard:
 
     def _taken(self) -> int:
         return max(self.used(), self.weights)
+
+    def _coming(self, tenants: Iterable[Tenant]) -> int:
+        return self.incoming + sum(each.coming for each in tenants)
+
+    def _asks(self, over: int) -> bool:
+        """Whether idle models may still go. Asks for it, unless nothing has changed since none could."""
+        if self.relieve is None or self._relieved_at == self.version:
+            return self._asked
+        if not self._asked:
+            self._asked = True
+            self.relieve(over)
+        return self._asked
+
+
+def _shrink(tenants: Iterable[Tenant], nbytes: int) -> int:
+    """The one that was used longest ago first."""
+    given = 0
+    for each in sorted(tenants, key=lambda tenant: tenant.used_at):
+        if given < nbytes:
+            given += each.shrink(nbytes - given)
+    return given
 
 
 def _megabytes(n: int) -> int:

@@ -19,26 +19,20 @@ from omlx.engine.batch import Batch, CacheSizes
 from omlx.engine.edge import caught
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory import MemoryGuard, Verdict
-from omlx.engine.plan import LAST, CacheOp, Drop, Forward, Keep, Plan, Read, Rewind, Window
+from omlx.engine.plan import LAST, CacheOp, Drop, Evict, Forward, Keep, Plan, Read, Rewind, Window
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Interval, Sequence, Status
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.speculator import Speculator, span_class
-from omlx.engine.types import (
-    Event,
-    Failed,
-    Finished,
-    FinishReason,
-    PrefillProgress,
-    Reason,
-    Request,
-    TokensCommitted,
-)
-from omlx.errors import EngineError, OmlxError, Overloaded
+from omlx.engine.types import Event, Failed, Finished, FinishReason, PrefillProgress, Reason, Request, TokensCommitted
+from omlx.errors import Overloaded
 
 
 class Scheduler:
-    """The one writer of sequences. `unbatchable` says why rows of this model cannot share a batch, if they cannot."""
+    """The one writer of sequences. `unbatchable` says why rows of this model cannot share a batch, if they cannot.
+
+    It is a `Tenant` of the guard: `floor` are bytes of weights that stay whichever other models are sent away.
+    """
 
     def __init__(
         self,
@@ -56,6 +50,8 @@ class Scheduler:
         self.speculator = speculator
         self.prefix = prefix
         self.memory = memory or MemoryGuard()
+        self.floor: int | None = None
+        self.used_at = clock()
         self.batch = Batch(limits, sizes, unbatchable)
         self._sizes = sizes
         self.waiting: deque[Sequence] = deque()
@@ -67,7 +63,7 @@ class Scheduler:
         self._flying: Plan | None = None
         self._sampled: set[int] | None = None  # the rows that the step in flight samples, None if it verifies a draft
         self._cancelled: set[str] = set()
-        self._crowded: int | None = None  # how many ran when the first in the queue did not fit into memory
+        self._crowded: int | None = None  # the guard's version when the first in the queue did not fit into memory
         self._refused: list[Event] = []
         self._next_row = 0
 
@@ -76,14 +72,15 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded when the queue is full, BadRequest when it cannot be served."""
         admission.judge(request, self.limits)
-        self.memory.judge(request, self.prefix.layout)
+        self.memory.judge(request, self.prefix.layout, self.floor)
         if len(self.waiting) >= self.limits.max_waiting:
             raise Overloaded("engine.queue_full", waiting=len(self.waiting), limit=self.limits.max_waiting)
         self._next_row += 1
         end = self.limits.context_length
         if request.max_tokens is not None:
             end = min(end, len(request.tokens) + request.max_tokens)
-        clock = Clock(submitted=self._clock())
+        self.used_at = self._clock()
+        clock = Clock(submitted=self.used_at)
         self.waiting.append(Sequence(self._next_row, request, list(request.tokens), end, clock))
 
     def cancel(self, request_id: str) -> None:
@@ -95,9 +92,13 @@ class Scheduler:
         self._ops += self.prefix.clear()
         self.speculator.clear()
 
+    def bound_prefixes(self, max_bytes: int) -> None:
+        """Keep at most so much of prefixes from now on."""
+        self._ops += self.prefix.bound(max_bytes)
+
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running or self._ops or self._flying or self._cancelled or self._refused)
+        return bool(self.running or self._ops or self._flying or self._cancelled or self._refused) or self._may_admit
 
     @property
     def decoding(self) -> list[Sequence]:
@@ -107,6 +108,44 @@ class Scheduler:
     def pending_ops(self) -> bool:
         """Whether cache operations wait for the next plan: caches and records agree again after it."""
         return bool(self._ops)
+
+    # -- as the guard of memory sees it ---------------------------------------------------------------------------
+
+    @property
+    def coming(self) -> int:
+        layout, going_on = self.prefix.layout, [s for s in self.running if s.status is not Status.DONE]
+        needs = ((s.row, self.memory.need(s.request, layout)) for s in going_on)
+        kept = (piece for op in (*self._ops, *self._after) if isinstance(op, Keep) for piece in op.pieces)
+        return sum(map(layout.nbytes, kept)) + sum(max(0, need - self._sizes.row_bytes(row)) for row, need in needs)
+
+    @property
+    def kept(self) -> int:
+        return self.prefix.index.nbytes
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running)
+
+    @property
+    def freeing(self) -> bool:
+        return bool(self._ops)
+
+    @property
+    def crowded_since(self) -> float | None:
+        return self.waiting[0].clock.submitted if self.waiting and self._crowded is not None else None
+
+    def shrink(self, nbytes: int) -> int:
+        before = self.prefix.index.nbytes
+        self._ops += self.prefix.shrink(max(0, before - nbytes))
+        if before < nbytes:
+            self.speculator.clear()
+        return before - self.prefix.index.nbytes
+
+    def _uncrowd(self) -> None:
+        """The first in the queue does not wait for memory any more: it is others' turn."""
+        if self._crowded is not None:
+            self._crowded = None
+            self.memory.changed()
 
     # -- plan ----------------------------------------------------------------------------------------------------
 
@@ -155,24 +194,23 @@ class Scheduler:
     @property
     def _may_admit(self) -> bool:
         """Whether somebody waits for whom there is a row, and memory unless nothing has changed."""
-        room = self._crowded is None or len(self.running) < self._crowded
-        if not self.waiting or not room or len(self.running) >= self.limits.max_rows:
+        changed = self._crowded is None or self._crowded != self.memory.version
+        if not self.waiting or not changed or len(self.running) >= self.limits.max_rows:
             return False
         return self.prefix.off is not None or not admission.finds_soon(self.waiting[0].request, self.running)
 
     def _admit(self) -> None:
         while self._may_admit:
-            if self._ops and self._over(self.waiting[0]):
-                return  # what has ended is about to give its memory back: nothing need be evicted for that
-            verdict = self._fits(self.waiting[0])
-            if verdict is not Verdict.ADMIT and self._ops:
-                return  # so is what was evicted
-            self._crowded = len(self.running) if verdict is Verdict.WAIT else None
-            if verdict is Verdict.WAIT:
+            need = self.memory.need(self.waiting[0].request, self.prefix.layout)
+            verdict = self.memory.admit(self, self.waiting[0].request, need, self.waiting[0].clock.submitted)
+            if verdict is Verdict.AGAIN:
                 return
+            if verdict is Verdict.WAIT:
+                self._crowded = self.memory.version
+                return
+            self._uncrowd()
             sequence = self.waiting.popleft()
             if verdict is Verdict.REFUSE:
-                need = self.memory.need(sequence.request, self.prefix.layout)
                 self._refused.append(Failed(sequence.request.id, self.memory.refusal(need)))
                 continue
             sequence.clock.admitted = self._clock()
@@ -181,29 +219,6 @@ class Scheduler:
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
             self.running.append(sequence)
-
-    def _fits(self, sequence: Sequence) -> Verdict:
-        """Whether there is memory for the cache of a request; kept prefixes make room for it, if they can."""
-        over, before = self._over(sequence), self.prefix.index.nbytes
-        if over and (over <= before or not self.running):
-            self._ops += self.prefix.shrink(max(0, before - over))
-            over = self._over(sequence, freed=before - self.prefix.index.nbytes)
-        return self.memory.verdict(sequence.request, over, idle=not self.running)
-
-    def _over(self, sequence: Sequence, freed: int = 0) -> int:
-        return self.memory.over(self.memory.need(sequence.request, self.prefix.layout), self._coming, freed)
-
-    @property
-    def _coming(self) -> int:
-        """Bytes that will be taken beyond what is: by caches of running requests, and by what is about to be kept."""
-        layout, going_on = self.prefix.layout, [s for s in self.running if s.status is not Status.DONE]
-        needs = ((s.row, self.memory.need(s.request, layout)) for s in going_on)
-        kept = (piece for op in (*self._ops, *self._after) if isinstance(op, Keep) for piece in op.pieces)
-        return sum(map(layout.nbytes, kept)) + sum(max(0, need - self._sizes.row_bytes(row)) for row, need in needs)
-
-    def _room(self, freed: int = 0) -> int | None:
-        """Bytes of prefixes that may be kept besides."""
-        return self.memory.room(self._coming, freed)
 
     def _decode(self, decoding: list[Sequence]) -> list[Forward]:
         by_row = {s.row: s for s in decoding}
@@ -262,7 +277,7 @@ class Scheduler:
             forwards.append(Forward((window,)))
             sequence.computed += n
             budget -= n
-            self._after += self.prefix.reached(sequence, self._room)
+            self._after += self.prefix.reached(sequence, self.memory.room)
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
         return forwards
@@ -276,6 +291,8 @@ class Scheduler:
         """
         if self._flying is plan:
             self._flying = None
+        if any(isinstance(op, Drop | Evict) for op in plan.ops):
+            self.memory.changed()
         events: list[Event] = []
         by_row = {s.row: s for s in self.running}
         for forward in plan.forwards:
@@ -298,7 +315,7 @@ class Scheduler:
         events, self._refused = self._refused, []
         for sequence in [*self.waiting, *self.running]:
             if sequence.request.id in self._cancelled:
-                self._crowded = None
+                self._uncrowd()
                 events.append(self._finish(sequence, FinishReason.CANCELLED, None))
         self._cancelled.clear()
         self.waiting = deque(s for s in self.waiting if s.status is not Status.DONE)
@@ -364,7 +381,7 @@ class Scheduler:
 
     def _leave(self, sequence: Sequence) -> None:
         """Keep what the row's cache holds, if it holds anything, and give its place in the batch away."""
-        room = partial(self._room, self._sizes.row_bytes(sequence.row))
+        room = partial(self.memory.room, self._sizes.row_bytes(sequence.row))
         self._ops += self.batch.remove(sequence.row, keep_cache=True)
         self._ops += self.prefix.close(sequence, room)
         self.speculator.store(sequence)
@@ -381,10 +398,7 @@ class Scheduler:
         self._ops = [op for op in self._ops if not (isinstance(op, Rewind | Keep) and op.row == row)]
         self._ops += self.prefix.lost(lost) + self.prefix.close(sequence)
         self._ops.append(Drop(row))
-        known = isinstance(error, OmlxError)
-        failure = error if known else EngineError("engine.step", detail=f"{type(error).__name__}: {error}")
-        assert isinstance(failure, OmlxError)
-        return Failed(sequence.request.id, failure)
+        return ending.failed(sequence.request, error)
 
     def check(self) -> None:
         """Raise AssertionError if the records contradict each other. Called after every step in tests."""

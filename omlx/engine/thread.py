@@ -65,12 +65,15 @@ class EngineThread:
         return future
 
     def attach(self, name: str, loop: EngineLoop) -> None:
-        """Serve a loaded model under `name`. From inside `call`."""
+        """Serve a loaded model under `name`, in place of the one that has it. From inside `call`."""
+        if name in self._loops:
+            self.detach(name)
         self._loops[name] = loop
+        loop.enter()
 
     def detach(self, name: str) -> None:
         """Forget a model. From inside `call`; it has no open requests."""
-        del self._loops[name]
+        self._loops.pop(name).leave()
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         """Queue a request; `sink` hears of it, on the engine thread. Any thread may call.
@@ -148,15 +151,19 @@ class EngineThread:
             maybe_set_recommended_wired_limit()
             while not self._stopping:
                 self._take_in()
-                busy = [loop for loop in self._loops.values() if loop.has_work]
-                for loop in busy:
-                    self._publish(loop.step())
-                    if len(busy) > 1:
-                        loop.interrupt()
+                self._step()
             self._die(EngineDead("engine.stopped"))
         except BaseException as error:  # the outer edge: nobody may wait for a thread that is gone
             log.critical("the engine thread died", exc_info=error)
             self._die(EngineDead("engine.dead", detail=f"{type(error).__name__}: {error}"))
+
+    def _step(self) -> None:
+        """One step of every loop that has work. No name holds a loop after it: a model may have to go."""
+        busy = [loop for loop in self._loops.values() if loop.has_work]
+        for loop in busy:
+            self._publish(loop.step())
+            if len(busy) > 1:
+                loop.interrupt()
 
     def _take_in(self) -> None:
         """Run what was posted; wait for something if no loop has work."""
@@ -164,7 +171,8 @@ class EngineThread:
             self._inbox.get()()
         elif self._inbox.empty():
             return
-        self._drain()
+        for _ in range(self._inbox.qsize()):  # what comes meanwhile, such as more of a model to read, waits for a step
+            self._inbox.get()()
         for loop in self._loops.values():
             loop.interrupt()
 

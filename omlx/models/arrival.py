@@ -41,24 +41,25 @@ class Arrivals:
             await asyncio.sleep(every_s)
 
     async def look(self) -> None:
-        """If the model that is loaded lacks its draft, see whether it is here; if it is to be fetched, fetch it."""
-        wanted = self._wanted()
-        if wanted is None:
+        """If models that are loaded lack their drafts, see whether those are here; if they are to be fetched, do."""
+        lacking = [served for served in self._pool.loaded if served.speculative.wanted is not None]
+        if not lacking:
             return
         registry = await asyncio.to_thread(self._discover)
-        if self._pool.lacks(registry) and self._pool.fetches_drafts and wanted.reference not in self._tried:
-            self._tried.add(wanted.reference)
-            self._pool.fetching[wanted.reference] = replace(wanted, fetching=True)
-            failed = await self._fetch(wanted.reference)
-            self._pool.fetching[wanted.reference] = replace(wanted, failed=failed)
-            if failed is not None:
-                log.warning(
-                    "draft not fetched", extra={"fields": {"draft": str(wanted.reference), "code": failed.code}}
-                )
-            registry = await asyncio.to_thread(self._discover)
-        if not self._pool.lacks(registry):
+        for served in lacking:
+            if self._pool.lacks(served.id, registry) and served.speculative.settings.draft_download == "auto":
+                await self._fetch_once(served.speculative.wanted)
+                registry = await asyncio.to_thread(self._discover)
+        if not all(self._pool.lacks(served.id, registry) for served in lacking):
             await self._pool.reconsider(registry)
 
-    def _wanted(self) -> Wanted | None:
-        served = self._pool.served
-        return served.speculative.wanted if served is not None else None
+    async def _fetch_once(self, wanted: Wanted | None) -> None:
+        if wanted is None or wanted.reference in self._tried:
+            return
+        self._tried.add(wanted.reference)
+        self._pool.fetching[wanted.reference] = replace(wanted, fetching=True)
+        failed = await self._fetch(wanted.reference)
+        self._pool.fetching[wanted.reference] = replace(wanted, failed=failed)
+        if failed is not None:
+            fields = {"draft": str(wanted.reference), "code": failed.code}
+            log.warning("draft not fetched", extra={"fields": fields})

@@ -1,14 +1,22 @@
-"""How much memory this process takes, and how much it may: the machine's side of the engine's memory guard."""
+"""How much memory this process takes, and how much it may: the one place that asks the machine.
+
+What counts is what the process holds: weights, caches and drafts alike.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import mlx.core as mx
+
+SHARE: Final = 0.75
+"""Of the machine's memory; the rest is for everybody else."""
 
 _STATM: Final = Path("/proc/self/statm")
 _RUSAGE_INFO_V2: Final = 2
@@ -18,7 +26,7 @@ _PHYS_FOOTPRINT: Final = 16 + 7 * 8
 
 def used_bytes() -> int:
     """The larger of what MLX holds for live arrays and what the system counts for this process, less the buffers that
-    MLX has ready for reuse."""
+    MLX has ready for reuse. Any thread may ask."""
     return max(mx.get_active_memory(), footprint() - mx.get_cache_memory())
 
 
@@ -32,11 +40,27 @@ def footprint() -> int:
         return 0
 
 
-def machine_limit() -> int:
-    """Bytes that models may take on this machine: what the GPU's driver recommends, or all of the memory."""
-    device = mx.device_info()
-    recommended = int(device.get("max_recommended_working_set_size", 0))
-    return recommended or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def default_limit_bytes() -> int:
+    """Three quarters of the machine's memory, and no more than the GPU says that it works well with."""
+    share = int(machine_bytes() * SHARE)
+    recommended = int(mx.device_info().get("max_recommended_working_set_size", 0))
+    return min(share, recommended) if recommended else share
+
+
+def machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def give_back() -> None:
+    """Return to the system what nobody refers to any more. On the engine thread.
+
+    On Linux freed memory stays with the process until its allocator is told.
+    """
+    gc.collect()
+    mx.clear_cache()
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # not every C library has it
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _darwin_footprint() -> int:

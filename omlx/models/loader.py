@@ -2,7 +2,8 @@
 
     check the files ─► build the model, lazily ─► cast ─► read the weights, some at a time ─► LoadedWeights
 
-Everything that can be wrong with a directory becomes a ModelError that names it. No code of a model is ever run.
+Everything that can be wrong with a directory becomes a ModelError that names it. No code of a model is run unless the
+caller says that it is trusted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from omlx.models.weights import check_whole, weight_files
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
-_STEP_BYTES = 256 << 20
+_STEP_BYTES = 64 << 20
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 # What building a model from a wrong config or wrong weights raises.
 _BUILD_ERRORS = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OSError, struct.error)
@@ -70,20 +71,29 @@ def load(entry: ModelEntry, dtype: Dtype, progress: Callable[[LoadProgress], Non
             progress(step)
 
 
-def load_steps(entry: ModelEntry, dtype: Dtype) -> Generator[LoadProgress, None, LoadedWeights]:
-    """Load a model some weights at a time, so that other work can run in between; returns it. Raises ModelError."""
+def load_steps(
+    entry: ModelEntry, dtype: Dtype, *, tokenizer: TokenizerWrapper | None = None, trusted: bool = False
+) -> Generator[LoadProgress, None, LoadedWeights]:
+    """Load a model some weights at a time, so that other work can run in between; returns it. Raises ModelError.
+
+    The first progress says how many bytes there will be; until the next one nothing is read. A `tokenizer` that has
+    been read already is taken as it is.
+    """
     try:
-        return (yield from _steps(entry, dtype))
+        return (yield from _steps(entry, dtype, tokenizer, trusted))
     except ModelError as error:
         raise ModelError(error.code, param="model", **{**error.params, "model": entry.id}) from error
 
 
-def _steps(entry: ModelEntry, dtype: Dtype) -> Generator[LoadProgress, None, LoadedWeights]:
+def _steps(
+    entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool
+) -> Generator[LoadProgress, None, LoadedWeights]:
     for file in weight_files(entry.path):
         check_whole(file)
     generation_config = read_config(entry.path, "generation_config.json")
-    tokenizer = read_tokenizer(entry)
-    model, config = _build(entry.path)
+    if tokenizer is None:
+        tokenizer = read_tokenizer(entry)
+    model, config = _build(entry.path, trusted)
     _cast(model, config, dtype)
     size_bytes = yield from _read_weights(model)
     return LoadedWeights(
@@ -115,15 +125,15 @@ def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
     return max(ids.values()) + 1
 
 
-def _build(directory: Path) -> tuple[nn.Module, dict[str, Any]]:
+def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     """The model with lazy weights, and its config."""
     config = read_config(directory, "config.json")
     if not config:
         raise ModelError("model.no_config")
-    if config.get("model_file") is not None:
+    if config.get("model_file") is not None and not trusted:
         raise ModelError("model.remote_code", file=str(config["model_file"]))
     try:
-        return load_model(directory, lazy=True)
+        return load_model(directory, lazy=True, trust_remote_code=trusted)
     except _BUILD_ERRORS as error:
         raise ModelError("model.build", detail=_said(error)) from error
 

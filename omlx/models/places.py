@@ -25,6 +25,11 @@ class Place(Protocol):
         """What a list of models calls this place."""
         ...
 
+    @property
+    def root(self) -> Path:
+        """Where it is, whether it is there or not."""
+        ...
+
     def models(self) -> Iterator[Found]:
         """Every directory that may be a model, with its id. Reads folder names; modifies nothing."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,6 +22,8 @@ from omlx.settings.schema import Settings, Value, table
 
 FETCHABLE: Final = ("draft.not_here", "draft.unfit.half_download")
 """Why a draft is missing, where fetching it would help."""
+
+_ALIAS = re.compile(r"[A-Za-z0-9_][\w.:@/-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,9 @@ def speculative(entry: ModelEntry, registry: Registry, configuration: Configurat
 
 
 def check_value(name: str, value: Value, where: str) -> None:
-    """What the table of settings cannot judge: strategy strings. Raises ConfigError."""
+    """What the table of settings cannot judge: strategy strings, names. Raises ConfigError."""
+    if name == "alias" and isinstance(value, str) and (_ALIAS.fullmatch(value) is None or ".." in value):
+        raise ConfigError("config.alias_form", where=where, value=value)
     if name == "speculation" and isinstance(value, str):
         try:
             parse(value, where)

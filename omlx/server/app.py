@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, fields
+from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -16,16 +17,15 @@ from starlette.responses import JSONResponse, Response
 
 from omlx import __version__
 from omlx.engine.types import ModelSnapshot
-from omlx.errors import EngineDead, OmlxError
+from omlx.errors import EngineDead, Forbidden, OmlxError
 from omlx.models.entry import ModelEntry
-from omlx.models.footprint import footprint
 from omlx.models.pool import Pool
 from omlx.server import endpoints, errors, prefixes, status
 from omlx.server.access import CLIENT_GONE, AccessLog, note
 from omlx.server.anthropic import models
-from omlx.server.connection import ClientGone
+from omlx.server.connection import ClientGone, while_connected
 from omlx.server.generation import Generations
-from omlx.server.guard import Guard
+from omlx.server.guard import ApiKey, Guard
 from omlx.server.openai.responses import Responses
 from omlx.server.openapi import Application
 from omlx.server.record import Record
@@ -35,6 +35,7 @@ from omlx.telemetry.metrics import Gauges, Metrics, Prefixes
 
 KEEP_ALIVE_S = 5.0
 KEEP_COSTS_S = 300.0
+SWEEP_S = 1.0
 SNAPSHOT_S = 2.0
 
 
@@ -48,23 +49,28 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.generations = Generations(engine, pool, settings, record)
-        keeping = asyncio.create_task(pool.keep_costs_every(KEEP_COSTS_S))
+        app.state.generations = Generations(engine, pool, record)
+        chores = [pool.keep_costs_every(KEEP_COSTS_S), pool.sweep_every(SWEEP_S)]
+        tasks = [asyncio.create_task(chore) for chore in chores]
         yield
-        keeping.cancel()
-        await asyncio.wait([keeping])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         await pool.keep_costs()
         app.state.generations.shut_down()
 
-    layers = _middleware(settings, record.metrics)
+    key = ApiKey(settings.api_key)
+    layers = _middleware(settings, key, record.metrics)
     app = Application(
         title="omlx", version=__version__, lifespan=lifespan, middleware=layers, docs_url=None, redoc_url=None
     )
     app.state.engine, app.state.pool, app.state.keep_alive_s = engine, pool, keep_alive_s
-    app.state.record = record
+    app.state.record, app.state.api_key = record, key
     app.add_api_route("/health", health, methods=["GET"])
     app.add_api_route("/metrics", metrics, methods=["GET"])
     app.add_api_route("/v1/models", list_models, methods=["GET"])
+    app.add_api_route("/v1/models/{name:path}/load", load_model, methods=["POST"])
+    app.add_api_route("/v1/models/{name:path}/unload", unload_model, methods=["POST"])
     app.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
     for path, endpoint in endpoints.POST.items():
         app.add_api_route(path, endpoint, methods=["POST"])
@@ -113,18 +119,32 @@ async def show_model(request: Request, name: str) -> Response:
     pool: Pool = state.pool
     entry = pool.model(name)
     configured = await asyncio.to_thread(pool.speculative, entry.id)
-    served = pool.served if pool.served is not None and pool.served.id == entry.id else None
+    served = next((each for each in pool.loaded if each.id == entry.id), None)
     snapshot = await _snapshot(state.engine, served.id) if served is not None else None
     told = status.speculation(configured, served, snapshot, state.record.recent(entry.id))
     batching = status.batching(snapshot.unbatchable) if snapshot is not None else None
+    memory = status.memory(pool.told(entry.id))
     record = models.model(_model(entry)) if models.HEADER in request.headers else _model(entry)
-    known = {
-        "loaded": served is not None,
-        "speculation": told,
-        "batching": batching,
-        "prefixes": status.prefixes(snapshot.prefix) if snapshot is not None else None,
-    }
-    return JSONResponse(record | known)
+    kept = status.prefixes(snapshot.prefix) if snapshot is not None else None
+    return JSONResponse(record | memory | {"speculation": told, "batching": batching, "prefixes": kept})
+
+
+async def load_model(request: Request, name: str) -> Response:
+    """Answers when the model is in memory; what has begun goes on when the client has gone."""
+    return await _moved(request, name, request.app.state.pool.load)
+
+
+async def unload_model(request: Request, name: str) -> Response:
+    """Answers when the model is out of memory, which is when the requests that it has have ended."""
+    return await _moved(request, name, request.app.state.pool.unload)
+
+
+async def _moved(request: Request, name: str, move: Callable[[str], Coroutine[Any, Any, None]]) -> Response:
+    if "origin" in request.headers:  # a page: those have the dashboard, and to log in there
+        raise Forbidden("guard.page")
+    await request.body()
+    await while_connected(request.receive, move(name))
+    return await show_model(request, name)
 
 
 async def _snapshot(engine: Engine, model: str) -> ModelSnapshot | None:
@@ -136,22 +156,22 @@ async def _snapshot(engine: Engine, model: str) -> ModelSnapshot | None:
 
 def _gauges(engine: Engine, pool: Pool) -> Gauges:
     rows, kept = {}, {}
-    if pool.served is not None:
-        rows[pool.served.id] = asdict(engine.load_of(pool.served.id))
-        if (report := engine.prefix_of(pool.served.id)) is not None:
+    for served in pool.loaded:
+        rows[served.id] = asdict(engine.load_of(served.id))
+        if (report := engine.prefix_of(served.id)) is not None:
             told = asdict(report)
-            kept[pool.served.id] = Prefixes(**{each.name: told[each.name] for each in fields(Prefixes)})
-    memory = {"used": footprint()} | ({} if pool.memory.limit is None else {"limit": pool.memory.limit})
+            kept[served.id] = Prefixes(**{each.name: told[each.name] for each in fields(Prefixes)})
+    memory = {"used": pool.used_bytes, "limit": pool.limit_bytes}
     return Gauges(engine.failure is None, rows, kept, memory)
 
 
-def _middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
+def _middleware(settings: Settings, key: ApiKey, metrics: Metrics) -> list[Middleware]:
     """Outermost first: CORS answers a browser's preflight, which carries no key."""
     hosts, origins = (settings.host, *settings.allow_host), settings.allow_origin
     layers = [Middleware(AccessLog, metrics=metrics)]
     if origins:
         layers.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
-    return [*layers, Middleware(Guard, hosts=hosts, origins=origins, key=settings.api_key)]
+    return [*layers, Middleware(Guard, hosts=hosts, origins=origins, key=key)]
 
 
 def _model(entry: ModelEntry) -> dict[str, object]:

@@ -109,10 +109,9 @@ class Generations:
     """Opens streams; `record` hears how they end. What a request leaves open is decided by the settings, then by the
     model's own files."""
 
-    def __init__(self, engine: Engine, pool: Pool, settings: Settings, record: Record) -> None:
+    def __init__(self, engine: Engine, pool: Pool, record: Record) -> None:
         self._engine = engine
         self._pool = pool
-        self._settings = settings
         self._record = record
         self._router = Router(asyncio.get_running_loop())
         # One thread: templates and tokenizers of long prompts stay off the event loop, and see one caller at a time.
@@ -128,6 +127,7 @@ class Generations:
         lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
         stream = None
         try:
+            request = _with_defaults(request, lease.served.speculative.settings.chat_template_kwargs or {})
             _check(request, lease.served)
             prompts, prediction = await self._read(lease.served, request)
             seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
@@ -145,6 +145,7 @@ class Generations:
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """The tokens of a conversation's prompt, without loading a model. Raises OmlxError."""
         tokenizer = await self._pool.tokenizer(request.model)
+        request = _with_defaults(request, await asyncio.to_thread(self._pool.template_variables, request.model))
         return list((await self._off_loop(partial(_render, tokenizer, request))).tokens)
 
     async def tokenize(self, model: str | None, text: str, *, special: bool) -> list[int]:
@@ -173,7 +174,7 @@ class Generations:
     ) -> None:
         """Choice i of prompt p is number p · n + i of the answer; each prompt's choices draw as if it were alone."""
         served = stream.served
-        settings = self._settings
+        settings = served.speculative.settings
         sampling = _sampling({**served.sampling, **_given(settings), **request.sampling})
         sampling = replace(sampling, seed=stream.seed, logit_bias=tuple(sorted(request.logit_bias.items())))
         speculation = _speculation(request, served, prediction)
@@ -192,6 +193,11 @@ class Generations:
                 stable=prompt.stable,
             )
             stream.submit(one, spec, number)
+
+
+def _with_defaults(request: GenerationRequest, variables: Mapping[str, Any]) -> GenerationRequest:
+    """Variables of the template: the request's go before those that are set for the model."""
+    return replace(request, template_variables={**variables, **request.template_variables})
 
 
 def _output(request: GenerationRequest, served: Served, prompt: Prompt) -> OutputSpec:

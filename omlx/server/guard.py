@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -22,6 +23,15 @@ from omlx.server import errors
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS = frozenset({"/health"})
+OWN_GATE = "/admin"
+"""It and what lies below have sessions in place of keys."""
+
+
+@dataclass(slots=True)
+class ApiKey:
+    """The key in use, None for none. It may change while the server runs."""
+
+    value: str | None = None
 
 
 class Guard:
@@ -33,13 +43,13 @@ class Guard:
         *,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
-        key: str | None = None,
+        key: ApiKey | None = None,
         max_body_bytes: int = 32 << 20,
     ) -> None:
         self._app = app
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
-        self._key = key
+        self._key = key or ApiKey()
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,8 +61,8 @@ class Guard:
             self._check_host(headers.get("host", ""))
             if scope["method"] not in SAFE_METHODS:
                 self._check_origin(headers.get("origin"), headers.get("host", ""))
-            if self._key is not None and scope["path"] not in OPEN_PATHS:
-                self._check_key(scope)
+            if (key := self._key.value) is not None and not _is_open(scope["path"]):
+                self._check_key(scope, key)
             self._check_length(headers.get("content-length"))
         except OmlxError as error:
             await errors.response(error, scope["path"])(scope, receive, send)
@@ -70,12 +80,11 @@ class Guard:
             return
         raise Forbidden("guard.origin", origin=origin)
 
-    def _check_key(self, scope: Scope) -> None:
-        assert self._key is not None
+    def _check_key(self, scope: Scope, key: str) -> None:
         given = [value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
         if not given:
             raise Unauthorized("auth.missing")
-        if not any(same_key(_bearer(value), self._key) for value in given):
+        if not any(same_key(_bearer(value), key) for value in given):
             raise Unauthorized("auth.key")
 
     def _check_length(self, length: str | None) -> None:
@@ -111,6 +120,10 @@ def hostname(host: str) -> str:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
         return ""
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path == OWN_GATE or path.startswith(f"{OWN_GATE}/")
 
 
 def _is_address(name: str) -> bool:

@@ -22,6 +22,7 @@ from omlx.engine.spec.costs import FIRST_BUCKET, PLAIN
 from omlx.engine.spec.strategy import Strategy
 from omlx.engine.types import DrafterStats, ModelSnapshot, PrefixReport, Reason, RequestStats
 from omlx.models.lease import Served
+from omlx.models.resident import State, Told
 from omlx.models.speculative import Speculative
 from omlx.models.telling import reason_record, speculation_record
 from omlx.server.usage import gate_record
@@ -51,6 +52,21 @@ def speculation(
 def effective(configured: Speculative, snapshot: ModelSnapshot) -> Strategy:
     here = set() if snapshot.off is not None else set(snapshot.drafters.values())
     return configured.strategy.among(here)
+
+
+def memory(told: Told) -> Json:
+    """Where a model is: `state` is `unloaded`, `loading` (then with `progress`), `ready` or `leaving`."""
+    progress = told.progress
+    return {
+        "loaded": told.state in (State.READY, State.LEAVING),
+        "state": told.state.value,
+        "progress": None if progress is None else {"done_bytes": progress.done, "total_bytes": progress.total},
+        "weights_bytes": told.weights_bytes,
+        "pinned": told.pinned,
+        "active": told.active,
+        "waiting": told.waiting,
+        "idle_s": None if told.idle_s is None else round(told.idle_s, 3),
+    }
 
 
 def batching(unbatchable: Reason | None) -> Json:

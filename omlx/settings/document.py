@@ -41,7 +41,9 @@ def _chapter(group: Group) -> str:
 
 
 def _row(setting: Setting) -> str:
-    cells = [f"`{setting.flag}`", f"`{setting.variable}`", _values(setting), _default(setting), setting.help]
+    flag = f"`{setting.flag}`" if setting.may_stand_in(Scope.CLI) else ""
+    variable = f"`{setting.variable}`" if setting.may_stand_in(Scope.ENVIRONMENT) else ""
+    cells = [flag, variable, _values(setting), _default(setting), setting.help]
     cells += [f"`{setting.path}`" if setting.may_stand_in(Scope.GLOBAL) else "", _own(setting)]
     return f"| {' | '.join(cells)} |"
 
@@ -56,6 +58,8 @@ def _values(setting: Setting) -> str:
         return " ".join(f"`{choice}`" for choice in setting.choices)
     if setting.kind is bool:
         return "on, off"
+    if setting.kind is dict:
+        return "a JSON object"
     if setting.meta.is_bytes:
         return "a size such as `512MB`"
     if setting.kind in (int, float):

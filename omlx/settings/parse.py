@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omlx.errors import ConfigError
 from omlx.settings.schema import Setting, Value
@@ -46,6 +47,8 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
         if not isinstance(raw, list) or not all(isinstance(part, str) for part in raw):
             raise ConfigError("config.list", where=where, value=_shown(raw))
         return parse(setting, [str(part) for part in raw], where)
+    if setting.kind is dict:
+        return _object(raw, where)
     if setting.kind is bool:
         if not isinstance(raw, bool):
             raise ConfigError("config.boolean", where=where, value=_shown(raw))
@@ -53,7 +56,8 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
     if setting.kind in (int, float) and not (setting.meta.is_bytes and isinstance(raw, str)):
         if isinstance(raw, bool) or not isinstance(raw, int if setting.kind is int else int | float):
             raise _out_of_range(setting, _shown(raw), where)
-        return _bounded(setting, setting.kind(raw), str(raw), where)
+        number: int | float = int(raw) if setting.kind is int else float(raw)
+        return _bounded(setting, number, str(raw), where)
     if not isinstance(raw, str):
         raise ConfigError("config.string", where=where, value=_shown(raw))
     return _one(setting, raw, where)
@@ -81,11 +85,22 @@ def _one(setting: Setting, raw: str, where: str) -> Value:
         return _switch(raw, where)
     if setting.kind is Path:
         return _path(raw, where)
+    if setting.kind is dict:
+        try:
+            return _object(json.loads(raw), where)
+        except ValueError:
+            raise ConfigError("config.object_text", where=where, value=_shown(raw)) from None
     if setting.kind is str:
         if not raw.strip():
             raise ConfigError("config.empty", where=where)
         return raw
     return _number(setting, raw, where)
+
+
+def _object(raw: object, where: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ConfigError("config.object_text", where=where, value=_shown(raw))
+    return raw
 
 
 def _number(setting: Setting, raw: str, where: str) -> int | float:

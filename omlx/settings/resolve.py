@@ -16,6 +16,8 @@ from omlx.settings.layer import Layer, Source, check_bounds
 from omlx.settings.parse import parse
 from omlx.settings.schema import Group, Scope, Setting, Settings, Value, table
 
+_METAVARS = {int: "N", dict: "JSON"}
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -82,7 +84,7 @@ def _add_flag(section: Any, setting: Setting) -> None:
     elif setting.kind is bool:
         section.add_argument(dashed, action="store_true", **shown)
     else:
-        metavar = "|".join(setting.choices) or setting.meta.metavar or ("N" if setting.kind is int else "X")
+        metavar = "|".join(setting.choices) or setting.meta.metavar or _METAVARS.get(setting.kind, "X")
         section.add_argument(dashed, action="append" if setting.many else "store", metavar=metavar, **shown)
 
 

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from omlx.catalog import sentence
 
-Value: TypeAlias = "str | int | float | bool | Path | tuple[str, ...] | tuple[Path, ...] | None"
+Value: TypeAlias = "str | int | float | bool | Path | tuple[str, ...] | tuple[Path, ...] | dict[str, Any] | None"
 
 
 class Takes(StrEnum):
-    """When a changed value takes effect."""
+    """When a changed value takes effect: for the next request, at a model's next idle moment, at the next start."""
 
     AT_ONCE = "at_once"
     RELOAD = "reload"
@@ -33,6 +33,7 @@ class Group(StrEnum):
 
     SERVER = "server"
     MODELS = "models"
+    POOL = "pool"
     SPECULATION = "speculation"
     SAMPLING = "sampling"
     ENGINE = "engine"
@@ -46,6 +47,7 @@ class Group(StrEnum):
 _SECTIONS = {
     Group.SERVER: "server",
     Group.MODELS: "models",
+    Group.POOL: "pool",
     Group.SPECULATION: "defaults.speculative",
     Group.SAMPLING: "defaults.sampling",
     Group.ENGINE: "engine",
@@ -67,6 +69,7 @@ STORED = RUN | {Scope.GLOBAL}
 PER_MODEL = STORED | {Scope.MODEL}
 PER_REQUEST = STORED | {Scope.REQUEST}
 EVERYWHERE = PER_MODEL | PER_REQUEST
+MODEL_ALONE = frozenset({Scope.MODEL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,15 @@ class Meta:
 
 
 def _server(metavar: str = "", **more: Any) -> Meta:
-    return Meta(Group.SERVER, metavar=metavar, **more)
+    return Meta(Group.SERVER, more.pop("takes", Takes.RESTART), metavar=metavar, **more)
 
 
 def _models(metavar: str = "", **more: Any) -> Meta:
     return Meta(Group.MODELS, metavar=metavar, **more)
+
+
+def _pool(metavar: str = "", **more: Any) -> Meta:
+    return Meta(Group.POOL, more.pop("takes", Takes.AT_ONCE), metavar=metavar, **more)
 
 
 def _speculation(metavar: str = "", scopes: frozenset[Scope] = EVERYWHERE, **more: Any) -> Meta:
@@ -100,11 +107,11 @@ def _tokens(scopes: frozenset[Scope] = PER_MODEL) -> Meta:
 
 
 def _sampling(low: float, high: float) -> Meta:
-    return Meta(Group.SAMPLING, Takes.AT_ONCE, PER_REQUEST, low, high)
+    return Meta(Group.SAMPLING, Takes.AT_ONCE, EVERYWHERE, low, high)
 
 
 def _engine(low: float, high: float, **more: Any) -> Meta:
-    return Meta(Group.ENGINE, Takes.RELOAD, low=low, high=high, **more)
+    return Meta(Group.ENGINE, more.pop("takes", Takes.RELOAD), low=low, high=high, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +120,7 @@ class Settings:
 
     host: Annotated[str, _server("HOST")] = "127.0.0.1"
     port: Annotated[int, _server(low=0, high=65535)] = 8000
-    api_key: Annotated[str | None, _server("KEY", secret=True)] = None
+    api_key: Annotated[str | None, _server("KEY", secret=True, takes=Takes.AT_ONCE)] = None
     allow_host: Annotated[tuple[str, ...], _server("HOST")] = ()
     allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
@@ -127,6 +134,13 @@ class Settings:
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], _models(takes=Takes.RELOAD)] = "auto"
 
     model_map: Annotated[tuple[str, ...], _models("PATTERN=MODEL")] = ()
+
+    default_model: Annotated[str | None, _pool("NAME")] = None
+    memory_limit: Annotated[int | None, _pool("SIZE", low=1 << 20, high=1 << 50, is_bytes=True)] = None
+    ttl_seconds: Annotated[int | None, _pool(scopes=PER_MODEL, low=1, high=366 * 86400)] = None
+    pinned: Annotated[bool, _pool(scopes=MODEL_ALONE)] = False
+    alias: Annotated[str | None, _pool("NAME", scopes=MODEL_ALONE)] = None
+    trust_remote_code: Annotated[bool, _pool(scopes=MODEL_ALONE | {Scope.CLI}, takes=Takes.RELOAD)] = False
 
     speculation: Annotated[str, _speculation("STRATEGY")] = "auto"
     draft_model: Annotated[str | None, _speculation("NAME")] = None
@@ -145,13 +159,13 @@ class Settings:
     presence_penalty: Annotated[float | None, _sampling(-2, 2)] = None
     frequency_penalty: Annotated[float | None, _sampling(-2, 2)] = None
     max_tokens: Annotated[int | None, _sampling(1, 1 << 30)] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(Group.SAMPLING, Takes.AT_ONCE, EVERYWHERE)] = None
 
     max_concurrent_requests: Annotated[int, _engine(1, 256)] = 8
     max_waiting: Annotated[int, _engine(0, 65536)] = 512
-    max_context: Annotated[int | None, _engine(16, 1 << 30)] = None
+    max_context: Annotated[int | None, _engine(16, 1 << 30, scopes=PER_MODEL)] = None
     prefill_chunk: Annotated[int, _engine(16, 65536)] = 2048
-    prefix_bytes: Annotated[int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True)] = None
-    memory_limit: Annotated[int | None, _engine(1 << 20, 1 << 44, metavar="SIZE", is_bytes=True)] = None
+    prefix_bytes: Annotated[int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True, takes=Takes.AT_ONCE)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +173,7 @@ class Setting:
     """One row of the table, as read from a field of `Settings`. `kind` is the type of one value."""
 
     name: str
-    kind: type[str] | type[int] | type[float] | type[bool] | type[Path]
+    kind: type[str] | type[int] | type[float] | type[bool] | type[Path] | type[dict[str, Any]]
     default: Value
     meta: Meta
     choices: tuple[str, ...] = ()
@@ -223,4 +237,6 @@ def _kind(annotation: Any) -> tuple[Any, tuple[str, ...], bool]:
         return str, arguments, False
     if origin is tuple:
         return arguments[0], (), True
+    if origin is dict:
+        return dict, (), False
     return annotation, (), False

@@ -9,13 +9,15 @@ rest: None takes a value out, so that the next source decides.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.errors import ConfigError
+from omlx.errors import ConfigError, Outdated
 from omlx.settings.file import locked, read, write
 from omlx.settings.layer import Layer, Source, check_bounds
 from omlx.settings.parse import from_json, to_json
@@ -53,11 +55,15 @@ class Store:
         path = self.home / MODELS_FILE
         return list(_models(read(path).values, path))
 
-    def patch(self, changes: Mapping[str, Value], model: str | None = None) -> None:
-        """Change what is stored for all models, or for one; None takes a value out.
+    def revision(self, model: str | None = None) -> str:
+        """A name for what is stored for all models, or for one, as it is now: the same values have the same one."""
+        return _revision(self.layer(model))
+
+    def patch(self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None) -> None:
+        """Change what is stored for all models, or for one; None takes a value out. Values may be as JSON has them.
 
         Raises ConfigError, and changes nothing, for unknown or misplaced names, for values that contradict each other,
-        and for a file that is not ours.
+        for a file that is not ours; and Outdated if the revision is not the `expected` one.
         """
         path = self.path(model)
         rows = [_row(name, Scope.GLOBAL if model is None else Scope.MODEL) for name in changes]
@@ -65,7 +71,9 @@ class Store:
             content = read(path)
             if content.foreign:
                 raise ConfigError("config.not_ours", file=str(path))
-            self._layer(content.values, model)
+            found = _revision(self._layer(content.values, model))
+            if expected is not None and found != expected:
+                raise Outdated("config.outdated")
             values = deepcopy(dict(content.values))
             for row in rows:
                 _put(values, _steps(row, model), to_json(changes[row.name]))
@@ -94,6 +102,11 @@ class Store:
         layer = Layer(source, read_values)
         check_bounds(layer, str(path))
         return layer
+
+
+def _revision(layer: Layer) -> str:
+    values = {name: to_json(value) for name, value in layer.values.items()}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _models(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

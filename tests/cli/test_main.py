@@ -16,11 +16,12 @@ from typing import TypeAlias
 import pytest
 
 from omlx import __version__
-from omlx.cli.bind import is_loopback, listen, url
+from omlx.cli.bind import listen, url
 from omlx.cli.environment import ENVIRONMENT
 from omlx.cli.main import main
 from omlx.errors import ConfigError
 from omlx.models.discovery import BUNDLED
+from omlx.server.exposure import is_loopback
 from tests.models.trees import hub_model, model
 
 Capture: TypeAlias = pytest.CaptureFixture[str]

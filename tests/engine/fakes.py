@@ -83,6 +83,9 @@ class Scripted:
     def clear(self) -> None:
         self.entries.append("clear")
 
+    def bound(self, max_bytes: int) -> None:
+        self.entries.append(f"bound {max_bytes}")
+
 
 class Corrupted(DraftModel):
     """The target as its own draft, but wrong at the absolute positions where `bad` holds.

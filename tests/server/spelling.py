@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Generator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +20,7 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.models.entry import ModelEntry
-from omlx.models.loader import LoadedWeights, read_tokenizer, tokenizer_length
+from omlx.models.loader import Dtype, LoadedWeights, LoadProgress, read_tokenizer, tokenizer_length
 from omlx.models.pool import Pool
 
 CONTEXT = 4096
@@ -98,29 +100,40 @@ class Obedient(Spelling):
         return []
 
 
+def read(
+    entry: ModelEntry,
+    dtype: Dtype,
+    *,
+    tokenizer: TokenizerWrapper | None,
+    trusted: bool,
+    kind: type[Spelling] = Spelling,
+    context: int = CONTEXT,
+) -> Generator[LoadProgress, None, LoadedWeights]:
+    """Whatever the model, one that spells, with the model's own tokenizer and template."""
+    yield LoadProgress(0, 0)
+    tokenizer = read_tokenizer(entry) if tokenizer is None else tokenizer
+    return LoadedWeights(
+        model=kind(tokenizer),
+        tokenizer=tokenizer,
+        config={},
+        generation_config={},
+        context_length=context,
+        vocab_size=tokenizer_length(tokenizer),
+        stop_ids=frozenset(tokenizer.eos_token_ids),
+        sampling={},
+        size_bytes=0,
+    )
+
+
 class SpellingPool(Pool):
-    """Every model spells, with its own tokenizer and template."""
+    """Every model spells."""
 
-    context = CONTEXT
-    kind = Spelling
-
-    def _load(self, entry: ModelEntry) -> LoadedWeights:
-        tokenizer = read_tokenizer(entry)
-        return LoadedWeights(
-            model=self.kind(tokenizer),
-            tokenizer=tokenizer,
-            config={},
-            generation_config={},
-            context_length=self.context,
-            vocab_size=tokenizer_length(tokenizer),
-            stop_ids=frozenset(tokenizer.eos_token_ids),
-            sampling={},
-            size_bytes=0,
-        )
+    def __init__(self, *what: Any, **more: Any) -> None:
+        super().__init__(*what, **more, read=read)
 
 
-class ObedientPool(SpellingPool):
+class ObedientPool(Pool):
     """For programs that have long instructions of their own."""
 
-    context = 1 << 17
-    kind = Obedient
+    def __init__(self, *what: Any, **more: Any) -> None:
+        super().__init__(*what, **more, read=partial(read, kind=Obedient, context=1 << 17))

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from omlx.errors import OmlxError
 from omlx.server import errors
-from omlx.server.guard import Guard, hostname, same_key
+from omlx.server.guard import ApiKey, Guard, hostname, same_key
 from tests.server.running import serving
 
 KEY = "clé-日本"
@@ -43,7 +43,7 @@ def plain() -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[httpx.Client]:
-    with serving(guarded(key=KEY)) as url, httpx.Client(base_url=url) as http:
+    with serving(guarded(key=ApiKey(KEY))) as url, httpx.Client(base_url=url) as http:
         yield http
 
 
@@ -111,3 +111,12 @@ def test_keys_compare_as_bytes_in_either_encoding() -> None:
 
 def test_hostname_of_a_header() -> None:
     assert [hostname(h) for h in ("A.b:8", "[::1]:8", "a.", "[")] == ["a.b", "::1", "a", ""]
+
+
+def test_only_what_has_sessions_is_open_beside_the_key() -> None:
+    app = FastAPI(openapi_url=None)
+    for path in ("/admin", "/admin/x", "/administrators"):
+        app.add_api_route(path, echo, methods=["GET"])
+    with serving(Guard(app, key=ApiKey(KEY))) as url, httpx.Client(base_url=url) as http:
+        assert [http.get(path).status_code for path in ("/admin", "/admin/x", "/administrators")] == [200, 200, 401]
+        assert http.get("/admin/../v1/models").status_code in (401, 404)  # as the client sends it

@@ -70,7 +70,7 @@ def test_what_is_kept_is_told_probed_and_cleared(own: tuple[Running, httpx.Clien
 
 def test_nothing_is_known_of_a_model_that_is_not_loaded(own: tuple[Running, httpx.Client]) -> None:
     _, http = own
-    http.post(CHAT, json=ask("Hello."))
+    http.post(f"/v1/models/{HYBRID}/unload")
     probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=ask("Hello.")).json()
     assert probed["prompt_tokens"] > 0
     assert probed["cached_tokens"] is None

@@ -159,6 +159,7 @@ def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
 
 
 def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(http: httpx.Client) -> None:
+    http.post(f"/v1/models/{DRAFT}/unload")
     body = http.get(f"/v1/models/{DRAFT}").json()
     told = body["speculation"]
     assert (body["loaded"], body["batching"]) == (False, None)

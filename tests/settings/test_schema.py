@@ -10,7 +10,7 @@ import pytest
 from omlx.catalog import catalog
 from omlx.settings.document import document
 from omlx.settings.resolve import add_flags
-from omlx.settings.schema import Setting, Settings, table
+from omlx.settings.schema import Scope, Setting, Settings, table
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = list(table().values())
@@ -28,11 +28,13 @@ def test_no_help_is_left_without_a_setting() -> None:
     assert keys == {setting.help_key for setting in SETTINGS}
 
 
-def test_every_setting_has_a_flag() -> None:
+def test_every_setting_has_a_flag_unless_it_is_a_models_own() -> None:
     parser = ArgumentParser(allow_abbrev=False)
     add_flags(parser)
     shown = parser.format_help()
-    assert [setting.name for setting in SETTINGS if setting.flag not in shown] == []
+    without = [setting.name for setting in SETTINGS if setting.flag not in shown]
+    assert without == [setting.name for setting in SETTINGS if not setting.may_stand_in(Scope.CLI)]
+    assert without == ["pinned", "alias"]
 
 
 def test_defaults_are_those_of_the_typed_settings() -> None:

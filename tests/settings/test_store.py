@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.errors import ConfigError
+from omlx.errors import ConfigError, Outdated
 from omlx.settings.layer import Source
 from omlx.settings.schema import Scope, Value, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
@@ -61,13 +61,25 @@ def test_every_setting_that_may_be_kept_is_read_back_as_it_was(tmp_path: Path) -
         if row.many
         else row.choices[-1]
         if row.choices
-        else {str: "text", bool: True, int: int(row.meta.high), float: row.meta.high}[row.kind]
+        else {str: "text", bool: True, int: int(row.meta.high), float: row.meta.high, dict: {"a": [1]}}[row.kind]
         for row in table().values()
         if row.may_stand_in(Scope.GLOBAL)
     }
     store = Store(tmp_path)
     store.patch(values)
     assert stored(store) == values
+
+
+def test_a_change_to_another_state_than_expected_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    before = store.revision()
+    store.patch({"port": 1}, expected=before)
+    with pytest.raises(Outdated):
+        store.patch({"port": 2}, expected=before)
+    store.patch({"draft_max": 2}, MODEL, expected=store.revision(MODEL))
+    assert stored(store) == {"port": 1}
+    store.patch({"port": None})
+    assert store.revision() == before
 
 
 def test_files_are_private(tmp_path: Path) -> None:

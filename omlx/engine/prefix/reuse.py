@@ -25,13 +25,18 @@ Room: TypeAlias = Callable[[], int | None]
 
 
 class PrefixReuse:
-    """`off` says why nothing is kept, if so. Rows own what they read from the index until `close`."""
+    """`never` says why nothing can be kept, if so. Rows own what they read from the index until `close`."""
 
-    def __init__(self, layout: Layout, block_tokens: int, max_bytes: int, off: Reason | None = None) -> None:
+    def __init__(self, layout: Layout, block_tokens: int, max_bytes: int, never: Reason | None = None) -> None:
         self.layout = layout
-        self.off = off if max_bytes else off or Reason("prefix.off.no_room")
+        self._never = never
         self.index = PrefixIndex(layout, block_tokens, max_bytes)
         self._kept: dict[int, int] = {}
+
+    @property
+    def off(self) -> Reason | None:
+        """Why nothing is kept now."""
+        return self._never or (None if self.index.max_bytes else Reason("prefix.off.no_room"))
 
     def open(self, sequence: Sequence) -> list[CacheOp]:
         """A row starts, with the longest prefix that is there. Sets what of the prompt is computed.
@@ -82,6 +87,12 @@ class PrefixReuse:
 
     def shrink(self, max_bytes: int) -> list[CacheOp]:
         return _evict(self.index.evict(max_bytes))
+
+    def bound(self, max_bytes: int) -> list[CacheOp]:
+        """Keep at most so much from now on."""
+        ops = self.shrink(max_bytes)
+        self.index.max_bytes = max_bytes
+        return ops
 
     def report(self) -> PrefixReport:
         index, counts = self.index, self.index.counts

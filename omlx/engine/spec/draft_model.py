@@ -68,7 +68,7 @@ class DraftModel:
         self._rows: dict[int, _Row] = {}
         self._kept = Payloads(make_cache)
         self._index: PrefixIndex | None = None
-        if prefix_bytes and unkept(make_cache()) is None:
+        if unkept(make_cache()) is None:
             self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, prefix_bytes)
         self._rounds = 0
 
@@ -126,6 +126,11 @@ class DraftModel:
     def clear(self) -> None:
         if self._index is not None:
             self._kept.evict(self._index.clear())
+
+    def bound(self, max_bytes: int) -> None:
+        if self._index is not None:
+            self._kept.evict(self._index.evict(max_bytes))
+            self._index.max_bytes = max_bytes
 
     @property
     def nbytes(self) -> int:

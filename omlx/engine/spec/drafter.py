@@ -60,3 +60,7 @@ class Drafter(Protocol):
     def clear(self) -> None:
         """Forget what was kept."""
         ...
+
+    def bound(self, max_bytes: int) -> None:
+        """Keep at most so much from now on."""
+        ...

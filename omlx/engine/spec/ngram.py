@@ -154,6 +154,9 @@ class Ngram:
     def clear(self) -> None:
         pass
 
+    def bound(self, max_bytes: int) -> None:
+        pass
+
     def _current(self, sequence: Sequence) -> _Row:
         """The row's index, brought up to date."""
         row = self._rows.get(sequence.row)

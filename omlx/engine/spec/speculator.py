@@ -180,6 +180,11 @@ class Speculator:
         for drafter in self.drafters:
             caught(drafter.clear)
 
+    def bound(self, max_bytes: int) -> None:
+        """Let each drafter keep at most so much of rows that have ended."""
+        for drafter in self.drafters:
+            caught(drafter.bound, max_bytes)
+
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _row(self, sequence: Sequence) -> _Row:

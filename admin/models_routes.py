@@ -1,0 +1,62 @@
+"""The models as the dashboard lists them, and moving them in and out of memory."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from omlx.models.entry import ModelEntry
+from omlx.models.pool import Pool
+from omlx.models.telling import reason_record
+from omlx.server import status
+from omlx.server.connection import while_connected
+
+from .login import Gate
+from .settings_view import Json
+
+
+class ModelsRoutes:
+    def __init__(self, gate: Gate, pool: Pool) -> None:
+        self._gate = gate
+        self._pool = pool
+
+    def routes(self) -> APIRouter:
+        router = APIRouter(prefix="/admin/api")
+        router.add_api_route("/models", self.show, methods=["GET"])
+        router.add_api_route("/models/{name:path}/load", self.load, methods=["POST"])
+        router.add_api_route("/models/{name:path}/unload", self.unload, methods=["POST"])
+        return router
+
+    async def show(self, request: Request) -> Response:
+        """Everything that was found, usable or not, and what memory there is."""
+        self._gate.session(request)
+        memory = {"limit_bytes": self._pool.limit_bytes, "used_bytes": self._pool.used_bytes}
+        models = [self._view(entry) for entry in self._pool.registry.entries]
+        return JSONResponse({"memory": memory, "default": self._pool.default, "models": models})
+
+    async def load(self, request: Request, name: str) -> Response:
+        """Answers when the model is in memory."""
+        self._gate.session(request)
+        await request.body()
+        await while_connected(request.receive, self._pool.load(name))
+        return JSONResponse(self._view(self._pool.model(name)))
+
+    async def unload(self, request: Request, name: str) -> Response:
+        """Answers when the model is out of memory; stops it from loading."""
+        self._gate.session(request)
+        await request.body()
+        await while_connected(request.receive, self._pool.unload(name))
+        return JSONResponse(self._view(self._pool.model(name)))
+
+    def _view(self, entry: ModelEntry) -> Json:
+        return {
+            "id": entry.id,
+            "status": entry.status.value,
+            "reason": None if entry.reason is None else reason_record(entry.reason),
+            "found_in": entry.source,
+            "path": str(entry.path),
+            "size_bytes": entry.size_bytes,
+            "model_type": entry.model_type,
+            "quantization": entry.quantization,
+            **status.memory(self._pool.told(entry.id)),
+        }

@@ -1,0 +1,40 @@
+"""`omlx dashboard`: open the running server's dashboard with a link that logs in once; print it where no browser is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from argparse import ArgumentParser, Namespace
+
+from omlx.admin.credentials import Credentials
+from omlx.catalog import sentence
+from omlx.cli import running
+from omlx.cli.configured import configured
+from omlx.errors import ConfigError
+from omlx.settings.schema import table
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--print", dest="quiet", action="store_true", help=sentence("cli.dashboard.print", {}))
+    parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
+
+
+def run(arguments: Namespace) -> int:
+    home = configured(arguments).resolve().settings.home
+    address = running.find(home)
+    if address is None:
+        raise ConfigError("config.not_running", home=str(home))
+    link = Credentials(home).link(address)
+    if arguments.quiet or not _has_browser() or not webbrowser.open(link):
+        sys.stdout.write(f"{link}\n")
+    else:
+        sys.stdout.write(sentence("cli.dashboard.opened", {"url": address}) + "\n")
+    return 0
+
+
+def _has_browser() -> bool:
+    """Whether a window can appear in front of whoever typed this."""
+    if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))

@@ -1,0 +1,57 @@
+"""A server with the dashboard's back end, over a home folder of its own, and browsers that have logged in or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from omlx.admin.credentials import Credentials
+from omlx.admin.mount import mount
+from omlx.models.discovery import Registry
+from omlx.models.speculative import check_value
+from omlx.settings.configuration import Configuration
+from omlx.settings.layer import Layer, Source
+from omlx.settings.schema import Value
+from omlx.settings.store import Store
+from tests.server.running import DEMO, Running, omlx
+
+PASSWORD = "correct horse"
+API = "/admin/api"
+
+
+@dataclass(frozen=True)
+class Administered:
+    running: Running
+    home: Path
+
+    @contextmanager
+    def browser(self, *, logged_in: bool = True) -> Iterator[httpx.Client]:
+        """It sends its Origin, as browsers do where something could change."""
+        with httpx.Client(base_url=self.running.url, timeout=60, headers={"Origin": self.running.url}) as client:
+            if logged_in:
+                token = Credentials(self.home).invite()
+                assert client.post(f"{API}/login", json={"token": token}).status_code == 200
+            yield client
+
+
+@contextmanager
+def administered(home: Path, registry: Registry = DEMO, **flags: Value) -> Iterator[Administered]:
+    configuration = Configuration((Layer(Source.CLI, flags),), Store(home, check_value))
+    with omlx(
+        configuration=configuration,
+        registry=registry,
+        prepare=lambda app, pool: mount(app, pool, configuration, home),
+    ) as running:
+        yield Administered(running, home)
+
+
+def change(client: httpx.Client, path: str, *confirm: str, **changes: Any) -> httpx.Response:
+    """PATCH what is there now."""
+    revision = client.get(f"{API}/{path}").headers["etag"]
+    body = {"changes": changes, "confirm": list(confirm)}
+    return client.patch(f"{API}/{path}", json=body, headers={"If-Match": revision})

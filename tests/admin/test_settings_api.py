@@ -1,0 +1,66 @@
+"""The settings for all models through the API; each by every way is in test_every_setting.py, those of one model are in
+tests/test_model_settings.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+
+from omlx.settings.store import GLOBAL_FILE, Store
+from tests.admin.running import API, Administered, administered, change
+
+
+def test_a_flag_wins_and_the_answer_says_so(tmp_path: Path) -> None:
+    with administered(tmp_path, draft_max=5) as running, running.browser() as client:
+        answer = change(client, "settings", draft_max=9).json()
+        assert answer["applied"] == {"draft_max": "overridden"}
+        view = answer["settings"]["draft_max"]
+        assert (view["value"], view["source"], view["stored"], view["locked"]) == (5, "cli", 9, True)
+
+
+def test_a_server_that_others_reach_keeps_its_key(tmp_path: Path) -> None:
+    with administered(tmp_path, host="0.0.0.0") as running, running.browser() as client:
+        assert change(client, "settings", api_key="k").status_code == 200
+        answer = change(client, "settings", api_key=None)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.exposed")
+        assert client.get("/v1/models").status_code == 401
+
+
+def test_nobody_opens_the_server_to_others_without_a_key(tmp_path: Path) -> None:
+    with administered(tmp_path) as running, running.browser() as client:
+        answer = change(client, "settings", host="0.0.0.0")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.exposed")
+        assert change(client, "settings", host="0.0.0.0", api_key="k").status_code == 200
+        answer = change(client, "settings", api_key=None)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.exposed")
+        assert change(client, "settings", host=None, api_key=None).status_code == 200
+
+
+def test_a_key_stays_until_the_server_that_others_reach_has_ended(tmp_path: Path) -> None:
+    Store(tmp_path).patch({"host": "0.0.0.0", "api_key": "k"})
+    with administered(tmp_path) as running, running.browser() as client:
+        assert change(client, "settings", host="127.0.0.1").json()["applied"] == {"host": "restart"}
+        answer = change(client, "settings", api_key=None)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.exposed")
+
+
+def test_an_unknown_key_and_a_foreign_file_are_refused(tmp_path: Path) -> None:
+    with administered(tmp_path) as running, running.browser() as client:
+        answer = change(client, "settings", porrt=1)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "porrt")
+        (tmp_path / GLOBAL_FILE).write_text(json.dumps({"model_dirs": []}))
+        answer = change(client, "settings", port=1)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.not_ours")
+        assert json.loads((tmp_path / GLOBAL_FILE).read_text()) == {"model_dirs": []}
+
+
+def test_models_are_listed_loaded_and_unloaded(browser: httpx.Client, server: Administered) -> None:
+    address = f"{API}/models/omlx-demo/hybrid"
+    assert browser.post(f"{address}/load").json()["state"] == "ready"
+    listed = browser.get(f"{API}/models").json()
+    states = {model["id"]: model["state"] for model in listed["models"]}
+    assert states["omlx-demo/hybrid"] == "ready"
+    assert 0 < listed["memory"]["used_bytes"] <= listed["memory"]["limit_bytes"]
+    assert browser.post(f"{address}/unload").json()["state"] == "unloaded"

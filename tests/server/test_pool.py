@@ -1,0 +1,163 @@
+"""Several models in one server, under a limit for two: real sockets, clients at the same time, exact answers."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mlx.core as mx
+import pytest
+from openai import OpenAI
+
+from omlx.models import loader, opening
+from omlx.settings.schema import Settings
+from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
+
+MODELS = (TARGET, HYBRID, DRAFT)
+LIMIT = 38 << 20
+CHAT = "/v1/chat/completions"
+
+
+def ask(model: str, number: int, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": f"Count to {number} and say hello."}]
+    return {"model": model, "messages": messages, "seed": number, "temperature": 0.7, "max_tokens": 12, **more}
+
+
+@pytest.fixture
+def crowded() -> Iterator[Running]:
+    """What counts is what MLX holds from now on: the models are small beside the process that tests them."""
+    gc.collect()
+    mx.reset_peak_memory()
+    base = mx.get_active_memory()
+    with omlx(Settings(memory_limit=LIMIT), default=None, used=lambda: mx.get_active_memory() - base) as running:
+        yield running
+
+
+@pytest.fixture
+def roomy() -> Iterator[Running]:
+    with omlx(default=None) as running:
+        yield running
+
+
+def turns(running: Running, seconds: float, at_least: int) -> int:
+    """Four clients ask three models in turn, some streamed; returns the most memory that there ever was in use, what
+    passes need included."""
+    prompts = range(3)
+    with OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0, timeout=120) as client:
+        alone = {
+            (model, number): client.chat.completions.create(**ask(model, number)).choices[0].message.content
+            for model in MODELS
+            for number in prompts
+        }
+        end = time.monotonic() + seconds
+
+        def work(worker: int) -> int:
+            done = 0
+            while done < at_least or time.monotonic() < end:
+                model, number = MODELS[(worker + done) % 3], (worker * 7 + done) % len(prompts)
+                if done % 2:
+                    parts = list(client.chat.completions.create(**ask(model, number), stream=True))
+                    assert {part.model for part in parts} == {model}
+                    text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+                else:
+                    answer = client.chat.completions.create(**ask(model, number))
+                    assert answer.model == model
+                    text = answer.choices[0].message.content or ""
+                assert text == alone[model, number], (model, number)
+                done += 1
+            return done
+
+        with ThreadPoolExecutor(4) as workers:
+            assert min(workers.map(work, range(4))) >= at_least
+    others = mx.get_active_memory() - running.pool.used_bytes
+    return mx.get_peak_memory() - others
+
+
+def test_three_models_under_a_limit_for_two(crowded: Running) -> None:
+    assert turns(crowded, 15, at_least=6) <= LIMIT
+
+
+@pytest.mark.slow
+def test_three_models_under_a_limit_for_two_for_two_minutes(crowded: Running) -> None:
+    assert turns(crowded, 120, at_least=6) <= LIMIT
+
+
+def test_a_stream_finishes_on_its_model_while_others_come_and_go(crowded: Running) -> None:
+    with httpx.Client(base_url=crowded.url, timeout=120) as http:
+        short = ask(TARGET, 1, max_tokens=300, temperature=0)
+        http.post(f"/v1/models/{TARGET}/load")
+        expected = http.post(CHAT, json={**short, "logit_bias": crowded.endless()})
+        text, bias = expected.json()["choices"][0]["message"]["content"], crowded.endless()
+        with OpenAI(base_url=f"{crowded.url}/v1", api_key="x", max_retries=0) as client:
+            stream = client.chat.completions.create(**short, logit_bias=bias, stream=True)
+            parts = [next(stream)]
+            for model in (DRAFT, HYBRID, DRAFT):
+                assert (answer := http.post(CHAT, json=ask(model, 2))).status_code == 200, answer.text
+            parts += list(stream)
+    assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == text
+
+
+def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
+    roomy: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+
+    def portion(reading: Any) -> Any:
+        """On the engine thread."""
+        steps.append(roomy.engine.steps)
+        return step(reading)
+
+    step = opening._step
+    monkeypatch.setattr(opening, "_step", portion)
+    monkeypatch.setattr(loader, "_STEP_BYTES", 1 << 20)
+    with (
+        httpx.Client(base_url=roomy.url, timeout=120) as http,
+        OpenAI(base_url=f"{roomy.url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        http.post(f"/v1/models/{TARGET}/load")
+        short = ask(TARGET, 1, max_tokens=400)
+        stream = client.chat.completions.create(**short, logit_bias=roomy.endless(), stream=True)
+        next(iter(stream))
+        steps.clear()
+        assert http.post(f"/v1/models/{HYBRID}/load").json()["state"] == "ready"
+        stream.close()
+    assert len(steps) >= 10
+    assert all(before < after for before, after in pairwise(steps))
+
+
+def test_load_and_unload(http: httpx.Client, server: Running) -> None:
+    address = f"/v1/models/{HYBRID}"
+    loaded = http.post(f"{address}/load").json()
+    assert (loaded["state"], loaded["loaded"], loaded["active"]) == ("ready", True, 0)
+    assert loaded["weights_bytes"] > 15e6
+    assert http.post(f"{address}/load").json()["state"] == "ready"
+    states = [http.post(f"/v1/models/{name}/unload").json()["state"] for name in (HYBRID, "omlx-demo%2Fhybrid")]
+    assert states == ["unloaded", "unloaded"]
+    assert http.get(address).json()["loaded"] is False
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "%2e%2e%2fetc", "org/none", "/etc", "~", "omlx-demo/target/.."])
+@pytest.mark.parametrize("action", ["load", "unload"])
+def test_a_name_is_never_a_path(http: httpx.Client, name: str, action: str) -> None:
+    answer = http.post(f"/v1/models/{name}/{action}")
+    assert answer.status_code in (404, 405)
+
+
+def test_a_page_cannot_load_models(http: httpx.Client) -> None:
+    own = {"Origin": str(http.base_url).rstrip("/")}
+    for origin in (own, {"Origin": "http://evil.example"}):
+        assert http.post(f"/v1/models/{TARGET}/unload", headers=origin).status_code == 403
+
+
+def test_what_does_not_fit_is_refused_with_the_figures(tmp_path: Path) -> None:
+    with omlx(Settings(memory_limit=1 << 20)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        answer = http.post(CHAT, json=ask(TARGET, 1))
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert (error["code"], error["params"]["need_gb"]) == ("model.no_room", 0.02)

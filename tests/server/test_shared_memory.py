@@ -1,0 +1,120 @@
+"""Several models and one limit, as clients see it: who makes room for a prompt and for a model, and in which order."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mlx.core as mx
+import pytest
+
+from omlx.settings.configuration import Configuration
+from omlx.settings.layer import Layer, Source
+from omlx.settings.store import Store
+from tests.server.running import HYBRID, TARGET, Running, omlx
+
+CHAT = "/v1/chat/completions"
+LONG = "word " * 750
+"""With the template some 780 tokens, whose cache takes 8 MB of the target's memory."""
+
+
+@pytest.fixture
+def tight(tmp_path: Path) -> Iterator[tuple[Running, httpx.Client]]:
+    """Room for the target, the hybrid (32 MB together) and small prompts, not for a long one beside both."""
+    gc.collect()
+    base = mx.get_active_memory()
+    flags = Layer(Source.CLI, {"speculation": "off"})
+    configuration = Configuration((flags,), Store(tmp_path))
+    Store(tmp_path).patch({"memory_limit": 40 << 20})
+    with (
+        omlx(configuration=configuration, used=lambda: mx.get_active_memory() - base) as running,
+        httpx.Client(base_url=running.url, timeout=120) as http,
+    ):
+        yield running, http
+
+
+def ask(text: str, model: str = TARGET, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text}]
+    return {"model": model, "messages": messages, "max_tokens": 8, "temperature": 0, **more}
+
+
+def state(http: httpx.Client, model: str) -> str:
+    return str(http.get(f"/v1/models/{model}").json()["state"])
+
+
+def kept(http: httpx.Client, model: str) -> dict[str, Any]:
+    told: dict[str, Any] = http.get(f"/v1/models/{model}").json()["prefixes"]
+    return told
+
+
+def test_an_idle_model_leaves_for_a_long_prompt(tight: tuple[Running, httpx.Client]) -> None:
+    _, http = tight
+    alone = http.post(CHAT, json=ask(LONG)).json()["choices"][0]["message"]["content"]
+    http.delete(f"/v1/models/{TARGET}/prefixes")
+    for model in (TARGET, HYBRID):
+        assert http.post(CHAT, json=ask("Hello.", model)).status_code == 200
+    assert state(http, HYBRID) == "ready"
+    answer = http.post(CHAT, json=ask(LONG))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] == alone
+    assert state(http, HYBRID) == "unloaded"
+
+
+def test_beside_a_pinned_model_it_is_told_what_would_fit(tight: tuple[Running, httpx.Client]) -> None:
+    running, http = tight
+    assert running.pool.memory.limit == 40 << 20
+    store = running.pool._configuration.store
+    assert store is not None
+    store.patch({"pinned": True}, HYBRID)
+    for model in (HYBRID, TARGET):
+        assert http.post(CHAT, json=ask("Hello.", model)).status_code == 200
+    answer = http.post(CHAT, json=ask(LONG))
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["params"]["most"] >= 512) == ("memory.never", True)
+    assert http.post(CHAT, json=ask("word " * 300)).status_code == 200
+    assert state(http, HYBRID) == "ready"
+
+
+def test_it_waits_for_a_model_that_is_busy(tight: tuple[Running, httpx.Client]) -> None:
+    running, http = tight
+    for model in (TARGET, HYBRID):
+        assert http.post(CHAT, json=ask("Hello.", model)).status_code == 200
+    busy = ask("Go on.", HYBRID, max_tokens=300, stream=True, logit_bias=running.endless())
+    with ThreadPoolExecutor(1) as pool, http.stream("POST", CHAT, json=busy) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        before = len(running.engine.submitted)
+        waits = pool.submit(http.post, CHAT, json=ask(LONG))
+        name = running.engine.wait_for_submission(before)
+        said = [line for line in lines if "content" in line]
+        assert len(said) > 200
+        assert waits.result().status_code == 200
+    assert name not in running.engine.cancelled
+
+
+def test_kept_prefixes_go_before_models_do(tight: tuple[Running, httpx.Client]) -> None:
+    _, http = tight
+    for first in "abcd":
+        assert http.post(CHAT, json=ask(f"{first} " + "word " * 200)).status_code == 200
+    before = kept(http, TARGET)["bytes"]
+    assert before > 4 << 20
+    assert http.post(f"/v1/models/{HYBRID}/load").json()["state"] == "ready"
+    assert state(http, TARGET) == "ready"
+    assert kept(http, TARGET)["bytes"] < before
+
+
+def test_models_share_what_prefixes_may_take(tight: tuple[Running, httpx.Client]) -> None:
+    running, http = tight
+    http.post(f"/v1/models/{TARGET}/load")
+    alone = kept(http, TARGET)["max_bytes"]
+    assert alone == (running.pool.memory.soft - running.pool.memory.weights) // 2
+    http.post(f"/v1/models/{HYBRID}/load")
+    shares = [kept(http, model)["max_bytes"] for model in (TARGET, HYBRID)]
+    assert shares == [(running.pool.memory.soft - running.pool.memory.weights) // 4] * 2
+    http.post(f"/v1/models/{HYBRID}/unload")
+    assert kept(http, TARGET)["max_bytes"] == alone
