@@ -43,7 +43,7 @@ def test_a_small_prompt_is_never_too_much() -> None:
     tiny = guard(1000, weights=5000)
     one = ask("a", prompt=200)
     tiny.judge(one, LAYOUT)
-    assert tiny.verdict(one, tiny.over(tiny.need(one, LAYOUT), 0), idle=True) is Verdict.ADMIT
+    assert tiny.verdict(one, tiny.over(tiny.need(one, LAYOUT), ()), idle=True) is Verdict.ADMIT
 
 
 def test_between_the_limits_one_may_run_alone_and_above_them_nobody() -> None:
@@ -59,6 +59,7 @@ def test_between_the_limits_one_may_run_alone_and_above_them_nobody() -> None:
 def desk(limit: int) -> tuple[Desk, MemoryGuard]:
     desk = Desk(ROOMY, PLAIN)
     desk.scheduler.memory = memory = guard(limit)
+    memory.join(desk.scheduler)
     memory.used = lambda: (
         sum(map(len, (*desk.device.single.values(), *desk.device.batch.values())))
         + sum(len(tokens) for _, tokens in desk.device.kept.values())
@@ -313,6 +314,7 @@ def test_rows_of_every_kind_of_cache_take_turns_where_memory_is_short(family: st
     layout, caches = loop.scheduler.prefix.layout, loop.runner.caches
     limit = int(2.2 * layout.cache_bytes(512))
     loop.scheduler.memory = MemoryGuard(limit, lambda: caches.nbytes + caches.kept.nbytes)
+    loop.enter()
     asked = [request(f"{i}", prompt(120 + 40 * (i % 3), i % 2), max_tokens=6) for i in range(6)]
     bench = Bench(loop).run(*asked)
     assert not bench.failed
