@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 def compare(server: Server, engine: Alone, n: int, trials: int, max_tokens: int) -> Compared:
     """The first trial warms up and does not count. Raises RuntimeError where the two did not do the same."""
-    bodies = [body(server.model, i, max_tokens) for i in range(n)]
+    bodies = [body(i, max_tokens) for i in range(n)]
     prompts = [tuple(server.tokens(each["messages"])) for each in bodies]
     found = Compared(n)
     for trial in range(trials + 1):
@@ -95,10 +95,10 @@ def compare(server: Server, engine: Alone, n: int, trials: int, max_tokens: int)
     return found
 
 
-def body(model: str, number: int, max_tokens: int) -> dict[str, Any]:
+def body(number: int, max_tokens: int) -> dict[str, Any]:
     texts = WORKLOADS["edit"]
     asked = {"messages": [{"role": "user", "content": texts[number % len(texts)]}], "max_tokens": max_tokens}
-    return {"model": model, "temperature": 0, "speculation": "off", "stream": True, **asked}
+    return {"temperature": 0, "speculation": "off", "stream": True, **asked}
 
 
 def to_text(compared: Sequence[Compared], errors: Sequence[float]) -> str:

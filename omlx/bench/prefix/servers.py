@@ -51,14 +51,24 @@ class Server:
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
         """The ids of a prompt, where the server tells."""
-        found: list[int] = _call(self.port, "POST", "/tokenize", {"model": self.model, "messages": messages})["tokens"]
+        found: list[int] = _call(self.port, "POST", "/tokenize", {"messages": list(messages)})["tokens"]
         return found
 
 
 @contextmanager
 def omlx_server(folder: Path, home: Path, *flags: str) -> Iterator[Server]:
     port = _free_port()
-    command = [sys.executable, "-m", "omlx", "serve", str(folder), "--port", str(port), "--speculation", "off"]
+    command = [
+        sys.executable,
+        "-m",
+        "omlx",
+        "serve",
+        str(folder.resolve()),
+        "--port",
+        str(port),
+        "--speculation",
+        "off",
+    ]
     with _running([*command, "--home", str(home), *flags], port):
         yield Server("omlx", port, folder.name)
 
