@@ -201,6 +201,13 @@ def test_memory_for_prefixes_and_the_limit_count_at_once(server: Administered, b
     assert browser.get(f"/v1/models/{TARGET}").json()["prefixes"]["max_bytes"] == 1 << 20
     assert server.running.pool.memory.limit == 8 << 30
     assert ask(browser)["timings"]["cache_n"] > 0
+    change(browser, "settings", memory_limit="2MB")
+    browser.post(f"{API}/models/{TARGET}/unload")
+    messages = [{"role": "user", "content": "Hello."}]
+    refused = browser.post(CHAT, json={"model": TARGET, "messages": messages})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model.no_room")
+    change(browser, "settings", memory_limit=None)
+    ask(browser)
 
 
 def test_a_shorter_context_is_taken_up(browser: httpx.Client) -> None:

@@ -16,7 +16,6 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, NotFound
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry
-from omlx.models.footprint import default_limit_bytes, machine_bytes
 from omlx.models.pool import Lease, Pool
 from omlx.models.resident import State
 from omlx.settings.configuration import Configuration
@@ -347,7 +346,3 @@ def test_names_that_are_wrong_are_refused_before_anything_is_loaded(engine: Engi
             assert models.served is None
 
     asyncio.run(run())
-
-
-def test_the_default_limit_leaves_room_for_others() -> None:
-    assert 0 < default_limit_bytes() <= 0.75 * machine_bytes()

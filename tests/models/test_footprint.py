@@ -1,0 +1,29 @@
+"""What counts as used memory follows what is there, on the machine that runs the tests."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from omlx.models.footprint import default_limit_bytes, footprint, give_back, machine_bytes, used_bytes
+
+SIZE = 128 << 20
+
+
+def test_what_is_used_grows_with_arrays_and_shrinks_when_they_are_given_back() -> None:
+    give_back()
+    before = used_bytes()
+    held = mx.arange(SIZE // 4, dtype=mx.float32)
+    mx.eval(held)
+    assert used_bytes() - before > 0.9 * SIZE
+    del held
+    give_back()
+    assert used_bytes() - before < 0.2 * SIZE
+
+
+def test_it_is_never_less_than_what_mlx_holds_nor_more_than_the_machine_has() -> None:
+    assert mx.get_active_memory() <= used_bytes() <= machine_bytes()
+    assert 0 < footprint() <= machine_bytes()
+
+
+def test_the_default_limit_leaves_room_for_others() -> None:
+    assert 0 < default_limit_bytes() <= 0.75 * machine_bytes()
