@@ -3,6 +3,8 @@
 - Host must be a loopback name, an IP address, or allowed: a page that rebinds its own DNS name to 127.0.0.1 sends its
   own name. (An address in Host cannot come from a rebound name.)
 - Origin, where a browser sends one, must be the server itself or allowed, on every method that can change something.
+  Who is allowed may talk to models, not administer: below `/admin` it must be the server itself. (A page on another
+  port of the same name is of the same site, so the session's cookie goes along with what it sends.)
 - The API key, if there is one, comes as `Authorization: Bearer` or `x-api-key`, compared as bytes in constant time.
 - A body may not be longer than `max_body_bytes`, whatever its Content-Length says.
 """
@@ -60,7 +62,7 @@ class Guard:
         try:
             self._check_host(headers.get("host", ""))
             if scope["method"] not in SAFE_METHODS:
-                self._check_origin(headers.get("origin"), headers.get("host", ""))
+                self._check_origin(headers.get("origin"), headers.get("host", ""), scope["path"])
             if (key := self._key.value) is not None and not _is_open(scope["path"]):
                 self._check_key(scope, key)
             self._check_length(headers.get("content-length"))
@@ -74,11 +76,12 @@ class Guard:
         if name not in self._hosts and "*" not in self._hosts and not _is_address(name):
             raise Forbidden("guard.host", host=host)
 
-    def _check_origin(self, origin: str | None, host: str) -> None:
-        own = (f"http://{host}".lower(), f"https://{host}".lower())
-        if origin is None or "*" in self._origins or origin.lower() in self._origins or origin.lower() in own:
+    def _check_origin(self, origin: str | None, host: str, path: str) -> None:
+        if origin is None or origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower()):
             return
-        raise Forbidden("guard.origin", origin=origin)
+        allowed = "*" in self._origins or origin.lower() in self._origins
+        if not allowed or _has_own_gate(path):
+            raise Forbidden("guard.origin", origin=origin)
 
     def _check_key(self, scope: Scope, key: str) -> None:
         given = [value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
@@ -123,7 +126,11 @@ def hostname(host: str) -> str:
 
 
 def _is_open(path: str) -> bool:
-    return path in OPEN_PATHS or path == OWN_GATE or path.startswith(f"{OWN_GATE}/")
+    return path in OPEN_PATHS or _has_own_gate(path)
+
+
+def _has_own_gate(path: str) -> bool:
+    return path == OWN_GATE or path.startswith(f"{OWN_GATE}/")
 
 
 def _is_address(name: str) -> bool:

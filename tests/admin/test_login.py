@@ -69,6 +69,17 @@ def test_other_pages_and_rebound_names_are_refused_even_with_a_session(
     assert is_in(browser)
 
 
+@pytest.mark.parametrize("allowed", ["http://localhost:3000", "*"])
+def test_pages_that_may_talk_to_models_may_not_administer(tmp_path: Path, allowed: str) -> None:
+    page = {"Origin": "http://localhost:3000"}
+    with administered(tmp_path, allow_origin=(allowed,)) as running, running.browser() as client:
+        assert client.post("/v1/tokenize", json={}, headers=page).status_code != 403
+        for method, path in WRITES:
+            answer = client.request(method, f"{API}/{path}", json={"changes": {}}, headers=page)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "guard.origin")
+        assert is_in(client)
+
+
 def test_a_link_works_once_and_its_cookie_is_for_this_site_alone(server: Administered) -> None:
     token = Credentials(server.home).invite()
     assert token not in Credentials(server.home).path.read_text()
