@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,16 +50,17 @@ class WatchedEngine(EngineThread):
         self.cancelled: dict[str, int] = {}
         self.ended: dict[str, tuple[int, Finished | Failed]] = {}
         self._change = threading.Condition()
-        self._loop: EngineLoop | None = None
+        self._loop: Callable[[], EngineLoop | None] = lambda: None
 
     @property
     def steps(self) -> int:
-        return self._loop.steps if isinstance(self._loop, CountingLoop) else 0
+        loop = self._loop()
+        return loop.steps if isinstance(loop, CountingLoop) else 0
 
     def attach(self, name: str, loop: EngineLoop) -> None:
         if type(loop) is EngineLoop:
             loop.__class__ = CountingLoop
-        self._loop = loop
+        self._loop = weakref.ref(loop)  # it must be able to go
         super().attach(name, loop)
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
