@@ -177,7 +177,8 @@ class EngineLoop:
             plan = self.scheduler.plan()
         launched = None
         if plan is not None:
-            launched = self.runner.launch(plan, cast(dict[int, mx.array], self.scheduler.drafts))
+            drafts = cast(dict[int, mx.array], self.scheduler.drafts)
+            launched = self.runner.launch(plan, drafts, self.scheduler.masks)
         if self._flight is not None:
             events += self._commit(self._flight, launched)
         self._flight = launched

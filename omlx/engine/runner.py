@@ -14,10 +14,12 @@ import mlx.core as mx
 
 from omlx.engine.edge import caught
 from omlx.engine.kv import CacheTable
+from omlx.engine.masking import along
 from omlx.engine.model import MakeCache, Model
 from omlx.engine.plan import LAST, CacheOp, Drop, Forward, Keep, LogprobRows, Open, Plan, Read, Window
 from omlx.engine.rewind import traits
-from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, process
+from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
+from omlx.engine.types import TokenMask
 
 CLEAR_EVERY: Final = 256
 
@@ -32,9 +34,12 @@ class _Row:
 @dataclass(slots=True)
 class _Part:
     """One forward in flight. sampled: [rows]; draft: [draft_n]; logprobs as `logprobs_of` returns them, of what was
-    sampled or of a prompt."""
+    sampled or of a prompt. `masks` are those of its rows that have one; what they raised is in `failed`, and ends that
+    row alone."""
 
     forward: Forward
+    masks: Mapping[int, TokenMask] = field(default_factory=dict)
+    failed: dict[int, Exception] = field(default_factory=dict)
     sampled: mx.array | None = None
     draft: mx.array | None = None
     logprobs: tuple[mx.array, mx.array, mx.array] | None = None
@@ -62,8 +67,11 @@ class Runner:
         self._last: dict[tuple[int, ...], mx.array] = {}
         self._steps = 0
 
-    def launch(self, plan: Plan, drafts: Mapping[int, mx.array]) -> Launch:
-        """Dispatch a step. `drafts` holds the device proposals (row -> [draft_n] ids) of windows without host ids.
+    def launch(
+        self, plan: Plan, drafts: Mapping[int, mx.array], masks: Mapping[int, TokenMask] | None = None
+    ) -> Launch:
+        """Dispatch a step. `drafts` holds the device proposals (row -> [draft_n] ids) of windows without host ids,
+        `masks` what rows may say, by row; they stand at what is committed, and are left there.
 
         An operation or a forward that raises fails its own rows only; they are reported by `read`.
         """
@@ -72,7 +80,7 @@ class Runner:
         self.caches.forget_marks()
         last: dict[tuple[int, ...], mx.array] = {}
         for forward in plan.forwards:
-            part = self._forward(forward, drafts, launch.failed)
+            part = self._forward(forward, drafts, masks or {}, launch.failed)
             launch.parts.append(part)
             if part.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
                 last[tuple(w.row for w in forward.windows)] = part.sampled
@@ -94,6 +102,7 @@ class Runner:
             if isinstance(read, Exception):
                 read = [Read(error=read)] * len(rows)
             reads.update(zip(rows, read, strict=True))
+            reads.update({row: Read(error=error) for row, error in part.failed.items()})
         return reads
 
     def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
@@ -111,8 +120,14 @@ class Runner:
         elif isinstance(op, Drop):
             self._rows.pop(op.row, None)
 
-    def _forward(self, forward: Forward, drafts: Mapping[int, mx.array], failed: Mapping[int, Exception]) -> _Part:
-        part = _Part(forward)
+    def _forward(
+        self,
+        forward: Forward,
+        drafts: Mapping[int, mx.array],
+        masks: Mapping[int, TokenMask],
+        failed: Mapping[int, Exception],
+    ) -> _Part:
+        part = _Part(forward, {w.row: masks[w.row] for w in forward.windows if w.row in masks})
         if any(w.row in failed for w in forward.windows):
             part.error = next(failed[w.row] for w in forward.windows if w.row in failed)
             return part
@@ -169,8 +184,10 @@ class Runner:
         """Sample every row of `logits` [rows, V]; without `draws` every row is greedy and has no processors."""
         if logits.shape[-1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
+        allowed = self._allowed(part, logits) if part.masks else None
         logits = process(logits, draws)
-        part.sampled = draw(logits, draws) if draws else mx.argmax(logits, axis=-1)
+        choices = logits if allowed is None else permit(logits, allowed)
+        part.sampled = draw(choices, draws) if draws else mx.argmax(choices, axis=-1)
         tops = [self._rows[w.row].top_logprobs for w in part.forward.windows]
         wanted = max((top for top in tops if top is not None), default=None)
         if wanted is not None:
@@ -179,6 +196,20 @@ class Runner:
 
     def _scored(self, logits: mx.array, tokens: mx.array, top: int | None) -> tuple[mx.array, mx.array, mx.array]:
         return logprobs_of(logits[:, : self.vocab_size], tokens, top or 0)
+
+    def _allowed(self, part: _Part, logits: mx.array) -> list[bytes | None]:
+        """The masks of every row to sample, told while the device is busy with their pass."""
+        mx.async_eval(logits)
+        rows: list[bytes | None] = []
+        for window in part.forward.windows:
+            free: list[bytes | None] = [None] * (window.draft_n + 1)
+            mask = part.masks.get(window.row)
+            own = free if mask is None else caught(along, mask, window.draft or ())
+            if isinstance(own, Exception):
+                part.failed[window.row] = own
+                own = free
+            rows += own
+        return rows
 
     def _tokens(self, window: Window, draft: mx.array | None) -> mx.array:
         """The ids that a single row's window reads, [width]."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
@@ -85,6 +86,16 @@ def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
             row = processor(draw.history if draw.history is not None else mx.array([], mx.uint32), row)
         rows.append(row)
     return mx.concatenate(rows)
+
+
+def permit(logits: mx.array, rows: Sequence[bytes | None]) -> mx.array:
+    """Rule out the ids that a row's mask does not allow; None allows all. logits: [rows, V0] -> [rows, V0]"""
+    size = logits.shape[-1]
+    width = (size + 7) // 8
+    packed = b"".join(b"\xff" * width if row is None else row[:width].ljust(width, b"\0") for row in rows)
+    octets = mx.array(cast(Any, memoryview(packed))).reshape(len(rows), width, 1)
+    allowed = (octets >> mx.arange(8, dtype=mx.uint8)) & 1  # [rows, width, 8]
+    return mx.where(allowed.reshape(len(rows), -1)[:, :size] == 1, logits, -mx.inf)
 
 
 def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:

@@ -24,7 +24,17 @@ from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Interval, Sequence, Status
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.speculator import Speculator, span_class
-from omlx.engine.types import Event, Failed, Finished, FinishReason, PrefillProgress, Reason, Request, TokensCommitted
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    Reason,
+    Request,
+    TokenMask,
+    TokensCommitted,
+)
 from omlx.errors import Overloaded
 
 
@@ -57,6 +67,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.drafts: dict[int, object] = {}
+        self.masks: dict[int, TokenMask] = {}
         self._clock = clock
         self._ops: list[CacheOp] = []
         self._after: list[CacheOp] = []  # what the step being planned leaves to do
@@ -152,13 +163,14 @@ class Scheduler:
     def plan(self) -> Plan | None:
         """The next step, or None if there is nothing to do or the step in flight must be committed first.
 
-        Device drafts of the plan's windows are left in `drafts`, by row.
+        Device drafts of the plan's windows are left in `drafts`, what its rows may say in `masks`, by row.
         """
         self.drafts = {}
         if self._flying is not None and self._must_commit_first():
             return None
         self._admit()
         decoding = self.decoding
+        self.masks = {s.row: s.request.mask for s in decoding if s.request.mask is not None}
         self._ops += self.batch.arrange(decoding) if decoding else []
         forwards = self._decode(decoding)
         forwards += self._prefill(len(decoding) > 0)
@@ -179,8 +191,8 @@ class Scheduler:
         decoding = self.decoding
         if not decoding:
             return False
-        if any(s.room < 1 for s in decoding):
-            return True
+        if any(s.room < 1 or s.request.mask is not None for s in decoding):
+            return True  # full, or what may come next depends on what has come
         if self._sampled != {s.row for s in decoding}:
             return True
         return self.batch.changes(decoding) or (len(decoding) == 1 and self._drafts_alone(decoding[0]))

@@ -62,6 +62,33 @@ class StopMatcher(Protocol):
         ...
 
 
+class TokenMask(Protocol):
+    """Says which tokens may come next in one request's output. Injected from above; lives on the engine thread.
+
+    It follows what is committed. For what is only drafted it is advanced and taken back.
+    """
+
+    @property
+    def ended(self) -> bool:
+        """Whether the output is complete: nothing may follow."""
+        ...
+
+    def bits(self) -> bytes | None:
+        """A bit for each id, set if it may come next; the lowest bit of the first byte is id 0. None: any may.
+
+        At least one bit is set. Modifies nothing. Raises EngineError if that cannot be told.
+        """
+        ...
+
+    def advance(self, token: int) -> bool:
+        """Take the next token. False if it may not come; then nothing is modified. Raises EngineError."""
+        ...
+
+    def rollback(self, n: int) -> None:
+        """Take back the newest n tokens. Raises EngineError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate. A chat request with `n` choices becomes n of these.
@@ -70,6 +97,7 @@ class Request:
     `top_logprobs` None: no logprobs; 0..20: logprob of the token and that many alternatives.
     `prompt_logprobs`: the same for every token of the prompt but the first; all of it is computed then.
     The first `stable` tokens are those that the next turn of a conversation will begin with; 0: nobody knows.
+    The `mask` bounds what may be said; None: anything.
     """
 
     id: str
@@ -82,6 +110,7 @@ class Request:
     prompt_logprobs: int | None = None
     speculation: Speculation = field(default_factory=Speculation)
     stable: int = 0
+    mask: TokenMask | None = None
 
 
 class FinishReason(StrEnum):

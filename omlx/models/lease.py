@@ -10,6 +10,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.types import Reason
 from omlx.models.speculative import Speculative
 from omlx.text.detokenize import TokenBytes
+from omlx.text.grammar import Grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class Served:
     no_draft: Reason | None
     off: Reason | None = None
     speculative: Speculative = field(default_factory=Speculative)
+    grammars: Grammars = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grammars", Grammars(self.tokenizer, self.stop_ids))
 
 
 class Lease:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
-from omlx.engine.types import Reason, Request, Sampling, Speculation, StopMatcher
+from omlx.engine.types import Reason, Request, Sampling, Speculation, StopMatcher, TokenMask
 from omlx.errors import BadRequest
 from omlx.models.loader import tokenizer_length
 from omlx.models.pool import Pool, Served
@@ -27,6 +27,7 @@ from omlx.server.router import Router
 from omlx.server.stream import Engine, GenerationStream
 from omlx.settings.schema import Settings
 from omlx.text.fill import fill, gap_ids
+from omlx.text.grammar import AnswerForm, Grammar, Lead
 from omlx.text.output import OutputSpec, OutputWatcher
 from omlx.text.stops import StopWatcher
 from omlx.text.template import Message, Prompt, render
@@ -103,6 +104,16 @@ class GenerationRequest:
     speculation: Strategy | None = None
     window: WindowWish = field(default_factory=WindowWish)
     prediction: str = ""
+    form: AnswerForm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """What the texts of a request have become. The `grammar` is that of its answers, if they must have a form."""
+
+    prompts: list[Prompt]
+    prediction: tuple[int, ...]
+    grammar: Grammar | None
 
 
 class Generations:
@@ -129,11 +140,11 @@ class Generations:
         try:
             request = _with_defaults(request, lease.served.speculative.settings.chat_template_kwargs or {})
             _check(request, lease.served)
-            prompts, prediction = await self._read(lease.served, request)
+            texts = await self._off_loop(partial(_tokenize, lease.served, request))
             seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
             name = f"{prefix}{uuid.uuid4().hex}"
             stream = GenerationStream(self._engine, self._router, lease, name, seed, self._record.finished)
-            self._submit(stream, request, prompts, prediction)
+            self._submit(stream, request, texts)
         except BaseException:
             if stream is None:
                 lease.release()
@@ -162,23 +173,17 @@ class Generations:
     def shut_down(self) -> None:
         self._text.shutdown(wait=False)
 
-    async def _read(self, served: Served, request: GenerationRequest) -> tuple[list[Prompt], tuple[int, ...]]:
-        """The texts of a request as tokens: its prompts and its prediction."""
-        return await self._off_loop(partial(_tokenize, served, request))
-
     async def _off_loop(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._text, work)
 
-    def _submit(
-        self, stream: GenerationStream, request: GenerationRequest, prompts: list[Prompt], prediction: tuple[int, ...]
-    ) -> None:
+    def _submit(self, stream: GenerationStream, request: GenerationRequest, texts: _Texts) -> None:
         """Choice i of prompt p is number p · n + i of the answer; each prompt's choices draw as if it were alone."""
         served = stream.served
         settings = served.speculative.settings
         sampling = _sampling({**served.sampling, **_given(settings), **request.sampling})
         sampling = replace(sampling, seed=stream.seed, logit_bias=tuple(sorted(request.logit_bias.items())))
-        speculation = _speculation(request, served, prediction)
-        for number, (prompt, choice) in enumerate(itertools.product(prompts, range(request.n))):
+        speculation = _speculation(request, served, texts.prediction)
+        for number, (prompt, choice) in enumerate(itertools.product(texts.prompts, range(request.n))):
             spec = _output(request, served, prompt)
             one = Request(
                 id=f"{stream.id}-{number}",
@@ -191,6 +196,7 @@ class Generations:
                 prompt_logprobs=request.prompt_logprobs,
                 speculation=speculation,
                 stable=prompt.stable,
+                mask=_mask(request, served, prompt, texts.grammar),
             )
             stream.submit(one, spec, number)
 
@@ -213,6 +219,20 @@ def _output(request: GenerationRequest, served: Served, prompt: Prompt) -> Outpu
         opening=prompt.opening,
         single=use is not None and use.single,
     )
+
+
+def _mask(request: GenerationRequest, served: Served, prompt: Prompt, grammar: Grammar | None) -> TokenMask | None:
+    """A call that the model has to make is bound by its own rules."""
+    if grammar is None or prompt.opening:
+        return None
+    fresh = not request.prompts and not request.continue_last
+    lead = Lead(
+        thinking=prompt.thinking,
+        may_think=fresh,
+        may_call=fresh and request.tools is not None,
+        begun=str(request.messages[-1]["content"] or "") if request.continue_last else "",
+    )
+    return served.grammars.mask(grammar, lead)
 
 
 def _watcher(served: Served, spec: OutputSpec) -> StopMatcher | None:
@@ -252,16 +272,17 @@ def check_ids(tokens: Sequence[int], size: int, param: str) -> None:
         raise BadRequest("request.token", param=param, field=param, token=wrong, size=size)
 
 
-def _tokenize(served: Served, request: GenerationRequest) -> tuple[list[Prompt], tuple[int, ...]]:
+def _tokenize(served: Served, request: GenerationRequest) -> _Texts:
+    grammar = served.grammars.compile(request.form) if request.form is not None else None
     prompts = _raw(served, request) if request.prompts else [_render(served.tokenizer, request)]
     if not request.prediction:
-        return prompts, ()
+        return _Texts(prompts, (), grammar)
     prediction = tuple(served.tokenizer.encode(request.prediction, add_special_tokens=False))
     if len(prediction) > served.context_length:
         raise BadRequest(
             "request.prediction_too_long", param="prediction", tokens=len(prediction), limit=served.context_length
         )
-    return prompts, prediction
+    return _Texts(prompts, prediction, grammar)
 
 
 def _speculation(request: GenerationRequest, served: Served, prediction: tuple[int, ...]) -> Speculation:

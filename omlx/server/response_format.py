@@ -1,17 +1,104 @@
-"""The form that an answer is asked to have: `response_format`, `text.format`, `output_config.format`."""
+"""The form that an answer is asked to have, in whichever field a client says so.
+
+OpenAI's `response_format` and `text.format` and Anthropic's `output_config.format` name a JSON schema. Clients of other
+servers send vLLM's `structured_outputs` (`guided_…` before), or llama.cpp's `json_schema` and `grammar`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from omlx.errors import BadRequest
+from omlx.text.grammar import AnswerForm, Kind
 
-TEXT = "text"
+MAX_BYTES: Final = 256 << 10
+ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+
+STRUCTURED: Final = "structured_outputs"
+ELSEWHERE: Final = {
+    "guided_json": Kind.JSON,
+    "guided_regex": Kind.REGEX,
+    "guided_choice": Kind.CHOICE,
+    "guided_grammar": Kind.GRAMMAR,
+    "json_schema": Kind.JSON,
+    "grammar": Kind.GRAMMAR,
+}
 
 
-def check(wanted: Mapping[str, Any] | None, param: str) -> None:
-    """Raises BadRequest for anything but free text. This is where a grammar for the engine would be made."""
-    kind = (wanted or {}).get("type", TEXT)
-    if kind != TEXT:
-        raise BadRequest("request.format", param=param, field=param, format=str(kind))
+def wanted(format: Mapping[str, Any] | None, param: str, others: Mapping[str, Any] | None = None) -> AnswerForm | None:
+    """The form that is asked for, by the standard field called `param` or by a field among `others`; None: free text.
+
+    Raises BadRequest for a form that cannot be read, for one that is too large, and for two of them.
+    """
+    found = [_standard(format or {}, param)]
+    for name, value in (others or {}).items():
+        if name in ELSEWHERE:
+            found.append(_form(ELSEWHERE[name], value, name))
+        elif name == STRUCTURED:
+            found += _structured(value)
+    forms = [form for form in found if form is not None]
+    if len(forms) > 1:
+        raise BadRequest("format.several", param=forms[1].param, field=forms[0].param, other=forms[1].param)
+    return forms[0] if forms else None
+
+
+def _standard(format: Mapping[str, Any], param: str) -> AnswerForm | None:
+    """OpenAI's chat has the schema one level deeper than everybody else; llama.cpp's objects may have one too."""
+    match kind := format.get("type", "text"):
+        case "text":
+            return None
+        case "json_object":
+            return _form(Kind.JSON, format.get("schema", ANY_OBJECT), f"{param}.schema")
+        case "json_schema":
+            inner, at = (format["json_schema"], f"{param}.json_schema") if kind in format else (format, param)
+            if not isinstance(inner, Mapping) or inner.get("schema") is None:
+                raise BadRequest("request.missing", param=f"{at}.schema", field=f"{at}.schema")
+            return _form(Kind.JSON, inner["schema"], f"{at}.schema", lenient=inner.get("strict") is False)
+    raise BadRequest("request.format", param=param, field=param, format=str(kind)[:100])
+
+
+def _structured(value: object) -> list[AnswerForm | None]:
+    if value is None:
+        return []
+    if not isinstance(value, Mapping):
+        raise _mistyped(STRUCTURED, "an object")
+    asked = {name: each for name, each in value.items() if each not in (None, False)}
+    if "json_object" in asked:
+        asked["json"] = ANY_OBJECT
+    if "structural_tag" in asked:
+        raise BadRequest("request.unsupported", param=STRUCTURED, field=f"{STRUCTURED}.structural_tag")
+    return [_form(kind, asked[kind], f"{STRUCTURED}.{kind}") for kind in Kind if kind in asked]
+
+
+def _form(kind: Kind, value: object, param: str, *, lenient: bool = False) -> AnswerForm | None:
+    """None where nothing is asked for."""
+    if value is None or value == "":
+        return None
+    match kind, value:
+        case Kind.JSON, str():
+            text = value
+        case Kind.JSON, Mapping() | bool():
+            text = json.dumps(value)
+        case Kind.CHOICE, [_, *_] if all(isinstance(each, str) and each for each in value):
+            text = json.dumps(value)
+        case ((Kind.REGEX | Kind.GRAMMAR), str()):
+            text = value
+        case _:
+            raise _mistyped(param, _EXPECTED[kind])
+    if (size := len(text.encode(errors="replace"))) > MAX_BYTES:
+        raise BadRequest("request.too_large", param=param, field=param, size=size, limit=MAX_BYTES)
+    return AnswerForm(kind, text, param, lenient)
+
+
+_EXPECTED: Final = {
+    Kind.JSON: "a JSON schema",
+    Kind.REGEX: "a regular expression",
+    Kind.CHOICE: "a list of texts, none of them empty",
+    Kind.GRAMMAR: "a grammar",
+}
+
+
+def _mistyped(param: str, expected: str) -> BadRequest:
+    return BadRequest("request.type", param=param, field=param, detail=f"expected {expected}")

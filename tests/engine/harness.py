@@ -18,7 +18,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.plan import Plan
-from omlx.engine.sampling import Draw, RowSampler, draw, process
+from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.strategy import DRAFT, OFF
 from omlx.engine.types import (
@@ -225,7 +225,12 @@ def decode(target: nn.Module, of: Request) -> list[int]:
         logits = next_logits(target, cache, mx.array([tokens[-1:]]))[None]
         history = mx.array(tokens[-of.sampling.history :], mx.uint32) if of.sampling.penalised else None
         place = Draw(sampler, len(tokens), history)
-        tokens.append(int(draw(process(logits, [place]), [place]).item()))
+        choices = process(logits, [place])
+        if of.mask is not None:
+            choices = permit(choices, [of.mask.bits()])
+        tokens.append(int(draw(choices, [place]).item()))
         if tokens[-1] in of.stop_ids:
+            break
+        if of.mask is not None and (not of.mask.advance(tokens[-1]) or of.mask.ended):
             break
     return tokens[len(of.tokens) :]

@@ -1,6 +1,7 @@
 """A smaller model as the drafter.
 
 It samples with the target's noise, filters and penalties, so it proposes what the target would draw if the two agreed.
+Under a mask each token is read back, since what may follow depends on it; the mask is taken back behind the round.
 Its cache is caught up lazily: whatever the row has committed since the last proposal is read first. After a rejection
 it steps back, layer by layer, as far as its cache can; the rest stays pending for it. It keeps prefixes as the target
 does, in an index of its own: what one of the two evicts, the other may still have.
@@ -9,16 +10,18 @@ does, in an index of its own: what one of the two evicts, the other may still ha
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 import mlx.core as mx
 
+from omlx.engine.masking import Ahead
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.prefix.payload import Payloads, layout_of, unkept
 from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
-from omlx.engine.sampling import Draw, RowSampler, draw, process
+from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.policy import Offer
@@ -86,27 +89,40 @@ class DraftModel:
             row.sampler = RowSampler(sequence.request.sampling, self._vocab_size)
         self._step_back(row, min(row.valid, len(sequence.tokens) - 1))
         window = self._catch_up(row, sequence)
-        sampling = sequence.request.sampling
+        draft = mx.concatenate(self._propose(row, sequence, window, limit))
+        self._rounds += 1
+        if sequence.request.mask is not None:
+            tokens = tuple(cast(list[int], draft.tolist()))
+            return Draft(self.name, len(tokens), tokens, seconds=time.perf_counter() - started)
+        if self._rounds > FIRST_TIMED and self._rounds % TIMED_EVERY:
+            return Draft(self.name, limit, array=draft)
+        mx.eval(draft)
+        return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
+
+    def _propose(self, row: _Row, sequence: Sequence, window: mx.array, limit: int) -> list[mx.array]:
+        """The tokens of a round, [1] each, behind its first `window`; fewer than `limit` where the output must end."""
+        assert row.sampler is not None
+        sampling, mask = sequence.request.sampling, sequence.request.mask
         history = mx.array(sequence.tokens[-sampling.history :], mx.uint32) if sampling.penalised else None
         proposed: list[mx.array] = []
         row.valid = len(sequence.tokens)
         if self._traits.sliding_window is not None:
             row.marks = [mark(row.cache, row.held, fresh=True)]
-        for i in range(limit):
-            if self._traits.recurrent and self._traits.sliding_window is None:
-                row.marks.append(mark(row.cache, row.held))
-            logits = self._read(row, window)
-            window = self._choose(logits, Draw(row.sampler, len(sequence.tokens) + i, history), i)
-            if history is not None:
-                history = mx.concatenate([history, window])[-sampling.history :]
-            mx.async_eval(window)
-            proposed.append(window)
-        draft = mx.concatenate(proposed)
-        self._rounds += 1
-        if self._rounds > FIRST_TIMED and self._rounds % TIMED_EVERY:
-            return Draft(self.name, limit, array=draft)
-        mx.eval(draft)
-        return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
+        with nullcontext() if mask is None else Ahead(mask) as ahead:
+            for i in range(limit):
+                if self._traits.recurrent and self._traits.sliding_window is None:
+                    row.marks.append(mark(row.cache, row.held))
+                logits = self._read(row, window)
+                if mask is not None:
+                    logits = permit(logits, [mask.bits()])
+                window = self._choose(logits, Draw(row.sampler, len(sequence.tokens) + i, history), i)
+                if history is not None:
+                    history = mx.concatenate([history, window])[-sampling.history :]
+                mx.async_eval(window)
+                proposed.append(window)
+                if ahead is not None and not ahead.advance(cast(int, window.item())):
+                    break
+        return proposed
 
     def observe(self, sequence: Sequence, accepted: int) -> None:
         row = self._rows[sequence.row]

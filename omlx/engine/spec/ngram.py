@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from omlx.engine.masking import permitted
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.policy import Offer
@@ -128,7 +129,7 @@ class Ngram:
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         index = self._current(sequence).index
         found = index.lookup()
-        tokens = index.after(found, limit) if found else ()
+        tokens = permitted(sequence.request.mask, index.after(found, limit)) if found else ()
         return Draft(self.name, len(tokens), tokens) if tokens else None
 
     def peek(self, sequence: Sequence, limit: int) -> tuple[Offer, tuple[int, ...]] | None:

@@ -76,12 +76,18 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A drafter's word: it could draft up to `longest` tokens. `match` is 0 for a draft model; `lag` counts the tokens
-    that a draft model must read first."""
+    that a draft model must read first. A `sure` offer is accepted as a whole, and comes before all others."""
 
     drafter: str
     longest: int
     match: int = 0
     lag: int = 0
+    sure: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Whether no model runs for it."""
+        return self.sure or self.match > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,7 @@ class Record:
 
     acceptance: Acceptance
     observing: bool
+    sure: bool = False
     shadow_hits: int = 0
     used: bool = False
     idle: int = 0
@@ -155,7 +162,7 @@ class RowPolicy:
     def choose(self, offers: Sequence[Offer], pending: int, context: int) -> tuple[Offer, int] | None:
         """The offer to take and how many tokens of it, or None to decode plainly. Call once for every step."""
         self._pending, self._drafted, self._padded = pending, 0, 0
-        if self.window.fixed:
+        if self.window.fixed or (offers and offers[0].sure):
             return next(((offer, min(offer.longest, self.window.longest)) for offer in offers), None)
         offers = [offer for offer in offers if offer.longest >= self.window.shortest]
         if self.costs.target.plain(context) is None:
@@ -212,6 +219,8 @@ class RowPolicy:
         if not caught_up or spent <= 0.0 or not self.costs.target.learn(width, context, spent):
             return
         self._elapsed += interval.seconds
+        if offer is not None and offer.sure:
+            return  # says nothing of how hard the text is
         place, self._match = slot(self._match, 0) if self._match else NOWHERE, 0
         before = self._pace.get(place, (0.0, 0.0))
         self._pace[place] = before[0] * PACE_DECAY + tokens, before[1] * PACE_DECAY + interval.seconds
@@ -221,13 +230,13 @@ class RowPolicy:
         if found is None:
             prior = self._priors.setdefault(offer.drafter, Acceptance(MATCH_CHANCE) if offer.match else Acceptance())
             silent = offer.match > 0 and self._repeats < PROMPT_SHARE
-            found = self.records[offer.drafter] = Record(Acceptance(prior.start, prior), silent)
+            found = self.records[offer.drafter] = Record(Acceptance(prior.start, prior), silent, offer.sure)
         return found
 
     def state(self, drafter: str) -> tuple[State, Reason | None]:
         """What a drafter is doing in this row, and why unless it drafts."""
         record = self.records.get(drafter)
-        if self.window.fixed and record is not None:
+        if record is not None and (self.window.fixed or record.sure):
             return State.ON, None
         if record is None or record.observing or record.speedup is None:
             return State.OBSERVING, Reason("spec.observing")
@@ -285,7 +294,7 @@ class RowPolicy:
 
     def _draft(self, offer: Offer, k: int, context: int, *, amortised: bool = False) -> float:
         """Seconds that an offer takes for k tokens. A catch-up is an investment: `amortised`, one round's part."""
-        if offer.match:
+        if offer.free:
             return 0.0
         one = self.costs.draft(offer.drafter, 1, context)
         late = self.costs.draft(offer.drafter, offer.lag, context) - one if offer.lag > SHORT_LAG else 0.0

@@ -11,9 +11,10 @@ from omlx.engine.sequence import Interval, Sequence, Tally
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import OUTLIER, Costs
 from omlx.engine.spec.drafter import Draft, Drafter
+from omlx.engine.spec.forced import Forced
 from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.policy import Offer, RowPolicy, State
-from omlx.engine.spec.strategy import Strategy, WindowBounds
+from omlx.engine.spec.strategy import Step, Strategy, WindowBounds
 from omlx.engine.types import Gate
 from omlx.errors import Reason
 
@@ -66,6 +67,7 @@ class Speculator:
     costs: Costs = field(default_factory=Costs)
     _priors: dict[str, Acceptance] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
+    _forced: Forced = field(default_factory=Forced)
 
     def refusal(self, sequence: Sequence, decoding: int) -> Reason | None:
         """Why this row may not draft while `decoding` rows decode, or None."""
@@ -167,7 +169,7 @@ class Speculator:
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
-        for drafter in self.drafters:
+        for drafter in (self._forced, *self.drafters):
             caught(drafter.drop, row)
 
     def store(self, sequence: Sequence) -> None:
@@ -192,6 +194,8 @@ class Speculator:
         if row is None:
             asked = sequence.request.speculation
             admitted = [d for d in self.drafters if asked.strategy.step(d.kind)]
+            if sequence.request.mask is not None:
+                admitted.insert(0, self._forced)  # whatever the strategy names, unless it is off
             lookup = next((d for d in admitted if isinstance(d, Ngram)), None)
             repeats = lookup.repeats(sequence) if lookup else 0.0
             window = asked.window or self.window
@@ -207,14 +211,15 @@ class Speculator:
         return row.policy.choose(offers, sequence.pending, len(sequence.tokens)) if offers else None
 
     def _offer(self, drafter: Drafter, sequence: Sequence, room: int) -> Offer | None:
-        step = sequence.request.speculation.strategy.step(drafter.kind)
+        strategy = sequence.request.speculation.strategy
+        step = Step(drafter.kind) if drafter is self._forced else strategy.step(drafter.kind)
         assert step is not None
         offer = drafter.offer(sequence, min(room, step.longest_draft or room), step)
         return offer if offer is not None and offer.longest >= (step.shortest_draft or 1) else None
 
     def _guess(self, offer: Offer, k: int, context: int) -> float:
         """Seconds of a draft that was not timed apart."""
-        passes = (offer.lag, *[1] * (k - 1)) if not offer.match else ()
+        passes = (offer.lag, *[1] * (k - 1)) if not offer.free else ()
         return sum(self.costs.draft(offer.drafter, width, context) for width in passes)
 
     def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float) -> None:

@@ -20,6 +20,7 @@ from omlx.server.fields import Body, Sampled, Text, read
 from omlx.server.generation import GenerationRequest
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream
+from omlx.text.grammar import AnswerForm
 from omlx.text.tools import ToolUse
 
 WIRE: Final = Wire(named, idle=named({"type": "ping"}))
@@ -68,6 +69,7 @@ class MessageRequest(Sampled):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def asked(self) -> Asked:
@@ -78,7 +80,6 @@ class MessageRequest(Sampled):
     def neutral(self) -> GenerationRequest:
         """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
         self.refuse(UNSUPPORTED)
-        response_format.check(self.output_config.format if self.output_config else None, "output_config.format")
         tooling.check_count(self.messages, "messages")
         if not (told := blocks.rendered(self.messages)):
             raise BadRequest("request.empty", param="messages", field="messages", detail="there is nothing to answer")
@@ -95,6 +96,7 @@ class MessageRequest(Sampled):
             stops=tuple(self.stop_sequences or ()),
             speculation=self.strategy,
             window=self.window,
+            form=self._form(),
         )
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
@@ -113,6 +115,13 @@ class MessageRequest(Sampled):
         if self.output_config is not None and self.output_config.effort is not None:
             variables["reasoning_effort"] = self.output_config.effort
         return variables | (self.chat_template_kwargs or {})
+
+    def _form(self) -> AnswerForm | None:
+        """`output_format` is what betas of this API called it."""
+        config = self.output_config
+        if config is not None and config.format is not None:
+            return response_format.wanted(config.format, "output_config.format")
+        return response_format.wanted(self.output_format, "output_format")
 
     def _tools(self) -> ToolUse | None:
         choice = self.tool_choice or ToolChoice(type="auto")

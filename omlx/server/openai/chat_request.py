@@ -41,13 +41,6 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-    "grammar": ("",),
-    "json_schema": (),
     "min_tokens": (0,),
     "ignore_eos": (False,),
     "best_of": (1,),
@@ -151,7 +144,6 @@ class ChatRequest(Sampled):
     def neutral(self) -> GenerationRequest:
         """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
         self.refuse(UNSUPPORTED)
-        response_format.check(self.response_format, "response_format")
         tooling.check_count(self.messages, "messages")
         return GenerationRequest(
             messages=tooling.with_names([message.rendered(at) for at, message in enumerate(self.messages)]),
@@ -170,6 +162,7 @@ class ChatRequest(Sampled):
             speculation=self.strategy,
             window=self.window,
             prediction=self.prediction.text if self.prediction is not None else "",
+            form=response_format.wanted(self.response_format, "response_format", self.model_extra),
         )
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from omlx.errors import BadRequest
+from omlx.server import response_format
 from omlx.server.answer import Asked
 from omlx.server.dialect import OPENAI, Encoder
 from omlx.server.fields import Sampled, StreamOptions, Text, bias, read, stops
@@ -22,13 +23,6 @@ MAX_CHOICES: Final = 128
 # Fields that are not supported, each with the values that ask for nothing.
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "best_of": (1,),
-    "response_format": ({"type": "text"},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-    "grammar": ("",),
     "min_tokens": (0,),
     "ignore_eos": (False,),
     "prompt_logprobs": (),
@@ -49,6 +43,7 @@ class CompletionRequest(Sampled):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
+    response_format: dict[str, Any] | None = None
 
     @property
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
@@ -87,6 +82,7 @@ class CompletionRequest(Sampled):
             prompt_logprobs=self.logprobs if self.echo else None,
             speculation=self.strategy,
             window=self.window,
+            form=response_format.wanted(self.response_format, "response_format", self.model_extra),
         )
 
     def _encoder(self, stream: GenerationStream) -> Encoder:

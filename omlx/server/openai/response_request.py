@@ -84,7 +84,6 @@ class ResponseRequest(Sampled):
     def neutral(self, conversation: Sequence[Json]) -> GenerationRequest:
         """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
         self.refuse(UNSUPPORTED)
-        response_format.check(self.text.format if self.text else None, "text.format")
         if self.background and self.stream:
             raise BadRequest("request.background_stream", param="background")
         if self.background and not self.kept:
@@ -101,6 +100,7 @@ class ResponseRequest(Sampled):
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
             window=self.window,
+            form=response_format.wanted(self.text.format if self.text else None, "text.format"),
         )
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:

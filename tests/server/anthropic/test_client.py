@@ -257,10 +257,10 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
         ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "jump"}}, 400, "invalid_request_error", "jump"),
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, 400, "invalid_request_error", "thinking.budget_tokens"),
         (
-            {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
+            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "strin"}}}},
             400,
             "invalid_request_error",
-            "not supported yet",
+            "output_config.format.schema cannot be enforced: Invalid type: strin",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]},

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import BadRequestError, OpenAI, pydantic_function_tool
+from openai import OpenAI, pydantic_function_tool
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
@@ -191,13 +191,6 @@ def test_choices_have_calls_of_their_own(spelling: OpenAI) -> None:
     answer = ask(spelling, call("look"), n=2)
     ids = [choice.message.tool_calls[0].id for choice in answer.choices]  # type: ignore[index]
     assert len(set(ids)) == 2
-
-
-@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
-def test_forms_that_are_not_supported_yet_are_refused(spelling: OpenAI, kind: str) -> None:
-    form: Any = {"type": kind, "json_schema": {"name": "x", "schema": {}}}
-    with pytest.raises(BadRequestError, match="not supported yet"):
-        ask(spelling, "x", response_format=form)
 
 
 def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:

@@ -1,0 +1,245 @@
+"""Answers that must have a form, through the official client. The model spells what the user says; all else is real."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Any, Literal
+
+import httpx
+import jsonschema
+import pytest
+from openai import BadRequestError, LengthFinishReasonError, OpenAI
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel, Field
+
+from tests.schemas import SCHEMAS
+from tests.server.running import TARGET, Running
+
+PLAIN: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+class Mood(StrEnum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Person(BaseModel, extra="forbid"):
+    name: str = Field(max_length=12)
+    age: int = Field(ge=0, le=150)
+
+
+class Report(BaseModel, extra="forbid"):
+    mood: Mood
+    people: list[Person] = Field(max_length=2)
+    kind: Literal["short", "long"]
+    parent: Person | None
+
+
+def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
+    body = PLAIN | fields.pop("extra_body", {})
+    return client.chat.completions.create(
+        model=TARGET, messages=[{"role": "user", "content": says}], extra_body=body, **{"max_tokens": 300, **fields}
+    )
+
+
+def said(answer: ChatCompletion) -> str:
+    return answer.choices[0].message.content or ""
+
+
+def of_schema(schema: Any, **more: Any) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, **more}}
+
+
+@pytest.mark.parametrize("speculation", ["off", "draft", "ngram", "auto"])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_bundled_model_fills_a_pydantic_model(client: OpenAI, temperature: float, speculation: str) -> None:
+    answer = client.chat.completions.parse(
+        model=TARGET,
+        messages=[{"role": "user", "content": "Who is there?"}],
+        response_format=Report,
+        temperature=temperature,
+        seed=4,
+        max_tokens=300,
+        extra_body=PLAIN | {"speculation": speculation},
+    )
+    assert isinstance(answer.choices[0].message.parsed, Report)
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_speculation_says_the_same_and_tells_what_was_forced(client: OpenAI) -> None:
+    fields = {"response_format": of_schema(Report.model_json_schema()), "temperature": 0.9, "seed": 4}
+    off = ask(client, "Who is there?", extra_body={"speculation": "off"}, **fields)
+    on = ask(client, "Who is there?", extra_body={"speculation": "auto"}, **fields)
+    assert said(on) == said(off)
+    assert off.timings["drafters"] == {}  # type: ignore[attr-defined]
+    forced = on.timings["drafters"]["forced"]  # type: ignore[attr-defined]
+    assert forced["accepted"] == forced["proposed"] > 0
+    details = on.usage.completion_tokens_details  # type: ignore[union-attr]
+    assert details.accepted_prediction_tokens >= forced["accepted"]  # type: ignore[union-attr, operator]
+
+
+def test_a_stream_of_parts_is_parsed(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=TARGET,
+        messages=[{"role": "user", "content": "Who is there?"}],
+        response_format=Person,
+        extra_body=PLAIN,
+        max_tokens=100,
+    ) as stream:
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Person)
+
+
+def test_a_model_says_what_it_wants_as_far_as_the_form_allows(spelling: OpenAI) -> None:
+    wish = json.dumps({"name": "Ada", "age": 36})
+    assert said(ask(spelling, wish, response_format=of_schema(Person.model_json_schema(), strict=True))) == wish
+
+
+def test_any_object(spelling: OpenAI) -> None:
+    wish = json.dumps({"a": [1, {"b": None}], "c": "d"})
+    assert said(ask(spelling, wish, response_format={"type": "json_object"})) == wish
+
+
+@pytest.mark.parametrize(
+    ("body", "wish", "answer"),
+    [
+        ({"guided_regex": "[a-z]{3}"}, "abcdef", "abc"),
+        ({"guided_choice": ["yes", "no"]}, "no way", "no"),
+        ({"guided_json": {"type": "boolean"}}, "true story", "true"),
+        ({"guided_json": '{"type": "boolean"}'}, "true story", "true"),
+        ({"guided_grammar": 'root ::= "x" [0-9]'}, "x1y", "x1"),
+        ({"structured_outputs": {"regex": "[a-z]{3}"}}, "abcdef", "abc"),
+        ({"structured_outputs": {"choice": ["yes", "no"], "json": None}}, "no way", "no"),
+        ({"structured_outputs": {"grammar": 'start: "x" /[0-9]/'}}, "x1y", "x1"),
+        ({"structured_outputs": {"json": {"const": [1]}}}, "[1]", "[1]"),
+        ({"structured_outputs": {"json_object": True}}, '{"a": 1}', '{"a": 1}'),
+        ({"grammar": 'root ::= "x" [0-9]'}, "x1y", "x1"),
+        ({"json_schema": {"type": "boolean"}}, "true story", "true"),
+        ({"response_format": {"type": "json_object", "schema": {"const": {"a": 1}}}}, '{"a": 1}', '{"a": 1}'),
+    ],
+)
+def test_the_fields_of_other_servers(spelling: OpenAI, body: dict[str, Any], wish: str, answer: str) -> None:
+    assert said(ask(spelling, wish, extra_body=body)) == answer
+    plain = spelling.completions.create(
+        model=TARGET,
+        prompt=f"<|im_start|>user\n{wish}<|im_end|>\n<|im_start|>assistant\n",
+        max_tokens=60,
+        extra_body=body,
+    )
+    assert plain.choices[0].text == answer
+
+
+def test_a_thought_comes_before_the_form(spelling: OpenAI) -> None:
+    says = f"<think>\nLet me see, {{}}.\n</think>\n\n{json.dumps({'name': 'Ada', 'age': 36})}"
+    answer = spelling.chat.completions.create(
+        model=TARGET,
+        messages=[{"role": "user", "content": says}],
+        response_format=of_schema(Person.model_json_schema()),
+        max_tokens=300,
+    )
+    message = answer.choices[0].message
+    assert message.reasoning_content == "Let me see, {}."  # type: ignore[attr-defined]
+    assert json.loads(message.content or "") == {"name": "Ada", "age": 36}
+
+
+def test_a_call_may_come_in_its_place(spelling: OpenAI) -> None:
+    tools: Any = [{"type": "function", "function": {"name": "look"}}]
+    form = of_schema(Person.model_json_schema())
+    called = ask(
+        spelling, '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>', tools=tools, response_format=form
+    )
+    assert called.choices[0].finish_reason == "tool_calls"
+    answered = ask(spelling, '{"name": "Ada", "age": 36}', tools=tools, response_format=form)
+    assert json.loads(said(answered)) == {"name": "Ada", "age": 36}
+    forced = ask(
+        spelling,
+        '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>',
+        tools=tools,
+        response_format=form,
+        tool_choice="required",
+    )
+    assert forced.choices[0].finish_reason == "tool_calls"
+
+
+def test_an_answer_that_has_begun_goes_on_in_its_form(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=TARGET,
+        messages=[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": '{"name": "Ada",'}],
+        response_format=of_schema(Person.model_json_schema()),
+        extra_body=PLAIN | {"continue_final_message": True},
+        max_tokens=60,
+    )
+    assert said(answer).startswith(' "age": ')
+    assert Person.model_validate_json('{"name": "Ada",' + said(answer)).name == "Ada"
+
+
+def test_choices_have_forms_of_their_own(client: OpenAI) -> None:
+    fields: Any = {"response_format": of_schema(Person.model_json_schema()), "temperature": 1.0, "seed": 5}
+    answer = ask(client, "Who?", n=4, **fields)
+    texts = [choice.message.content or "" for choice in answer.choices]
+    assert all(Person.model_validate_json(text) for text in texts)
+    assert len(set(texts)) > 1
+    assert said(ask(client, "Who?", **fields)) == texts[0]
+
+
+def test_penalties_logprobs_and_stop_strings_work_with_a_form(client: OpenAI) -> None:
+    form = of_schema(SCHEMAS["all required"])
+    answer = ask(
+        client, "Who?", response_format=form, frequency_penalty=1.0, presence_penalty=0.5, logprobs=True, top_logprobs=2
+    )
+    jsonschema.validate(json.loads(said(answer)), SCHEMAS["all required"])
+    entries = answer.choices[0].logprobs.content or []  # type: ignore[union-attr]
+    assert "".join(entry.token for entry in entries).endswith(said(answer))
+    stopped = ask(client, "Who?", response_format=form, stop='"age"')
+    assert said(stopped).endswith(", ")
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_what_max_tokens_cut_is_told(client: OpenAI) -> None:
+    with pytest.raises(LengthFinishReasonError):
+        client.chat.completions.parse(
+            model=TARGET, messages=[{"role": "user", "content": "Who?"}], response_format=Report, max_tokens=5,
+            extra_body=PLAIN,
+        )  # fmt: skip
+
+
+def test_prefixes_are_kept_and_shared(client: OpenAI) -> None:
+    form = of_schema(Person.model_json_schema())
+    long = "Who is there? " * 30
+    first, second = (ask(client, long, response_format=form, temperature=0) for _ in range(2))
+    assert said(first) == said(second)
+    assert second.usage.prompt_tokens_details.cached_tokens > 64  # type: ignore[union-attr, operator]
+
+
+def test_a_schema_that_is_wrong_is_told_before_anything_runs(server: Running) -> None:
+    before = len(server.engine.submitted)
+    for stream in (False, True):
+        body = {
+            "messages": [{"role": "user", "content": "x"}],
+            "response_format": of_schema({"type": "object", "properties": {"a": {"type": "strin"}}}),
+            "stream": stream,
+        }
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert (error["code"], error["param"]) == ("format.invalid", "response_format.json_schema.schema")
+        assert "strin" in error["message"]
+    assert len(server.engine.submitted) == before
+
+
+def test_keywords_that_cannot_be_enforced_are_refused_unless_strict_is_false(client: OpenAI) -> None:
+    schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
+    with pytest.raises(BadRequestError, match="uniqueItems"):
+        ask(client, "x", response_format=of_schema(schema))
+    assert said(ask(client, "x", response_format=of_schema(schema, strict=False))) in ("[]", "[1]", "[1, 1]")
+
+
+def test_responses_are_parsed(client: OpenAI) -> None:
+    answer = client.responses.parse(
+        model=TARGET, input="Who is there?", text_format=Person, max_output_tokens=200, reasoning={"effort": "none"}
+    )  # type: ignore[arg-type]
+    assert isinstance(answer.output_parsed, Person)
+    with client.responses.stream(
+        model=TARGET, input="Who?", text_format=Person, max_output_tokens=200, reasoning={"effort": "none"}
+    ) as stream:  # type: ignore[arg-type]
+        assert isinstance(stream.get_final_response().output_parsed, Person)

@@ -1,0 +1,143 @@
+"""Many schemas on the bundled models and a real engine: every answer is valid, and no strategy changes a token."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import jsonschema
+import pytest
+
+from omlx.engine.limits import Limits
+from omlx.engine.loop import EngineLoop
+from omlx.engine.spec.strategy import parse
+from omlx.engine.types import Finished, FinishReason, Request, Sampling, Speculation, TokensCommitted
+from omlx.models.discovery import BUNDLED
+from omlx.models.entry import ModelEntry
+from omlx.models.loader import LoadedWeights, load
+from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
+from tests.schemas import SCHEMAS
+
+WARM = Sampling(temperature=0.8, seed=7)
+GREEDY = Sampling(temperature=0.0)
+SOME = ("nested", "array of objects", "enum beyond ascii", "tagged", "uuid", "list that ends", "a tool's call")
+MAX_TOKENS = 700
+
+
+@functools.cache
+def weights(name: str) -> LoadedWeights:
+    return load(ModelEntry(name, BUNDLED / name, "bundled"), "auto")
+
+
+@functools.cache
+def grammars() -> Grammars:
+    target = weights("omlx-demo/target")
+    return Grammars(target.tokenizer, target.stop_ids)
+
+
+@functools.cache
+def prompt() -> tuple[int, ...]:
+    messages = [{"role": "user", "content": "Answer in JSON."}]
+    return tuple(weights("omlx-demo/target").tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+
+
+class Answers:
+    """What a loop says to schemas, by name, and what its drafters did."""
+
+    def __init__(self, strategy: str, sampling: Sampling, window: int | None) -> None:
+        target, draft = weights("omlx-demo/target"), weights("omlx-demo/draft")
+        limits = Limits(context_length=4096, num_draft_tokens=window)
+        self.tokens: defaultdict[str, list[int]] = defaultdict(list)
+        self.proposed: Counter[str] = Counter()
+        self.accepted: Counter[str] = Counter()
+        self._loop = EngineLoop(target.model, target.vocab_size, limits, draft=draft.model, draft_name="draft")
+        self._strategy, self._sampling = parse(strategy), sampling
+
+    def give(self, names: Sequence[str]) -> Answers:
+        """All at the same time; each must end by itself."""
+        for name in names:
+            self._loop.submit(self._request(name))
+        while self._loop.has_work:
+            for event in self._loop.step():
+                if isinstance(event, TokensCommitted):
+                    self.tokens[event.request_id] += event.tokens
+                elif isinstance(event, Finished):
+                    assert event.reason is FinishReason.STOP, event.request_id
+                    for drafter, did in event.stats.drafters.items():
+                        self.proposed[drafter] += did.proposed
+                        self.accepted[drafter] += did.accepted
+            self._loop.check()
+        assert set(names) <= set(self.tokens)
+        return self
+
+    def text(self, name: str) -> str:
+        target = weights("omlx-demo/target")
+        return str(target.tokenizer.decode([token for token in self.tokens[name] if token not in target.stop_ids]))
+
+    def _request(self, name: str) -> Request:
+        form = AnswerForm(Kind.JSON, json.dumps(SCHEMAS[name]), "form")
+        return Request(
+            id=name,
+            tokens=prompt(),
+            sampling=self._sampling,
+            max_tokens=MAX_TOKENS,
+            stop_ids=weights("omlx-demo/target").stop_ids,
+            speculation=Speculation(self._strategy),
+            mask=grammars().mask(grammars().compile(form), Lead()),
+        )
+
+
+@functools.cache
+def plain(sampling: Sampling, name: str) -> Answers:
+    return Answers("off", sampling, None).give([name])
+
+
+def prove(names: Sequence[str], strategy: str, sampling: Sampling, window: int | None) -> Answers:
+    """One after another: valid, and what plain decoding says."""
+    answers = Answers(strategy, sampling, window)
+    for name in names:
+        answers.give([name])
+        jsonschema.validate(json.loads(answers.text(name)), SCHEMAS[name])
+        assert answers.tokens[name] == plain(sampling, name).tokens[name], name
+    assert answers.proposed["forced"] == answers.accepted["forced"] > 0
+    return answers
+
+
+def test_there_are_many() -> None:
+    assert len(SCHEMAS) >= 60
+    for schema in SCHEMAS.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize(("strategy", "window"), [("draft", 4), ("ngram", 6), ("auto", None)])
+def test_some_schemas(strategy: str, window: int | None) -> None:
+    answers = prove(SOME, strategy, WARM, window)
+    assert strategy != "draft" or answers.accepted["draft"] > 0
+    assert strategy != "ngram" or answers.accepted["ngram"] > 0
+
+
+def test_some_schemas_at_the_same_time() -> None:
+    answers = Answers("auto", WARM, 4).give(SOME)
+    assert answers.tokens == {name: plain(WARM, name).tokens[name] for name in SOME}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
+@pytest.mark.parametrize(
+    ("strategy", "window"), [("off", None), ("draft", 4), ("ngram", 6), ("auto", 4), ("auto", None)]
+)
+def test_every_schema(strategy: str, window: int | None, sampling: Sampling) -> None:
+    if strategy == "off":
+        for name in SCHEMAS:
+            jsonschema.validate(json.loads(plain(sampling, name).text(name)), SCHEMAS[name])
+    else:
+        prove(tuple(SCHEMAS), strategy, sampling, window)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
+def test_every_schema_in_a_batch(sampling: Sampling) -> None:
+    answers = Answers("auto", sampling, 4).give(tuple(SCHEMAS))
+    assert answers.tokens == {name: plain(sampling, name).tokens[name] for name in SCHEMAS}

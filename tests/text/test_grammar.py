@@ -1,0 +1,269 @@
+"""Forms made into masks over a real tokenizer: what may come, what must, what is refused, and the way back."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.masking import forced, only
+from omlx.errors import BadRequest
+from omlx.models.discovery import BUNDLED
+from omlx.models.entry import ModelEntry
+from omlx.models.loader import read_tokenizer
+from omlx.text.answer_mask import AnswerMask
+from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
+from tests.schemas import SCHEMAS
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer", "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TokenizerWrapper:
+    return read_tokenizer(ModelEntry("demo", BUNDLED / "omlx-demo/target", "bundled"))
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: TokenizerWrapper) -> Grammars:
+    return Grammars(tokenizer, tokenizer.eos_token_ids)
+
+
+def mask(grammars: Grammars, kind: Kind, value: Any, lead: Lead | None = None, **more: Any) -> AnswerMask:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return grammars.mask(grammars.compile(AnswerForm(kind, text, "form", **more)), lead or Lead())
+
+
+def ids_of(tokenizer: TokenizerWrapper, text: str) -> list[int]:
+    return [int(each) for each in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def allowed(of: AnswerMask) -> set[int] | None:
+    bits = of.bits()
+    return None if bits is None else {i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1}
+
+
+def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int, most: int = 2000) -> str:
+    """Say something at random that the mask allows, up to its end."""
+    choose, said = random.Random(seed), list[int]()
+    while not of.ended and len(said) < most:
+        token = choose.choice(sorted(allowed(of) or ()))
+        if token in tokenizer.eos_token_ids:
+            break
+        assert of.advance(token)
+        said.append(token)
+    return str(tokenizer.decode(said))
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_whatever_a_mask_allows_is_valid(grammars: Grammars, tokenizer: TokenizerWrapper, name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
+    for seed in range(3):
+        text = walk(mask(grammars, Kind.JSON, SCHEMAS[name]), tokenizer, seed)
+        jsonschema.validate(json.loads(text), SCHEMAS[name])
+
+
+@given(data=st.data())
+def test_the_way_back_leads_to_where_it_came_from(grammars: Grammars, data: st.DataObject) -> None:
+    of = mask(grammars, Kind.JSON, PERSON, Lead(may_think=True, may_call=True))
+    seen: list[tuple[bytes | None, bool]] = [(of.bits(), of.ended)]
+    for _ in range(data.draw(st.integers(1, 20))):
+        if len(seen) > 1 and data.draw(st.booleans()):
+            n = data.draw(st.integers(1, len(seen) - 1))
+            of.rollback(n)
+            del seen[len(seen) - n :]
+        elif not of.ended:
+            may = allowed(of)
+            assert of.advance(data.draw(st.sampled_from(sorted(may if may is not None else range(2048)))))
+            seen.append((of.bits(), of.ended))
+        assert (of.bits(), of.ended) == seen[-1]
+
+
+def test_what_must_come_is_spelled_as_the_tokenizer_spells_it(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    of = mask(grammars, Kind.JSON, PERSON)
+    run = forced(of, 64)
+    assert tokenizer.decode(run) == '{"name":'
+    assert list(run) == ids_of(tokenizer, '{"name":')
+
+
+def test_an_answer_is_over_where_nothing_may_follow(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    of = mask(grammars, Kind.CHOICE, ["yes", "no"])
+    for token in ids_of(tokenizer, "yes"):
+        assert not of.ended
+        assert of.advance(token)
+    assert of.ended
+    assert not of.advance(ids_of(tokenizer, "x")[0])
+
+
+def test_where_more_may_follow_the_model_decides(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    of = mask(grammars, Kind.REGEX, "[0-9]+")
+    (stop,) = tokenizer.eos_token_ids
+    assert stop not in (allowed(of) or ())
+    assert of.advance(ids_of(tokenizer, "7")[0])
+    assert not of.ended
+    assert stop in (allowed(of) or ())
+    assert of.advance(stop)
+    of.rollback(2)
+    assert stop not in (allowed(of) or ())
+
+
+def test_a_token_that_may_not_come_changes_nothing(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    of = mask(grammars, Kind.JSON, PERSON)
+    before = of.bits()
+    assert not of.advance(ids_of(tokenizer, "x")[0])
+    assert of.bits() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "texts"),
+    [
+        (Kind.REGEX, "(ab|cd){2}", {"abab", "abcd", "cdab", "cdcd"}),
+        (Kind.CHOICE, ["größer", "日本", 'say "no"', "🙂"], {"größer", "日本", 'say "no"', "🙂"}),
+        (Kind.CHOICE, ["one"], {"one"}),
+        (Kind.GRAMMAR, 'start: greeting " " name\ngreeting: "hi" | "ho"\nname: "a" | "b"', None),
+        (Kind.GRAMMAR, 'root ::= greeting " " name\ngreeting ::= "hi" | "ho"\nname ::= [ab]', None),
+    ],
+)
+def test_other_forms(
+    grammars: Grammars, tokenizer: TokenizerWrapper, kind: Kind, value: Any, texts: set[str] | None
+) -> None:
+    texts = texts or {f"{greeting} {name}" for greeting in ("hi", "ho") for name in "ab"}
+    assert {walk(mask(grammars, kind, value), tokenizer, seed) for seed in range(60)} == texts
+
+
+# -- what may come before an answer ------------------------------------------------------------------------------
+
+
+def test_a_thought_that_the_prompt_has_opened_is_free_up_to_its_end(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
+    of = mask(grammars, Kind.JSON, PERSON, Lead(thinking=True))
+    for token in ids_of(tokenizer, 'so {"x": 1} it is'):
+        assert of.advance(token)
+    assert not of.advance(next(iter(tokenizer.eos_token_ids))), "an answer is due"
+    assert of.advance(tokenizer.think_end_tokens[0])
+    (one,), (two,), opening = ids_of(tokenizer, "\n"), ids_of(tokenizer, "\n\n"), ids_of(tokenizer, '{"')[0]
+    assert allowed(of) == {opening, one, two}
+    assert of.advance(two)
+    assert allowed(of) == {opening}
+    of.rollback(1)
+    assert of.advance(one)
+    assert allowed(of) == {opening, one}
+    assert of.advance(one)
+    assert allowed(of) == {opening}
+    of.rollback(3)
+    assert len(allowed(of) or ()) > 1000
+
+
+def test_a_model_may_open_a_thought_itself_or_answer_at_once(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    of = mask(grammars, Kind.JSON, PERSON, Lead(may_think=True))
+    (opens,), opening = tokenizer.think_start_tokens, ids_of(tokenizer, '{"')[0]
+    assert allowed(of) == {opens, opening}
+    assert of.advance(opens)
+    assert of.advance(ids_of(tokenizer, "x")[0])
+    of.rollback(2)
+    assert of.advance(opening)
+    assert opens not in (allowed(of) or ())
+
+
+def test_a_call_may_come_in_the_place_of_an_answer(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    of = mask(grammars, Kind.JSON, PERSON, Lead(thinking=True, may_call=True))
+    (call,) = ids_of(tokenizer, "<tool_call>")
+    assert of.advance(tokenizer.think_end_tokens[0])
+    assert call in (allowed(of) or ())
+    assert of.advance(call)
+    assert of.bits() is None
+    assert of.advance(next(iter(tokenizer.eos_token_ids)))
+    assert not of.ended
+
+
+def test_markers_of_several_tokens(bpe: TokenizerWrapper) -> None:
+    class Wordy:
+        """A tokenizer whose thoughts stand between words."""
+
+        _tokenizer = bpe._tokenizer
+        has_thinking = True
+        think_start_tokens = tuple(ids_of(bpe, "<a>"))
+        think_end_tokens = tuple(ids_of(bpe, "</a>"))
+
+    of = Grammars(Wordy(), bpe.eos_token_ids)  # type: ignore[arg-type]
+    grammar = of.compile(AnswerForm(Kind.CHOICE, '["yes"]', "form"))
+    answer = of.mask(grammar, Lead(may_think=True))
+    for at, token in enumerate(ids_of(bpe, "<a>")):
+        assert token in (allowed(answer) or ())
+        assert at == 0 or only(answer.bits()) == token
+        assert answer.advance(token)
+    for token in ids_of(bpe, "</ so </a>yes"):
+        assert answer.advance(token)
+    assert answer.ended
+
+
+def test_an_answer_that_has_begun_goes_on(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    of = mask(grammars, Kind.JSON, PERSON, Lead(begun='{"name": "Ada", '))
+    assert tokenizer.decode(forced(of, 64)) == '"age":'
+    with pytest.raises(BadRequest) as caught:
+        mask(grammars, Kind.JSON, PERSON, Lead(begun="Well, "))
+    assert (caught.value.code, caught.value.param) == ("format.begun", "form")
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        (Kind.JSON, '{"type": "strin"}', "strin"),
+        (Kind.JSON, '{"type": "object", "properties": 3}', "properties must be an object"),
+        (Kind.JSON, '{"$ref": "#/$defs/nowhere"}', "/$defs/nowhere"),
+        (Kind.JSON, '{"$ref": "https://example.org/schema"}', "example.org"),
+        (Kind.JSON, '{"type": "string", "pattern": "("}', "unclosed group"),
+        (Kind.JSON, '{"type": "array", "uniqueItems": true}', "uniqueItems"),
+        (Kind.JSON, '{"type": "integer", "minimum": 5, "maximum": 3}', "minimum (5) is greater"),
+        (Kind.JSON, '{"enum": []}', "Unsatisfiable"),
+        (Kind.JSON, "false", "object"),
+        (Kind.JSON, "[]", "object"),
+        (Kind.JSON, '{"type": ', "EOF"),
+        (Kind.JSON, '{"items": ' * 3000 + "{}" + "}" * 3000, "recursion"),
+        (Kind.REGEX, "(ab", "unclosed group"),
+        (Kind.GRAMMAR, "start: (", "Expected token"),
+        (Kind.GRAMMAR, 'start: "a" | nobody', "nobody"),
+        (Kind.GRAMMAR, "root ::= (", "Expected"),
+        (Kind.GRAMMAR, "neither", "Expected"),
+    ],
+)  # fmt: skip
+def test_a_form_that_cannot_be_enforced_is_refused_saying_why(
+    grammars: Grammars, kind: Kind, text: str, said: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        grammars.compile(AnswerForm(kind, text, "the.field"))
+    assert (caught.value.code, caught.value.param) == ("format.invalid", "the.field")
+    assert said in caught.value.message
+    assert len(caught.value.message) < 400
+
+
+def test_a_lenient_schema_may_hold_what_nobody_enforces(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
+    assert json.loads(walk(mask(grammars, Kind.JSON, schema, lenient=True), tokenizer, 1)) in ([], [1], [1, 1])
+
+
+def test_the_schema_that_says_nothing_is_any_value(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    of = mask(grammars, Kind.JSON, True)
+    assert all(of.advance(token) for token in ids_of(tokenizer, '[{"a": 1}, null]'))
+    assert of.ended
+
+
+def test_a_schema_may_choose_its_white_space(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+    tight = {"item_separator": ",", "key_separator": ":"}
+    of = mask(grammars, Kind.JSON, {"const": {"a": [1, 2]}, "x-guidance": tight})
+    assert walk(of, tokenizer, 1) == '{"a":[1,2]}'
+    assert walk(mask(grammars, Kind.JSON, {"const": {"a": [1, 2]}}), tokenizer, 1) == '{"a": [1, 2]}'
