@@ -15,15 +15,20 @@ DECAY: Final = 0.97
 """What a draft leaves of the evidence before it, in a request. The model's history forgets ten times slower."""
 
 PRIOR_WEIGHT: Final = 4.0
-MATCH_STEPS: Final = (3, 4, 6, 9, 17, 33)
-MATCH_CHANCE: Final = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
-"""What a match of 3, 4-5, 6-8, 9-16, 17-32, 33+ tokens is worth before anything is seen."""
+COMMON_WEIGHT: Final = 2.0
+"""Misses that it takes to believe that a text, or a draft model in it, misses more or less often than before."""
+
+MATCH_STEPS: Final = (3, 4, 5, 6, 7, 8, 9, 12, 17, 33)
+MATCH_CHANCE: Final = (0.5, 0.65, 0.75, 0.8, 0.8, 0.8, 0.85, 0.85, 0.9, 0.95)
+"""What a match of 3, 4, … 9-11, 12-16, 17-32, 33+ tokens is worth before anything is seen. Short ones are told apart to
+the token: in records of one shape it is always the same token that changes."""
 
 FIRST_CHANCE: Final = (0.6,)
-"""The same for a draft model's first token; a position never reached is as good as all together."""
+"""The same for a draft model's tokens."""
 
 SLOTS: Final = 16
 SURE: Final = 0.998
+HOPELESS: Final = 0.02
 
 
 def slot(match: int, i: int) -> int:
@@ -33,13 +38,18 @@ def slot(match: int, i: int) -> int:
 
 @dataclass(slots=True)
 class Acceptance:
-    """Decayed counts by slot. `start` is the belief before any count, `prior` the model's history."""
+    """Decayed counts by slot. `start` is the belief before any count; `prior` is the model's history, which takes its
+    place as it stood when the request began or last faded, and learns along."""
 
     start: tuple[float, ...] = FIRST_CHANCE
     prior: Acceptance | None = None
+    _expected: list[float] = field(init=False)
     _tries: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
     _hits: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
     _chances: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._expected = self._before()
 
     def learn(self, match: int, drafted: int, accepted: int) -> None:
         """A draft was verified, or compared with what came anyway; behind its first miss nothing is known."""
@@ -57,26 +67,25 @@ class Acceptance:
             self.prior.learn(match, drafted, accepted)
 
     def fade(self, share: float) -> None:
-        """Keep only `share` of the evidence: it has grown old."""
+        """Keep only `share` of the evidence: it has grown old. The history knows of it, and takes its place."""
+        self._expected = self._before()
         self._tries = [share * n for n in self._tries]
         self._hits = [share * n for n in self._hits]
         self._chances = []
 
     def chances(self) -> list[float]:
-        """The chance of every slot."""
+        """The chance of every slot. One factor says how much oftener than expected tokens are missed, wherever they
+        stand; a slot then follows its own counts as far as it has any."""
         if not self._chances:
-            level = self._level()
-            for i, (tries, hits) in enumerate(zip(self._tries, self._hits, strict=True)):
-                expected = (
-                    self.prior.chances()[i] if self.prior is not None else self.start[min(i, len(self.start) - 1)]
-                )
-                if len(self.start) == 1:
-                    # A position follows the draft's general level, shaped as in the history.
-                    expected = level if self.prior is None else expected * level / self.prior._level()
+            missed = sum(self._tries) - sum(self._hits)
+            foreseen = sum(n * (1.0 - p) for n, p in zip(self._tries, self._expected, strict=True))
+            factor = (missed + COMMON_WEIGHT) / (foreseen + COMMON_WEIGHT)
+            for tries, hits, expected in zip(self._tries, self._hits, self._expected, strict=True):
+                expected = max(HOPELESS, 1.0 - factor * (1.0 - expected))
                 self._chances.append(min(SURE, (hits + PRIOR_WEIGHT * expected) / (tries + PRIOR_WEIGHT)))
         return self._chances
 
-    def _level(self) -> float:
-        """The chance of any token, wherever it stands."""
-        expected = self.start[0] if self.prior is None else self.prior._level()
-        return (sum(self._hits) + PRIOR_WEIGHT * expected) / (sum(self._tries) + PRIOR_WEIGHT)
+    def _before(self) -> list[float]:
+        """What is believed without this request's counts."""
+        start = [*self.start, *self.start[-1:] * (SLOTS - len(self.start))]
+        return start if self.prior is None else self.prior.chances()

@@ -23,7 +23,7 @@ from typing import Final
 
 from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import MATCH_CHANCE, MATCH_STEPS, Acceptance, slot
-from omlx.engine.spec.costs import PLAIN, SETTLED, SHORT_LAG, Costs
+from omlx.engine.spec.costs import OUTLIER, PLAIN, SETTLED, SHORT_LAG, Costs
 from omlx.engine.spec.strategy import WindowBounds
 from omlx.errors import Reason
 
@@ -39,14 +39,16 @@ FIRST_WINDOW: Final = 4
 LONGEST: Final = 64
 FIRST_PROBE: Final = 32
 LAST_PROBE: Final = 256
-PROBE_SHARE: Final = 0.01
-"""A probe may cost this share of the row's time so far, the first 256 steps taken as given."""
+LOSS_SHARE: Final = 0.01
+LOSS_AHEAD: Final = 500
+"""No probe is made if what drafting has lost to plain decoding would then be more than this share of the row's time so
+far and of so many steps ahead: what never pays costs an answer of 1,000 tokens some 1.5 %, a longer one less."""
 
 STALE: Final = 0.25
 """What evidence is worth when a probe looks again."""
 
-CATCH_UP_ROUNDS: Final = 8
-"""Rounds that a draft model, once caught up, is expected to serve."""
+CATCH_UP_ROUNDS: Final = 8.0
+"""Rounds that a draft model, once caught up, is expected to serve; then what it did serve counts."""
 
 PACE_DECAY: Final = 0.94
 NOWHERE: Final = -1
@@ -56,9 +58,10 @@ REFRESH: Final = 512
 REFRESH_BELOW: Final = 1.5
 """Every 512 tokens, where speculation gains less than this, two plain steps measure what plain costs by now."""
 
-FIRST_TRIAL: Final = 2
+FIRST_TRIAL: Final = 4
 LAST_TRIAL: Final = 9
-"""A probe has this much credit; a miss takes two, a hit brings one. It ends at nothing, or at the latter."""
+"""A probe has this much credit; a miss takes two, a hit brings one. It ends at nothing, or at the latter. A first miss
+is not the end: good drafts miss too, and what a probe costs is the reading of what was missed."""
 
 SHADOW_HITS: Final = 1
 """A lookup is silent until it would have been right this often …"""
@@ -116,7 +119,8 @@ class Forecast:
 
 @dataclass(slots=True)
 class Record:
-    """One drafter in one request. `idle` counts decisions since it last drafted; `trial` is positive in a probe."""
+    """One drafter in one request. `idle` counts decisions since it last drafted; `trial` is positive in a probe;
+    `served` counts rounds since it last caught up, `serves` is how many that makes by and large."""
 
     acceptance: Acceptance
     observing: bool
@@ -126,6 +130,8 @@ class Record:
     idle: int = 0
     interval: int = FIRST_PROBE
     trial: int = 0
+    served: int = 0
+    serves: float = CATCH_UP_ROUNDS
     speedup: float | None = None
 
 
@@ -154,7 +160,7 @@ class RowPolicy:
         self._repeats = repeats
         self._pending = 1
         self._drafted = self._padded = 0
-        self._elapsed = 0.0
+        self._elapsed = self._lost = 0.0
         self._match = 0
         self._pace: dict[int, tuple[float, float]] = {}
         self._until_refresh = REFRESH
@@ -190,10 +196,20 @@ class RowPolicy:
         best = min(wider, key=lambda w: verify(w, context), default=width)
         return best - width if verify(best, context) < CHEAPER * verify(width, context) else 0
 
+    def drafting(self, offer: Offer, k: int, context: int, *, amortised: bool = False) -> float:
+        """Seconds that an offer takes for k tokens. A catch-up is an investment: `amortised`, one round's part."""
+        if offer.free:
+            return 0.0
+        one = self.costs.draft(offer.drafter, 1, context)
+        late = self.costs.draft(offer.drafter, offer.lag, context) - one if offer.lag > SHORT_LAG else 0.0
+        return late / (self.record(offer).serves if amortised else 1) + k * one
+
     def verified(self, offer: Offer, k: int, accepted: int, padded: int = 0) -> None:
         """A draft of k tokens was verified, with `padded` more read behind it."""
         record = self.record(offer)
-        record.used, record.idle = True, 0
+        if record.used and offer.lag > SHORT_LAG:
+            record.served, record.serves = 0, max(1.0, (record.serves + record.served) / 2)
+        record.used, record.idle, record.served = True, 0, record.served + 1
         record.acceptance.learn(offer.match, k, accepted)
         if record.trial:
             # What a lookup would have got right is known without: its probe only times a pass.
@@ -211,8 +227,11 @@ class RowPolicy:
         """A round (or, with no offer, a plain step) brought `tokens`, `interval` after the commit before it. What a
         draft model is known to take is subtracted, the rest is the target's pass, with all that surrounds it."""
         width = PLAIN if interval.overlapped else self._pending + self._drafted + self._padded
-        drafting = 0.0 if offer is None else self._draft(offer, self._drafted, context)
+        drafting = 0.0 if offer is None else self.drafting(offer, self._drafted, context)
         self._until_refresh = REFRESH if width == PLAIN else self._until_refresh - tokens
+        if offer is not None:
+            took = min(interval.seconds, OUTLIER * (drafting + self.costs.verify(width, context)))
+            self._lost = max(0.0, self._lost + took - tokens * self._nothing(1, context))
         self._pending, self._drafted, self._padded = 1, 0, 0
         caught_up = offer is None or offer.lag <= SHORT_LAG
         spent = interval.seconds - drafting
@@ -253,8 +272,8 @@ class RowPolicy:
         plain = self._nothing(1, context)
         owed = self._nothing(pending, context) - plain
         chances = record.acceptance.chances()
-        pass_of_draft = self._draft(offer, 2, context) - self._draft(offer, 1, context)
-        before = self._draft(offer, 0, context, amortised=True)
+        pass_of_draft = self.drafting(offer, 2, context) - self.drafting(offer, 1, context)
+        before = self.drafting(offer, 0, context, amortised=True)
         longest = self._longest(offer, record, pending)
         tokens, debt = 1.0, 0.0
         found = Forecast(offer, [1.0], [])
@@ -292,14 +311,6 @@ class RowPolicy:
         """Seconds of drafting nothing."""
         return self.costs.verify(PLAIN if pending == 1 else pending, context)
 
-    def _draft(self, offer: Offer, k: int, context: int, *, amortised: bool = False) -> float:
-        """Seconds that an offer takes for k tokens. A catch-up is an investment: `amortised`, one round's part."""
-        if offer.free:
-            return 0.0
-        one = self.costs.draft(offer.drafter, 1, context)
-        late = self.costs.draft(offer.drafter, offer.lag, context) - one if offer.lag > SHORT_LAG else 0.0
-        return late / (CATCH_UP_ROUNDS if amortised else 1) + k * one
-
     def _turn(self, offers: Sequence[Offer], best: tuple[Offer, int] | None, context: int) -> tuple[Offer, int] | None:
         """The best offer; or, in place of a plain step, a short look at one that has been idle for its interval."""
         for offer in offers:
@@ -322,15 +333,15 @@ class RowPolicy:
     def _worth_a_look(self, offer: Offer, context: int) -> bool:
         """Whether a probe could change anything (what is drafted free of charge is scored anyway), at a fair price."""
         plain = self._nothing(1, context)
-        price = self.costs.verify(2, context) - plain + self._draft(offer, 1, context)
-        if price > PROBE_SHARE * (self._elapsed + LAST_PROBE * plain):
+        price = self.costs.verify(2, context) - plain + self.drafting(offer, 1, context)
+        if self._lost + price > LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain):
             return False
         if self.costs.target.known(2, context) < SETTLED:
             return True
-        one = self._draft(Offer(offer.drafter, 1), 1, context)
+        one = self.drafting(Offer(offer.drafter, 1), 1, context)
         longest = min(offer.longest, self.window.longest)
         costs = [(k, self.costs.verify(1 + k, context) + k * one) for k in range(1, longest + 1) if 1 + k in WIDTHS]
-        return not offer.match and any((1 + k) * plain >= PAYS * cost for k, cost in costs)
+        return not offer.free and any((1 + k) * plain >= PAYS * cost for k, cost in costs)
 
     def _refreshing(self, speedup: float) -> bool:
         """Whether to step plainly once more: what plain costs is long unmeasured, and the answer might matter."""

@@ -103,7 +103,8 @@ class Speculator:
         if draft is None:
             return None
         row.padded = row.policy.padding(sequence.pending + draft.n, len(sequence.tokens), sequence.room - 1 - draft.n)
-        row.taken, row.drafting = offer, draft.seconds or self._guess(offer, draft.n, len(sequence.tokens))
+        row.taken = offer
+        row.drafting = draft.seconds or row.policy.drafting(offer, draft.n, len(sequence.tokens))
         row.expected = row.drafting + self.costs.verify(sequence.pending + draft.n + row.padded, len(sequence.tokens))
         if draft.seconds is not None:
             self.costs.drafted(draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds)
@@ -216,11 +217,6 @@ class Speculator:
         assert step is not None
         offer = drafter.offer(sequence, min(room, step.longest_draft or room), step)
         return offer if offer is not None and offer.longest >= (step.shortest_draft or 1) else None
-
-    def _guess(self, offer: Offer, k: int, context: int) -> float:
-        """Seconds of a draft that was not timed apart."""
-        passes = (offer.lag, *[1] * (k - 1)) if not offer.free else ()
-        return sum(self.costs.draft(offer.drafter, width, context) for width in passes)
 
     def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float) -> None:
         """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""

@@ -260,7 +260,9 @@ class Run:
             chosen = choose(offers, pending, context)
             k = min(chosen[1], self.text.size - at - 1) if chosen else 0
             noise = self._noise[at]
-            seconds = self.machine.verify(pending + k, context) * noise
+            room = self.text.size - at - 1 - k
+            pad = policy.padding(pending + k, context, room) if policy is not None and k else 0
+            seconds = self.machine.verify(pending + k + pad, context) * noise
             if not k:
                 seconds += 0.0 if in_flight and pending == 1 else BARRIER_SECONDS
                 accepted, offer = 0, None
@@ -275,7 +277,7 @@ class Run:
                     seconds += drafting
                     held = context + min(accepted, k - 1)
             if policy is not None:
-                self._tell(policy, offers, offer, k, accepted, context, at)
+                self._tell(policy, offers, offer, k, accepted, pad, at)
                 if offer and not offer.match and (drafts < 4 or drafts % 16 == 0):
                     policy.costs.drafted(offer.drafter, k, offer.lag, context, drafting)
                 took = 8 * 3600.0 if at == self._sleep_at else seconds
@@ -290,10 +292,10 @@ class Run:
         return Play(total, log, policy)
 
     def _tell(
-        self, policy: RowPolicy, offers: list[Offer], offer: Offer | None, k: int, accepted: int, context: int, at: int
+        self, policy: RowPolicy, offers: list[Offer], offer: Offer | None, k: int, accepted: int, pad: int, at: int
     ) -> None:
         if offer is not None:
-            policy.verified(offer, k, accepted)
+            policy.verified(offer, k, accepted, pad)
         for free in offers:
             if free.match and free is not offer:
                 seen = min(accepted + 1, free.longest)
@@ -310,7 +312,14 @@ class Run:
     def adaptive(self, window: Window | None = None, costs: Costs | None = None) -> Play:
         costs = costs or self.machine.costs(self.text.prompt)
         priors: dict[str, Acceptance] = {}
-        policy = RowPolicy(costs, priors, window, recurrent=self.machine.recurrent, repeats=self.text.repeats)
+        policy = RowPolicy(
+            costs,
+            priors,
+            window,
+            recurrent=self.machine.recurrent,
+            trims=not self.machine.recurrent,
+            repeats=self.text.repeats,
+        )
         return self.play(policy.choose, policy)
 
 

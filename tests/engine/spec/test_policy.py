@@ -8,7 +8,16 @@ import pytest
 from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import PLAIN, SAMPLES, Costs, PassCosts
-from omlx.engine.spec.policy import FIRST_PROBE, FIRST_WINDOW, LAST_PROBE, Offer, RowPolicy, State
+from omlx.engine.spec.policy import (
+    FIRST_PROBE,
+    FIRST_WINDOW,
+    LAST_PROBE,
+    LOSS_AHEAD,
+    LOSS_SHARE,
+    Offer,
+    RowPolicy,
+    State,
+)
 from omlx.engine.spec.strategy import WindowBounds
 
 CONTEXT = 100
@@ -179,6 +188,45 @@ def test_a_long_lag_makes_a_draft_model_dearer():
     near = row._forecast(MODEL, 1, CONTEXT)
     far = row._forecast(Offer("draft", 16, lag=256), 1, CONTEXT)
     assert far.speedup < near.speedup
+
+
+def test_catching_up_is_spread_over_as_many_rounds_as_it_served_before():
+    row, late = policy(), Offer("draft", 16, lag=256)
+
+    def share() -> float:
+        """Seconds of a catch-up that a round is charged."""
+        return row.drafting(late, 0, CONTEXT, amortised=True)
+
+    good_rounds(row, MODEL, 4)
+    trusting = share()
+    for _ in range(4):
+        row.verified(late, 4, 4)
+    assert share() > 4 * trusting, "one catch-up for every round"
+    for _ in range(4):
+        row.verified(late, 4, 4)
+        for _ in range(20):
+            row.verified(MODEL, 4, 4)
+    assert share() < trusting
+
+
+def test_probes_wait_while_more_is_lost_than_may_be():
+    """Every probe here costs three steps: the third waits until the answer is long enough."""
+    table = costs()
+    for _ in range(SAMPLES):
+        table.drafts["draft"].learn(256, CONTEXT, 3.0)
+    row, late, probes = policy(table), Offer("draft", 16, lag=256), []
+    for step in range(1500):
+        choice = row.choose([late if not row.record(late).trial else MODEL], 1, CONTEXT)
+        if choice is None:
+            row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
+            continue
+        row.verified(*choice, 0)
+        row.timed(choice[0], 1, Interval(1.13 if choice[0] is MODEL else 4.13), CONTEXT)
+        if choice[0] is late:
+            probes.append(step)
+        assert row._lost <= LOSS_SHARE * (step + LOSS_AHEAD) + 1.0
+    assert 3 <= len(probes) <= 6
+    assert max(after - before for before, after in pairwise(probes)) > 256
 
 
 def test_what_a_rejection_leaves_pending_is_reckoned_with():
