@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-BESIDE = {"omlx.admin": "admin", "omlx.locales": "locales"}
+BESIDE = {f"omlx.{name}": name for name in ("admin", "locales", "static", "templates")}
 
 setup(
     packages=[*find_packages(include=["omlx", "omlx.*"]), *BESIDE],
@@ -16,5 +16,7 @@ setup(
             *(str(path.relative_to("omlx")) for path in Path("omlx/bundled").rglob("*") if path.is_file()),
         ],
         "omlx.locales": ["*.json"],
+        "omlx.static": ["**/*"],
+        "omlx.templates": ["**/*.html"],
     },
 )

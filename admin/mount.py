@@ -1,30 +1,50 @@
-"""Puts the dashboard's back end into the server's application."""
+"""Puts the dashboard into the server's application."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from omlx.models.pool import Pool
 from omlx.server.guard import ApiKey
 from omlx.settings.configuration import Configuration
 from omlx.settings.resolve import Resolution
 
+from . import preferences
 from .credentials import Credentials
+from .files import serve_files
 from .login import Gate
+from .login_page import LoginPage
+from .models_page import ModelsPage
 from .models_routes import ModelsRoutes
+from .overview_page import OverviewPage
+from .pages import Pages
 from .sessions import Sessions, Throttle
+from .settings_page import SettingsPage
 from .settings_routes import SettingsRoutes
 
 
 def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) -> None:
     """`configuration` has a store. A changed API key counts from the next request on."""
     key: ApiKey = app.state.api_key
-    gate = Gate(Credentials(home), Sessions(), Throttle(), lambda: key.value)
+    credentials = Credentials(home)
+    gate = Gate(credentials, Sessions(), Throttle(), lambda: key.value)
 
     def changed(resolution: Resolution) -> None:
         key.value = resolution.settings.api_key
 
-    for part in (gate, SettingsRoutes(gate, pool, configuration, changed), ModelsRoutes(gate, pool)):
-        app.include_router(part.routes())
+    pages = Pages(gate)
+    routers: list[APIRouter] = [
+        gate.routes(),
+        SettingsRoutes(gate, pool, configuration, changed).routes(),
+        ModelsRoutes(gate, pool).routes(),
+        preferences.routes(),
+        LoginPage(pages, gate, credentials).routes(),
+        OverviewPage(pages).routes(),
+        ModelsPage(pages).routes(),
+        SettingsPage(pages).routes(),
+    ]
+    for router in routers:
+        app.include_router(router)
+    serve_files(app)

@@ -1,6 +1,7 @@
 """Sentences for codes, from `locales/*.json`: one flat object a language, `code -> template` with `{name}` fields.
 
-A code without an entry is shown as itself with its parameters, so that a missing sentence is seen, never an exception.
+What a language does not have yet is said in English. A code without an entry is shown as itself with its parameters, so
+that a missing sentence is seen, never an exception.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Final
+
+SOURCE: Final = "en"
 
 
 def data_dir(name: str) -> Path:
@@ -19,12 +23,20 @@ def data_dir(name: str) -> Path:
 
 
 @cache
-def catalog(language: str = "en") -> Mapping[str, str]:
+def languages() -> tuple[str, ...]:
+    """Those there is a catalog for, English first."""
+    found = sorted(path.stem for path in data_dir("locales").glob("*.json"))
+    return tuple(sorted(found, key=lambda language: language != SOURCE))
+
+
+@cache
+def catalog(language: str = SOURCE) -> Mapping[str, str]:
+    """Raises FileNotFoundError for a language that is not among `languages`."""
     entries: dict[str, str] = json.loads((data_dir("locales") / f"{language}.json").read_text(encoding="utf-8"))
-    return entries
+    return entries if language == SOURCE else {**catalog(), **entries}
 
 
-def sentence(code: str, params: Mapping[str, object], language: str = "en") -> str:
+def sentence(code: str, params: Mapping[str, object], language: str = SOURCE) -> str:
     """The sentence for `code` with its parameters filled in."""
     template = catalog(language).get(code)
     if template is None:

@@ -101,7 +101,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    for name in ("omlx", "admin", "locales"):
+    for name in ("omlx", "admin", "locales", "static", "templates"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
     made = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True, check=False)
@@ -135,4 +135,10 @@ def test_the_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "omlx").rglob("*.py")}
     modules |= {f"omlx/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "admin").rglob("*.py")}
     assert modules - {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.py")} == set()
-    assert (wheel / "omlx/locales/en.json").is_file()
+
+
+@pytest.mark.parametrize("folder", ["locales", "static", "templates"])
+def test_the_wheel_holds_what_the_dashboard_shows(wheel: Path, folder: str) -> None:
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file()}
+    assert files
+    assert {file for file in files if not (wheel / "omlx" / file).is_file()} == set()

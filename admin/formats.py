@@ -1,0 +1,31 @@
+"""How templates write numbers and addresses. Figures look the same in every language."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+MODELS: Final = "/admin/models"
+_GB = 1000**3
+_THIN = "\u202f"
+"""Narrow and unbreakable: between a figure and its unit."""
+
+
+def size(count: int) -> str:
+    """Bytes as people say them: `5.3 MB`, `17 GB`."""
+    value, unit = (count / _GB, "GB") if count >= _GB else (count / 1000**2, "MB")
+    return f"{value:.0f}{_THIN}{unit}" if value >= 10 else f"{value:.1f}{_THIN}{unit}"
+
+
+def ratio(value: float) -> str:
+    """`1.6×`; two digits below one, where they decide: `0.94×`."""
+    return f"{value:.1f}×" if value >= 1.05 else f"{value:.2f}×"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f}{_THIN}%"
+
+
+def model_path(model: str) -> str:
+    """The page of a model. Ids have slashes, and keep them."""
+    return f"{MODELS}/{quote(model, safe='/')}"

@@ -1,0 +1,20 @@
+"""The page Overview."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from .pages import Page, Pages
+
+
+class OverviewPage:
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    def routes(self) -> APIRouter:
+        router = APIRouter()
+        self._pages.route(router, "/admin", self.show)
+        return router
+
+    async def show(self, request: Request) -> Page:
+        return Page("overview/page.html", section="overview")

@@ -1,0 +1,23 @@
+// What is wrong, said where it is: beside its field, else at the end of the form. What was typed stays.
+
+export function clear(form) {
+  for (const place of form.querySelectorAll("[data-problem]")) {
+    place.hidden = true;
+    place.textContent = "";
+  }
+  for (const control of form.querySelectorAll("[aria-invalid]")) control.removeAttribute("aria-invalid");
+}
+
+// `error` has a message and may name a field. Focus goes to what has to be changed.
+export function show(form, error) {
+  clear(form);
+  const field = error.field && form.querySelector(`[data-field="${CSS.escape(error.field)}"]`);
+  const place = (field || form).querySelector(field ? "[data-problem]" : ":scope > [data-problem]");
+  place.textContent = error.message;
+  place.hidden = false;
+  if (!field) return;
+  field.closest("details")?.setAttribute("open", "");
+  const control = field.querySelector("input, select, textarea");
+  control.setAttribute("aria-invalid", "true");
+  control.focus();
+}
