@@ -16,6 +16,7 @@ from .credentials import Credentials
 from .files import serve_files
 from .login import Gate
 from .login_page import LoginPage
+from .model_page import ModelPage
 from .models_page import ModelsPage
 from .models_routes import ModelsRoutes
 from .overview_page import OverviewPage
@@ -23,6 +24,7 @@ from .pages import Pages
 from .sessions import Sessions, Throttle
 from .settings_page import SettingsPage
 from .settings_routes import SettingsRoutes
+from .standing import Standings
 
 
 def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) -> None:
@@ -34,16 +36,18 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
     def changed(resolution: Resolution) -> None:
         key.value = resolution.settings.api_key
 
-    pages = Pages(gate)
+    pages, standings = Pages(gate), Standings(pool, app.state.record)
+    settings = SettingsRoutes(gate, pool, configuration, changed)
     routers: list[APIRouter] = [
         gate.routes(),
-        SettingsRoutes(gate, pool, configuration, changed).routes(),
+        settings.routes(),
         ModelsRoutes(gate, pool).routes(),
         preferences.routes(),
         LoginPage(pages, gate, credentials).routes(),
         OverviewPage(pages).routes(),
-        ModelsPage(pages).routes(),
-        SettingsPage(pages).routes(),
+        ModelsPage(pages, standings).routes(),
+        ModelPage(pages, standings, settings).routes(),
+        SettingsPage(pages, settings).routes(),
     ]
     for router in routers:
         app.include_router(router)

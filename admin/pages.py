@@ -25,6 +25,8 @@ from .rendering import render
 THEME_COOKIE: Final = "omlx_theme"
 THEMES: Final = ("auto", "light", "dark")
 HOME: Final = "/admin"
+PARTS: Final = "/admin/parts"
+"""Below it are parts of pages, which modules fetch again to show how things are now."""
 
 
 @dataclass(frozen=True, slots=True)

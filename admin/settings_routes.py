@@ -29,7 +29,7 @@ from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.parse import from_json
 from omlx.settings.resolve import Resolution
-from omlx.settings.schema import Scope, table
+from omlx.settings.schema import Scope, Settings, table
 from omlx.settings.store import Store
 
 from .login import Gate, parse
@@ -72,11 +72,11 @@ class SettingsRoutes:
 
     async def show(self, request: Request) -> Response:
         self._gate.session(request)
-        return self._answer(await asyncio.to_thread(self._view, None))
+        return self._answer(await asyncio.to_thread(self.view, None))
 
     async def show_model(self, request: Request, name: str) -> Response:
         self._gate.session(request)
-        return self._answer(await asyncio.to_thread(self._view, self._pool.known(name).id))
+        return self._answer(await asyncio.to_thread(self.view, self._pool.known(name).id))
 
     async def change(self, request: Request) -> Response:
         session = self._gate.session(request)
@@ -84,7 +84,7 @@ class SettingsRoutes:
         resolution = self._resolve(None)
         self._changed(resolution)
         waits = self._waiting(await self._pool.reconfigure(), None)
-        response = self._answer(await asyncio.to_thread(self._view, None, asked.changes, waits))
+        response = self._answer(await asyncio.to_thread(self.view, None, asked.changes, waits))
         if "api_key" in asked.changes:  # which ended every session, but whoever changed it stays
             self._gate.renew(request, response, by_link=session.by_link)
         return response
@@ -94,7 +94,7 @@ class SettingsRoutes:
         model = self._pool.known(name).id
         asked = await self._keep(request, model)
         waits = self._waiting(await self._pool.reconfigure(), model)
-        return self._answer(await asyncio.to_thread(self._view, model, asked.changes, waits))
+        return self._answer(await asyncio.to_thread(self.view, model, asked.changes, waits))
 
     async def _keep(self, request: Request, model: str | None) -> Change:
         """Raises BadRequest for what cannot be, naming the setting; Outdated and Unconditional."""
@@ -156,7 +156,8 @@ class SettingsRoutes:
             if reason is not None:
                 raise BadRequest(reason.code, param="draft_model", **reason.params)
 
-    def _view(self, model: str | None, changes: Mapping[str, Any] | None = None, waits: bool = False) -> Json:
+    def view(self, model: str | None, changes: Mapping[str, Any] | None = None, waits: bool = False) -> Json:
+        """The settings for all models or for one, as they are told. Reads the files; raises ConfigError, NotFound."""
         scope, own = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
         resolution = self._resolve(model)
         view = settings_view(scope, resolution, self._store.layer(model), self._store.revision(model))
@@ -167,6 +168,10 @@ class SettingsRoutes:
             if self._pool.known(model).status is Status.USABLE:
                 view["speculation"] = speculation_record(self._pool.speculative(model))
         return view
+
+    def inherited(self, model: str) -> Settings:
+        """What a model has where nothing is kept for it alone. Reads the files; raises ConfigError, NotFound."""
+        return self._configuration.resolve(None, usable_package(self._pool.known(model).path).layer).settings
 
     def _resolve(self, model: str | None) -> Resolution:
         if model is None:

@@ -23,6 +23,8 @@ from omlx.telemetry.metrics import Metrics
 CLIENT_GONE = 499
 _NOTES = "omlx.notes"
 _QUIET = frozenset({"/health", "/metrics"})
+_LOOKING = ("/admin/parts/", "/admin/static/")
+"""What an open page asks for every few seconds, and what it is made of: logged only where it fails."""
 _NO_ROUTE = "other"
 
 log = logging.getLogger("omlx.server")
@@ -56,17 +58,16 @@ class AccessLog:
                 await errors.response(failure, scope["path"])(scope, receive, answer)
         finally:
             status = (answer.whole and answer.status) or CLIENT_GONE
-            if self._metrics is not None:
-                self._metrics.answered(*_route(scope), status)
-            fields: Fields = {
-                "method": scope["method"],
-                "path": scope["path"],
-                "status": status,
-                "ms": round((time.monotonic() - begun) * 1000, 1),
-            }
-            for what in scope[_NOTES]:
-                fields |= _stream_fields(what) if isinstance(what, GenerationStream) else {"error": what.code}
-            log_request(fields)
+            if status >= 400 or not scope["path"].startswith(_LOOKING):
+                self._tell(scope, status, round((time.monotonic() - begun) * 1000, 1))
+
+    def _tell(self, scope: Scope, status: int, ms: float) -> None:
+        if self._metrics is not None:
+            self._metrics.answered(*_route(scope), status)
+        fields: Fields = {"method": scope["method"], "path": scope["path"], "status": status, "ms": ms}
+        for what in scope[_NOTES]:
+            fields |= _stream_fields(what) if isinstance(what, GenerationStream) else {"error": what.code}
+        log_request(fields)
 
 
 class _Answer:

@@ -6,7 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from omlx.engine.types import DrafterStats, Finished, RequestStats
+from omlx.engine.types import DrafterStats, Finished
+from omlx.engine.types import RequestStats as RequestStats
 from omlx.telemetry.metrics import Drafted, Gauges, Generated, Metrics
 
 RECENT: Final = 32

@@ -1,8 +1,12 @@
 // The behaviours of every page. Each is a custom element that wraps what the server rendered.
 
 import "./language.js";
+import "./live.js";
 import "./login.js";
 import "./logout.js";
 import "./menu.js";
+import "./models.js";
 import "./password.js";
+import "./settings.js";
+import "./speculation.js";
 import "./theme.js";

@@ -8,11 +8,11 @@ export function clear(form) {
   for (const control of form.querySelectorAll("[aria-invalid]")) control.removeAttribute("aria-invalid");
 }
 
-// `error` has a message and may name a field. Focus goes to what has to be changed.
-export function show(form, error) {
+// `error` has a message and may name a field; `rest` holds the place for what is nobody's. Focus goes to the field.
+export function show(form, error, rest = form) {
   clear(form);
-  const field = error.field && form.querySelector(`[data-field="${CSS.escape(error.field)}"]`);
-  const place = (field || form).querySelector(field ? "[data-problem]" : ":scope > [data-problem]");
+  const field = error.field ? form.querySelector(`[data-field="${CSS.escape(error.field)}"]`) : null;
+  const place = field ? field.querySelector("[data-problem]") : rest.querySelector(":scope > [data-problem]");
   place.textContent = error.message;
   place.hidden = false;
   if (!field) return;

@@ -1,0 +1,61 @@
+"""Which of the models here can draft for another. Tokenizers are slow to read, so what came of a pair is remembered.
+
+A page does not wait for all of them: what is not known in time is checked on, and known when somebody looks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from omlx.errors import ModelError, Reason
+from omlx.models.entry import ModelEntry
+from omlx.models.fit import unfit_entry, unfit_tokenizers
+from omlx.models.loader import read_tokenizer
+
+WITHIN_S: Final = 1.5
+
+Verdict: TypeAlias = Reason | None
+"""Why not; None for a draft that fits."""
+
+
+class Fitting:
+    def __init__(self) -> None:
+        self._verdicts: dict[tuple[str, ...], Verdict] = {}
+        self._checks: dict[str, asyncio.Task[None]] = {}
+
+    async def of(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> dict[str, Verdict]:
+        """The verdict on each draft, by its id, as far as it is known within `WITHIN_S`."""
+        if any(_pair(target, draft) not in self._verdicts for draft in drafts):
+            check = self._checks.get(target.id)
+            if check is None or check.done():
+                check = self._checks[target.id] = asyncio.create_task(self._check(target, drafts))
+            await asyncio.wait([check], timeout=WITHIN_S)
+        known = [(draft, _pair(target, draft)) for draft in drafts]
+        return {draft.id: self._verdicts[pair] for draft, pair in known if pair in self._verdicts}
+
+    async def _check(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> None:
+        ours = None
+        for draft in drafts:
+            if (pair := _pair(target, draft)) in self._verdicts:
+                continue
+            reason = unfit_entry(target, draft) or too_large(target, draft)
+            if reason is None:
+                try:
+                    ours = ours or await asyncio.to_thread(read_tokenizer, target)
+                    theirs = await asyncio.to_thread(read_tokenizer, draft)
+                    reason = await asyncio.to_thread(unfit_tokenizers, ours, theirs)
+                except ModelError as error:
+                    reason = Reason(error.code, error.params)
+            self._verdicts[pair] = reason
+
+
+def too_large(target: ModelEntry, draft: ModelEntry) -> Verdict:
+    """A draft that is read as slowly as the target gains nothing."""
+    return Reason("draft.unfit.not_smaller", {"draft": draft.id}) if draft.size_bytes >= target.size_bytes > 0 else None
+
+
+def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[str, ...]:
+    """What a verdict depends on: folders, and what lies in them now as far as sizes tell."""
+    return tuple(str(part) for each in (target, draft) for part in (each.path, each.size_bytes, each.status))

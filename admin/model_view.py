@@ -1,0 +1,28 @@
+"""The page of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from omlx.errors import Reason
+
+from .form_view import FieldGroup
+from .models_view import ModelRow
+from .speculation_view import SpeculationView
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """`speculation` is None for a model that cannot be used, and `reason` then says why."""
+
+    model: ModelRow
+    revision: str
+    advanced: Sequence[FieldGroup]
+    speculation: SpeculationView | None = None
+    reason: Reason | None = None
+
+    @property
+    def path(self) -> str:
+        """Where the API keeps its settings."""
+        return f"/models/{self.model.id}/settings"

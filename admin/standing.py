@@ -1,0 +1,62 @@
+"""How a model stands at a moment: what was found, where it is in memory, how it is drafted for, what came of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+from omlx.errors import OmlxError
+from omlx.models.entry import ModelEntry, Status
+from omlx.models.lease import Served
+from omlx.models.pool import Pool
+from omlx.models.resident import Told
+from omlx.models.speculative import Speculative
+from omlx.server.record import Record, RequestStats
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`speculative` is None where nothing can be configured: the model cannot be used, or its settings are broken.
+    `recent` are its answers, the newest last."""
+
+    entry: ModelEntry
+    told: Told
+    speculative: Speculative | None = None
+    served: Served | None = None
+    recent: Sequence[RequestStats] = ()
+
+    @property
+    def usable(self) -> bool:
+        return self.entry.status is Status.USABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    pool: Pool
+    record: Record
+
+    async def of(self, name: str) -> Standing:
+        """Raises NotFound."""
+        entry = self.pool.known(name)
+        speculative = await asyncio.to_thread(self._speculative, entry)
+        return self._standing(entry, speculative)
+
+    async def all(self) -> list[Standing]:
+        """Of everything that was found, in that order."""
+        entries = self.pool.registry.entries
+        configured = await asyncio.to_thread(lambda: [self._speculative(entry) for entry in entries])
+        return [self._standing(entry, each) for entry, each in zip(entries, configured, strict=True)]
+
+    def _speculative(self, entry: ModelEntry) -> Speculative | None:
+        if entry.status is not Status.USABLE:
+            return None
+        try:
+            return self.pool.speculative(entry.id)
+        except OmlxError:
+            return None
+
+    def _standing(self, entry: ModelEntry, speculative: Speculative | None) -> Standing:
+        served = next((each for each in self.pool.loaded if each.id == entry.id), None)
+        return Standing(entry, self.pool.told(entry.id), speculative, served, self.record.recent(entry.id))
