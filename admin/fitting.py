@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from omlx.errors import ModelError, Reason
 from omlx.models.entry import ModelEntry
-from omlx.models.fit import unfit_entry, unfit_tokenizers
+from omlx.models.fit import Tokenizer, unfit_entry, unfit_tokenizers
 from omlx.models.loader import read_tokenizer
 
 WITHIN_S: Final = 1.5
@@ -32,23 +32,37 @@ class Fitting:
             if check is None or check.done():
                 check = self._checks[target.id] = asyncio.create_task(self._check(target, drafts))
             await asyncio.wait([check], timeout=WITHIN_S)
+            if check.done():
+                check.result()
         known = [(draft, _pair(target, draft)) for draft in drafts]
         return {draft.id: self._verdicts[pair] for draft, pair in known if pair in self._verdicts}
 
     async def _check(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> None:
-        ours = None
-        for draft in drafts:
-            if (pair := _pair(target, draft)) in self._verdicts:
-                continue
-            reason = unfit_entry(target, draft) or too_large(target, draft)
-            if reason is None:
-                try:
-                    ours = ours or await asyncio.to_thread(read_tokenizer, target)
-                    theirs = await asyncio.to_thread(read_tokenizer, draft)
-                    reason = await asyncio.to_thread(unfit_tokenizers, ours, theirs)
-                except ModelError as error:
-                    reason = Reason(error.code, error.params)
-            self._verdicts[pair] = reason
+        """What files tell comes first, for all of them; then tokenizers, the target's read once."""
+        unknown = [draft for draft in drafts if _pair(target, draft) not in self._verdicts]
+        reasons = [unfit_entry(target, draft) or too_large(target, draft) for draft in unknown]
+        told = list(zip(unknown, reasons, strict=True))
+        self._verdicts |= {_pair(target, draft): reason for draft, reason in told if reason is not None}
+        candidates = [draft for draft, reason in told if reason is None]
+        if not candidates:
+            return
+        ours = await asyncio.to_thread(_tokenizer, target)
+        for draft in candidates:
+            theirs = await asyncio.to_thread(_tokenizer, draft)
+            self._verdicts[_pair(target, draft)] = await asyncio.to_thread(_compared, ours, theirs)
+
+
+def _compared(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Verdict:
+    if isinstance(ours, Reason):
+        return ours
+    return theirs if isinstance(theirs, Reason) else unfit_tokenizers(ours, theirs)
+
+
+def _tokenizer(entry: ModelEntry) -> Tokenizer | Reason:
+    try:
+        return read_tokenizer(entry)
+    except ModelError as error:
+        return Reason(error.code, error.params)
 
 
 def too_large(target: ModelEntry, draft: ModelEntry) -> Verdict:

@@ -83,7 +83,7 @@ def in_effect(configured: Speculative) -> list[InEffect]:
     """Strategy, draft and window as the next request meets them, with who decided each."""
     sources, window = configured.sources, configured.window
     lines = [InEffect("strategy", str(configured.strategy), sources[STRATEGY].value)]
-    if configured.settings.draft_model is not None:
+    if configured.settings.draft_model is not None and configured.strategy.step("draft") is not None:
         lines.append(InEffect("draft", configured.settings.draft_model, sources[DRAFT].value))
     bounded = min((sources[name] for name in WINDOW), key=lambda source: source.rank)
     figures = str(window.longest) if window.fixed else f"{window.shortest}–{window.longest}"

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 from omlx.errors import OmlxError
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.lease import Served

@@ -13,7 +13,7 @@ export function show(form, error, rest = form) {
   clear(form);
   const field = error.field ? form.querySelector(`[data-field="${CSS.escape(error.field)}"]`) : null;
   const place = field ? field.querySelector("[data-problem]") : rest.querySelector(":scope > [data-problem]");
-  place.textContent = error.message;
+  place.textContent = error.message.replace(`${error.field}: `, ""); // the field is named by where it stands
   place.hidden = false;
   if (!field) return;
   field.closest("details")?.setAttribute("open", "");
