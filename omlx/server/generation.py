@@ -143,7 +143,7 @@ class Generations:
             texts = await self._off_loop(partial(_tokenize, lease.served, request))
             seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
             name = f"{prefix}{uuid.uuid4().hex}"
-            stream = GenerationStream(self._engine, self._router, lease, name, seed, self._record.finished)
+            stream = GenerationStream(self._engine, self._router, lease, name, seed, self._record)
             self._submit(stream, request, texts)
         except BaseException:
             if stream is None:

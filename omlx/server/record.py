@@ -1,4 +1,4 @@
-"""What ended requests leave behind: counts for good, and the newest few of each model for its status."""
+"""What requests leave behind: counts for good, the newest few of each model for its status, what goes on now."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from omlx.engine.types import DrafterStats, Finished
+from omlx.engine.types import DrafterStats, Event, Finished, Request
 from omlx.engine.types import RequestStats as RequestStats
+from omlx.server.activity import Activity
 from omlx.telemetry.metrics import Drafted, Gauges, Generated, Metrics
 
 RECENT: Final = 32
@@ -18,9 +19,24 @@ class Record:
 
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self.metrics = Metrics(gauges)
+        self.activity = Activity()
         self._recent: defaultdict[str, deque[RequestStats]] = defaultdict(lambda: deque(maxlen=RECENT))
 
-    def finished(self, model: str, event: Finished) -> None:
+    def began(self, model: str, request: Request) -> None:
+        """A request is on its way to the engine."""
+        self.activity.began(model, request)
+
+    def heard(self, model: str, event: Event) -> None:
+        """The engine tells of a request, also when its client has gone."""
+        self.activity.heard(event)
+        if isinstance(event, Finished):
+            self._finished(model, event)
+
+    def recent(self, model: str) -> Sequence[RequestStats]:
+        """The newest answers of a model, the newest last."""
+        return tuple(self._recent[model]) if model in self._recent else ()
+
+    def _finished(self, model: str, event: Finished) -> None:
         """An answer has ended well, or its client has gone."""
         stats = event.stats
         self._recent[model].append(stats)
@@ -35,10 +51,6 @@ class Record:
             speculation=stats.speculation.code,
         )
         self.metrics.generated(model, answer, {name: _drafted(each) for name, each in stats.drafters.items()})
-
-    def recent(self, model: str) -> Sequence[RequestStats]:
-        """The newest answers of a model, the newest last."""
-        return tuple(self._recent[model]) if model in self._recent else ()
 
 
 def _drafted(stats: DrafterStats) -> Drafted:

@@ -75,13 +75,26 @@ class Engine(Protocol):
         ...
 
 
-def _nobody(model: str, event: Finished) -> None:
-    """Hears of every end and keeps nothing."""
+class Listener(Protocol):
+    """Hears of every request, on the event loop; of those whose clients have gone too."""
+
+    def began(self, model: str, request: Request) -> None:
+        """A request is on its way to the engine; `heard` will be told its end."""
+        ...
+
+    def heard(self, model: str, event: Event) -> None: ...
+
+
+class Nobody:
+    """A listener that keeps nothing."""
+
+    def began(self, model: str, request: Request) -> None: ...
+
+    def heard(self, model: str, event: Event) -> None: ...
 
 
 class GenerationStream:
-    """`batches` gives the events, once; `close` may come at any time and is final. `told` hears of every choice that
-    has ended, of a client that has gone too.
+    """`batches` gives the events, once; `close` may come at any time and is final.
 
     `finishes` fills as choices end. Of `prompts`, the newest has `prompt_n` tokens; `first_tokens` has one of each.
     `seed` is the one in use, whether asked for or drawn.
@@ -94,7 +107,7 @@ class GenerationStream:
         lease: Lease,
         request_id: str,
         seed: int,
-        told: Callable[[str, Finished], None] = _nobody,
+        listener: Listener | None = None,
     ) -> None:
         self.id = request_id
         self.seed = seed
@@ -106,7 +119,7 @@ class GenerationStream:
         self._engine = engine
         self._router = router
         self._lease = lease
-        self._told = told
+        self._listener = listener or Nobody()
         self._outputs: dict[str, tuple[int, Output]] = {}
         self._running: set[str] = set()
         self._mail: list[Event] = []
@@ -139,9 +152,11 @@ class GenerationStream:
             self.first_tokens.append(request.tokens[0])
         self._running.add(request.id)
         self._router.open(request.id, self._receive)
+        self._listener.began(self.served.id, request)
         try:
             self._engine.submit(self.served.id, request, self._router)
-        except OmlxError:
+        except OmlxError as error:
+            self._listener.heard(self.served.id, Failed(request.id, error))
             self._ended(request.id)
             raise
 
@@ -202,8 +217,7 @@ class GenerationStream:
                 return [(choice, PromptScored(logprobs))] if logprobs else []
 
     def _receive(self, event: Event) -> None:
-        if isinstance(event, Finished):
-            self._told(self.served.id, event)
+        self._listener.heard(self.served.id, event)
         if isinstance(event, Finished | Failed):
             self._ended(event.request_id)
         self._mail.append(event)
