@@ -8,7 +8,7 @@ MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-full fuzz check format lint types imports docs wheel lock train-demo bench bench-spec clean setup-run setup-dev
+.PHONY: help serve test test-full fuzz check format lint types imports docs assets screenshots wheel lock train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,7 +44,13 @@ format: setup-dev ## format and fix what can be fixed
 docs: setup-dev ## write the documents that derive from the code
 	$(PYTHON) -m omlx.settings.document > docs/settings.md
 
-wheel: setup-dev ## build dist/*.whl
+assets: ## bring the dashboard's charts, from npm
+	@scripts/assets
+
+screenshots: setup-dev ## take pictures of the dashboard into docs/screenshots
+	$(FAST) $(PYTHON) -m tests.admin.browser.screenshots
+
+wheel: setup-dev assets ## build dist/*.whl
 	mkdir -p dist && $(PYTHON) -c "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
 
 lock: setup-dev ## pin the newest versions again (needs uv)
@@ -63,7 +69,7 @@ bench-spec: setup-run ## measure speculation into docs/speculation.md (hours; AR
 	OPENBLAS=$(OPENBLAS) scripts/bench-spec $(ARGS)
 
 clean: ## remove what was built here
-	rm -rf build dist *.egg-info .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist *.egg-info node_modules static/vendor .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 setup-run:
 	@scripts/setup run
