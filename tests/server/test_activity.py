@@ -1,0 +1,77 @@
+"""What runs and what came of it: from events alone, and over a real socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.engine.types import (
+    Failed,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    Request,
+    RequestStats,
+    TokensCommitted,
+)
+from omlx.errors import Overloaded, Reason
+from omlx.server.activity import Activity, Running
+
+ASK = Request("a", tuple(range(40)))
+STATS = RequestStats(40, 16, 6, 0, 100, 500, 1, {}, Reason("spec.on"))
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def activity(clock: Clock) -> Activity:
+    return Activity(clock, clock, kept=4)
+
+
+def committed(*drafted: bool) -> TokensCommitted:
+    return TokensCommitted("a", tuple(range(len(drafted))), drafted)
+
+
+def test_a_request_is_followed_from_its_prompt_to_its_end(activity: Activity, clock: Clock) -> None:
+    activity.began("m", ASK)
+    assert activity.running == (Running("a", "m", prompt=40, began=100.0),)
+    assert not activity.running[0].heard
+    activity.heard(PrefillProgress("a", 32, 40))
+    assert (activity.running[0].heard, activity.running[0].read) == (True, 32)
+    activity.heard(committed(False))
+    assert (activity.running[0].read, activity.running[0].rate) == (40, None)
+    clock.now += 0.5
+    activity.heard(committed(True, True, False, True, False))
+    (now,) = activity.running
+    assert (now.tokens, now.drafted, now.rate) == (6, 3, 10.0)
+    activity.heard(Finished("a", FinishReason.STOP, STATS))
+    assert activity.running == ()
+    (answer,) = activity.answers()
+    assert (answer.model, answer.at, answer.stats) == ("m", 100.5, STATS)
+    assert (activity.totals.prompt, activity.totals.cached, activity.totals.predicted) == (40, 16, 6)
+    assert [(step.tokens, step.drafted) for step in activity.timeline.since(0)] == [(6, 3)]
+
+
+def test_one_that_fails_leaves_and_counts_for_nothing(activity: Activity) -> None:
+    activity.began("m", ASK)
+    activity.heard(Failed("a", Overloaded("engine.queue_full", waiting=1, limit=1)))
+    activity.heard(Failed("b", Overloaded("engine.queue_full", waiting=1, limit=1)))  # nobody knows it
+    assert (activity.running, activity.answers(), activity.totals.prompt) == ((), [], 0)
+
+
+def test_the_newest_answers_are_kept_and_asked_for_by_time(activity: Activity, clock: Clock) -> None:
+    for _ in range(6):
+        activity.began("m", ASK)
+        activity.heard(Finished("a", FinishReason.STOP, STATS))
+        clock.now += 1
+    assert [answer.at for answer in activity.answers()] == [102.0, 103.0, 104.0, 105.0]
+    assert [answer.at for answer in activity.answers(104.0)] == [104.0, 105.0]
