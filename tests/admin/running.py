@@ -18,7 +18,7 @@ from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
-from tests.server.running import DEMO, Running, omlx
+from tests.server.running import DEMO, TARGET, Running, omlx
 
 PASSWORD = "correct horse"
 API = "/admin/api"
@@ -40,11 +40,14 @@ class Administered:
 
 
 @contextmanager
-def administered(home: Path, registry: Registry = DEMO, **flags: Value) -> Iterator[Administered]:
+def administered(
+    home: Path, registry: Registry = DEMO, default: str | None = TARGET, **flags: Value
+) -> Iterator[Administered]:
     configuration = Configuration((Layer(Source.CLI, flags),), Store(home, check_value))
     with omlx(
         configuration=configuration,
         registry=registry,
+        default=default,
         prepare=lambda app, pool: mount(app, pool, configuration, home),
     ) as running:
         yield Administered(running, home)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.admin.browser import chromium
+from tests.admin.browser.checks import AXE
+from tests.admin.browser.site import Site, lively, site
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    path = chromium.find()
+    if path is None:
+        _missing("no Chromium or Chrome: `make test` installs Debian's as root")
+    with sync_playwright() as playwright:
+        opened = chromium.launch(playwright, path)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="package")
+def axe() -> str:
+    """The source of axe-core."""
+    if not AXE.exists():
+        _missing("no axe-core: `make assets` brings it, where npm is")
+    return AXE.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="package")
+def busy(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server that has answered requests. Whoever changes something there uses one of their own."""
+    with lively(browser, tmp_path_factory.mktemp("home")) as there:
+        yield there
+
+
+@pytest.fixture
+def fresh(browser: Browser, tmp_path: Path) -> Iterator[Site]:
+    """A server that has just been started, with no model in memory."""
+    with site(browser, tmp_path, default=None) as there:
+        yield there
+
+
+def _missing(what: str) -> None:
+    """In CI nothing is skipped."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)

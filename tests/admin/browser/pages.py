@@ -1,0 +1,25 @@
+"""The pages there are: every check of all pages, and every picture, goes over this list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Listed:
+    """`name` is that of its pictures."""
+
+    name: str
+    path: str
+    logged_in: bool = True
+
+
+PAGES: Final = (
+    Listed("overview", "/admin"),
+    Listed("models", "/admin/models"),
+    Listed("settings", "/admin/settings"),
+    Listed("password", "/admin/password"),
+    Listed("login", "/admin/login", logged_in=False),
+    Listed("not-found", "/admin/models/nobody/nothing"),
+)

@@ -1,0 +1,70 @@
+"""A server with the dashboard as a browser meets it: the bundled models, on a real socket, and a way to log in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from playwright.sync_api import Browser, Page
+
+from omlx.admin.credentials import Credentials
+from omlx.settings.schema import Value
+from tests.admin.browser.chromium import Complaints, watched
+from tests.admin.running import API, administered
+from tests.server.running import DRAFT, TARGET, Running
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Visit:
+    page: Page
+    complaints: Complaints
+
+
+@dataclass(frozen=True)
+class Site:
+    browser: Browser
+    running: Running
+    home: Path
+
+    @property
+    def url(self) -> str:
+        return self.running.url
+
+    @contextmanager
+    def visit(self, *, logged_in: bool = True, **options: Any) -> Iterator[Visit]:
+        """A browser of its own, with `options` such as `locale`, `viewport`, `color_scheme`."""
+        with watched(self.browser, self.url, **options) as (context, complaints):
+            if logged_in:
+                token = Credentials(self.home).invite()
+                answer = context.request.post(f"{API}/login", data={"token": token}, headers={"Origin": self.url})
+                assert answer.ok
+            yield Visit(context.new_page(), complaints)
+
+    def ask(self, text: str = "Name three rivers.", **fields: Any) -> dict[str, Any]:
+        """An answer over the API, whole."""
+        body = {"model": TARGET, "messages": [{"role": "user", "content": text}], "max_tokens": 24, **fields}
+        answer = httpx.post(f"{self.url}{CHAT}", json=body, timeout=120)
+        assert answer.status_code == 200, answer.text
+        said: dict[str, Any] = answer.json()
+        return said
+
+
+@contextmanager
+def site(browser: Browser, home: Path, *, default: str | None = TARGET, **flags: Value) -> Iterator[Site]:
+    with administered(home, default=default, **flags) as server:
+        yield Site(browser, server.running, home)
+
+
+@contextmanager
+def lively(browser: Browser, home: Path) -> Iterator[Site]:
+    """One that has a draft, and has answered a few requests."""
+    with site(browser, home, draft_model=DRAFT) as there:
+        for number in range(3):
+            there.ask(seed=number, max_tokens=32, speculation="draft" if number else "auto")
+        yield there

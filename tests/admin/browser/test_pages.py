@@ -1,0 +1,55 @@
+"""What holds for every page: in every language, on a desk and on a phone, by keyboard alone, by day and by night."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.catalog import languages
+from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
+from tests.admin.browser.chromium import DESKTOP, PHONE
+from tests.admin.browser.pages import PAGES, Listed
+from tests.admin.browser.site import Site, Visit
+
+EACH = pytest.mark.parametrize("listed", PAGES, ids=lambda listed: listed.name)
+LANGUAGE = pytest.mark.parametrize("language", languages())
+NARROW = {"width": 320, "height": 640}
+
+
+def open_page(visit: Visit, listed: Listed) -> None:
+    if listed.name == "not-found":
+        visit.complaints.expect("404")
+    visit.page.goto(listed.path)
+
+
+@EACH
+@LANGUAGE
+def test_it_fits_and_has_all_its_words(busy: Site, listed: Listed, language: str) -> None:
+    for viewport in (DESKTOP, PHONE, NARROW):
+        with busy.visit(logged_in=listed.logged_in, locale=language, viewport=viewport) as visit:
+            open_page(visit, listed)
+            check_words(visit.page, language)
+            check_fits(visit.page)
+
+
+@EACH
+def test_it_can_be_used_by_keyboard_alone(busy: Site, listed: Listed) -> None:
+    with busy.visit(logged_in=listed.logged_in) as visit:
+        open_page(visit, listed)
+        check_keyboard(visit.page)
+
+
+@EACH
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_it_is_accessible(busy: Site, axe: str, listed: Listed, scheme: str, viewport: dict[str, int]) -> None:
+    with busy.visit(logged_in=listed.logged_in, color_scheme=scheme, viewport=viewport) as visit:
+        open_page(visit, listed)
+        check_accessible(visit.page, axe)
+
+
+@EACH
+def test_it_can_be_read_without_scripts(busy: Site, listed: Listed) -> None:
+    with busy.visit(logged_in=listed.logged_in, java_script_enabled=False) as visit:
+        open_page(visit, listed)
+        assert visit.page.locator("h1").count() == 1
+        assert visit.page.locator("main").inner_text().strip()
