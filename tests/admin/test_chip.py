@@ -1,0 +1,98 @@
+"""What the chip beside a model's name says: one case a line of `chip_view`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from omlx.admin.chip_view import Chip, Tone, chip_view
+from omlx.admin.standing import Standing
+from omlx.engine.spec.strategy import NGRAM, OFF
+from omlx.engine.types import DrafterStats, RequestStats
+from omlx.errors import Reason
+from omlx.models.entry import ModelEntry, Status
+from omlx.models.reference import Reference, Wanted
+from omlx.models.resident import State, Told
+from omlx.models.speculative import Speculative
+
+ENTRY = ModelEntry("org/big", Path("/models/org/big"), "home")
+DRAFT = ModelEntry("org/small", Path("/models/org/small"), "home")
+ON = Reason("spec.on")
+OBSERVING = Reason("spec.observing")
+ABSENT = Reason("draft.not_here", {"draft": "org/small"})
+DOES_NOT_PAY = Reason("spec.off.does_not_pay", {"speedup": 0.94})
+READY = Told(State.READY)
+WITH_DRAFT = Speculative(draft=DRAFT)
+
+
+def answer(reason: Reason, speedup: float | None = None, proposed: int = 0, accepted: int = 0) -> RequestStats:
+    drafters = {"ngram": DrafterStats(proposed, accepted, rounds=1)} if proposed else {}
+    return RequestStats(10, 0, 20, 0.0, 1.0, 1.0, 1, drafters, reason, speedup=speedup)
+
+
+def model(told: Told = READY, speculative: Speculative | None = None, *recent: RequestStats) -> Standing:
+    return Standing(ENTRY, told, speculative or Speculative(reason=Reason("spec.off.no_draft_model")), recent=recent)
+
+
+PAUSED = Reason("spec.paused.several_active", {"active": 3})
+
+CASES = {
+    "off": (model(READY, Speculative(strategy=OFF)), Chip(Tone.QUIET, "ui.chip.off")),
+    "not downloaded": (
+        model(READY, Speculative(reason=ABSENT), answer(ON, 2.0, 4, 4)),
+        Chip(Tone.WAIT, "ui.chip.absent", reason=ABSENT),
+    ),
+    "on its way": (
+        model(READY, Speculative(reason=ABSENT, wanted=Wanted(Reference("org/small"), fetching=True))),
+        Chip(Tone.WAIT, "ui.chip.fetching", reason=ABSENT),
+    ),
+    "unfit": (
+        model(READY, Speculative(reason=Reason("draft.unfit.probe"))),
+        Chip(Tone.WAIT, "ui.chip.unfit", reason=Reason("draft.unfit.probe")),
+    ),
+    "several requests": (
+        model(replace(READY, active=3), WITH_DRAFT, answer(ON, 1.6, 100, 74)),
+        Chip(Tone.WAIT, "ui.chip.paused", {"active": 3}, reason=PAUSED),
+    ),
+    "on": (
+        model(
+            READY, WITH_DRAFT, answer(ON, 1.4, 50, 30), answer(ON, 1.8, 50, 44), answer(Reason("spec.off.no_chance"))
+        ),
+        Chip(Tone.GOOD, "ui.chip.on", speedup=1.6, acceptance=0.74, reason=ON),
+    ),
+    "on, not measured": (
+        model(READY, WITH_DRAFT, answer(ON, None, 4, 1)),
+        Chip(Tone.GOOD, "ui.chip.on", acceptance=0.25, reason=ON),
+    ),
+    "slower here": (
+        model(READY, WITH_DRAFT, answer(ON, 1.6, 100, 74), answer(DOES_NOT_PAY)),
+        Chip(Tone.QUIET, "ui.chip.does_not_pay", speedup=0.94, reason=DOES_NOT_PAY),
+    ),
+    "watching alone": (
+        model(READY, Speculative(strategy=NGRAM), answer(OBSERVING)),
+        Chip(Tone.WATCH, "ui.chip.nothing_repeats", reason=OBSERVING),
+    ),
+    "watching with a draft": (
+        model(replace(READY, draft="org/small"), WITH_DRAFT, answer(OBSERVING)),
+        Chip(Tone.WATCH, "ui.chip.watching", reason=OBSERVING),
+    ),
+    "failed": (
+        model(READY, WITH_DRAFT, answer(Reason("spec.off.drafter_failed", {"detail": "x"}))),
+        Chip(Tone.QUIET, "ui.chip.off", reason=Reason("spec.off.drafter_failed", {"detail": "x"})),
+    ),
+    "to come, with a draft": (
+        model(Told(State.UNLOADED), WITH_DRAFT),
+        Chip(Tone.WATCH, "ui.chip.with_draft", {"draft": "small"}),
+    ),
+    "to come, without": (model(Told(State.UNLOADED)), Chip(Tone.WATCH, "ui.chip.with_ngram")),
+    "settings broken": (Standing(ENTRY, READY), Chip(Tone.BAD, "ui.chip.broken")),
+    "not usable": (Standing(replace(ENTRY, status=Status.SKIPPED), READY), None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chip(case: str) -> None:
+    standing, chip = CASES[case]
+    assert chip_view(standing) == chip
