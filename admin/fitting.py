@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from omlx.errors import ModelError, Reason
-from omlx.models.entry import ModelEntry
+from omlx.models.entry import ModelEntry, Status
 from omlx.models.fit import Tokenizer, unfit_entry, unfit_tokenizers
 from omlx.models.loader import read_tokenizer
 
@@ -40,7 +40,7 @@ class Fitting:
     async def _check(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> None:
         """What files tell comes first, for all of them; then tokenizers, the target's read once."""
         unknown = [draft for draft in drafts if _pair(target, draft) not in self._verdicts]
-        reasons = [unfit_entry(target, draft) or too_large(target, draft) for draft in unknown]
+        reasons = [_unusable(draft) or unfit_entry(target, draft) or too_large(target, draft) for draft in unknown]
         told = list(zip(unknown, reasons, strict=True))
         self._verdicts |= {_pair(target, draft): reason for draft, reason in told if reason is not None}
         candidates = [draft for draft, reason in told if reason is None]
@@ -50,6 +50,12 @@ class Fitting:
         for draft in candidates:
             theirs = await asyncio.to_thread(_tokenizer, draft)
             self._verdicts[_pair(target, draft)] = await asyncio.to_thread(_compared, ours, theirs)
+
+
+def _unusable(draft: ModelEntry) -> Verdict:
+    """What is wrong with a model itself, where that is not something that drafts are named by."""
+    named = draft.reason is None or draft.reason.code in ("model.head_only", "model.gguf_only")
+    return None if draft.status is Status.USABLE or named else draft.reason
 
 
 def _compared(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Verdict:

@@ -1,0 +1,238 @@
+"""Pages over real HTTP: who sees them, in which language, under which policy, and what stands in their forms."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+
+from omlx.admin.credentials import Credentials
+from omlx.catalog import data_dir
+from omlx.errors import Reason
+from omlx.models.discovery import BUNDLED, Registry
+from omlx.models.entry import ModelEntry, Status
+from omlx.settings.schema import Scope, table
+from tests.admin.running import API, PASSWORD, Administered, administered, change
+from tests.server.running import DRAFT, TARGET
+
+PAGES = ("/admin", "/admin/models", f"/admin/models/{TARGET}", "/admin/settings", "/admin/password")
+BROKEN = {
+    "org/other": Reason("model.head_only", {"kind": "EAGLE"}),
+    "org/<script>": Reason("model.unsupported", {"model_type": "<b>"}),
+}
+PARTS = ("/admin/parts/models", f"/admin/parts/model/{TARGET}", f"/admin/parts/chip/{TARGET}")
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.all: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.all.append((tag, dict(attrs)))
+
+    def named(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for _, attributes in self.all if attributes.get("name") == name]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    """A server with a model that has a package, and some that cannot be used."""
+    folder = tmp_path_factory.mktemp("models")
+    packaged = folder / "org" / "packaged"
+    packaged.mkdir(parents=True)
+    for file in (BUNDLED / TARGET).iterdir():
+        (packaged / file.name).symlink_to(file)
+    declared = {"default": "small", "strategies": {"small": {"type": "draft-model", "draft_model": DRAFT}}}
+    package = {"generation": {"speculative_decoding": declared}}
+    (packaged / "model-package.json").write_text(json.dumps(package))
+    entries = (
+        ModelEntry("org/packaged", packaged, "model-dir", size_bytes=9_000_000),
+        ModelEntry(TARGET, BUNDLED / TARGET, "bundled", size_bytes=9_000_000),
+        ModelEntry(DRAFT, BUNDLED / DRAFT, "bundled", size_bytes=1_000_000),
+        *(ModelEntry(name, folder / name, "home", Status.SKIPPED, reason) for name, reason in BROKEN.items()),
+    )
+    with administered(tmp_path_factory.mktemp("home"), Registry(entries)) as running:
+        yield running
+
+
+def text_of(client: httpx.Client, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+@pytest.mark.parametrize("path", PAGES + PARTS)
+def test_whoever_has_not_logged_in_is_led_to_the_login_and_back(server: Administered, path: str) -> None:
+    with server.browser(logged_in=False) as client:
+        answer = client.get(path)
+        assert answer.status_code == 303
+        assert client.get(answer.headers["location"]).url.params["next"] == path
+    with server.browser() as client:
+        assert "<" in text_of(client, path)
+
+
+@pytest.mark.parametrize("path", ["/admin/login", "/admin/login?token=x", "/admin/models/nobody", *PAGES])
+def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(browser: httpx.Client, path: str) -> None:
+    answer = browser.get(path)
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'self'"
+    assert "unsafe" not in str(policy)
+    assert policy["frame-ancestors"] == "'none'"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    for tag, attributes in Elements(answer.text).all:
+        assert tag != "style"
+        assert not [name for name in attributes if name == "style" or name.startswith("on")]
+        assert tag != "script" or attributes.get("src")
+        for name in ("src", "href", "action"):
+            assert (attributes.get(name) or "/").startswith(("/", "#")), attributes
+
+
+def test_looking_at_a_link_does_not_use_it(fresh: Administered) -> None:
+    token = Credentials(fresh.home).invite()
+    with fresh.browser(logged_in=False) as client:
+        for _ in range(2):
+            assert token in text_of(client, f"/admin/login?token={token}")
+        assert client.get("/admin").status_code == 303
+        assert client.post(f"{API}/login", json={"token": token}).status_code == 200
+        assert client.get("/admin").status_code == 200
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Administered]:
+    with administered(tmp_path) as running:
+        yield running
+
+
+def test_the_login_asks_for_what_there_is(fresh: Administered) -> None:
+    with fresh.browser(logged_in=False) as client, fresh.browser() as inside:
+        assert not Elements(text_of(client, "/admin/login")).named("password")
+        assert not Elements(text_of(inside, "/admin/password")).named("current")
+        assert inside.put(f"{API}/password", json={"password": PASSWORD}).status_code == 200
+        assert Elements(text_of(client, "/admin/login")).named("password")
+        assert Elements(text_of(inside, "/admin/password")).named("current")  # now it counts as any other session
+
+
+@pytest.mark.parametrize(
+    "elsewhere", ["https://evil.example/", "//evil.example", "/adminevil", "javascript:x", "/v1/models"]
+)
+def test_the_login_leads_to_our_own_pages_only(browser: httpx.Client, elsewhere: str) -> None:
+    page = text_of(browser, f"/admin/password?next={elsewhere}")
+    assert "evil" not in page
+    assert 'data-then="/admin"' in page
+    answer = browser.post("/admin/preferences", content=f"theme=dark&next={elsewhere}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/admin")
+
+
+def test_language_and_theme_are_remembered(server: Administered) -> None:
+    with server.browser() as client:
+        answer = client.get("/admin", headers={"Accept-Language": "xx, en;q=0.5"})
+        assert answer.headers["content-language"] == "en"
+        assert 'data-theme="auto"' in answer.text
+        body = "language=en&theme=dark&next=%2Fadmin%2Fmodels%3Fa%3D1"
+        kept = client.post("/admin/preferences", content=body)
+        assert kept.headers["location"] == "/admin/models?a=1"
+        assert 'data-theme="dark"' in text_of(client, "/admin")
+        for wrong in ("language=..%2Fen", "theme=pink"):
+            assert client.post("/admin/preferences", content=wrong).status_code == 400
+
+
+def test_another_site_cannot_change_them(server: Administered) -> None:
+    with server.browser() as client:
+        answer = client.post("/admin/preferences", content="theme=dark", headers={"Origin": "https://evil.example"})
+        assert answer.status_code == 403
+
+
+def test_a_model_has_a_page_by_its_id_raw_or_encoded(browser: httpx.Client) -> None:
+    for path in (TARGET, TARGET.replace("/", "%2F")):
+        assert f"/models/{TARGET}/settings" in text_of(browser, f"/admin/models/{path}")
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "../../etc/passwd", "..%2F..%2Fetc%2Fpasswd", "%00", "omlx-demo"])
+def test_what_is_not_there_has_a_page_that_says_so(browser: httpx.Client, name: str) -> None:
+    answer = browser.get(f"/admin/models/{name}")
+    assert answer.status_code == 404
+    assert "text/html" in answer.headers["content-type"] or answer.json()["error"]["code"] == "http.not_found"
+
+
+def test_every_setting_stands_in_a_form_once(kept: Administered) -> None:
+    with kept.browser() as client:
+        for path, scope in (("/admin/settings", Scope.GLOBAL), ("/admin/models/org/packaged", Scope.MODEL)):
+            page = Elements(text_of(client, path))
+            for row in table().values():
+                fields = [each for each in page.named(row.name) if each.get("type") != "radio" or "checked" in each]
+                assert len(fields) == row.may_stand_in(scope), (path, row.name)
+
+
+def test_the_drafts_of_a_model_with_a_package(kept: Administered) -> None:
+    with kept.browser() as client:
+        page = text_of(client, "/admin/models/org/packaged")
+        radios = Elements(page).named("draft_model")
+        assert [(each["value"], "checked" in each) for each in radios] == [("", False), (DRAFT, True)]
+        assert page.count("package default") == 1
+        assert "data-inherits-draft" in page
+        assert "EAGLE draft head" in page
+        change(client, "models/org/packaged/settings", speculation="ngram")
+        radios = Elements(text_of(client, "/admin/models/org/packaged")).named("draft_model")
+        assert [(each["value"], "checked" in each) for each in radios] == [("", True), (DRAFT, False)]
+        change(client, "models/org/packaged/settings", draft_model="org/gone", speculation=None)
+        page = text_of(client, "/admin/models/org/packaged")
+        radios = Elements(page).named("draft_model")
+        assert [(each["value"], "checked" in each) for each in radios] == [
+            ("", False),
+            ("org/gone", True),
+            (DRAFT, False),
+        ]
+        assert "draft not downloaded" in page
+        change(client, "models/org/packaged/settings", draft_model=None)
+
+
+def test_models_that_cannot_be_used_say_why_and_are_escaped(kept: Administered) -> None:
+    with kept.browser() as client:
+        listed = text_of(client, "/admin/models")
+        assert "org/&lt;script&gt;" in listed
+        assert "&#39;&lt;b&gt;&#39;" in listed
+        page = text_of(client, "/admin/models/org/other")
+        assert "EAGLE draft head" in page
+        assert "omlx-speculation" not in page
+
+
+def test_files_are_served_from_their_folder_only(server: Administered) -> None:
+    with server.browser(logged_in=False) as client:
+        page = Elements(text_of(client, "/admin/login"))
+        files = [each.get("src") or each.get("href") for tag, each in page.all if tag in ("script", "link")]
+        assert files
+        for file in files:
+            assert file is not None
+            answer = client.get(file)
+            assert answer.status_code == 200
+            assert answer.headers["cache-control"] == "no-cache"
+            assert answer.headers["etag"]
+        assert client.get("/admin/static/locales/en.json").json()["ui.save"]
+        for path in ("../setup.py", "..%2Fsetup.py", "%2e%2e/pyproject.toml", "locales/../../setup.py"):
+            assert client.get(f"/admin/static/{path}").status_code == 404
+
+
+def test_every_style_sheet_and_module_is_loaded_by_somebody() -> None:
+    static = data_dir("static")
+    styles = set(re.findall(r'url\("(\w+)\.css"\)', (static / "css/app.css").read_text()))
+    assert styles == {path.stem for path in (static / "css").glob("*.css")} - {"app"}
+    sources = [path.read_text() for path in (static / "js").glob("*.js")]
+    sources += [path.read_text() for path in data_dir("templates").rglob("*.html")]
+    named = {name for text in sources for name in re.findall(r"[\w-]+(?=\.js)", text)}
+    assert {path.stem for path in (static / "js").glob("*.js")} - named == set()
+
+
+def test_colours_stand_in_one_place() -> None:
+    for path in (data_dir("static") / "css").glob("*.css"):
+        if path.name != "tokens.css":
+            assert not re.search(r"#[0-9a-f]{3,8}\b|rgb\(|hsl\(|oklch\(|!important.*color", path.read_text()), path.name
