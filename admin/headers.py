@@ -19,7 +19,6 @@ POLICY: Final = "; ".join(
 )
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Referrer-Policy": "same-origin",

@@ -68,11 +68,6 @@ class ModelsView:
     models: Sequence[ModelRow]
     skipped: Sequence[SkippedRow]
 
-    @property
-    def busy(self) -> bool:
-        """Whether something moves, so that looking again soon is worth it."""
-        return any(row.place.state in (State.LOADING, State.LEAVING) for row in self.models)
-
 
 def models_view(standings: Sequence[Standing], memory: Memory, default: str | None) -> ModelsView:
     """Models in memory first, then as they were found; apart from them what is not offered."""

@@ -47,7 +47,7 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
         OverviewPage(pages).routes(),
         ModelsPage(pages, standings).routes(),
         ModelPage(pages, standings, settings).routes(),
-        SettingsPage(pages, settings).routes(),
+        SettingsPage(pages, settings, pool).routes(),
     ]
     for router in routers:
         app.include_router(router)

@@ -1,7 +1,7 @@
 """From a view to a page: language, theme, who may see it, and what stands around every page.
 
 A page is a function from a request to a `Page`, which names a template and gives it plain data. `Pages.route` adds the
-rest: whoever has not logged in is sent to do so, and what is not there gets a page that says so.
+rest: whoever has not logged in is sent to do so; what is not there, or not as it should be, gets a page that says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from omlx.catalog import languages
-from omlx.errors import NotFound
+from omlx.errors import ConfigError, NotFound
 
 from . import language
 from .credentials import LOGIN
@@ -67,8 +67,8 @@ class Pages:
                 return RedirectResponse(f"{LOGIN}?next={quote(_here(request), safe='')}", 303)
             try:
                 return self.answer(request, await show(request))
-            except NotFound as error:
-                return self.answer(request, Page("error/page.html", error, status=404))
+            except (NotFound, ConfigError) as error:
+                return self.answer(request, Page("error/page.html", error, status=error.status))
 
         router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
 

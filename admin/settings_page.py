@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 
+from omlx.models.pool import Pool
+
 from .form_view import FieldGroup, form_view
 from .pages import Page, Pages
 from .settings_routes import SettingsRoutes
@@ -15,14 +17,18 @@ from .settings_routes import SettingsRoutes
 
 @dataclass(frozen=True, slots=True)
 class SettingsView:
+    """`models` are names to choose from where a setting names a model."""
+
     revision: str
     groups: Sequence[FieldGroup]
+    models: Sequence[str]
 
 
 class SettingsPage:
-    def __init__(self, pages: Pages, settings: SettingsRoutes) -> None:
+    def __init__(self, pages: Pages, settings: SettingsRoutes, pool: Pool) -> None:
         self._pages = pages
         self._settings = settings
+        self._pool = pool
 
     def routes(self) -> APIRouter:
         router = APIRouter()
@@ -31,4 +37,6 @@ class SettingsPage:
 
     async def show(self, request: Request) -> Page:
         told = await asyncio.to_thread(self._settings.view, None)
-        return Page("settings/page.html", SettingsView(told["revision"], form_view(told["settings"])), "settings")
+        models = [entry.id for entry in self._pool.models]
+        view = SettingsView(told["revision"], form_view(told["settings"]), models)
+        return Page("settings/page.html", view, "settings")

@@ -44,9 +44,14 @@ class Standings:
 
     async def all(self) -> list[Standing]:
         """Of everything that was found, in that order."""
-        entries = self.pool.registry.entries
+        entries = [self._trusted(entry) for entry in self.pool.registry.entries]
         configured = await asyncio.to_thread(lambda: [self._speculative(entry) for entry in entries])
         return [self._standing(entry, each) for entry, each in zip(entries, configured, strict=True)]
+
+    def _trusted(self, entry: ModelEntry) -> ModelEntry:
+        """A model that brings code along can be used where the settings trust it."""
+        brings_code = entry.reason is not None and entry.reason.code == "model.remote_code"
+        return self.pool.known(entry.id) if brings_code else entry
 
     def _speculative(self, entry: ModelEntry) -> Speculative | None:
         if entry.status is not Status.USABLE:

@@ -67,6 +67,7 @@ class Settings extends HTMLElement {
     event.preventDefault();
     clear(this.form);
     const changes = this.changes();
+    if (Object.keys(changes).length === 0) return;
     const confirm = [...this.querySelectorAll("[data-confirms]:checked")].map((each) => each.dataset.confirms);
     try {
       const { path, revision } = this.dataset;

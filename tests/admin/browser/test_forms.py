@@ -1,0 +1,121 @@
+"""Forms of settings in a browser: what is refused, what somebody else has changed, what is kept and when it counts."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from omlx.settings.store import Store
+from tests.admin.browser.site import Site, site
+from tests.server.running import TARGET
+
+
+def test_a_refused_change_shows_its_reason_and_keeps_what_was_typed(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        visit.complaints.expect("400")
+        page.goto("/admin/settings")
+        page.get_by_label("Longest draft").fill("100")
+        page.get_by_label("Waiting requests").fill("64")
+        page.get_by_role("button", name="Save").click()
+        problem = page.locator('[data-field="draft_max"] [data-problem]')
+        expect(problem).to_have_text("'100' is not a whole number from 1 to 64.")
+        expect(page.get_by_label("Longest draft")).to_be_focused()
+        expect(page.get_by_label("Longest draft")).to_have_value("100")
+        expect(page.get_by_label("Longest draft")).to_have_attribute("aria-invalid", "true")
+        assert Store(fresh.home).layer().values == {}
+
+        page.get_by_label("Longest draft").fill("10")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-saved]")).to_contain_text("Saved, and in effect: Longest draft")
+        expect(problem).to_be_hidden()
+        assert Store(fresh.home).layer().values == {"draft_max": 10, "max_waiting": 64}
+
+
+def test_two_windows_do_not_overwrite_each_other(fresh: Site) -> None:
+    with fresh.visit() as first, fresh.visit() as second:
+        second.complaints.expect("412")
+        for visit in (first, second):
+            visit.page.goto("/admin/settings")
+        first.page.get_by_label("Top-k").fill("40")
+        first.page.get_by_role("button", name="Save").click()
+        expect(first.page.locator("[data-saved]")).to_contain_text("Top-k")
+        page = second.page
+        page.get_by_label("Top-p").fill("0.9")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("alert")).to_contain_text("Somebody else has changed these settings")
+        expect(page.get_by_label("Top-p")).to_have_value("0.9")
+        assert Store(fresh.home).layer().values == {"top_k": 40}
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("button", name="Reload the page").click()
+        expect(page.get_by_label("Top-k")).to_have_value("40")
+
+
+def test_the_two_forms_of_a_model_do_not_outdate_each_other(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto(f"/admin/models/{TARGET}")
+        page.get_by_label("Strategy").select_option("ngram")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]").first).to_contain_text("Strategy")
+        page.get_by_text("Every other setting of this model").click()
+        page.get_by_label("Temperature").fill("0.5")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]").last).to_contain_text("Temperature")
+        expect(page.get_by_label("Temperature")).to_have_value("0.5")
+        assert Store(fresh.home).layer(TARGET).values == {"speculation": "ngram", "temperature": 0.5}
+        page.get_by_label("Temperature").fill("")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]").last).to_contain_text("Temperature")
+        assert Store(fresh.home).layer(TARGET).values == {"speculation": "ngram"}
+
+
+def test_every_kind_of_field_is_sent_as_what_it_is(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto("/admin/settings")
+        page.get_by_label("Memory limit").fill("2GB")
+        page.get_by_label("Accepted host names").fill("one.example\n\n two.example ")
+        page.get_by_label("LM Studio").select_option("false")
+        page.get_by_label("Log level").select_option("debug")
+        page.get_by_label("Template variables").fill('{"enable_thinking": false}')
+        page.get_by_label("API key").fill("a-key-of-mine")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]")).to_contain_text("from the next start")
+        assert Store(fresh.home).layer().values == {
+            "memory_limit": 2 << 30,
+            "allow_host": ("one.example", "two.example"),
+            "lmstudio": False,
+            "log_level": "debug",
+            "chat_template_kwargs": {"enable_thinking": False},
+            "api_key": "a-key-of-mine",
+        }
+        assert "a-key-of-mine" not in page.content()
+        page.get_by_label("Remove it").check()
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]")).to_contain_text("API key")
+        assert "api_key" not in Store(fresh.home).layer().values
+
+
+def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        visit.complaints.expect("400")
+        page.goto(f"/admin/models/{TARGET}")
+        page.get_by_text("Every other setting of this model").click()
+        page.get_by_label("Trust the model's code", exact=True).select_option("true")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator('[data-field="trust_remote_code"] [data-problem]')).to_contain_text("Confirm")
+        page.get_by_label("I have read this model's code").check()
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]").last).to_contain_text("Trust the model's code")
+        assert Store(fresh.home).layer(TARGET).values == {"trust_remote_code": True}
+
+
+def test_what_a_flag_decides_is_said(fresh: Site) -> None:
+    with site(fresh.browser, fresh.home / "other", default=None, draft_max=5) as there, there.visit() as visit:
+        visit.page.goto("/admin/settings")
+        field = visit.page.locator('[data-field="draft_max"]')
+        expect(field).to_contain_text("Decided for this run: 5 (flag of this run)")
+        visit.page.get_by_label("Longest draft").fill("9")
+        visit.page.get_by_role("button", name="Save").click()
+        expect(visit.page.locator("[data-saved]")).to_contain_text("a flag or a variable of this run decides")

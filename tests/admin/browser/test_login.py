@@ -1,0 +1,58 @@
+"""The way in, as a person takes it: a link, a password, a language, a theme."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from omlx.admin.credentials import Credentials
+from tests.admin.browser.site import Site
+from tests.admin.running import PASSWORD
+
+
+def test_a_link_then_a_password(fresh: Site) -> None:
+    with fresh.visit(logged_in=False) as visit:
+        page = visit.page
+        page.goto("/admin/models/omlx-demo/target")
+        expect(page.get_by_text("omlx dashboard")).to_be_visible()
+        page.goto(Credentials(fresh.home).link(fresh.url) + "&next=/admin/models")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_label("New password").fill(PASSWORD)
+        page.get_by_role("button", name="Set a password").click()
+        expect(page.get_by_role("heading", name="Models")).to_be_visible()
+
+        page.get_by_text("Preferences").click()
+        page.get_by_role("button", name="Log out").click()
+        visit.complaints.expect("401")
+        page.get_by_label("Password").fill("a wrong one")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_have_text("The password is wrong.")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("navigation")).to_be_visible()
+
+
+def test_a_link_that_was_used_says_so(fresh: Site) -> None:
+    with fresh.visit(logged_in=False) as visit:
+        visit.complaints.expect("401")
+        visit.page.goto(f"{fresh.url}/admin/login?token=used")
+        visit.page.get_by_role("button", name="Log in").click()
+        expect(visit.page.get_by_role("alert")).to_contain_text("has been used or is too old")
+
+
+def test_a_theme_shows_at_once_and_is_remembered(busy: Site) -> None:
+    with busy.visit(color_scheme="light") as visit:
+        page = visit.page
+        page.goto("/admin/settings")
+        day = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        page.get_by_label("Port").fill("9000")
+        page.get_by_text("Preferences").click()
+        with page.expect_response("**/admin/preferences"):
+            page.get_by_label("Appearance").select_option("dark")
+        night = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert night != day
+        expect(page.get_by_label("Port")).to_have_value("9000")  # nothing that was typed is lost
+        page.keyboard.press("Escape")
+        expect(page.get_by_label("Appearance")).to_be_hidden()
+        page.get_by_role("button", name="Discard").click()
+        page.goto("/admin/models")
+        assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == night
