@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 from urllib.parse import quote
 
@@ -24,6 +25,21 @@ def ratio(value: float) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:.0f}{_THIN}%"
+
+
+def rate(tokens: float) -> str:
+    """Tokens per second: `8.3`, `142`."""
+    return f"{tokens:.0f}" if tokens >= 99.95 else f"{tokens:.1f}"
+
+
+def count(number: int) -> str:
+    """`1 234 567`, in groups that do not part at the end of a line."""
+    return f"{number:,}".replace(",", _THIN)
+
+
+def clock(at: float) -> str:
+    """The time of day on the server, of seconds since the epoch: `14:03:21`."""
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
 def model_path(model: str) -> str:

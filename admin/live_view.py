@@ -14,6 +14,7 @@ from omlx.server.activity import Activity, Answer, Running
 from omlx.telemetry.timeline import STEP_S, Step
 
 WAITING, READING, WRITING = "waiting", "reading", "writing"
+MINUTE_S: Final = 60
 SHOWN_S: Final = 600
 """How far back the charts go."""
 
@@ -91,6 +92,18 @@ def requests(running: Sequence[Running], queued: Mapping[str, int]) -> Requests:
 
 def steps(since: Sequence[Step]) -> Sequence[StepView]:
     return [StepView(step.at, step.tokens / STEP_S, step.drafted / STEP_S) for step in since]
+
+
+def minutes(recent: Sequence[StepView]) -> Sequence[StepView]:
+    """The same by the minute, the newest first; a minute without a token is left out."""
+    by_minute: defaultdict[int, list[StepView]] = defaultdict(list)
+    for step in recent:
+        by_minute[step.at // MINUTE_S * MINUTE_S].append(step)
+    share = STEP_S / MINUTE_S
+    return [
+        StepView(at, share * sum(step.rate for step in steps), share * sum(step.drafted for step in steps))
+        for at, steps in sorted(by_minute.items(), reverse=True)
+    ]
 
 
 def rate(activity: Activity, now: float) -> float:

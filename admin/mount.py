@@ -14,6 +14,7 @@ from omlx.settings.resolve import Resolution
 from . import preferences
 from .credentials import Credentials
 from .files import serve_files
+from .live import LiveData, LiveRoutes
 from .login import Gate
 from .login_page import LoginPage
 from .model_page import ModelPage
@@ -37,6 +38,7 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
         key.value = resolution.settings.api_key
 
     pages, standings = Pages(gate), Standings(pool, app.state.record)
+    live = LiveData(app.state.engine, pool, app.state.record)
     settings = SettingsRoutes(gate, pool, configuration, changed)
     routers: list[APIRouter] = [
         gate.routes(),
@@ -44,7 +46,8 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
         ModelsRoutes(gate, pool).routes(),
         preferences.routes(),
         LoginPage(pages, gate, credentials).routes(),
-        OverviewPage(pages).routes(),
+        LiveRoutes(gate, live).routes(),
+        OverviewPage(pages, live, standings, key).routes(),
         ModelsPage(pages, standings).routes(),
         ModelPage(pages, standings, settings).routes(),
         SettingsPage(pages, settings, pool).routes(),

@@ -37,7 +37,8 @@ def _environment(language: str) -> Environment:
         "language_name": partial(sentence, "ui.language.name", {}),
         "model_path": formats.model_path,
     }
-    environment.filters |= {"size": formats.size, "ratio": formats.ratio, "percent": formats.percent}
+    written = (formats.size, formats.ratio, formats.percent, formats.rate, formats.count, formats.clock)
+    environment.filters |= {each.__name__: each for each in written}
     return environment
 
 

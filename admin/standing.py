@@ -10,7 +10,7 @@ from omlx.errors import OmlxError
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.lease import Served
 from omlx.models.pool import Pool
-from omlx.models.resident import Told
+from omlx.models.resident import State, Told
 from omlx.models.speculative import Speculative
 from omlx.server.record import Record, RequestStats
 
@@ -44,7 +44,13 @@ class Standings:
 
     async def all(self) -> list[Standing]:
         """Of everything that was found, in that order."""
-        entries = [self._trusted(entry) for entry in self.pool.registry.entries]
+        return await self._each([self._trusted(entry) for entry in self.pool.registry.entries])
+
+    async def here(self) -> list[Standing]:
+        """Of the models that are in memory or on their way."""
+        return await self._each([each for each in self.pool.models if self.pool.told(each.id).state != State.UNLOADED])
+
+    async def _each(self, entries: Sequence[ModelEntry]) -> list[Standing]:
         configured = await asyncio.to_thread(lambda: [self._speculative(entry) for entry in entries])
         return [self._standing(entry, each) for entry, each in zip(entries, configured, strict=True)]
 

@@ -8,7 +8,6 @@ The first SIGTERM or Ctrl-C lets open requests finish, `DRAIN_S` at most; a seco
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import socket
@@ -23,6 +22,7 @@ import uvicorn
 from omlx import __version__
 from omlx.admin.credentials import Credentials
 from omlx.admin.mount import mount
+from omlx.admin.snippets import curl
 from omlx.catalog import sentence
 from omlx.cli import running
 from omlx.cli.bind import BACKLOG, listen, url
@@ -174,7 +174,8 @@ def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
     if model is None:
         lines.append(sentence("cli.models.none", {}))
     else:
-        lines += [sentence("cli.serve.try", {}), curl(address, model, settings.api_key is not None)]
+        command = curl(address, model, sentence("cli.serve.prompt", {}), with_key=settings.api_key is not None)
+        lines += [sentence("cli.serve.try", {}), f"  {command}"]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 
@@ -189,15 +190,6 @@ def _first_link(settings: Settings, address: str) -> list[str]:
     except ConfigError as error:
         sys.stderr.write(f"omlx: {error.message}\n")
         return []
-
-
-def curl(address: str, model: str, with_key: bool) -> str:
-    """A command that streams an answer. The key itself is never shown."""
-    message = {"role": "user", "content": sentence("cli.serve.prompt", {})}
-    body = json.dumps({"model": model, "stream": True, "messages": [message]}, ensure_ascii=False)
-    key = ' -H "Authorization: Bearer $OMLX_API_KEY"' if with_key else ""
-    quoted = body.replace("'", "'\\''")
-    return f"  curl -N {address}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{quoted}'"
 
 
 def _already_handled(number: int, frame: FrameType | None) -> None:

@@ -23,7 +23,7 @@ from omlx.telemetry.metrics import Metrics
 CLIENT_GONE = 499
 _NOTES = "omlx.notes"
 _QUIET = frozenset({"/health", "/metrics"})
-_LOOKING = ("/admin/parts/", "/admin/static/")
+_LOOKING = ("/admin/parts/", "/admin/static/", "/admin/api/live")
 """What an open page asks for every few seconds, and what it is made of: logged only where it fails."""
 _NO_ROUTE = "other"
 

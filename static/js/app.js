@@ -1,5 +1,7 @@
 // The behaviours of every page. Each is a custom element that wraps what the server rendered.
 
+import "./chart.js";
+import "./copy.js";
 import "./language.js";
 import "./live.js";
 import "./login.js";

@@ -1,0 +1,50 @@
+// What each chart shows: from samples to columns of numbers, and what a screen reader says of them. No drawing here.
+
+import { percent, rate, ratio } from "./format.js";
+import { t } from "./text.js";
+
+// Tokens per second, all and drafted. Where nothing happened, it was zero.
+export const tokens = {
+  axes: [{ format: rate, tick: (value) => String(value), least: 10 }],
+  series: [
+    { colour: "--chart-main", fill: "--accent-soft", label: "ui.chart.rate.all" },
+    { colour: "--chart-other", label: "ui.chart.rate.drafted" },
+  ],
+  empty: ([, all]) => (all.some((each) => each > 0) ? "" : t("ui.chart.nothing")),
+  columns({ begin, now, step, steps }) {
+    const times = [];
+    for (let at = Math.ceil(begin / step) * step; at <= now - step; at += step) times.push(at);
+    const of = (name) => times.map((at) => steps.get(at)?.[name] ?? 0);
+    return [times, of("rate"), of("drafted")];
+  },
+  say([times, all], { step }) {
+    const minutes = Math.round((times.length * step) / 60);
+    return t("ui.chart.rate.said", { minutes, now: rate(all.at(-1) ?? 0), most: rate(Math.max(0, ...all)) });
+  },
+};
+
+// Speed-up and acceptance of the answers that drafted.
+export const answers = {
+  points: true,
+  axes: [
+    { format: ratio, tick: (value) => `${value}×`, least: 2 },
+    { format: percent, tick: percent, least: 1, most: 1, right: true },
+  ],
+  series: [
+    { colour: "--chart-main", label: "ui.chart.answers.speedup" },
+    { colour: "--chart-other", label: "ui.chart.answers.acceptance", axis: 1 },
+  ],
+  empty: ([times]) => (times.length ? "" : t("ui.chart.answers.none")),
+  columns({ answers: ended }) {
+    const drafted = ended.filter((answer) => answer.acceptance !== null);
+    return [drafted.map((each) => each.at), drafted.map((each) => each.speedup), drafted.map((each) => each.acceptance)];
+  },
+  say([times, speedups, acceptances]) {
+    if (!times.length) return t("ui.chart.answers.none");
+    const speedup = speedups.findLast((each) => each !== null);
+    const newest = { speedup: speedup ? ratio(speedup) : "–", acceptance: percent(acceptances.at(-1)) };
+    return t("ui.chart.answers.said", { count: times.length, ...newest });
+  },
+};
+
+export const kinds = { rate: tokens, answers };

@@ -1,0 +1,113 @@
+"""The first page in a real browser: what to do first, what goes on, what to copy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from omlx.catalog import data_dir
+from tests.admin.browser.site import Site
+from tests.server.running import TARGET
+
+VENDOR = data_dir("static") / "vendor"
+
+
+def test_the_first_visit_says_what_to_do_and_does_it(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto("/admin")
+        expect(page.get_by_role("heading", name="Welcome")).to_be_visible()
+        expect(page.locator(".figures")).to_be_hidden()
+        page.get_by_role("button", name="Load it now").click()
+        expect(page.locator(".here")).to_contain_text(TARGET)
+        expect(page.get_by_role("heading", name="Welcome")).to_be_hidden()
+        expect(page.locator(".figures")).to_be_visible()
+        assert fresh.running.pool.served is not None
+
+
+def test_a_request_shows_while_it_runs_and_when_it_has_ended(busy: Site) -> None:
+    with busy.visit() as visit, ThreadPoolExecutor(1) as pool:
+        page = visit.page
+        page.goto("/admin")
+        long = {"max_tokens": 400, "logit_bias": busy.running.endless(), "speculation": "off"}
+        asking = pool.submit(busy.ask, **long)
+        row = page.locator("section[aria-labelledby=requests] tbody tr")
+        expect(row).to_have_count(1, timeout=60_000)
+        expect(row).to_contain_text(TARGET)
+        asking.result()
+        expect(row).to_have_count(0, timeout=60_000)
+        newest = page.locator("section[aria-labelledby=answers] tbody tr").first
+        expect(newest).to_contain_text("400")
+        expect(newest).to_contain_text("the request says so")
+
+
+def test_charts_are_drawn_and_say_what_they_show(busy: Site) -> None:
+    if not VENDOR.exists():
+        pytest.skip("no chart library: `make assets` brings it, where npm is")
+    with busy.visit() as visit:
+        page = visit.page
+        page.goto("/admin")
+        chart = page.locator("omlx-chart[data-kind=answers]")
+        expect(chart.locator("canvas")).to_be_visible()
+        expect(chart).to_have_attribute("aria-label", re.compile(r"last \d+ answers that drafted; the newest: .*%"))
+        expect(page.locator("omlx-chart[data-kind=rate]")).to_have_attribute("aria-label", re.compile("at most"))
+        page.locator("omlx-chart[data-kind=rate] .u-over").hover()
+        expect(page.locator("section[aria-labelledby=chart-rate] .reading")).to_have_text(
+            re.compile(r"\d\d:\d\d:\d\d · [\d.]+ · [\d.]+")
+        )
+
+
+def test_a_chart_takes_its_colours_from_the_theme(busy: Site) -> None:
+    if not VENDOR.exists():
+        pytest.skip("no chart library: `make assets` brings it, where npm is")
+    pixels = """(canvas) => {
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      const seen = new Set();
+      for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) seen.add(data.slice(i, i + 3).join());
+      return [...seen];
+    }"""
+    with busy.visit(color_scheme="light") as visit:
+        page = visit.page
+        page.goto("/admin")
+        canvas = page.locator("omlx-chart[data-kind=answers] canvas")
+        canvas.wait_for()
+        by_day = page.evaluate(f"() => ({pixels})(document.querySelector('omlx-chart[data-kind=answers] canvas'))")
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_function(
+            f"""(day) => {{
+              const night = ({pixels})(document.querySelector("omlx-chart[data-kind=answers] canvas"));
+              return night.length && night.every((colour) => !day.includes(colour));
+            }}""",
+            arg=by_day,
+        )
+
+
+def test_without_the_chart_library_pages_work_and_say_what_to_run(
+    busy: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "static"
+    shutil.copytree(data_dir("static"), bare, ignore=shutil.ignore_patterns("vendor"))
+    monkeypatch.setattr("omlx.admin.overview_page.data_dir", lambda name: bare)
+    with busy.visit() as visit:
+        visit.page.goto("/admin")
+        expect(visit.page.locator("omlx-chart")).to_have_count(0)
+        expect(visit.page.locator("section[aria-labelledby=chart-rate]")).to_contain_text("make assets")
+        expect(visit.page.locator("section[aria-labelledby=chart-rate] table")).to_be_visible()
+
+
+def test_what_is_copied_is_what_stands_there(busy: Site) -> None:
+    with busy.visit(permissions=["clipboard-read", "clipboard-write"]) as visit:
+        page = visit.page
+        page.goto("/admin")
+        page.locator("summary", has_text="Claude Code").click()
+        snippet = page.locator("details.snippet").filter(has_text="ANTHROPIC_BASE_URL")
+        snippet.get_by_role("button", name="Copy").click()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == snippet.locator("code").text_content()
+        assert f"ANTHROPIC_BASE_URL={busy.url}\n" in copied
+        expect(page.locator("[data-announcer]")).to_have_text("Copied")

@@ -1,0 +1,134 @@
+"""What pages show live: pure views of what is known, and the endpoint over a real socket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.admin.live_view import StepView, answer, minutes, rate, requests, steps
+from omlx.engine.types import DrafterStats, FinishReason, RequestStats
+from omlx.errors import Reason
+from omlx.server.activity import Activity, Answer, Running
+from omlx.telemetry.timeline import STEP_S, Step
+from tests.admin.running import API, Administered, administered
+from tests.server.running import DRAFT, TARGET
+
+CHAT = "/v1/chat/completions"
+STATS = RequestStats(40, 10, 21, 0, 100, 2000, 1, {}, Reason("spec.off.does_not_pay", {"speedup": 0.9}), speedup=0.97)
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    with administered(tmp_path_factory.mktemp("home"), draft_model=DRAFT) as running:
+        yield running
+
+
+def ask(client: httpx.Client, **fields: Any) -> dict[str, Any]:
+    body = {"model": TARGET, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 24, **fields}
+    answered = client.post(CHAT, json=body)
+    assert answered.status_code == 200
+    said: dict[str, Any] = answered.json()
+    return said
+
+
+def test_phases_tell_reading_from_waiting_by_the_engines_line() -> None:
+    running = [
+        Running("a", "m", 10, 0.0, read=10, tokens=5, drafted=2, first=1.0, last=2.0, opening=1),
+        Running("b", "m", 10, 0.0, read=4),
+        Running("c", "m", 10, 0.0),
+        Running("d", "m", 10, 0.0),
+        Running("e", "other", 10, 0.0),
+    ]
+    seen = requests(running, {"m": 1})
+    assert [each.phase for each in seen] == ["writing", "reading", "reading", "waiting", "reading"]
+    assert (seen[0].rate, seen[0].drafted, seen[1].rate) == (4.0, 2, None)
+
+
+def test_steps_are_rates_and_minutes_their_means() -> None:
+    seen = steps([Step(60, 20, 10), Step(118, 100, 0), Step(120, 6, 6)])
+    assert seen == [StepView(60, 10.0, 5.0), StepView(118, 50.0, 0.0), StepView(120, 3.0, 3.0)]
+    assert minutes(seen) == [
+        StepView(120, pytest.approx(0.1), pytest.approx(0.1)),
+        StepView(60, pytest.approx(2.0), pytest.approx(1 / 6)),
+    ]
+
+
+def test_the_speed_now_is_that_of_the_last_step_that_is_over() -> None:
+    activity = Activity(wall=lambda: 1000.5)
+    activity.timeline.add(30, 3)
+    assert rate(activity, 1000.5) == 0.0
+    assert rate(activity, 1000.5 + STEP_S) == 30 / STEP_S
+    assert rate(activity, 1000.5 + 2 * STEP_S) == 0.0
+
+
+def test_an_answer_without_drafts_has_no_acceptance_and_no_speedup() -> None:
+    plain = answer(Answer(5.0, "m", FinishReason.STOP, STATS))
+    assert (plain.rate, plain.acceptance, plain.speedup) == (10.0, None, None)
+    assert (plain.outcome, plain.params) == ("spec.off.does_not_pay", {"speedup": 0.9})
+    drafted = replace(STATS, drafters={"n": DrafterStats(proposed=8, accepted=6, rounds=2)})
+    seen = answer(Answer(5.0, "m", FinishReason.STOP, drafted))
+    assert (seen.acceptance, seen.speedup) == (0.75, 0.97)
+    assert answer(Answer(5.0, "m", FinishReason.CANCELLED, replace(STATS, predicted_n=0, predicted_ms=0))).rate is None
+
+
+def test_answers_and_totals_are_those_that_clients_heard(drafting: Administered) -> None:
+    with drafting.browser() as client:
+        before = client.get(f"{API}/live").json()
+        said = [ask(client, speculation="draft", num_draft_tokens=3), ask(client, speculation="off")]
+        after = client.get(f"{API}/live", params={"since": before["now"]}).json()
+        assert [each["tokens"] for each in after["answers"]] == [each["timings"]["predicted_n"] for each in said]
+        first, second = after["answers"]
+        timings = said[0]["timings"]
+        assert first["acceptance"] == timings["draft_n_accepted"] / timings["draft_n"]
+        assert (second["outcome"], second["acceptance"]) == ("spec.off.requested", None)
+        grown = {name: after[name] - before[name] for name in ("prompt", "cached")}
+        assert grown["prompt"] == sum(each["usage"]["prompt_tokens"] for each in said)
+        cached = sum(each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in said)
+        assert grown["cached"] == cached
+        generated = STEP_S * sum(step["rate"] for step in client.get(f"{API}/live").json()["steps"])
+        assert generated >= sum(each["timings"]["predicted_n"] for each in said)
+        assert after["requests"] == []
+        assert 0 < after["used_bytes"] < after["limit_bytes"]
+        later = client.get(f"{API}/live", params={"since": after["now"]}).json()
+        assert later["answers"] == []
+
+
+def test_a_request_is_seen_while_it_runs(drafting: Administered) -> None:
+    with drafting.browser() as client, drafting.browser() as other:
+        ask(client)
+        body = {
+            "model": TARGET,
+            "messages": [{"role": "user", "content": "Go on."}],
+            "stream": True,
+            "logit_bias": drafting.running.endless(),
+            "max_tokens": 400,
+        }
+        with client.stream("POST", CHAT, json=body) as stream:
+            lines = stream.iter_lines()
+            while not re.search(r'"content": ?"[^"]', next(lines)):
+                pass
+            seen = other.get(f"{API}/live").json()
+            (request,) = seen["requests"]
+            assert (request["model"], request["phase"], seen["active"]) == (TARGET, "writing", 1)
+            assert 0 < request["tokens"] < 400
+            assert request["read"] == request["prompt"] > 0
+        drafting.running.engine.wait_until_ended("")
+        assert other.get(f"{API}/live").json()["requests"] == []
+
+
+@pytest.mark.parametrize("since", ["-1", "yesterday", "nan"])
+def test_a_time_that_is_none_is_refused(drafting: Administered, since: str) -> None:
+    with drafting.browser() as client:
+        assert client.get(f"{API}/live", params={"since": since}).status_code in (400, 422)
+
+
+def test_it_wants_a_session(drafting: Administered, tmp_path: Path) -> None:
+    with drafting.browser(logged_in=False) as client:
+        assert client.get(f"{API}/live").status_code == 401
+        assert client.get("/admin/parts/overview/tables", follow_redirects=False).status_code == 303
