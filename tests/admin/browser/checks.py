@@ -36,15 +36,18 @@ _OVERFLOW: Final = """() => {
 
 _REACHABLE: Final = """() => {
   const able = "a[href], button:not(:disabled), input:not([type=hidden]):not(:disabled), select, textarea, summary";
-  const all = [...document.querySelectorAll(able)].filter((element) => element.checkVisibility());
+  const skipped = (element) => element.type === "radio" && !element.checked; // the arrows reach those
+  const all = [...document.querySelectorAll(able)].filter((each) => each.checkVisibility() && !skipped(each));
   all.forEach((element, number) => (element.dataset.reach = number));
   document.activeElement?.blur();
   getSelection()?.removeAllRanges();
   return all.map(({ tagName, textContent, name }) => `${tagName} ${textContent.trim().slice(0, 30) || name}`);
 }"""
 _REACHED: Final = """() => {
-  const element = document.activeElement, style = getComputedStyle(element);
-  const visible = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+  const element = document.activeElement, around = [element, element.nextElementSibling];
+  for (let up = element.parentElement; up && around.length < 5; up = up.parentElement) around.push(up);
+  const outlined = ({ outlineStyle, outlineWidth }) => outlineStyle !== "none" && parseFloat(outlineWidth) > 0;
+  const visible = around.some((each) => each && outlined(getComputedStyle(each)));
   return { number: element.dataset.reach ?? null, visible };
 }"""
 
@@ -78,7 +81,7 @@ def check_keyboard(page: Page) -> None:
 def check_accessible(page: Page, axe: str) -> None:
     """axe-core finds nothing serious."""
     page.evaluate(axe)
-    found: dict[str, Any] = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+    found: dict[str, Any] = page.evaluate("() => axe.run(document, { resultTypes: ['violations'], preload: false })")
     serious = [
         f"{each['id']} ({each['impact']}): {node['html'][:120]} {node['failureSummary']}"
         for each in found["violations"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request, Route
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, sync_playwright
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 APPLICATIONS: Final = (
@@ -39,9 +39,23 @@ def find() -> str | None:
     )
 
 
-def launch(playwright: Playwright, path: str) -> Browser:
-    sandbox = os.geteuid() != 0  # Chromium has none for root
-    return playwright.chromium.launch(executable_path=path, args=list(_FLAGS), chromium_sandbox=sandbox)
+@contextmanager
+def launched(path: str) -> Iterator[Browser]:
+    """The browser, headless, while the block runs."""
+    # A library that is loaded into this process, such as a fast BLAS, is no business of the browser's.
+    preload = os.environ.pop("LD_PRELOAD", None)
+    try:
+        playwright = sync_playwright().start()
+    finally:
+        if preload is not None:
+            os.environ["LD_PRELOAD"] = preload
+    try:
+        sandbox = os.geteuid() != 0  # Chromium has none for root
+        browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS), chromium_sandbox=sandbox)
+        yield browser
+        browser.close()
+    finally:
+        playwright.stop()
 
 
 @dataclass

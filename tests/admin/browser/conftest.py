@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from tests.admin.browser import chromium
 from tests.admin.browser.checks import AXE
@@ -17,10 +17,8 @@ def browser() -> Iterator[Browser]:
     path = chromium.find()
     if path is None:
         _missing("no Chromium or Chrome: `make test` installs Debian's as root")
-    with sync_playwright() as playwright:
-        opened = chromium.launch(playwright, path)
+    with chromium.launched(path) as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="package")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tests.server.running import TARGET
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -18,6 +20,7 @@ class Listed:
 PAGES: Final = (
     Listed("overview", "/admin"),
     Listed("models", "/admin/models"),
+    Listed("model", f"/admin/models/{TARGET}"),
     Listed("settings", "/admin/settings"),
     Listed("password", "/admin/password"),
     Listed("login", "/admin/login", logged_in=False),

@@ -1,0 +1,114 @@
+"""Pictures of every page, by day and by night, on a desk and on a phone: `make screenshots` puts them into docs.
+
+The server is a real one that has answered requests, and is answering some while the pictures are taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import sys
+import tempfile
+import zlib
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from omlx.catalog import SOURCE
+from tests.admin.browser import chromium
+from tests.admin.browser.chromium import DESKTOP, PHONE
+from tests.admin.browser.pages import PAGES, Listed
+from tests.admin.browser.site import Site, lively, site
+
+FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "screenshots"
+SCREENS: Final = {"desktop": DESKTOP, "phone": PHONE}
+SCHEMES: Final = ("light", "dark")
+LIMIT_BYTES: Final = 150_000
+_MOST: Final = 500
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+LONG: Final = {"max_tokens": 160, "repetition_penalty": 1.3, "repetition_context": 60}
+WELCOME: Final = Listed("welcome", "/admin")
+
+
+def main() -> int:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--only", metavar="PAGE", help="this page alone")
+    parser.add_argument("--language", default=SOURCE)
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    asked = parser.parse_args()
+    path = chromium.find()
+    if path is None:
+        sys.stderr.write("There is no Chromium or Chrome here.\n")
+        return 1
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with chromium.launched(path) as browser, tempfile.TemporaryDirectory() as folder:
+        if asked.only in (None, WELCOME.name):
+            with site(browser, Path(folder) / "fresh", default=None) as there:
+                take(there, WELCOME, asked.language, asked.out)
+        pages = [listed for listed in PAGES if asked.only in (None, listed.name)]
+        if pages:
+            with lively(browser, Path(folder) / "busy") as there, at_work(there):
+                for listed in pages:
+                    take(there, listed, asked.language, asked.out)
+    return 0
+
+
+def take(there: Site, listed: Listed, language: str, out: Path) -> None:
+    for (screen, viewport), scheme in itertools.product(SCREENS.items(), SCHEMES):
+        looks = {"viewport": viewport, "color_scheme": scheme, "locale": language}
+        with there.visit(logged_in=listed.logged_in, **looks) as visit:
+            visit.complaints.expect("404")
+            visit.page.goto(listed.path)
+            for chart in visit.page.locator("omlx-chart:visible").all():
+                chart.locator("canvas").wait_for()
+            file = out / f"{listed.name}-{screen}-{scheme}.png"
+            width, height = viewport["width"], visit.page.evaluate("document.scrollingElement.scrollHeight")
+            shown = {"x": 0, "y": 0, "width": width, "height": min(height, 2 * viewport["height"])}
+            picture = visit.page.screenshot(full_page=True, clip=shown, animations="disabled")
+            file.write_bytes(packed(picture))
+            size = file.stat().st_size
+            sys.stdout.write(f"{file.name} {size // 1000} KB{' - too large' if size > LIMIT_BYTES else ''}\n")
+
+
+def packed(png: bytes) -> bytes:
+    """The same picture, compressed as well as it goes: the browser is in a hurry."""
+    chunks, data, at = [], b"", len(_SIGNATURE)
+    while at < len(png):
+        length, kind = struct.unpack_from(">I4s", png, at)
+        body, at = png[at + 8 : at + 8 + length], at + 12 + length
+        if kind == b"IDAT":
+            data += body
+        else:
+            chunks.append((kind, body))
+    chunks.insert(-1, (b"IDAT", zlib.compress(zlib.decompress(data), 9)))
+    return _SIGNATURE + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+
+
+@contextmanager
+def at_work(there: Site) -> Iterator[None]:
+    """While the block runs, one request after the other is answered."""
+    enough = Event()
+
+    def ask() -> None:
+        for number in range(_MOST):
+            if enough.is_set():
+                break
+            there.ask("Write about a river.", seed=number, **LONG, logit_bias=there.running.endless())
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(ask)
+        try:
+            yield
+        finally:
+            enough.set()
+            working.result()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
