@@ -21,7 +21,7 @@ class Live extends HTMLElement {
 
   look = async () => {
     clearTimeout(this.timer);
-    if (document.visibilityState === "visible") await this.fetchAgain().catch(() => {});
+    if (document.visibilityState === "visible") await this.fetchAgain().then(online, offline);
     if (this.isConnected) this.schedule();
   };
 
@@ -46,6 +46,15 @@ class Live extends HTMLElement {
     for (const id of open) this.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
     if (focused) this.querySelector(`#${CSS.escape(focused)}`)?.focus({ preventScroll: true });
   }
+}
+
+// What stands in the page may be old: say so, for as long as nobody answers.
+function offline() {
+  document.querySelector("[data-offline]").hidden = false;
+}
+
+function online() {
+  document.querySelector("[data-offline]").hidden = true;
 }
 
 customElements.define("omlx-live", Live);

@@ -100,6 +100,19 @@ def test_without_the_chart_library_pages_work_and_say_what_to_run(
         expect(visit.page.locator("section[aria-labelledby=chart-rate] table")).to_be_visible()
 
 
+def test_a_server_that_is_gone_is_told_and_so_is_its_return(busy: Site) -> None:
+    with busy.visit() as visit:
+        page = visit.page
+        page.goto("/admin")
+        notice = page.locator("[data-offline]")
+        expect(notice).to_be_hidden()
+        visit.complaints.expect("ERR_INTERNET_DISCONNECTED")
+        page.context.set_offline(True)
+        expect(notice).to_be_visible()
+        page.context.set_offline(False)
+        expect(notice).to_be_hidden()
+
+
 def test_what_is_copied_is_what_stands_there(busy: Site) -> None:
     with busy.visit(permissions=["clipboard-read", "clipboard-write"]) as visit:
         page = visit.page
