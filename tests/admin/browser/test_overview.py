@@ -106,7 +106,7 @@ def test_a_server_that_is_gone_is_told_and_so_is_its_return(busy: Site) -> None:
         page.goto("/admin")
         notice = page.locator("[data-offline]")
         expect(notice).to_be_hidden()
-        visit.complaints.expect("ERR_INTERNET_DISCONNECTED")
+        visit.complaints.expect("ERR_INTERNET_DISCONNECTED|Failed to fetch")
         page.context.set_offline(True)
         expect(notice).to_be_visible()
         page.context.set_offline(False)
