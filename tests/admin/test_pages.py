@@ -25,7 +25,7 @@ BROKEN = {
     "org/other": Reason("model.head_only", {"kind": "EAGLE"}),
     "org/<script>": Reason("model.unsupported", {"model_type": "<b>"}),
 }
-PARTS = ("/admin/parts/models", f"/admin/parts/model/{TARGET}", f"/admin/parts/chip/{TARGET}")
+PARTS = ("/admin/parts/models", f"/admin/parts/model/{TARGET}")
 
 
 class Elements(HTMLParser):

@@ -1,0 +1,59 @@
+"""What comes from npm: by version and hash, from nowhere in particular, and into the wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "package-lock.json"
+
+
+def test_the_lock_names_no_host_and_every_package_has_a_hash() -> None:
+    text = LOCK.read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "resolved" not in text
+    packages = {name: each for name, each in json.loads(text)["packages"].items() if name}
+    assert packages
+    assert [name for name, each in packages.items() if not each["integrity"].startswith("sha512-")] == []
+
+
+def test_the_lock_is_that_of_what_is_asked_for() -> None:
+    asked = json.loads((ROOT / "package.json").read_text(encoding="utf-8"))
+    locked = json.loads(LOCK.read_text(encoding="utf-8"))["packages"]
+    wanted = {**asked["dependencies"], **asked["devDependencies"]}
+    assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+
+
+def test_what_is_copied_is_not_committed() -> None:
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert {"/node_modules/", "/static/vendor/"} <= set(ignored)
+
+
+def test_without_npm_it_says_what_to_do(tmp_path: Path) -> None:
+    for tool in ("dirname", "cmp", "sh", "env"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
+    copy = tmp_path / "checkout"
+    (copy / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts/assets", copy / "scripts")
+    shutil.copy(LOCK, copy)
+    said = subprocess.run(
+        [copy / "scripts/assets"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 1
+    assert "make assets" in said.stderr
+
+
+def test_the_library_is_what_the_lock_says() -> None:
+    vendor = ROOT / "static/vendor"
+    if not vendor.exists():
+        if os.environ.get("CI"):
+            pytest.fail("no chart library: `make assets` brings it")
+        pytest.skip("no chart library: `make assets` brings it, where npm is")
+    assert (vendor / ".from").read_text(encoding="utf-8") == LOCK.read_text(encoding="utf-8")
+    assert (vendor / "uplot/LICENSE").is_file()
