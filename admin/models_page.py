@@ -1,10 +1,10 @@
-"""The pages of models: all of them, and one."""
+"""The page of all models."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from .models_view import Memory, model_row, models_view
+from .models_view import Memory, models_view
 from .pages import PARTS, Page, Pages
 from .standing import Standings
 
@@ -20,7 +20,6 @@ class ModelsPage:
         router = APIRouter()
         self._pages.route(router, "/admin/models", self.show)
         self._pages.route(router, f"{PARTS}/models", self.show_list)
-        self._pages.route(router, f"{PARTS}/chip/{{name:path}}", self.show_chip)
         return router
 
     async def show(self, request: Request) -> Page:
@@ -28,10 +27,6 @@ class ModelsPage:
 
     async def show_list(self, request: Request) -> Page:
         return Page("models/list.html", await self._view())
-
-    async def show_chip(self, request: Request) -> Page:
-        standing = await self._standings.of(request.path_params["name"])
-        return Page("chip/part.html", model_row(standing, None))
 
     async def _view(self) -> object:
         pool = self._standings.pool
