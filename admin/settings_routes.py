@@ -96,6 +96,23 @@ class SettingsRoutes:
         waits = self._waiting(await self._pool.reconfigure(), model)
         return self._answer(await asyncio.to_thread(self.view, model, asked.changes, waits))
 
+    def view(self, model: str | None, changes: Mapping[str, Any] | None = None, waits: bool = False) -> Json:
+        """The settings for all models or for one, as they are told. Reads the files; raises ConfigError, NotFound."""
+        scope, own = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
+        resolution = self._resolve(model)
+        view = settings_view(scope, resolution, self._store.layer(model), self._store.revision(model))
+        if changes is not None:
+            view["applied"] = applied_view(changes, resolution, own, waits=waits)
+        if model is not None:
+            view["model"] = model
+            if self._pool.known(model).status is Status.USABLE:
+                view["speculation"] = speculation_record(self._pool.speculative(model))
+        return view
+
+    def inherited(self, model: str) -> Settings:
+        """What a model has where nothing is kept for it alone. Reads the files; raises ConfigError, NotFound."""
+        return self._configuration.resolve(None, usable_package(self._pool.known(model).path).layer).settings
+
     async def _keep(self, request: Request, model: str | None) -> Change:
         """Raises BadRequest for what cannot be, naming the setting; Outdated and Unconditional."""
         revision = request.headers.get("if-match")
@@ -155,23 +172,6 @@ class SettingsRoutes:
             reason = unfit_entry(target, found)
             if reason is not None:
                 raise BadRequest(reason.code, param="draft_model", **reason.params)
-
-    def view(self, model: str | None, changes: Mapping[str, Any] | None = None, waits: bool = False) -> Json:
-        """The settings for all models or for one, as they are told. Reads the files; raises ConfigError, NotFound."""
-        scope, own = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
-        resolution = self._resolve(model)
-        view = settings_view(scope, resolution, self._store.layer(model), self._store.revision(model))
-        if changes is not None:
-            view["applied"] = applied_view(changes, resolution, own, waits=waits)
-        if model is not None:
-            view["model"] = model
-            if self._pool.known(model).status is Status.USABLE:
-                view["speculation"] = speculation_record(self._pool.speculative(model))
-        return view
-
-    def inherited(self, model: str) -> Settings:
-        """What a model has where nothing is kept for it alone. Reads the files; raises ConfigError, NotFound."""
-        return self._configuration.resolve(None, usable_package(self._pool.known(model).path).layer).settings
 
     def _resolve(self, model: str | None) -> Resolution:
         if model is None:
