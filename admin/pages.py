@@ -25,6 +25,7 @@ from .rendering import render
 THEME_COOKIE: Final = "omlx_theme"
 THEMES: Final = ("auto", "light", "dark")
 HOME: Final = "/admin"
+SECTIONS: Final = (("overview", HOME), ("models", f"{HOME}/models"), ("settings", f"{HOME}/settings"))
 PARTS: Final = "/admin/parts"
 """Below it are parts of pages, which modules fetch again to show how things are now."""
 
@@ -50,6 +51,7 @@ class Shell:
     theme: str
     logged_in: bool
     themes: Sequence[str] = THEMES
+    sections: Sequence[tuple[str, str]] = SECTIONS
 
 
 Show = Callable[[Request], Awaitable[Page]]

@@ -36,6 +36,7 @@ def _environment(language: str) -> Environment:
         "static": lambda path: f"{STATIC}/{path}",
         "language_name": partial(sentence, "ui.language.name", {}),
         "model_path": formats.model_path,
+        "zip": zip,
     }
     written = (formats.size, formats.ratio, formats.percent, formats.rate, formats.count, formats.clock)
     environment.filters |= {each.__name__: each for each in written}

@@ -21,8 +21,8 @@ OWN: Final = frozenset((STRATEGY, DRAFT, *WINDOW))
 """The settings that the card has controls of its own for."""
 
 OFF: Final = "off"
-_PLAIN: Final = frozenset({"spec.off.no_draft_model"})
-"""Reasons that the picker shows by what is picked."""
+_PICKED: Final = ("draft.", "spec.off.no_draft_model")
+"""Reasons that the picker shows: by what is picked, or beside it."""
 
 STRATEGIES: Final = ("auto", "ngram", "draft", "ngram;draft")
 """Those with a name in the card; any other is shown as it is written."""
@@ -74,7 +74,7 @@ def speculation_view(
         drafts=drafts,
         window=[field_view(name, settings[name]) for name in WINDOW],
         in_effect=in_effect(configured),
-        reason=configured.reason if configured.reason is not None and configured.reason.code not in _PLAIN else None,
+        reason=None if configured.reason is None or configured.reason.code.startswith(_PICKED) else configured.reason,
         warnings=configured.warnings,
     )
 

@@ -32,7 +32,8 @@ class Speculation extends HTMLElement {
   // Without a draft of its own a model would take one that is inherited; one that is picked has to be used.
   pick(draft) {
     if (draft) {
-      if (this.meant === NGRAM || this.meant === OFF) this.choose([NGRAM, OFF].includes(this.dataset.inherited) ? AUTO : "");
+      const draftless = [NGRAM, OFF];
+      if (draftless.includes(this.meant)) this.choose(draftless.includes(this.dataset.inherited) ? AUTO : "");
     } else if (this.meant !== OFF && (this.hasAttribute("data-inherits-draft") || this.meant.includes(DRAFT))) {
       this.choose(NGRAM);
     }
