@@ -6,7 +6,7 @@ A page does not wait for all of them: what is not known in time is checked on, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from omlx.errors import ModelError, Reason
@@ -21,17 +21,21 @@ Verdict: TypeAlias = Reason | None
 
 
 class Fitting:
-    def __init__(self) -> None:
+    """`within_s` is how long whoever asks waits; `read` reads the tokenizer of a model and raises ModelError."""
+
+    def __init__(self, within_s: float = WITHIN_S, read: Callable[[ModelEntry], Tokenizer] = read_tokenizer) -> None:
+        self._within_s = within_s
+        self._read = read
         self._verdicts: dict[tuple[str, ...], Verdict] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}
 
     async def of(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> dict[str, Verdict]:
-        """The verdict on each draft, by its id, as far as it is known within `WITHIN_S`."""
+        """The verdict on each draft, by its id, as far as it is known in time."""
         if any(_pair(target, draft) not in self._verdicts for draft in drafts):
             check = self._checks.get(target.id)
             if check is None or check.done():
                 check = self._checks[target.id] = asyncio.create_task(self._check(target, drafts))
-            await asyncio.wait([check], timeout=WITHIN_S)
+            await asyncio.wait([check], timeout=self._within_s)
             if check.done():
                 check.result()
         known = [(draft, _pair(target, draft)) for draft in drafts]
@@ -46,10 +50,16 @@ class Fitting:
         candidates = [draft for draft, reason in told if reason is None]
         if not candidates:
             return
-        ours = await asyncio.to_thread(_tokenizer, target)
+        ours = await asyncio.to_thread(self._tokenizer, target)
         for draft in candidates:
-            theirs = await asyncio.to_thread(_tokenizer, draft)
+            theirs = await asyncio.to_thread(self._tokenizer, draft)
             self._verdicts[_pair(target, draft)] = await asyncio.to_thread(_compared, ours, theirs)
+
+    def _tokenizer(self, entry: ModelEntry) -> Tokenizer | Reason:
+        try:
+            return self._read(entry)
+        except ModelError as error:
+            return Reason(error.code, error.params)
 
 
 def _unusable(draft: ModelEntry) -> Verdict:
@@ -62,13 +72,6 @@ def _compared(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Verdict:
     if isinstance(ours, Reason):
         return ours
     return theirs if isinstance(theirs, Reason) else unfit_tokenizers(ours, theirs)
-
-
-def _tokenizer(entry: ModelEntry) -> Tokenizer | Reason:
-    try:
-        return read_tokenizer(entry)
-    except ModelError as error:
-        return Reason(error.code, error.params)
 
 
 def too_large(target: ModelEntry, draft: ModelEntry) -> Verdict:
