@@ -72,6 +72,22 @@ class Gate:
         https = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, path="/", httponly=True, samesite="strict", secure=https)
 
+    async def admit(self, asked: Login) -> bool:
+        """Whether it was by a link. Raises BadRequest, Unauthorized and TooManyAttempts for what lets nobody in."""
+        if (asked.token is None) == (asked.password is None):
+            raise BadRequest("auth.one_of_two")
+        if asked.token is None:
+            await self._check(asked.password or "")
+        elif not await asyncio.to_thread(self._credentials.redeem, asked.token):
+            raise Unauthorized("auth.link")
+        return asked.token is not None
+
+    async def set_password(self, session: Session, asked: NewPassword) -> None:
+        """All sessions end. Raises Unauthorized, TooManyAttempts, and BadRequest for one that is too short."""
+        if self._credentials.has_password and not session.by_link:
+            await self._check(asked.current or "")
+        await asyncio.to_thread(self._credentials.set_password, asked.password)
+
     def routes(self) -> APIRouter:
         router = APIRouter(prefix="/admin/api")
         router.add_api_route("/session", self.show, methods=["GET"])
@@ -84,16 +100,9 @@ class Gate:
         return self._told(self.find(request) is not None)
 
     async def log_in(self, request: Request) -> Response:
-        asked = parse(Login, await request.body())
-        if (asked.token is None) == (asked.password is None):
-            raise BadRequest("auth.one_of_two")
-        if asked.token is not None:
-            if not await asyncio.to_thread(self._credentials.redeem, asked.token):
-                raise Unauthorized("auth.link")
-        else:
-            await self._check(asked.password or "")
+        by_link = await self.admit(parse(Login, await request.body()))
         response = self._told(True)
-        self.renew(request, response, by_link=asked.token is not None)
+        self.renew(request, response, by_link=by_link)
         return response
 
     async def log_out(self, request: Request) -> Response:
@@ -104,11 +113,7 @@ class Gate:
 
     async def change_password(self, request: Request) -> Response:
         """All other sessions end."""
-        session = self.session(request)
-        asked = parse(NewPassword, await request.body())
-        if self._credentials.has_password and not session.by_link:
-            await self._check(asked.current or "")
-        await asyncio.to_thread(self._credentials.set_password, asked.password)
+        await self.set_password(self.session(request), parse(NewPassword, await request.body()))
         response = self._told(True)
         self.renew(request, response, by_link=False)
         return response

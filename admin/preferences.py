@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
@@ -13,6 +12,7 @@ from omlx.errors import BadRequest
 
 from . import language
 from .pages import THEME_COOKIE, THEMES, local
+from .typed import typed
 
 PREFERENCES: Final = "/admin/preferences"
 _YEAR_S = 366 * 86400
@@ -26,7 +26,7 @@ def routes() -> APIRouter:
 
 async def keep(request: Request) -> Response:
     """A form with `language`, `theme` or both, and `next`, the page to come back to. Raises BadRequest."""
-    fields = {name: values[-1] for name, values in parse_qs((await request.body()).decode("latin-1")).items()}
+    fields = await typed(request)
     response = RedirectResponse(local(fields.get("next")), 303)
     for name, cookie, choices in (("language", language.COOKIE, languages()), ("theme", THEME_COOKIE, THEMES)):
         if (value := fields.get(name)) is None:

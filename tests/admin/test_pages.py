@@ -127,10 +127,40 @@ def test_the_login_asks_for_what_there_is(fresh: Administered) -> None:
 )
 def test_the_login_leads_to_our_own_pages_only(browser: httpx.Client, elsewhere: str) -> None:
     page = text_of(browser, f"/admin/password?next={elsewhere}")
-    assert 'data-then="/admin"' in page
+    assert Elements(page).named("next")[-1]["value"] == "/admin"
     assert 'href="/admin">Not now' in page
     answer = browser.post("/admin/preferences", content=f"theme=dark&next={elsewhere}")
     assert (answer.status_code, answer.headers["location"]) == (303, "/admin")
+
+
+def test_the_forms_of_the_login_work_without_scripts(fresh: Administered) -> None:
+    with fresh.browser(logged_in=False) as client:
+        answer = client.post("/admin/login", data={"token": "used", "next": "/admin/models"})
+        assert answer.status_code == 401
+        assert "has been used or is too old" in answer.text
+        assert client.post("/admin/password", data={"password": PASSWORD}).headers["location"] == "/admin/login"
+        token = Credentials(fresh.home).invite()
+        answer = client.post("/admin/login", data={"token": token, "next": "/admin/models"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/admin/password?next=%2Fadmin%2Fmodels")
+        answer = client.post("/admin/password", data={"password": "short", "next": "/admin/models"})
+        assert (answer.status_code, Elements(answer.text).named("next")[-1]["value"]) == (400, "/admin/models")
+        answer = client.post("/admin/password", data={"password": f"{PASSWORD} é&=", "next": "/admin/models"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/admin/models")
+        assert client.get("/admin/models").status_code == 200
+        client.cookies.clear()
+        assert client.post("/admin/login", data={"password": PASSWORD}).status_code == 401
+        assert client.post("/admin/login", data={}).status_code == 400
+        answer = client.post("/admin/login", data={"password": f"{PASSWORD} é&=", "next": "//evil.example"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/admin")
+        assert client.get("/admin").status_code == 200
+
+
+def test_no_form_puts_what_was_typed_into_an_address(kept: Administered) -> None:
+    with kept.browser() as client:
+        for path in ("/admin/settings", "/admin/models/org/packaged", "/admin/password", "/admin/login?token=x"):
+            forms = [attributes for tag, attributes in Elements(text_of(client, path)).all if tag == "form"]
+            assert forms
+            assert all(form.get("method") == "post" for form in forms), path
 
 
 def test_language_and_theme_are_remembered(server: Administered) -> None:

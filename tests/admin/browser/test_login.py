@@ -20,7 +20,7 @@ def test_a_link_then_a_password(fresh: Site) -> None:
         page.get_by_role("button", name="Set a password").click()
         expect(page.get_by_role("heading", name="Models")).to_be_visible()
 
-        page.get_by_text("Preferences").click()
+        page.locator(".menu summary").click()
         page.get_by_role("button", name="Log out").click()
         visit.complaints.expect("401")
         page.get_by_label("Password").fill("a wrong one")
@@ -45,7 +45,7 @@ def test_a_theme_shows_at_once_and_is_remembered(busy: Site) -> None:
         page.goto("/admin/settings")
         day = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         page.get_by_label("Port").fill("9000")
-        page.get_by_text("Preferences").click()
+        page.locator(".menu summary").click()
         with page.expect_response("**/admin/preferences"):
             page.get_by_label("Appearance").select_option("dark")
         night = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")

@@ -83,5 +83,8 @@ def test_switch_draft_and_strategy_say_the_same_thing(fresh: Site) -> None:
         expect(switch).not_to_be_checked()
         switch.check()
         expect(strategy).to_have_value("")
+        expect(page.get_by_role("button", name="Save")).to_be_hidden()  # all is as it was
+        switch.uncheck()
         page.get_by_role("button", name="Discard").click()
+        expect(switch).to_be_checked()
         expect(page.get_by_role("button", name="Save")).to_be_hidden()
