@@ -17,6 +17,7 @@ from omlx.errors import Reason
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry, Status
 from omlx.settings.schema import Scope, table
+from omlx.telemetry import log
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 from tests.server.running import DRAFT, TARGET
 
@@ -234,6 +235,24 @@ def test_models_that_cannot_be_used_say_why_and_are_escaped(kept: Administered) 
         page = text_of(client, "/admin/models/org/other")
         assert "EAGLE draft head" in page
         assert "omlx-speculation" not in page
+
+
+def test_what_a_page_asks_for_again_and_again_is_logged_only_where_it_fails(
+    server: Administered, tmp_path: Path
+) -> None:
+    log.set_up(tmp_path)
+    try:
+        with server.browser() as client:
+            assert client.get("/admin/parts/models").status_code == 200
+            assert client.get("/admin/static/css/app.css").status_code == 200
+            assert client.get("/admin/parts/model/nobody").status_code == 404
+            assert client.get("/admin/models").status_code == 200
+    finally:
+        log.tear_down()
+    lines = [json.loads(line) for line in (tmp_path / "logs/omlx.log").read_text().splitlines()]
+    asked = [(line["path"], line["status"]) for line in lines if line["logger"] == "omlx.request"]
+    assert asked[-2:] == [("/admin/parts/model/nobody", 404), ("/admin/models", 200)]
+    assert "/admin/parts/models" not in {path for path, _ in asked}
 
 
 def test_files_are_served_from_their_folder_only(server: Administered) -> None:
