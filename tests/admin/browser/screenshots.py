@@ -11,14 +11,18 @@ import sys
 import tempfile
 import zlib
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Any, Final
+
+from playwright.sync_api import Page
 
 from omlx.catalog import SOURCE
+from omlx.models.discovery import BUNDLED, gather
+from omlx.models.places import Folder
 from tests.admin.browser import chromium
 from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.pages import PAGES, Listed
@@ -28,9 +32,11 @@ FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "screenshots"
 SCREENS: Final = {"desktop": DESKTOP, "phone": PHONE}
 SCHEMES: Final = ("light", "dark")
 LIMIT_BYTES: Final = 150_000
+BEFORE: Final = 12
 _MOST: Final = 500
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 LONG: Final = {"max_tokens": 160, "repetition_penalty": 1.3, "repetition_context": 60}
+BUNDLED_MODELS: Final = Folder("bundled", BUNDLED)
 WELCOME: Final = Listed("welcome", "/admin")
 
 
@@ -47,11 +53,11 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     with chromium.launched(path) as browser, tempfile.TemporaryDirectory() as folder:
         if asked.only in (None, WELCOME.name):
-            with site(browser, Path(folder) / "fresh", default=None) as there:
+            with site(browser, Path(folder) / "fresh", gather([BUNDLED_MODELS]), default=None) as there:
                 take(there, WELCOME, asked.language, asked.out)
         pages = [listed for listed in PAGES if asked.only in (None, listed.name)]
         if pages:
-            with lively(browser, Path(folder) / "busy") as there, at_work(there):
+            with lively(browser, Path(folder) / "busy", gather([BUNDLED_MODELS])) as there, at_work(there):
                 for listed in pages:
                     take(there, listed, asked.language, asked.out)
     return 0
@@ -65,13 +71,20 @@ def take(there: Site, listed: Listed, language: str, out: Path) -> None:
             visit.page.goto(listed.path)
             for chart in visit.page.locator("omlx-chart:visible").all():
                 chart.locator("canvas").wait_for()
-            file = out / f"{listed.name}-{screen}-{scheme}.png"
-            width, height = viewport["width"], visit.page.evaluate("document.scrollingElement.scrollHeight")
-            shown = {"x": 0, "y": 0, "width": width, "height": min(height, 2 * viewport["height"])}
-            picture = visit.page.screenshot(full_page=True, clip=shown, animations="disabled")
-            file.write_bytes(packed(picture))
-            size = file.stat().st_size
-            sys.stdout.write(f"{file.name} {size // 1000} KB{' - too large' if size > LIMIT_BYTES else ''}\n")
+            picture, file = taken(visit.page, viewport), out / f"{listed.name}-{screen}-{scheme}.png"
+            file.write_bytes(picture)
+            sys.stdout.write(f"{file.name} {len(picture) // 1000} KB\n")
+
+
+def taken(page: Page, viewport: Mapping[str, int]) -> bytes:
+    """The page down to its end, to twice the window, or as far as a picture does not grow too large."""
+    height = min(page.evaluate("document.scrollingElement.scrollHeight"), 2 * viewport["height"])
+    while True:
+        shown: Any = {"x": 0, "y": 0, "width": viewport["width"], "height": height}
+        picture = packed(page.screenshot(full_page=True, clip=shown, animations="disabled"))
+        if len(picture) <= LIMIT_BYTES or height <= viewport["height"]:
+            return picture
+        height = max(viewport["height"], int(0.8 * height))
 
 
 def packed(png: bytes) -> bytes:
@@ -92,15 +105,20 @@ def packed(png: bytes) -> bytes:
 
 @contextmanager
 def at_work(there: Site) -> Iterator[None]:
-    """While the block runs, one request after the other is answered."""
+    """While the block runs, and for a while before, one request after the other is answered."""
     enough = Event()
 
+    def ask_one(number: int) -> None:
+        there.ask("Write about a river.", seed=number, **LONG, logit_bias=there.running.endless())
+
     def ask() -> None:
-        for number in range(_MOST):
+        for number in range(BEFORE, _MOST):
             if enough.is_set():
                 break
-            there.ask("Write about a river.", seed=number, **LONG, logit_bias=there.running.endless())
+            ask_one(number)
 
+    for number in range(BEFORE):
+        ask_one(number)
     with ThreadPoolExecutor(1) as pool:
         working = pool.submit(ask)
         try:

@@ -12,10 +12,13 @@ import httpx
 from playwright.sync_api import Browser, Page
 
 from omlx.admin.credentials import Credentials
+from omlx.models.discovery import Registry
+from omlx.models.speculative import check_value
 from omlx.settings.schema import Value
+from omlx.settings.store import Store
 from tests.admin.browser.chromium import Complaints, watched
 from tests.admin.running import API, administered
-from tests.server.running import DRAFT, TARGET, Running
+from tests.server.running import DEMO, DRAFT, TARGET, Running
 
 CHAT = "/v1/chat/completions"
 
@@ -56,15 +59,18 @@ class Site:
 
 
 @contextmanager
-def site(browser: Browser, home: Path, *, default: str | None = TARGET, **flags: Value) -> Iterator[Site]:
-    with administered(home, default=default, **flags) as server:
+def site(
+    browser: Browser, home: Path, registry: Registry = DEMO, *, default: str | None = TARGET, **flags: Value
+) -> Iterator[Site]:
+    with administered(home, registry, default=default, **flags) as server:
         yield Site(browser, server.running, home)
 
 
 @contextmanager
-def lively(browser: Browser, home: Path) -> Iterator[Site]:
+def lively(browser: Browser, home: Path, registry: Registry = DEMO) -> Iterator[Site]:
     """One that has a draft, and has answered a few requests."""
-    with site(browser, home, draft_model=DRAFT) as there:
+    Store(home, check_value).patch({"draft_model": DRAFT}, TARGET)
+    with site(browser, home, registry) as there:
         for number in range(3):
             there.ask(seed=number, max_tokens=32, speculation="draft" if number else "auto")
         yield there
