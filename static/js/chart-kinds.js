@@ -37,7 +37,7 @@ export const answers = {
   empty: ([times]) => (times.length ? "" : t("ui.chart.answers.none")),
   columns({ answers: ended }) {
     const drafted = ended.filter((answer) => answer.acceptance !== null);
-    return [drafted.map((each) => each.at), drafted.map((each) => each.speedup), drafted.map((each) => each.acceptance)];
+    return ["at", "speedup", "acceptance"].map((figure) => drafted.map((each) => each[figure]));
   },
   say([times, speedups, acceptances]) {
     if (!times.length) return t("ui.chart.answers.none");

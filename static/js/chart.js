@@ -65,7 +65,10 @@ class Chart extends HTMLElement {
         x: { time: true, range: () => [this.samples.begin, this.samples.now] },
         ...Object.fromEntries(axes.map((axis, number) => [scale(number), { range: bounds(axis) }])),
       },
-      axes: [this.axis({ space: 72, size: 28, values: times }), ...axes.map((axis, number) => this.measure(axis, scale(number)))],
+      axes: [
+        this.axis({ space: 72, size: 28, values: times }),
+        ...axes.map((axis, number) => this.measure(axis, scale(number))),
+      ],
       series: [
         {},
         ...series.map(({ colour, fill, label, axis = 0 }) => ({

@@ -10,7 +10,8 @@ let answers = [];
 let since = 0;
 let timer = null;
 
-// Have `listener` called with { now, begin, step, steps, answers } whenever there is something new. Returns how to stop.
+// Have `listener` called with { now, begin, step, steps, answers } whenever there is something new.
+// Returns how to stop.
 export function follow(listener) {
   listeners.add(listener);
   if (listeners.size === 1) look();
