@@ -72,6 +72,11 @@ class Gate:
         https = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, path="/", httponly=True, samesite="strict", secure=https)
 
+    def end(self, request: Request, response: Response) -> None:
+        """The session that the request has, if any, is over."""
+        self._sessions.end(request.cookies.get(COOKIE, ""))
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+
     async def admit(self, asked: Login) -> bool:
         """Whether it was by a link. Raises BadRequest, Unauthorized and TooManyAttempts for what lets nobody in."""
         if (asked.token is None) == (asked.password is None):
@@ -106,9 +111,8 @@ class Gate:
         return response
 
     async def log_out(self, request: Request) -> Response:
-        self._sessions.end(request.cookies.get(COOKIE, ""))
         response = self._told(False)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        self.end(request, response)
         return response
 
     async def change_password(self, request: Request) -> Response:

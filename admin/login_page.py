@@ -19,6 +19,7 @@ from .login import Body, Gate, Login, NewPassword
 from .pages import Page, Pages, local
 from .typed import typed
 
+LOGOUT: Final = "/admin/logout"
 PASSWORD: Final = "/admin/password"
 
 
@@ -55,6 +56,7 @@ class LoginPage:
         self._pages.route(router, LOGIN, self.show, public=True)
         self._pages.route(router, PASSWORD, self.show_password)
         router.add_api_route(LOGIN, self.enter, methods=["POST"], include_in_schema=False)
+        router.add_api_route(LOGOUT, self.leave, methods=["POST"], include_in_schema=False)
         router.add_api_route(PASSWORD, self.change_password, methods=["POST"], include_in_schema=False)
         return router
 
@@ -76,6 +78,11 @@ class LoginPage:
         goal = then if self._credentials.has_password else f"{PASSWORD}?next={quote(then, safe='')}"
         response = RedirectResponse(goal, 303)
         self._gate.renew(request, response, by_link=by_link)
+        return response
+
+    async def leave(self, request: Request) -> Response:
+        response = RedirectResponse(LOGIN, 303)
+        self._gate.end(request, response)
         return response
 
     async def change_password(self, request: Request) -> Response:

@@ -4,7 +4,6 @@ import "./chart.js";
 import "./copy.js";
 import "./language.js";
 import "./live.js";
-import "./logout.js";
 import "./menu.js";
 import "./models.js";
 import "./settings.js";

@@ -148,7 +148,8 @@ def test_the_forms_of_the_login_work_without_scripts(fresh: Administered) -> Non
         answer = client.post("/admin/password", data={"password": f"{PASSWORD} é&=", "next": "/admin/models"})
         assert (answer.status_code, answer.headers["location"]) == (303, "/admin/models")
         assert client.get("/admin/models").status_code == 200
-        client.cookies.clear()
+        assert client.post("/admin/logout").headers["location"] == "/admin/login"
+        assert client.get("/admin/models").status_code == 303
         assert client.post("/admin/login", data={"password": PASSWORD}).status_code == 401
         assert client.post("/admin/login", data={}).status_code == 400
         answer = client.post("/admin/login", data={"password": f"{PASSWORD} é&=", "next": "//evil.example"})
