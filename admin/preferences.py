@@ -25,9 +25,9 @@ def routes() -> APIRouter:
 
 
 async def keep(request: Request) -> Response:
-    """A form with `language`, `theme` or both, and `next`, the page to come back to. Raises BadRequest."""
+    """A form with `language`, `theme` or both, and `next`, the page to come back to, if any. Raises BadRequest."""
     fields = await typed(request)
-    response = RedirectResponse(local(fields.get("next")), 303)
+    response = RedirectResponse(local(fields["next"]), 303) if "next" in fields else Response(status_code=204)
     for name, cookie, choices in (("language", language.COOKIE, languages()), ("theme", THEME_COOKIE, THEMES)):
         if (value := fields.get(name)) is None:
             continue

@@ -7,8 +7,7 @@ class Theme extends HTMLElement {
 
   choose(theme) {
     document.documentElement.dataset.theme = theme;
-    const body = new URLSearchParams({ theme });
-    fetch("/admin/preferences", { method: "POST", body, redirect: "manual" });
+    fetch("/admin/preferences", { method: "POST", body: new URLSearchParams({ theme }) });
   }
 }
 

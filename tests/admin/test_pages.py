@@ -174,6 +174,7 @@ def test_language_and_theme_are_remembered(server: Administered) -> None:
         kept = client.post("/admin/preferences", content=body)
         assert kept.headers["location"] == "/admin/models?a=1"
         assert 'data-theme="dark"' in text_of(client, "/admin")
+        assert client.post("/admin/preferences", content="theme=light").status_code == 204
         for wrong in ("language=..%2Fen", "theme=pink"):
             assert client.post("/admin/preferences", content=wrong).status_code == 400
 
