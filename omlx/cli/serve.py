@@ -36,6 +36,7 @@ from omlx.models.arrival import Arrivals
 from omlx.models.cost_file import CostFiles
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
+from omlx.models.loader import bring_in
 from omlx.models.names import find_model
 from omlx.models.pool import Pool
 from omlx.server.app import create_app
@@ -49,6 +50,7 @@ from omlx.telemetry import log
 DRAIN_S = 60
 _KEEP_ALIVE_S = 75
 _LOOK_EVERY_S = 5
+_WARM_UP_S = 2
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -138,11 +140,13 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)
-        arrivals = asyncio.create_task(Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S))
+        looking = Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S)
+        chores = [asyncio.create_task(chore) for chore in (looking, _warm_up())]
         with running.told(settings.home, url(listening)):
             await Server(config, lambda: _announce(pool, settings, listening)).serve(sockets=[listening])
-        arrivals.cancel()
-        await asyncio.wait([arrivals])
+        for chore in chores:
+            chore.cancel()
+        await asyncio.wait(chores)
     finally:
         engine.stop()
 
@@ -158,6 +162,12 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+
+async def _warm_up() -> None:
+    """Import what the first model will need, once whoever has started the server has had their first look at it."""
+    await asyncio.sleep(_WARM_UP_S)
+    await asyncio.to_thread(bring_in)
 
 
 def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:

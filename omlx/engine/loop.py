@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, cast
 
 import mlx.core as mx
@@ -33,19 +33,10 @@ from omlx.engine.spec.drafter import Drafter
 from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.speculator import Speculator
 from omlx.engine.spec.strategy import WindowBounds
-from omlx.engine.types import Event, ModelSnapshot, PrefixReport, Reason, Request
+from omlx.engine.types import Event, Load, ModelSnapshot, PrefixReport, Reason, Request
 
 DRAFT_SHARE: Final = 8
 """An eighth of the bytes for prefixes is the draft model's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How many requests of one model are where."""
-
-    waiting: int
-    prefilling: int
-    decoding: int
 
 
 class EngineLoop:

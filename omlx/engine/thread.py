@@ -12,13 +12,15 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from mlx_lm.utils import maybe_set_recommended_wired_limit
+import mlx.core as mx
 
-from omlx.engine.loop import EngineLoop, Load
-from omlx.engine.types import Event, EventSink, Failed, Finished, ModelSnapshot, PrefixReport, Request
+from omlx.engine.types import Event, EventSink, Failed, Finished, Load, ModelSnapshot, PrefixReport, Request
 from omlx.errors import EngineDead, EngineError, NotFound, OmlxError
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
 
 T = TypeVar("T")
 log = logging.getLogger("omlx.engine")
@@ -148,7 +150,8 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            maybe_set_recommended_wired_limit()
+            if (recommended := mx.device_info().get("max_recommended_working_set_size")) is not None:
+                mx.set_wired_limit(int(recommended))
             while not self._stopping:
                 self._take_in()
                 self._step()

@@ -176,6 +176,15 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """How many requests of one model are where."""
+
+    waiting: int
+    prefilling: int
+    decoding: int
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixReport:
     """What is kept of a model's prefixes, and counts since it was loaded. `stored` and `evicted` count pieces by kind
     (rows, window, state); `off` says why nothing is kept. Of `asked` requests to keep something, `refused` found no

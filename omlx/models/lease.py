@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from typing import TYPE_CHECKING
 
 from omlx.engine.types import Reason
 from omlx.models.speculative import Speculative
-from omlx.text.detokenize import TokenBytes
-from omlx.text.grammar import Grammars
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from omlx.text.detokenize import TokenBytes
+    from omlx.text.grammar import Grammars
 
 
 @dataclass(frozen=True, slots=True)

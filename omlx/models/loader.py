@@ -11,24 +11,29 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import load_model, load_tokenizer
 
-from omlx.engine.model import Model
 from omlx.errors import ModelError
 from omlx.models.entry import ModelEntry
 from omlx.models.facts import Number, context_length, read_config, sampling_defaults, stop_ids
 from omlx.models.weights import check_whole, weight_files
 
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from omlx.engine.model import Model
+
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
+_IMPORTING = Lock()
 _STEP_BYTES = 64 << 20
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 # What building a model from a wrong config or wrong weights raises.
@@ -97,7 +102,7 @@ def _steps(
     _cast(model, config, dtype)
     size_bytes = yield from _read_weights(model)
     return LoadedWeights(
-        model=cast(Model, model),
+        model=cast("Model", model),
         tokenizer=tokenizer,
         config=config,
         generation_config=generation_config,
@@ -109,11 +114,24 @@ def _steps(
     )
 
 
+def bring_in() -> None:
+    """Import mlx-lm and what of the engine rests on it, if that has not been done: a second or more, which a server
+    without a model does without. One thread at a time: imports that begin at different ends can deadlock.
+
+    Whoever has a tokenizer has called this.
+    """
+    with _IMPORTING:
+        import_module("omlx.engine.loop")
+
+
 def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
     """The tokenizer of a model, without its weights. Raises ModelError."""
+    bring_in()
+    from mlx_lm import utils  # noqa: PLC0415 — see `bring_in`
+
     eos = read_config(entry.path, "config.json").get("eos_token_id")
     try:
-        tokenizer: TokenizerWrapper = load_tokenizer(entry.path, {"trust_remote_code": False}, eos_token_ids=eos)
+        tokenizer: TokenizerWrapper = utils.load_tokenizer(entry.path, {"trust_remote_code": False}, eos_token_ids=eos)
         return tokenizer
     except Exception as error:  # the tokenizers library raises bare Exception for a broken file
         raise ModelError("model.tokenizer", detail=_said(error)) from error
@@ -127,13 +145,15 @@ def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
 
 def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     """The model with lazy weights, and its config."""
+    from mlx_lm import utils  # noqa: PLC0415 — see `bring_in`
+
     config = read_config(directory, "config.json")
     if not config:
         raise ModelError("model.no_config")
     if config.get("model_file") is not None and not trusted:
         raise ModelError("model.remote_code", file=str(config["model_file"]))
     try:
-        return load_model(directory, lazy=True, trust_remote_code=trusted)
+        return utils.load_model(directory, lazy=True, trust_remote_code=trusted)
     except _BUILD_ERRORS as error:
         raise ModelError("model.build", detail=_said(error)) from error
 

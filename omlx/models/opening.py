@@ -16,12 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
-
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from omlx.engine.limits import Limits
-from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
@@ -35,6 +32,9 @@ from omlx.models.loader import Dtype, LoadedWeights, LoadProgress, load_steps, r
 from omlx.models.resident import Resident
 from omlx.models.speculative import Speculative
 from omlx.text.detokenize import TokenBytes
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 T = TypeVar("T")
 log = logging.getLogger("omlx.models")
@@ -178,6 +178,8 @@ class Opener:
     def _serve(
         self, choice: Choice, target: LoadedWeights, draft: LoadedWeights | None, keeper: CostKeeper, now: float
     ) -> Resident:
+        from omlx.engine.loop import EngineLoop  # noqa: PLC0415 — see `loader.bring_in`
+
         entry, configured, reason = choice.entry, choice.configured, choice.reason
         name = choice.draft.id if choice.draft is not None else None
         limits = limits_of(configured, target.context_length)

@@ -19,9 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from typing import TYPE_CHECKING, Any
 
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.spec.strategy import Strategy
@@ -45,6 +43,9 @@ from omlx.models.speculative import Speculative, speculative
 from omlx.models.tokenizers import Tokenizers
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 log = logging.getLogger("omlx.models")
 

@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omlx.engine.limits import Limits
-from omlx.engine.loop import EngineLoop
 from omlx.models.cost_file import CostKeeper
 from omlx.models.entry import ModelEntry
 from omlx.models.lease import Lease, Served
 from omlx.models.loader import Dtype, LoadedWeights, LoadProgress
 from omlx.models.speculative import Speculative
 from omlx.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
 
 
 class State(StrEnum):

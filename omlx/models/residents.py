@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from omlx.engine.loop import Load
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
+from omlx.engine.types import Load
 from omlx.errors import EngineDead, ModelError
 from omlx.models.cost_file import CostFiles
 from omlx.models.entry import ModelEntry

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
-
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from typing import TYPE_CHECKING, Final
 
 from omlx.models.entry import ModelEntry
 from omlx.models.loader import read_tokenizer
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 MOST: Final = 4
 

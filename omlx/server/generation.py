@@ -13,9 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
-
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
 from omlx.engine.types import Reason, Request, Sampling, Speculation, StopMatcher, TokenMask
@@ -32,6 +30,9 @@ from omlx.text.output import OutputSpec, OutputWatcher
 from omlx.text.stops import StopWatcher
 from omlx.text.template import Message, Prompt, render
 from omlx.text.tools import ToolUse
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 T = TypeVar("T")
 

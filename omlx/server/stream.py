@@ -10,14 +10,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from omlx.engine.loop import EngineLoop, Load
 from omlx.engine.types import (
     Event,
     EventSink,
     Failed,
     Finished,
+    Load,
     ModelSnapshot,
     PrefillProgress,
     PrefixReport,
@@ -30,6 +30,9 @@ from omlx.server.dialect import ChoiceEvent
 from omlx.server.router import Router
 from omlx.text.events import Finish, OutputEvent, PromptScored
 from omlx.text.output import Output, OutputSpec
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
 
 T = TypeVar("T")
 

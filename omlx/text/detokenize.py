@@ -7,8 +7,10 @@ never ends inside a UTF-8 character: the bytes of an unfinished one are held bac
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokenizer, TokenizerWrapper
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
 class Detokenizer:
@@ -32,15 +34,19 @@ class TokenBytes:
     """The bytes that single tokens stand for; what logprobs report. A token may hold part of a character."""
 
     def __init__(self, tokenizer: TokenizerWrapper) -> None:
+        from mlx_lm import tokenizer_utils  # noqa: PLC0415 — slow, and there with the first tokenizer
+
         self._tokenizer = tokenizer
-        self._stream = tokenizer.detokenizer
+        stream = tokenizer.detokenizer
+        self._spm = stream.tokenmap if isinstance(stream, tokenizer_utils.SPMStreamingDetokenizer) else ()
+        self._bpe = stream.tokenmap if isinstance(stream, tokenizer_utils.BPEStreamingDetokenizer) else ()
 
     def __call__(self, token: int) -> bytes:
-        if isinstance(self._stream, SPMStreamingDetokenizer) and token < len(self._stream.tokenmap):
-            piece: bytes = self._stream.tokenmap[token]
+        if token < len(self._spm):
+            piece: bytes = self._spm[token]
             return piece.replace("\u2581".encode(), b" ")
-        if isinstance(self._stream, BPEStreamingDetokenizer) and token < len(self._stream.tokenmap):
-            return byte_level(self._stream.tokenmap[token])
+        if token < len(self._bpe):
+            return byte_level(self._bpe[token])
         return str(self._tokenizer.decode([token])).encode()
 
 

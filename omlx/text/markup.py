@@ -17,10 +17,12 @@ import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import regex as re
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 Parse: TypeAlias = Callable[[str, Sequence[Mapping[str, Any]]], Any]
 

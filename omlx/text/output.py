@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
-
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.engine.types import FinishReason, RequestStats, TokenLogprob
 from omlx.text import calls
@@ -17,6 +15,9 @@ from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, Too
 from omlx.text.headers import Headers
 from omlx.text.markup import markup
 from omlx.text.stops import Dropper, StopCutter
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 Piece: TypeAlias = calls.Piece | ReasoningDelta
 

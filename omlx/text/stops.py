@@ -7,10 +7,12 @@ rule can be decided character by character, so it does not depend on how the tex
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from typing import TYPE_CHECKING
 
 from omlx.text.detokenize import Detokenizer
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
 class StopCutter:

@@ -11,20 +11,18 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jinja2 import TemplateError
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-from transformers import PreTrainedTokenizerBase
 
 from omlx.errors import BadRequest
 from omlx.text.tools import ToolUse, opening
 
-Message: TypeAlias = Mapping[str, Any]
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-# Not variables of a template but arguments of the renderer: a request that could set them could bring its own template.
-_RESERVED = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) | {"messages"}
+Message: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def render(
     tools that this model cannot be given.
     """
     for name in variables or {}:
-        if name in _RESERVED:
+        if name in _reserved():
             raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
     if not tokenizer.has_chat_template:
         raise BadRequest("template.missing", param="messages")
@@ -114,3 +112,12 @@ def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:
     start = tokenizer.rfind_think_start(tokens)
     behind = tokens[start + len(tokenizer.think_start_tokens) :]
     return start >= 0 and not str(tokenizer.decode(behind)).strip()
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    """Not variables of a template but arguments of the renderer: a request that could set them could bring its own
+    template."""
+    from transformers import PreTrainedTokenizerBase  # noqa: PLC0415 — slow, and there with the first tokenizer
+
+    return frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) | {"messages"}

@@ -1,0 +1,33 @@
+"""What a start without a model does without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from omlx.models.discovery import BUNDLED
+from omlx.models.entry import ModelEntry
+from omlx.models.loader import bring_in, read_tokenizer
+import omlx.cli.serve
+
+entries = [ModelEntry(f"omlx-demo/{name}", BUNDLED / "omlx-demo" / name, "bundled") for name in ("target", "draft")]
+together = Barrier(4)
+works = [bring_in, bring_in, *(lambda entry=entry: read_tokenizer(entry) for entry in entries)]
+with ThreadPoolExecutor(4) as pool:
+    begun = [pool.submit(lambda work=work: (together.wait(), work())) for work in works]
+print(sum(each.exception() is None for each in begun))
+"""
+
+
+def test_threads_that_need_them_at_the_same_time_do_not_stand_in_each_others_way() -> None:
+    said = subprocess.run([sys.executable, "-c", AT_ONCE], capture_output=True, text=True, check=True, timeout=120)
+    assert said.stdout.split() == ["4"]
+
+
+def test_mlx_lm_and_transformers_are_imported_with_the_first_model_and_not_before() -> None:
+    look = "import sys, omlx.cli.serve; print(*(name in sys.modules for name in ('mlx_lm', 'transformers')))"
+    said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120)
+    assert said.stdout.split() == ["False", "False"]
