@@ -55,5 +55,5 @@ def test_the_library_is_what_the_lock_says() -> None:
         if os.environ.get("CI"):
             pytest.fail("no chart library: `make assets` brings it")
         pytest.skip("no chart library: `make assets` brings it, where npm is")
-    assert (vendor / ".from").read_text(encoding="utf-8") == LOCK.read_text(encoding="utf-8")
+    assert (vendor / "lock.json").read_text(encoding="utf-8") == LOCK.read_text(encoding="utf-8")
     assert (vendor / "uplot/LICENSE").is_file()
