@@ -56,7 +56,7 @@ def overview_view(
     live: Live, here: Sequence[Standing], models: Sequence[ModelEntry], default: str | None, server: Server
 ) -> OverviewView:
     """`models` can be asked for, `here` are those in memory or on their way, `default` serves who names none."""
-    model = default or next((each.entry.id for each in here), None) or next((each.id for each in models), None)
+    model = default or next((each.entry.id for each in here), None) or suggested(models, live.limit_bytes)
     return OverviewView(
         live=live,
         welcome=welcome(live, here, model),
@@ -68,6 +68,12 @@ def overview_view(
         with_key=server.with_key,
         has_charts=server.has_charts,
     )
+
+
+def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
+    """The model to begin with: the largest for which there is room. None where there is none at all."""
+    able = [each for each in models if each.size_bytes <= limit_bytes]
+    return max(able or models, key=lambda each: each.size_bytes).id if models else None
 
 
 def welcome(live: Live, here: Sequence[Standing], model: str | None) -> Welcome | None:

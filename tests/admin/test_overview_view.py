@@ -1,0 +1,39 @@
+"""What the first page shows, from what is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from omlx.admin.live_view import Live
+from omlx.admin.overview_view import Welcome, suggested, welcome
+from omlx.admin.standing import Standing
+from omlx.models.entry import ModelEntry
+from omlx.models.resident import State, Told
+
+SMALL, LARGE, HUGE = (ModelEntry(f"org/{n}", Path(str(n)), "home", size_bytes=n) for n in (1, 50, 900))
+
+
+def live(prompt: int = 0) -> Live:
+    return Live(0.0, 0.0, 0, 0, 0, 100, prompt, 0, (), (), ())
+
+
+def test_the_largest_model_that_there_is_room_for_is_the_one_to_begin_with() -> None:
+    assert suggested([SMALL, LARGE, HUGE], 100) == "org/50"
+    assert suggested([HUGE], 100) == "org/900"
+    assert suggested([], 100) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "prompt", "shown"),
+    [
+        (None, 0, Welcome("org/1")),
+        (State.LOADING, 0, Welcome("org/1", loading=True)),
+        (State.READY, 0, None),
+        (None, 5, None),
+    ],
+)
+def test_it_welcomes_until_a_model_has_been_in_memory(state: State | None, prompt: int, shown: Welcome | None) -> None:
+    here = [] if state is None else [Standing(SMALL, Told(state))]
+    assert welcome(live(prompt), here, "org/1") == shown
