@@ -13,6 +13,7 @@ setup(
         "omlx": [
             "py.typed",
             "bench/texts/*.txt",
+            "trial/texts/*.txt",
             *(str(path.relative_to("omlx")) for path in Path("omlx/bundled").rglob("*") if path.is_file()),
         ],
         "omlx.locales": ["*.json"],

@@ -12,6 +12,7 @@ from omlx.settings.configuration import Configuration
 from omlx.settings.resolve import Resolution
 
 from . import preferences
+from .applying import Applying
 from .credentials import Credentials
 from .files import serve_files
 from .live import LiveData, LiveRoutes
@@ -26,6 +27,7 @@ from .sessions import Sessions, Throttle
 from .settings_page import SettingsPage
 from .settings_routes import SettingsRoutes
 from .standing import Standings
+from .trial_routes import TrialRoutes
 
 
 def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) -> None:
@@ -44,6 +46,7 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
         gate.routes(),
         settings.routes(),
         ModelsRoutes(gate, pool).routes(),
+        TrialRoutes(gate, app, pool, Applying(pool, configuration), home).routes(),
         preferences.routes(),
         LoginPage(pages, gate, credentials).routes(),
         LiveRoutes(gate, live).routes(),

@@ -5,6 +5,7 @@
     │   ├── NotFound              it names something that is not here (404)
     │   ├── Unauthorized          no key, or a wrong one (401)
     │   ├── Forbidden             Host or Origin not allowed (403)
+    │   ├── Conflict              it is not the moment: something else is under way (409)
     │   ├── Outdated              somebody else has changed it meanwhile (412)
     │   ├── Unconditional         it does not say which state it would change (428)
     │   └── TooLarge              the body is longer than the server takes (413)
@@ -79,6 +80,10 @@ class Forbidden(BadRequest):
 
 class TooLarge(BadRequest):
     status = 413
+
+
+class Conflict(BadRequest):
+    status = 409
 
 
 class Outdated(BadRequest):

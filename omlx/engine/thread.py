@@ -32,6 +32,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loops: dict[str, EngineLoop] = {}
         self._sinks: dict[str, EventSink] = {}
+        self._submissions = 0
         self._stopping = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="omlx-engine", daemon=True)
@@ -40,6 +41,11 @@ class EngineThread:
     def failure(self) -> EngineDead | None:
         """Why the thread is gone, or None while it runs."""
         return self._failure
+
+    @property
+    def submissions(self) -> int:
+        """How many requests have come so far, to whichever model."""
+        return self._submissions
 
     def start(self) -> None:
         self._thread.start()
@@ -98,6 +104,7 @@ class EngineThread:
             except OmlxError as error:
                 self._publish([Failed(request.id, error)])
 
+        self._submissions += 1
         self._post(accept)
 
     def cancel(self, request_id: str) -> None:

@@ -47,6 +47,11 @@ def default_limit_bytes() -> int:
     return min(share, recommended) if recommended else share
 
 
+def device() -> str:
+    """Where models are computed: cpu or gpu."""
+    return str(mx.default_device().type.name)
+
+
 def machine_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

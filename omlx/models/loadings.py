@@ -37,6 +37,11 @@ class Loadings:
         """What is under way for a model, by its id."""
         return [loading for loading in self._loading.values() if loading.entry.id == model]
 
+    @property
+    def requests(self) -> int:
+        """How many wait, a model that nobody waits for counting as one."""
+        return sum(max(1, len(loading.waiters)) for loading in self._loading.values())
+
     def settings_changed(self) -> None:
         """What is under way may have read them before."""
         for loading in self._loading.values():

@@ -135,6 +135,11 @@ class Pool:
         return self.memory.limit or 0
 
     @property
+    def requests(self) -> int:
+        """How many requests there are, at work or waiting for their model. A model that is being loaded counts too."""
+        return sum(resident.leases for resident in self.residents) + self._loadings.requests
+
+    @property
     def used_bytes(self) -> int:
         """What they take now, caches and drafts included."""
         return self.memory.used()
@@ -249,6 +254,14 @@ class Pool:
                 changes.append(self._loadings.begin(Loading(resident.entry, again=True)))
         self.residents.account()
         return changes
+
+    async def as_configured(self, name: str) -> None:
+        """Where a request has had another draft loaded, have the configured one again at the next idle moment."""
+        entry = self.model(name)
+        resident = self.residents.find(entry.id)
+        drafting = (await asyncio.to_thread(self._configured, entry)).drafting
+        if resident is not None and resident.served.draft != (drafting.id if drafting is not None else None):
+            self._loadings.begin(Loading(entry, again=True))
 
     async def sweep_every(self, seconds: float) -> None:
         while True:

@@ -119,7 +119,7 @@ class _Texts:
 
 class Generations:
     """Opens streams; `record` hears how they end. What a request leaves open is decided by the settings, then by the
-    model's own files."""
+    model's own files. `newest` is the last prompt of each model; nobody writes it anywhere."""
 
     def __init__(self, engine: Engine, pool: Pool, record: Record) -> None:
         self._engine = engine
@@ -128,6 +128,7 @@ class Generations:
         self._router = Router(asyncio.get_running_loop())
         # One thread: templates and tokenizers of long prompts stay off the event loop, and see one caller at a time.
         self._text = ThreadPoolExecutor(1, "omlx-text")
+        self.newest: dict[str, tuple[int, ...]] = {}
 
     async def open(self, request: GenerationRequest, prefix: str) -> GenerationStream:
         """Start every choice. Raises OmlxError; then nothing runs. The caller must close the stream.
@@ -181,7 +182,8 @@ class Generations:
         """Choice i of prompt p is number p · n + i of the answer; each prompt's choices draw as if it were alone."""
         served = stream.served
         settings = served.speculative.settings
-        sampling = _sampling({**served.sampling, **_given(settings), **request.sampling})
+        self.newest[served.id] = prompts[-1].tokens
+        sampling = sampling_of(served, request.sampling)
         sampling = replace(sampling, seed=stream.seed, logit_bias=tuple(sorted(request.logit_bias.items())))
         speculation = _speculation(request, served, texts.prediction)
         for number, (prompt, choice) in enumerate(itertools.product(texts.prompts, range(request.n))):
@@ -310,6 +312,11 @@ def _check(request: GenerationRequest, served: Served) -> None:
     for token in request.logit_bias:
         if not 0 <= token < served.vocab_size:
             raise BadRequest("request.logit_bias", param="logit_bias", token=token, vocab_size=served.vocab_size)
+
+
+def sampling_of(served: Served, asked: Mapping[str, float]) -> Sampling:
+    """What a request asks for, over the settings, over the model's own files."""
+    return _sampling({**served.sampling, **_given(served.speculative.settings), **asked})
 
 
 def _given(settings: Settings) -> dict[str, float]:

@@ -1,0 +1,41 @@
+"""What a page is told of trials: plain data, sentences in the page's language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from omlx.catalog import sentence
+from omlx.trial.conditions import Conditions
+from omlx.trial.estimate import Estimate
+from omlx.trial.kept import Kept
+from omlx.trial.saying import say
+
+from .settings_view import Json
+
+
+def report_view(report: Mapping[str, Any], language: str = "en") -> Json:
+    """A report with its sentences."""
+    told = dict(report)
+    for name in ("reason", "exact"):
+        if told[name] is not None:
+            told[name] = {**told[name], "message": sentence(told[name]["code"], told[name]["params"], language)}
+    if told["verdict"] is not None:
+        told["verdict"] = {**told["verdict"], "message": say(told["verdict"], language)}
+    return told
+
+
+def kept_view(kept: Kept, now: Conditions, language: str = "en") -> Json:
+    """Something that was measured earlier: `at` in seconds since 1970; `stale` says why it no longer counts."""
+    reasons = [
+        {"code": reason.code, "params": reason.params, "message": sentence(reason.code, reason.params, language)}
+        for reason in kept.stale(now)
+    ]
+    record = report_view(kept.record, language) if "verdict" in kept.record else dict(kept.record)
+    return {"record": record, "at": kept.at, "stale": reasons}
+
+
+def estimate_view(estimate: Estimate) -> Json:
+    """Times in seconds, memory in bytes."""
+    return {**asdict(estimate), "least_s": round(estimate.least_s, 1), "most_s": round(estimate.most_s, 1)}
