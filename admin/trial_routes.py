@@ -29,7 +29,7 @@ from omlx.trial.planning import MOST_DRAFTS, Planner
 from omlx.trial.report import report
 from omlx.trial.setups import PLAIN, Setup, find_setup
 from omlx.trial.texts import WRITTEN, Kind
-from omlx.trial.trial import Plan, Runner, Trial
+from omlx.trial.trial import Plan, Runner, State, Trial
 from omlx.trial.trials import Trials
 
 from .applying import Applying
@@ -121,15 +121,15 @@ class TrialRoutes:
     async def apply(self, request: Request, name: str) -> Response:
         self._gate.session(request)
         model = self._pool.known(name).id
-        applied = await self._applying.apply(model, await self._chosen(request, model))
-        return JSONResponse({"applied": applied, **await self.view(model)})
+        takes = await self._applying.apply(model, await self._chosen(request, model))
+        return JSONResponse({"takes": takes, **await self.view(model)})
 
     async def undo(self, request: Request, name: str) -> Response:
         self._gate.session(request)
         await request.body()
         model = self._pool.known(name).id
-        applied = await self._applying.undo(model)
-        return JSONResponse({"applied": applied, **await self.view(model)})
+        takes = await self._applying.undo(model)
+        return JSONResponse({"takes": takes, **await self.view(model)})
 
     async def write(self, request: Request, name: str) -> Response:
         self._gate.session(request)
@@ -192,7 +192,7 @@ class TrialRoutes:
     async def _result(self, model: str) -> Mapping[str, Any] | None:
         """The newest trial that came to its end."""
         trial = self.trials.of(model)
-        if trial is not None and trial.verdict is not None:
+        if trial is not None and trial.state is State.DONE:
             return report(trial)
         last = (await self.trials.history(model)).report
         return None if last is None else last.record

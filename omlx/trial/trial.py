@@ -11,17 +11,15 @@ is answered stays in memory.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from omlx.errors import ModelError, OmlxError, Reason
+from omlx.errors import ModelError, Reason
 from omlx.models.lease import Lease, Served
 from omlx.models.pool import Pool
-from omlx.server.errors import unexpected
 from omlx.server.generation import Generations
 from omlx.trial.answering import Answering, Asked, continued, read, request
 from omlx.trial.samples import Place, Samples
@@ -33,7 +31,6 @@ QUIET_S: Final = 1.0
 """For so long nobody must have wanted anything before it goes on."""
 
 LOOK_S: Final = 0.05
-log = logging.getLogger("omlx.trial")
 
 
 class State(StrEnum):
@@ -77,7 +74,8 @@ class Plan:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """Written by its `run` alone; read by whoever follows it. `rounds` is how many there will be, as far as is known.
+    """Written by who carries it out; read by whoever follows it. `rounds` is how many there will be, as far as anybody
+    can tell.
 
     `now` is what is being answered, with `now_tokens` so far; None while it warms up or waits. `discarded` counts the
     answers that somebody else's request touched. `spent_s` is the time that the others took.
@@ -142,23 +140,12 @@ class Runner:
         self._clock = time.perf_counter
 
     async def run(self, trial: Trial) -> None:
-        """To the end, whatever that is: afterwards the trial's state says so. Raises only CancelledError."""
+        """To the verdict. Raises OmlxError; the trial's state is for the caller to end."""
         try:
             await self._rounds(trial)
-            trial.verdict = verdict(trial.samples, trial.plan.setups, trial.plan.kinds)
-            trial.state = State.DONE
-        except OmlxError as error:
-            trial.state, trial.reason = State.FAILED, Reason(error.code, error.params)
-        except asyncio.CancelledError:
-            trial.state = State.CANCELLED
-            raise
-        except Exception as error:  # the edge of a background task
-            log.exception("trial")
-            failed = unexpected(error)
-            trial.state, trial.reason = State.FAILED, Reason(failed.code, failed.params)
         finally:
             self._warm = trial.now = None
-            trial.change()
+        trial.verdict = verdict(trial.samples, trial.plan.setups, trial.plan.kinds)
 
     async def _rounds(self, trial: Trial) -> None:
         plan = trial.plan

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
-from omlx.errors import Conflict, OmlxError
+from omlx.errors import Conflict, OmlxError, Reason
 from omlx.models.pool import Pool
+from omlx.server.errors import unexpected
 from omlx.trial.conditions import Conditions
 from omlx.trial.kept import History, Kept, Results
 from omlx.trial.report import of_draft, report
 from omlx.trial.trial import Plan, Runner, State, Trial
+
+log = logging.getLogger("omlx.trial")
 
 
 class Trials:
@@ -63,16 +67,30 @@ class Trials:
         return await asyncio.to_thread(self._results.of, model)
 
     async def _run(self, trial: Trial) -> None:
-        """To the end; then the model is drafted for as it is configured to be."""
-        plan = trial.plan
-        conditions = await self.conditions((plan.model, *plan.drafts))
+        """To whatever end it has. When it is told, the result is kept and the model is as it is configured to be."""
+        state = State.FAILED
         try:
+            conditions = await self.conditions((trial.plan.model, *trial.plan.drafts))
             await self._runner.run(trial)
+            await self._keep(trial, conditions)
+            state = State.DONE
+        except asyncio.CancelledError:
+            state = State.CANCELLED
+            raise
+        except OmlxError as error:
+            trial.reason = Reason(error.code, error.params)
+        except Exception as error:  # the edge of a background task
+            log.exception("trial")
+            failed = unexpected(error)
+            trial.reason = Reason(failed.code, failed.params)
         finally:
             with suppress(OmlxError):  # the model may be gone
-                await self._pool.as_configured(plan.model)
-        if trial.state is State.DONE:
-            at = self._wall()
-            drafts = {draft: Kept(of_draft(plan, trial.samples, draft), at, conditions) for draft in plan.drafts}
-            whole = Kept(report(trial), at, conditions)
-            await asyncio.to_thread(self._results.keep, plan.model, whole, drafts)
+                await self._pool.as_configured(trial.plan.model)
+            trial.state = state
+            trial.change()
+
+    async def _keep(self, trial: Trial, conditions: Conditions) -> None:
+        plan, at = trial.plan, self._wall()
+        drafts = {draft: Kept(of_draft(plan, trial.samples, draft), at, conditions) for draft in plan.drafts}
+        whole = Kept({**report(trial), "state": State.DONE.value}, at, conditions)
+        await asyncio.to_thread(self._results.keep, plan.model, whole, drafts)

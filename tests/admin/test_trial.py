@@ -1,0 +1,189 @@
+"""Trying drafts on a real socket with the bundled pair: to the end, beside others, stopped, applied and taken back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.models.discovery import BUNDLED, Registry
+from omlx.models.entry import ModelEntry
+from omlx.settings.store import Store
+from tests.admin.running import API, Administered, administered
+from tests.server.running import DEMO, DRAFT, HYBRID, TARGET
+
+TRIAL = f"{API}/models/{TARGET}/trial"
+SMALL: dict[str, Any] = {"drafts": [DRAFT], "kinds": ["code", "data"], "tokens": 16}
+SETUPS = ["off", "ngram", f"draft:{DRAFT}", f"auto:{DRAFT}"]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Registry:
+    """The bundled models in folders that may be written."""
+    entries = []
+    for entry in DEMO.entries:
+        folder = tmp_path / "models" / entry.id
+        shutil.copytree(BUNDLED / entry.id, folder)
+        entries.append(ModelEntry(entry.id, folder, "test"))
+    return Registry(tuple(entries))
+
+
+@pytest.fixture
+def own(tmp_path: Path, copied: Registry) -> Iterator[Administered]:
+    with administered(tmp_path / "home", copied) as running:
+        yield running
+
+
+def events(client: httpx.Client) -> Iterator[dict[str, Any]]:
+    """The reports of the trial, until it is over."""
+    with client.stream("GET", f"{TRIAL}/events") as stream:
+        assert stream.status_code == 200
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
+
+
+def to_the_end(client: httpx.Client, **asked: Any) -> dict[str, Any]:
+    assert client.post(TRIAL, json=SMALL | asked).status_code == 202
+    *_, last = events(client)
+    return last
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def stored(server: Administered) -> dict[str, Any]:
+    return dict(Store(server.home).layer(TARGET).values)
+
+
+def test_from_the_estimate_to_the_verdict_and_back(own: Administered, copied: Registry) -> None:
+    with own.browser() as client:
+        estimate = client.post(f"{TRIAL}/estimate", json=SMALL).json()
+        assert 0 < estimate["least_s"] < estimate["most_s"]
+        assert estimate["fits"]
+        assert own.running.engine.submissions == 0
+
+        assert client.post(TRIAL, json=SMALL).status_code == 202
+        assert code(client.post(TRIAL, json=SMALL)) == (409, "trial.running")
+        reports = list(events(client))
+        done = [each["done"] for each in reports]
+        last = reports[-1]
+        assert done == sorted(done)
+        assert len(set(done)) > 3
+        assert any(each["now"] and each["now"]["tokens"] for each in reports)
+        assert last["state"] == "done", last["reason"]
+        assert [each["name"] for each in last["setups"]] == SETUPS
+        assert {cell["samples"] for cell in last["cells"]} == {last["rounds"]}
+        assert last["exact"]["same"] == last["exact"]["of"] == last["rounds"] * 2 * 3
+        assert last["verdict"]["code"].startswith("trial.verdict.")
+        assert last["verdict"]["message"]
+
+        shown = client.get(TRIAL).json()
+        assert shown["last"]["record"]["verdict"] == last["verdict"]
+        assert shown["last"]["stale"] == []
+        assert set(shown["results"]) == {DRAFT}
+        assert not client.post(f"{TRIAL}/estimate", json=SMALL).json()["guessed"]
+
+        Store(own.home).patch({"draft_max": 9, "speculation": "ngram"}, TARGET)
+        before = stored(own)
+        applied = client.post(f"{TRIAL}/apply", json={"setup": f"auto:{DRAFT}"})
+        assert applied.status_code == 200, applied.text
+        assert applied.json()["takes"] == {"speculation": "at_once", "draft_model": "at_once"}
+        assert stored(own) == {"draft_max": 9, "speculation": "auto", "draft_model": DRAFT}
+        assert client.post(f"{TRIAL}/undo").status_code == 200
+        assert stored(own) == before
+        assert code(client.post(f"{TRIAL}/undo")) == (409, "trial.nothing_applied")
+
+        written = client.post(f"{TRIAL}/write", json={"setup": f"auto:{DRAFT}"}).json()["written"]
+        package = json.loads(Path(written["file"]).read_text())
+        assert package["generation"]["speculative_decoding"]["strategies"]["draft"]["draft_model"] == DRAFT
+
+
+def test_others_go_first_and_what_they_touched_does_not_count(server: Administered) -> None:
+    with server.browser() as client, server.browser(logged_in=False) as user:
+        client.post(TRIAL, json=SMALL | {"tokens": 512, "kinds": ["prose"]})
+        following = events(client)
+        next(each for each in following if each["now"] and each["now"]["tokens"] > 8)
+        body = {"model": TARGET, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+        assert user.post("/v1/chat/completions", json=body).status_code == 200
+        paused = next(each for each in following if each["state"] == "paused")
+        assert paused["discarded"] == 1
+        resumed = next(each for each in following if each["state"] == "running" and each["now"])
+        assert resumed["done"] == paused["done"]
+        stopped = client.post(f"{TRIAL}/cancel").json()
+        assert (stopped["state"], stopped["verdict"]) == ("cancelled", None)
+        assert [each["state"] for each in following][-1:] == ["cancelled"]
+        assert code(client.post(f"{TRIAL}/cancel")) == (409, "trial.not_running")
+        assert user.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
+    pool = server.running.pool
+    with server.browser() as client:
+        client.post(f"{API}/models/{TARGET}/load")
+        assert pool.told(TARGET).draft is None
+        assert to_the_end(client, kinds=["data"])["state"] == "done"
+        body = {"model": TARGET, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        client.post("/v1/chat/completions", json=body)
+        assert pool.told(TARGET).draft is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"drafts": [HYBRID]}, "draft.unfit.same_model"),
+        ({"drafts": ["omlx-demo/none"]}, "draft.not_here"),
+        ({"drafts": ["../../etc"]}, "draft.malformed"),
+        ({"drafts": ["a", "b", "c", "d"]}, "request.too_many"),
+        ({"kinds": []}, "request.empty"),
+        ({"kinds": ["poems"]}, "request.invalid"),
+        ({"kinds": ["conversation"]}, "trial.no_conversation"),
+        ({"tokens": 4}, "request.range"),
+        ({"tokens": 100000}, "request.range"),
+        ({"windows": 3}, "request.invalid"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_by_name(server: Administered, asked: dict[str, Any], why: str) -> None:
+    with server.browser() as client:
+        other = f"{API}/models/{HYBRID}/trial"
+        for path in (other, f"{other}/estimate"):
+            answer = client.post(path, json=asked)
+            assert code(answer) == (400, why), answer.text
+            assert answer.json()["error"]["param"].partition("[")[0] in asked
+        assert client.get(other).json()["running"] is None
+
+
+def test_a_model_that_is_not_here_and_results_that_are_not_either(server: Administered) -> None:
+    with server.browser() as client:
+        assert client.post(f"{API}/models/omlx-demo/none/trial", json=SMALL).status_code == 404
+        other = f"{API}/models/{HYBRID}/trial"
+        assert code(client.post(f"{other}/apply")) == (409, "trial.no_result")
+        assert code(client.get(f"{other}/events")) == (409, "trial.not_running")
+
+
+def test_the_last_conversation_is_tried_and_written_nowhere(own: Administered) -> None:
+    secret = "the heron under the copper bridge"
+    with own.browser() as client:
+        body = {"model": TARGET, "messages": [{"role": "user", "content": f"Repeat: {secret}"}], "max_tokens": 8}
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+        assert client.get(TRIAL).json()["conversation"]
+        last = to_the_end(client, kinds=["conversation"])
+        assert last["state"] == "done"
+        assert {cell["kind"] for cell in last["cells"]} == {"conversation"}
+    files = [path for path in own.home.rglob("*") if path.is_file()]
+    assert any(path.parent.name == "trials" for path in files)
+    assert not [path for path in files if b"heron" in path.read_bytes()]
+
+
+def test_nothing_is_open_without_a_session(server: Administered) -> None:
+    with server.browser(logged_in=False) as client:
+        assert client.get(TRIAL).status_code == 401
+        assert client.get(f"{TRIAL}/events").status_code == 401
+        for action in ("", "/estimate", "/cancel", "/apply", "/undo", "/write"):
+            assert client.post(f"{TRIAL}{action}", json={}).status_code == 401
