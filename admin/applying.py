@@ -44,7 +44,8 @@ class Applying:
         return self._applied.get(model)
 
     async def apply(self, model: str, setup: Setup) -> Json:
-        """Store it for the model. Tells of each setting when it takes effect. Raises BadRequest, Outdated."""
+        """Store it for the model. `takes` tells of each setting when it takes effect, `revision` is that of the model's
+        settings now. Raises BadRequest, Outdated."""
         revision = await self._revision(model)
         layer = await asyncio.to_thread(self._store.layer, model)
         before: Mapping[str, Value] = {name: layer.values.get(name) for name in setup.changes}
@@ -92,4 +93,5 @@ class Applying:
         changes: list[Loading] = await self._pool.reconfigure()
         waits = any(change.entry.id == model and self._pool.told(model).active for change in changes)
         resolution = self._configuration.resolve(model)
-        return dict(applied_view(names, resolution, Source.MODEL, waits=waits))
+        takes = applied_view(names, resolution, Source.MODEL, waits=waits)
+        return {"takes": dict(takes), "revision": await self._revision(model)}

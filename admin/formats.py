@@ -42,6 +42,21 @@ def clock(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
+def duration(seconds: float) -> str:
+    """`40 s`, `3 min`, `1 h 20 min`: as exact as anybody can foresee."""
+    if seconds < 55:
+        return f"{max(5, 5 * round(seconds / 5))}{_THIN}s"
+    minutes = max(1, round(seconds / 60))
+    if minutes < 60:
+        return f"{minutes}{_THIN}min"
+    return f"{minutes // 60}{_THIN}h {minutes % 60}{_THIN}min"
+
+
+def moment(at: float) -> str:
+    """Seconds since 1970 as `2026-03-14 15:09`, on the clock of this machine."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
+
+
 def model_path(model: str) -> str:
     """The page of a model. Ids have slashes, and keep them."""
     return f"{MODELS}/{quote(model, safe='/')}"

@@ -17,15 +17,18 @@ from .form_view import form_view
 from .model_view import ModelView
 from .models_page import SECTION
 from .models_view import Memory, model_row
-from .pages import PARTS, Page, Pages
+from .pages import PARTS, Page, Pages, language_of
 from .settings_routes import SettingsRoutes
 from .speculation_view import OWN, speculation_view
 from .standing import Standing, Standings
+from .try_view import try_view
+from .trying import Trying
 
 
 class ModelPage:
-    def __init__(self, pages: Pages, standings: Standings, settings: SettingsRoutes) -> None:
+    def __init__(self, pages: Pages, standings: Standings, settings: SettingsRoutes, trying: Trying) -> None:
         self._pages = pages
+        self._trying = trying
         self._standings = standings
         self._settings = settings
         self._fitting = Fitting()
@@ -38,13 +41,13 @@ class ModelPage:
 
     async def show(self, request: Request) -> Page:
         standing = await self._standings.of(request.path_params["name"])
-        return Page("model/page.html", await self._view(standing), SECTION)
+        return Page("model/page.html", await self._view(standing, language_of(request)), SECTION)
 
     async def show_status(self, request: Request) -> Page:
         standing = await self._standings.of(request.path_params["name"])
         return Page("model/status.html", ModelView(model_row(standing, self._standings.pool.default), "", ()))
 
-    async def _view(self, standing: Standing) -> ModelView:
+    async def _view(self, standing: Standing, language: str) -> ModelView:
         entry, configured = standing.entry, standing.speculative
         row = model_row(standing, self._standings.pool.default)
         told = await asyncio.to_thread(self._settings.view, entry.id)
@@ -52,8 +55,10 @@ class ModelPage:
         if configured is None:
             return ModelView(row, revision, form_view(settings, without=OWN), reason=entry.reason)
         inherited = await asyncio.to_thread(self._settings.inherited, entry.id)
-        speculation = speculation_view(configured, settings, inherited, await self._drafts(standing))
-        return ModelView(row, revision, form_view(settings, without=OWN), speculation)
+        drafts, told = await self._drafts(standing), await self._trying.view(entry.id, language)
+        speculation = speculation_view(configured, settings, inherited, drafts)
+        trial = try_view(told, drafts.fit)
+        return ModelView(row, revision, form_view(settings, without=OWN), speculation, trial)
 
     async def _drafts(self, standing: Standing) -> DraftsView:
         pool, entry, configured = self._standings.pool, standing.entry, standing.speculative

@@ -10,16 +10,18 @@ from omlx.errors import Reason
 from .form_view import FieldGroup
 from .models_view import ModelRow
 from .speculation_view import SpeculationView
+from .try_view import TryView
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """`speculation` is None for a model that cannot be used, and `reason` then says why."""
+    """`speculation` and `trial` are None for a model that cannot be used, and `reason` then says why."""
 
     model: ModelRow
     revision: str
     advanced: Sequence[FieldGroup]
     speculation: SpeculationView | None = None
+    trial: TryView | None = None
     reason: Reason | None = None
 
     @property

@@ -28,6 +28,8 @@ from .settings_page import SettingsPage
 from .settings_routes import SettingsRoutes
 from .standing import Standings
 from .trial_routes import TrialRoutes
+from .try_part import TryPart
+from .trying import Trying
 
 
 def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) -> None:
@@ -42,17 +44,19 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
     pages, standings = Pages(gate), Standings(pool, app.state.record)
     live = LiveData(app.state.engine, pool, app.state.record)
     settings = SettingsRoutes(gate, pool, configuration, changed)
+    trying = Trying(app, pool, Applying(pool, configuration), home)
     routers: list[APIRouter] = [
         gate.routes(),
         settings.routes(),
         ModelsRoutes(gate, pool).routes(),
-        TrialRoutes(gate, app, pool, Applying(pool, configuration), home).routes(),
+        TrialRoutes(gate, trying).routes(),
         preferences.routes(),
         LoginPage(pages, gate, credentials).routes(),
         LiveRoutes(gate, live).routes(),
         OverviewPage(pages, live, standings, key).routes(),
         ModelsPage(pages, standings).routes(),
-        ModelPage(pages, standings, settings).routes(),
+        ModelPage(pages, standings, settings, trying).routes(),
+        TryPart(pages, trying).routes(),
         SettingsPage(pages, settings, pool).routes(),
     ]
     for router in routers:

@@ -38,7 +38,8 @@ def _environment(language: str) -> Environment:
         "model_path": formats.model_path,
         "zip": zip,
     }
-    written = (formats.size, formats.ratio, formats.percent, formats.rate, formats.count, formats.clock)
+    figures = (formats.size, formats.ratio, formats.percent, formats.rate, formats.count)
+    written = (*figures, formats.clock, formats.duration, formats.moment)
     environment.filters |= {each.__name__: each for each in written}
     return environment
 

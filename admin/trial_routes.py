@@ -11,31 +11,22 @@ POST …/trial/write      declare it in the model's package
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Final
+from collections.abc import AsyncGenerator
+from typing import Annotated, Final
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import BadRequest, Conflict
-from omlx.models.pool import Pool
+from omlx.errors import Conflict
 from omlx.server import sse
-from omlx.trial.answering import Answering
-from omlx.trial.kept import Results
-from omlx.trial.planning import MOST_DRAFTS, Planner
-from omlx.trial.report import report
-from omlx.trial.setups import PLAIN, Setup, find_setup
 from omlx.trial.texts import WRITTEN, Kind
-from omlx.trial.trial import Plan, Runner, State, Trial
-from omlx.trial.trials import Trials
+from omlx.trial.trial import Plan, Trial
 
-from .applying import Applying
 from .login import Gate, parse
-from .settings_view import Json
-from .trial_view import estimate_view, kept_view, report_view
+from .pages import language_of
+from .trial_view import estimate_view
+from .trying import Trying
 
 TOKENS: Final = 128
 LEAST_TOKENS, MOST_TOKENS = 16, 512
@@ -64,12 +55,9 @@ class Chosen(BaseModel):
 
 
 class TrialRoutes:
-    def __init__(self, gate: Gate, app: FastAPI, pool: Pool, applying: Applying, home: Path) -> None:
+    def __init__(self, gate: Gate, trying: Trying) -> None:
         self._gate = gate
-        self._app = app
-        self._pool = pool
-        self._applying = applying
-        self._home = home
+        self._trying = trying
 
     def routes(self) -> APIRouter:
         router = APIRouter(prefix="/admin/api/models/{name:path}/trial")
@@ -80,128 +68,64 @@ class TrialRoutes:
             router.add_api_route(f"/{action.__name__}", action, methods=["POST"])
         return router
 
-    @cached_property
-    def trials(self) -> Trials:
-        runner = Runner(Answering(self._app.state.engine, self._pool), self._pool, self._app.state.generations)
-        return Trials(self._pool, runner, Results(self._home))
-
-    @cached_property
-    def planner(self) -> Planner:
-        return Planner(self._app.state.engine, self._pool, self._app.state.generations)
-
     async def show(self, request: Request, name: str) -> Response:
-        self._gate.session(request)
-        return JSONResponse(await self.view(self._pool.known(name).id))
+        return JSONResponse(await self._trying.view(self._model(request, name), language_of(request)))
 
     async def estimate(self, request: Request, name: str) -> Response:
         """Nothing is loaded for it."""
-        self._gate.session(request)
-        plan = await self._plan(request, name)
-        return JSONResponse(estimate_view(await self.planner.estimate(plan, await self._rate(plan.model))))
+        plan = await self._plan(request, self._model(request, name))
+        estimate = await self._trying.planner.estimate(plan, await self._trying.rate(plan.model))
+        return JSONResponse(estimate_view(estimate, language_of(request)))
 
     async def begin(self, request: Request, name: str) -> Response:
         """Answers at once; what comes of it is followed."""
-        self._gate.session(request)
-        trial = self.trials.begin(await self._plan(request, name))
-        return JSONResponse(self._told(trial), 202)
+        plan = await self._plan(request, self._model(request, name))
+        trial = self._trying.trials.begin(plan)
+        return JSONResponse(self._trying.told(trial, language_of(request)), 202)
 
     async def follow(self, request: Request, name: str) -> Response:
-        self._gate.session(request)
-        trial = self.trials.of(self._pool.known(name).id)
+        model = self._model(request, name)
+        trial = self._trying.trials.of(model)
         if trial is None:
-            raise Conflict("trial.not_running", model=name)
+            raise Conflict("trial.not_running", model=model)
         return sse.EventStream(self._frames(request, trial), lambda: None)
 
     async def cancel(self, request: Request, name: str) -> Response:
         """Answers when it has stopped."""
-        self._gate.session(request)
+        model = self._model(request, name)
         await request.body()
-        return JSONResponse(self._told(await self.trials.cancel(self._pool.known(name).id)))
+        trial = await self._trying.trials.cancel(model)
+        return JSONResponse(self._trying.told(trial, language_of(request)))
 
     async def apply(self, request: Request, name: str) -> Response:
-        self._gate.session(request)
-        model = self._pool.known(name).id
-        takes = await self._applying.apply(model, await self._chosen(request, model))
-        return JSONResponse({"takes": takes, **await self.view(model)})
+        """`takes` says of each setting when it takes effect; `revision` is that of the model's settings now."""
+        model = self._model(request, name)
+        asked = parse(Chosen, await request.body() or b"{}")
+        setup = await self._trying.chosen(model, asked.setup)
+        return JSONResponse({"setup": setup.name, **await self._trying.applying.apply(model, setup)})
 
     async def undo(self, request: Request, name: str) -> Response:
-        self._gate.session(request)
+        model = self._model(request, name)
         await request.body()
-        model = self._pool.known(name).id
-        takes = await self._applying.undo(model)
-        return JSONResponse({"takes": takes, **await self.view(model)})
+        return JSONResponse(await self._trying.applying.undo(model))
 
     async def write(self, request: Request, name: str) -> Response:
-        self._gate.session(request)
-        model = self._pool.known(name).id
-        written = await self._applying.write(model, await self._chosen(request, model))
-        return JSONResponse({"written": written, **await self.view(model)})
-
-    async def view(self, model: str) -> Json:
-        """`trial` is the newest one of this run, over or not; `last` the newest that came to its end, of earlier runs
-        too; `results` what was last found of each draft. `running` names the model that is being tried, whichever."""
-        trials, history, applied = self.trials, await self.trials.history(model), self._applying.of(model)
-        trial, running = trials.of(model), trials.running
-        last = history.report
-        results = {
-            draft: kept_view(kept, await trials.conditions((model, draft))) for draft, kept in history.drafts.items()
-        }
-        tried = () if last is None else (model, *last.record["drafts"])
-        return {
-            "model": model,
-            "running": None if running is None else running.plan.model,
-            "kinds": [kind.value for kind in WRITTEN],
-            "conversation": self.planner.has_conversation(model),
-            "tokens": {"default": TOKENS, "low": LEAST_TOKENS, "high": MOST_TOKENS},
-            "most_drafts": MOST_DRAFTS,
-            "trial": None if trial is None else self._told(trial),
-            "last": None if last is None else kept_view(last, await trials.conditions(tried)),
-            "results": results,
-            "applied": None if applied is None else applied.setup.name,
-        }
-
-    async def _plan(self, request: Request, name: str) -> Plan:
-        asked = parse(Wanted, await request.body() or b"{}")
-        return await self.planner.plan(name, asked.drafts, asked.kinds, asked.tokens)
-
-    async def _rate(self, model: str) -> float | None:
-        """What plain decoding did in the last trial, if that still counts."""
-        last = (await self.trials.history(model)).report
-        if last is None or last.stale(await self.trials.conditions((model,))):
-            return None
-        rates = [
-            cell["rate"]["median"] for cell in last.record["cells"] if cell["setup"] == PLAIN.name and cell["rate"]
-        ]
-        return sum(rates) / len(rates) if rates else None
-
-    async def _chosen(self, request: Request, model: str) -> Setup:
-        """Raises Conflict where there is nothing to take up, BadRequest for what was not tried."""
+        model = self._model(request, name)
         asked = parse(Chosen, await request.body() or b"{}")
-        found = await self._result(model)
-        if found is None:
-            raise Conflict("trial.no_result", model=model)
-        recommended = found["verdict"]["setup"] if found["verdict"] is not None else None
-        name = asked.setup or (recommended["name"] if recommended is not None else None)
-        if name is None:
-            raise Conflict("trial.no_recommendation", model=model)
-        setup = find_setup(name, found["drafts"])
-        if setup is None:
-            raise BadRequest("trial.unknown_setup", param="setup", setup=name)
-        return setup
+        return JSONResponse(await self._trying.applying.write(model, await self._trying.chosen(model, asked.setup)))
 
-    async def _result(self, model: str) -> Mapping[str, Any] | None:
-        """The newest trial that came to its end."""
-        trial = self.trials.of(model)
-        if trial is not None and trial.state is State.DONE:
-            return report(trial)
-        last = (await self.trials.history(model)).report
-        return None if last is None else last.record
+    def _model(self, request: Request, name: str) -> str:
+        """Raises Unauthorized, NotFound."""
+        self._gate.session(request)
+        return self._trying.pool.known(name).id
 
-    def _told(self, trial: Trial) -> Json:
-        return report_view(report(trial))
+    async def _plan(self, request: Request, model: str) -> Plan:
+        asked = parse(Wanted, await request.body() or b"{}")
+        return await self._trying.planner.plan(model, asked.drafts, asked.kinds, asked.tokens)
 
     async def _frames(self, request: Request, trial: Trial) -> AsyncGenerator[bytes, None]:
+        language = language_of(request)
         async for _ in trial.follow(EVERY_S):
             if self._gate.find(request) is None:  # logged out meanwhile
                 return
-            yield sse.data(self._told(trial))
+            yield sse.data(self._trying.told(trial, language))

@@ -9,3 +9,4 @@ import "./models.js";
 import "./settings.js";
 import "./speculation.js";
 import "./theme.js";
+import "./try.js";

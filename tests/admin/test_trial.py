@@ -100,7 +100,7 @@ def test_from_the_estimate_to_the_verdict_and_back(own: Administered, copied: Re
         assert stored(own) == before
         assert code(client.post(f"{TRIAL}/undo")) == (409, "trial.nothing_applied")
 
-        written = client.post(f"{TRIAL}/write", json={"setup": f"auto:{DRAFT}"}).json()["written"]
+        written = client.post(f"{TRIAL}/write", json={"setup": f"auto:{DRAFT}"}).json()
         package = json.loads(Path(written["file"]).read_text())
         assert package["generation"]["speculative_decoding"]["strategies"]["draft"]["draft_model"] == DRAFT
 

@@ -1,0 +1,157 @@
+// Trying drafts: says what it will take, begins, follows, stops; takes up what came of it, and takes it back.
+// What is shown comes from the server; only the bar of the whole is moved here, between one look and the next.
+
+import { announce } from "./announce.js";
+import { modelPath, send } from "./api.js";
+import { clear, show } from "./form-problem.js";
+import { t } from "./text.js";
+
+const OVER = ["done", "cancelled", "failed"];
+const PAUSE_MS = 250;
+
+class Try extends HTMLElement {
+  connectedCallback() {
+    this.form = this.querySelector("form");
+    this.live = this.querySelector("omlx-live");
+    this.path = modelPath(this.dataset.model, "trial");
+    this.form.addEventListener("change", () => this.estimateSoon());
+    this.form.addEventListener("submit", (event) => this.start(event));
+    this.addEventListener("click", (event) => this.pressed(event.target.closest("[data-do]")));
+    this.estimateSoon();
+    if (this.hasAttribute("data-running")) this.follow();
+  }
+
+  disconnectedCallback() {
+    clearTimeout(this.timer);
+    this.asking?.abort();
+    this.events?.close();
+  }
+
+  wanted() {
+    const data = new FormData(this.form);
+    return { drafts: data.getAll("drafts"), kinds: data.getAll("kinds") };
+  }
+
+  estimateSoon() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.estimate(), PAUSE_MS);
+  }
+
+  // The newest question counts: an older one is given up.
+  async estimate() {
+    this.asking?.abort();
+    this.asking = new AbortController();
+    const place = this.querySelector("[data-estimate]");
+    try {
+      const { body } = await send("POST", `${this.path}/estimate`, this.wanted(), { signal: this.asking.signal });
+      clear(this.form);
+      place.textContent = body.said.map((each) => each.message).join(" ");
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      place.textContent = "";
+      this.problem(error);
+    }
+  }
+
+  async start(event) {
+    event.preventDefault();
+    this.clear();
+    try {
+      await send("POST", this.path, this.wanted());
+    } catch (error) {
+      return this.problem(error);
+    }
+    this.toggleAttribute("data-running", true);
+    await this.live.look();
+    this.querySelector('[data-do="cancel"]')?.focus();
+    announce(t("ui.try.running"));
+    this.follow();
+  }
+
+  follow() {
+    let seen = "";
+    this.events = new EventSource(`/admin/api${this.path}/events`);
+    this.events.onmessage = ({ data }) => {
+      const report = JSON.parse(data);
+      this.move(report);
+      const now = `${report.state} ${report.done}`;
+      if (now !== seen) this.live.look();
+      seen = now;
+      if (OVER.includes(report.state)) this.ended(report);
+    };
+    // A server that has gone, or a session that has ended: the part itself goes on looking.
+    this.events.onerror = () => this.events.close();
+  }
+
+  move({ done, total, tokens, now }) {
+    const bar = this.querySelector("[data-progress]");
+    if (!bar) return;
+    bar.max = total;
+    bar.value = done + (now ? Math.min(1, now.tokens / tokens) : 0);
+  }
+
+  async ended({ verdict, reason }) {
+    this.events.close();
+    await this.live.look();
+    this.toggleAttribute("data-running", false);
+    this.querySelector("#try-verdict")?.focus();
+    announce(verdict?.message ?? reason?.message ?? t("ui.try.cancelled"));
+    this.estimateSoon();
+  }
+
+  pressed(button) {
+    if (button) this[button.dataset.do]().catch((error) => this.problem(error));
+  }
+
+  async cancel() {
+    await send("POST", `${this.path}/cancel`);
+  }
+
+  async apply() {
+    await this.store("apply");
+    this.querySelector("#try-undo")?.focus();
+  }
+
+  async undo() {
+    await this.store("undo");
+    this.querySelector("#try-apply")?.focus();
+  }
+
+  async write() {
+    this.clear();
+    const { body } = await send("POST", `${this.path}/write`);
+    this.say(t("ui.try.written", { file: body.file }));
+    await this.refreshForm();
+  }
+
+  async store(what) {
+    this.clear();
+    const { body } = await send("POST", `${this.path}/${what}`);
+    const path = modelPath(this.dataset.model, "settings");
+    document.dispatchEvent(new CustomEvent("omlx:saved", { detail: { path: decodeURI(path), etag: body.revision } }));
+    document.dispatchEvent(new CustomEvent("omlx:changed"));
+    await Promise.all([this.live.look(), this.refreshForm()]);
+    this.say(t(`ui.try.did.${what}`));
+  }
+
+  // The form above shows what is kept now, unless somebody is writing in it.
+  async refreshForm() {
+    const form = document.querySelector('omlx-settings[data-form="speculation"]');
+    if (form && Object.keys(form.changes()).length === 0) await form.refresh();
+  }
+
+  say(text) {
+    this.querySelector("[data-said]").textContent = text;
+  }
+
+  clear() {
+    clear(this);
+    this.say("");
+  }
+
+  problem(error) {
+    show(this, error);
+  }
+}
+
+customElements.define("omlx-try", Try);
