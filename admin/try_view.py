@@ -14,8 +14,9 @@ _MOVING = ("running", "paused")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A way to run the model: a key below `ui.try.setup.`, and the draft's name without its owner."""
+    """A way to run the model, as the API names it: a key below `ui.try.setup.`, and the draft without its owner."""
 
+    name: str
     strategy: str
     draft: str
 
@@ -185,7 +186,7 @@ def charts(report: Mapping[str, Any]) -> list[Chart]:
 
 
 def label(setup: Mapping[str, Any]) -> Label:
-    return Label(setup["strategy"], (setup["draft"] or "").rpartition("/")[2])
+    return Label(setup["name"], setup["strategy"], (setup["draft"] or "").rpartition("/")[2])
 
 
 def _bar(cell: Mapping[str, Any], label: Label, fastest: float) -> Bar:

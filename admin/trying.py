@@ -15,7 +15,7 @@ from omlx.models.pool import Pool
 from omlx.trial.answering import Answering
 from omlx.trial.kept import Results
 from omlx.trial.planning import MOST_DRAFTS, Planner
-from omlx.trial.report import report
+from omlx.trial.report import report, setup_record
 from omlx.trial.setups import PLAIN, Setup, find_setup
 from omlx.trial.texts import WRITTEN
 from omlx.trial.trial import Runner, State, Trial
@@ -62,7 +62,7 @@ class Trying:
             "trial": None if trial is None else self.told(trial, language),
             "last": None if last is None else kept_view(last, await trials.conditions(tried), language),
             "results": results,
-            "applied": None if applied is None else {"strategy": applied.setup.strategy, "draft": applied.setup.draft},
+            "applied": None if applied is None else setup_record(applied.setup),
         }
 
     def told(self, trial: Trial, language: str = "en") -> Json:

@@ -32,11 +32,15 @@ def report(trial: Trial) -> Json:
         "left_s": None if trial.left_s is None else round(trial.left_s, 1),
         "discarded": trial.discarded,
         "now": None if now is None else {"setup": now.setup.name, "kind": now.kind.value, "tokens": trial.now_tokens},
-        "setups": [_setup(setup) for setup in plan.setups],
+        "setups": [setup_record(setup) for setup in plan.setups],
         "cells": [_cell(trial.samples, setup, kind) for setup in plan.setups for kind in plan.kinds],
         "exact": _exactness(trial.samples.exactness()),
         "verdict": None if trial.verdict is None else _verdict(trial.verdict),
     }
+
+
+def setup_record(setup: Setup) -> Json:
+    return {"name": setup.name, "strategy": setup.strategy, "draft": setup.draft}
 
 
 def of_draft(plan: Plan, samples: Samples, draft: str) -> Json:
@@ -45,10 +49,6 @@ def of_draft(plan: Plan, samples: Samples, draft: str) -> Json:
     overall = list(samples.overall(setup).values())
     kinds = {kind.value: _ratio(spread) for kind in plan.kinds if (spread := samples.spread(setup, kind))}
     return {"overall": _ratio(Spread.of(overall)) if overall else None, "kinds": kinds}
-
-
-def _setup(setup: Setup) -> Json:
-    return {"name": setup.name, "strategy": setup.strategy, "draft": setup.draft}
 
 
 def _cell(samples: Samples, setup: Setup, kind: Kind) -> Json:
@@ -92,7 +92,7 @@ def _verdict(verdict: Verdict) -> Json:
         "draft": verdict.draft,
         "gains": [_change(change) for change in verdict.gains],
         "losses": [_change(change) for change in verdict.losses],
-        "setup": None if verdict.setup is None else _setup(verdict.setup),
+        "setup": None if verdict.setup is None else setup_record(verdict.setup),
     }
 
 

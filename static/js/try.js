@@ -100,15 +100,15 @@ class Try extends HTMLElement {
   }
 
   pressed(button) {
-    if (button) this[button.dataset.do]().catch((error) => this.problem(error));
+    if (button) this[button.dataset.do](button).catch((error) => this.problem(error));
   }
 
   async cancel() {
     await send("POST", `${this.path}/cancel`);
   }
 
-  async apply() {
-    await this.store("apply");
+  async apply({ dataset: { setup } }) {
+    await this.store("apply", setup && { setup });
     this.querySelector("#try-undo")?.focus();
   }
 
@@ -124,9 +124,9 @@ class Try extends HTMLElement {
     await this.refreshForm();
   }
 
-  async store(what) {
+  async store(what, asked) {
     this.clear();
-    const { body } = await send("POST", `${this.path}/${what}`);
+    const { body } = await send("POST", `${this.path}/${what}`, asked);
     const path = modelPath(this.dataset.model, "settings");
     document.dispatchEvent(new CustomEvent("omlx:saved", { detail: { path: decodeURI(path), etag: body.revision } }));
     document.dispatchEvent(new CustomEvent("omlx:changed"));
