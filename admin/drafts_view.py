@@ -26,6 +26,15 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """What the last trial on this machine found of a draft: speed against plain over all kinds of text. `stale`: it was
+    measured with other versions or weights."""
+
+    speedup: float
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """`adds_bytes` is what it takes beyond what is in memory; `fits` whether that leaves room for the model itself.
     `reason` says why it cannot draft here; `checked` is False while that is not known."""
@@ -41,6 +50,7 @@ class Candidate:
     checked: bool = True
     result: Result | None = None
     reason: Reason | None = None
+    tried: Tried | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,7 @@ def drafts_view(
     chosen: str | None,
     declared: str | None,
     missing: Reason | None = None,
+    tried: Mapping[str, Tried] | None = None,
 ) -> DraftsView:
     """`here` are the ids of what is in memory, `chosen` is the draft in effect, `declared` the package's default, None
     for none; `missing` says why the one that is named is not here. Smaller drafts come first."""
@@ -82,6 +93,7 @@ def drafts_view(
             checked=entry.id in verdicts,
             result=results.get(entry.id),
             reason=verdicts.get(entry.id),
+            tried=(tried or {}).get(entry.id),
         )
         for entry in sorted(drafts, key=lambda each: each.size_bytes)
     ]

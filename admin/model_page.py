@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from fastapi import APIRouter, Request
 
@@ -11,7 +12,7 @@ from omlx.models.entry import ModelEntry, Status
 from omlx.models.package import DraftModel, usable_package
 from omlx.models.reference import find
 
-from .drafts_view import DraftsView, drafts_view
+from .drafts_view import DraftsView, Tried, drafts_view
 from .fitting import Fitting
 from .form_view import form_view
 from .model_view import ModelView
@@ -21,7 +22,7 @@ from .pages import PARTS, Page, Pages, language_of
 from .settings_routes import SettingsRoutes
 from .speculation_view import OWN, speculation_view
 from .standing import Standing, Standings
-from .try_view import try_view
+from .try_view import tried_view, try_view
 from .trying import Trying
 
 
@@ -55,12 +56,13 @@ class ModelPage:
         if configured is None:
             return ModelView(row, revision, form_view(settings, without=OWN), reason=entry.reason)
         inherited = await asyncio.to_thread(self._settings.inherited, entry.id)
-        drafts, told = await self._drafts(standing), await self._trying.view(entry.id, language)
+        told = await self._trying.view(entry.id, language)
+        drafts = await self._drafts(standing, tried_view(told))
         speculation = speculation_view(configured, settings, inherited, drafts)
         trial = try_view(told, drafts.fit)
         return ModelView(row, revision, form_view(settings, without=OWN), speculation, trial)
 
-    async def _drafts(self, standing: Standing) -> DraftsView:
+    async def _drafts(self, standing: Standing, tried: Mapping[str, Tried]) -> DraftsView:
         pool, entry, configured = self._standings.pool, standing.entry, standing.speculative
         assert configured is not None
         others = [each for each in pool.registry.entries if each.id != entry.id and each.status is not Status.SHADOWED]
@@ -78,6 +80,7 @@ class ModelPage:
             chosen=found.id if isinstance(found, ModelEntry) else None,
             declared=await asyncio.to_thread(self._declared, entry),
             missing=found if isinstance(found, Reason) else None,
+            tried=tried,
         )
 
     def _declared(self, entry: ModelEntry) -> str | None:

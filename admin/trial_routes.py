@@ -11,6 +11,7 @@ POST …/trial/write      declare it in the model's package
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from typing import Annotated, Final
 
@@ -32,6 +33,9 @@ TOKENS: Final = 128
 LEAST_TOKENS, MOST_TOKENS = 16, 512
 EVERY_S: Final = 0.15
 """How often the page hears of progress, at most."""
+
+FOLLOWED_S: Final = 5.0
+"""A stream ends after so long, trial or not: it must not hold up the end of the server."""
 
 Name = Annotated[str, Field(max_length=400)]
 
@@ -124,8 +128,9 @@ class TrialRoutes:
         return await self._trying.planner.plan(model, asked.drafts, asked.kinds, asked.tokens)
 
     async def _frames(self, request: Request, trial: Trial) -> AsyncGenerator[bytes, None]:
-        language = language_of(request)
+        language, begun = language_of(request), time.monotonic()
+        yield b"retry: 100\n\n"
         async for _ in trial.follow(EVERY_S):
-            if self._gate.find(request) is None:  # logged out meanwhile
-                return
             yield sse.data(self._trying.told(trial, language))
+            if time.monotonic() - begun > FOLLOWED_S or self._gate.find(request) is None:  # logged out meanwhile
+                return

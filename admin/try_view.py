@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .drafts_view import Candidate
+from .drafts_view import Candidate, Tried
 
 PLAIN = "off"
 _MOVING = ("running", "paused")
@@ -124,6 +124,15 @@ def try_view(told: Mapping[str, Any], drafts: Sequence[Candidate]) -> TryView:
         elsewhere=running if running != told["model"] else None,
         outcome=outcome_view(told),
     )
+
+
+def tried_view(told: Mapping[str, Any]) -> dict[str, Tried]:
+    """By draft, what the last trial that it was part of found."""
+    return {
+        draft: Tried(result["record"]["overall"]["median"], stale=bool(result["stale"]))
+        for draft, result in told["results"].items()
+        if result["record"]["overall"] is not None
+    }
 
 
 def outcome_view(told: Mapping[str, Any]) -> OutcomeView:

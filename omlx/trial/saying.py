@@ -30,5 +30,6 @@ def listed(parts: Sequence[str], language: str = "en") -> str:
 
 
 def _change(change: Mapping[str, Any], language: str) -> str:
-    kind = sentence(f"trial.kind.{change['kind']}", {}, language)
-    return sentence("trial.change", {"kind": kind, "speedup": f"{change['speedup']:.1f}"}, language)
+    kind, speedup = change["kind"], change["speedup"]
+    said = sentence(f"trial.kind.{kind}", {}, language)
+    return sentence("trial.change", {"kind": said, "speedup": f"{speedup:.1f}"}, language)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -31,6 +32,7 @@ QUIET_S: Final = 1.0
 """For so long nobody must have wanted anything before it goes on."""
 
 LOOK_S: Final = 0.05
+_AGAIN_S: Final = 1.0
 
 
 class State(StrEnum):
@@ -118,14 +120,18 @@ class Trial:
         self._changed = asyncio.Event()
 
     async def follow(self, every_s: float) -> AsyncIterator[None]:
-        """Something to tell: at once, after changes (at most one in `every_s`), and last of all when it is over."""
+        """Something to tell: at once, after changes (at most one in `every_s`), and last of all when it is over.
+
+        Where nothing changes it is told again every second.
+        """
         while True:
             changed = self._changed
             yield
             if self.state.over:
                 return
             await asyncio.sleep(every_s)
-            await changed.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), _AGAIN_S)
 
 
 class Runner:

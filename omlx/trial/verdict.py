@@ -47,7 +47,8 @@ def verdict(samples: Samples, setups: Sequence[Setup], kinds: Sequence[Kind]) ->
             best = setup
     if best is not None:
         gains, losses = (_changes(samples, best, kinds, gain) for gain in (Gain.FASTER, Gain.SLOWER))
-        return Verdict(f"trial.verdict.{best.strategy}{'_but' if losses else ''}", best, gains, losses)
+        but = "_but" if losses else ""
+        return Verdict(f"trial.verdict.{best.strategy}{but}", best, gains, losses)
     tried = [setup for setup in setups if setup != PLAIN]
     lost = [_changes(samples, setup, kinds, Gain.SLOWER) for setup in tried]
     if tried and all(lost):

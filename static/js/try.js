@@ -79,8 +79,6 @@ class Try extends HTMLElement {
       seen = now;
       if (OVER.includes(report.state)) this.ended(report);
     };
-    // A server that has gone, or a session that has ended: the part itself goes on looking.
-    this.events.onerror = () => this.events.close();
   }
 
   move({ done, total, tokens, now }) {

@@ -40,12 +40,15 @@ def own(tmp_path: Path, copied: Registry) -> Iterator[Administered]:
 
 
 def events(client: httpx.Client) -> Iterator[dict[str, Any]]:
-    """The reports of the trial, until it is over."""
-    with client.stream("GET", f"{TRIAL}/events") as stream:
-        assert stream.status_code == 200
-        for line in stream.iter_lines():
-            if line.startswith("data: "):
-                yield json.loads(line.removeprefix("data: "))
+    """The reports of the trial, until it is over. A stream is followed by the next one, as in a browser."""
+    report: dict[str, Any] = {}
+    while report.get("state") not in ("done", "cancelled", "failed"):
+        with client.stream("GET", f"{TRIAL}/events") as stream:
+            assert stream.status_code == 200
+            for line in stream.iter_lines():
+                if line.startswith("data: "):
+                    report = json.loads(line.removeprefix("data: "))
+                    yield report
 
 
 def to_the_end(client: httpx.Client, **asked: Any) -> dict[str, Any]:
