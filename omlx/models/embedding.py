@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx.engine.loop import EngineLoop
-from omlx.engine.model import Cache, Model
 from omlx.errors import BadRequest
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
+    from omlx.engine.model import Cache, Model
 
 Pool = Literal["last", "mean"]
 HIDDEN: Final = "model"

@@ -182,7 +182,7 @@ class Generations:
         """Choice i of prompt p is number p · n + i of the answer; each prompt's choices draw as if it were alone."""
         served = stream.served
         settings = served.speculative.settings
-        self.newest[served.id] = prompts[-1].tokens
+        self.newest[served.id] = texts.prompts[-1].tokens
         sampling = sampling_of(served, request.sampling)
         sampling = replace(sampling, seed=stream.seed, logit_bias=tuple(sorted(request.logit_bias.items())))
         speculation = _speculation(request, served, texts.prediction)

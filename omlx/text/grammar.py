@@ -13,16 +13,15 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, hf
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-from transformers import PreTrainedTokenizerFast
 
 from omlx.errors import BadRequest
 from omlx.text.answer_mask import AnswerMask, Before, Marker, Open, Place, Thought
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 SPACING: Final[JsonCompileOptions] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 LENIENT: Final[JsonCompileOptions] = {"lenient": True}
@@ -113,6 +112,9 @@ class Grammars:
 
     @cached_property
     def _known(self) -> LLTokenizer:
+        from llguidance import hf  # noqa: PLC0415 — brings in transformers: slow, and there with the first tokenizer
+        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
         inner = self._tokenizer._tokenizer
         if not isinstance(inner, PreTrainedTokenizerFast):
             raise BadRequest("format.tokenizer")
