@@ -85,7 +85,7 @@ class Pool:
         self._costs = costs
         self._clock = clock
         self.residents = Residents(engine, self._opener, self.memory, self._limit, clock)
-        self._loadings = Loadings(self.residents, self._opener, self._configured, clock)
+        self.loadings = Loadings(self.residents, self._opener, self._configured, clock)
         self._tokenizers = Tokenizers()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -135,11 +135,6 @@ class Pool:
         return self.memory.limit or 0
 
     @property
-    def requests(self) -> int:
-        """How many requests there are, at work or waiting for their model. A model that is being loaded counts too."""
-        return sum(resident.leases for resident in self.residents) + self._loadings.requests
-
-    @property
     def used_bytes(self) -> int:
         """What they take now, caches and drafts included."""
         return self.memory.used()
@@ -147,7 +142,7 @@ class Pool:
     def told(self, model: str) -> Told:
         """How a model, by its id, stands in memory."""
         resident = self.residents.find(model)
-        loading = [each for each in self._loadings.of(model) if not each.again]
+        loading = [each for each in self.loadings.of(model) if not each.again]
         waiting = sum(len(each.waiters) for each in loading)
         progress = next((each.progress for each in loading if each.progress is not None), None)
         if resident is None:
@@ -193,14 +188,14 @@ class Pool:
         resident = self.residents.find(target.id)
         if resident is not None and resident.serves(drafting):
             return resident.lend(self._clock)
-        return await self._loadings.begin(Loading(target, drafting)).lease()
+        return await self.loadings.begin(Loading(target, drafting)).lease()
 
     async def load(self, name: str) -> None:
         """Have a model in memory. Goes on when the caller has gone. Raises as `lease` does."""
         entry = self.model(name)
         resident = self.residents.find(entry.id)
         if resident is None or not resident.serves(None):
-            (await self._loadings.begin(Loading(entry, kept=True)).lease()).release()
+            (await self.loadings.begin(Loading(entry, kept=True)).lease()).release()
 
     async def unload(self, name: str) -> None:
         """Take a model out of memory when its requests have ended, or stop loading it; those who wait for it hear so.
@@ -208,7 +203,7 @@ class Pool:
         Goes on when the caller has gone. Raises as `model` does.
         """
         entry = self.model(name)
-        await self._loadings.cancel(entry.id)
+        await self.loadings.cancel(entry.id)
         if (resident := self.residents.find(entry.id)) is not None:
             leaving = asyncio.create_task(self.residents.let_go(resident))
             self._leaving.add(leaving)
@@ -238,7 +233,7 @@ class Pool:
     async def reconfigure(self) -> list[Loading]:
         """Take up settings that have changed: at once, or, for what is returned, at a model's next idle moment."""
         changes = []
-        self._loadings.settings_changed()
+        self.loadings.settings_changed()
         for resident in list(self.residents):
             try:
                 configured = await asyncio.to_thread(self.speculative, resident.entry.id)
@@ -251,17 +246,9 @@ class Pool:
             if resident.outlives(configured, limits_of(configured, target.context_length)):
                 resident.served = replace(resident.served, speculative=configured)
             else:
-                changes.append(self._loadings.begin(Loading(resident.entry, again=True)))
+                changes.append(self.loadings.begin(Loading(resident.entry, again=True)))
         self.residents.account()
         return changes
-
-    async def as_configured(self, name: str) -> None:
-        """Where a request has had another draft loaded, have the configured one again at the next idle moment."""
-        entry = self.model(name)
-        resident = self.residents.find(entry.id)
-        drafting = (await asyncio.to_thread(self._configured, entry)).drafting
-        if resident is not None and resident.served.draft != (drafting.id if drafting is not None else None):
-            self._loadings.begin(Loading(entry, again=True))
 
     async def sweep_every(self, seconds: float) -> None:
         while True:

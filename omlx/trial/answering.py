@@ -76,9 +76,9 @@ class Answering:
         self._pool = pool
 
     @property
-    def disturbed(self) -> bool:
-        """Whether there are requests, or models on their way into memory, while there is none of ours."""
-        return self._pool.requests > 0
+    def requests(self) -> int:
+        """How many there are, ours among them, at work or waiting for their model; one that is being loaded counts."""
+        return sum(resident.leases for resident in self._pool.residents) + self._pool.loadings.requests
 
     async def answer(self, lease: Lease, asked: Request, told: Callable[[int], None]) -> Sample | None:
         """The answer, or None if anybody else wanted anything meanwhile: then it was stopped and says nothing.
@@ -96,7 +96,7 @@ class Answering:
         try:
             while not under_way.over:
                 await under_way.news()
-                if self._pool.requests > (0 if under_way.over else 1):
+                if self.requests > (0 if under_way.over else 1):
                     return None
                 told(len(under_way.tokens))
             if self._engine.submissions != before + 1:  # one that came and went between two of our steps

@@ -214,14 +214,14 @@ class Runner:
         return lease
 
     async def _quiet(self, trial: Trial) -> None:
-        if not self._answering.disturbed:
+        if not self._answering.requests:
             return
         trial.state = State.PAUSED
         trial.change()
         since = self._clock()
         while self._clock() - since < self._quiet_s:
             await asyncio.sleep(LOOK_S)
-            if self._answering.disturbed:
+            if self._answering.requests:
                 since = self._clock()
         trial.state = State.RUNNING
         trial.change()

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from omlx.errors import Conflict, OmlxError, Reason
 from omlx.models.pool import Pool
+from omlx.models.resident import Loading
 from omlx.server.errors import unexpected
 from omlx.trial.conditions import Conditions
 from omlx.trial.kept import History, Kept, Results
@@ -85,9 +86,16 @@ class Trials:
             trial.reason = Reason(failed.code, failed.params)
         finally:
             with suppress(OmlxError):  # the model may be gone
-                await self._pool.as_configured(trial.plan.model)
+                await self._as_configured(trial.plan.model)
             trial.state = state
             trial.change()
+
+    async def _as_configured(self, model: str) -> None:
+        """Have the configured draft again at the next idle moment, if a trial has left another one."""
+        entry, resident = self._pool.model(model), self._pool.residents.find(model)
+        drafting = (await asyncio.to_thread(self._pool.speculative, model)).drafting
+        if resident is not None and resident.served.draft != (drafting.id if drafting is not None else None):
+            self._pool.loadings.begin(Loading(entry, again=True))
 
     async def _keep(self, trial: Trial, conditions: Conditions) -> None:
         plan, at = trial.plan, self._wall()

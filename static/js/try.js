@@ -126,7 +126,8 @@ class Try extends HTMLElement {
     this.clear();
     const { body } = await send("POST", `${this.path}/${what}`, asked);
     const path = modelPath(this.dataset.model, "settings");
-    document.dispatchEvent(new CustomEvent("omlx:saved", { detail: { path: decodeURI(path), etag: body.revision } }));
+    const detail = { path: decodeURI(path), etag: body.revision };
+    document.dispatchEvent(new CustomEvent("omlx:saved", { detail }));
     document.dispatchEvent(new CustomEvent("omlx:changed"));
     await Promise.all([this.live.look(), this.refreshForm()]);
     this.say(t(`ui.try.did.${what}`));
