@@ -90,6 +90,16 @@ def test_what_must_come_is_drafted_for_nothing_and_all_of_it_is_accepted() -> No
     assert len(bench.plans) < 30
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, WARM, PENALISED], ids=["cold", "warm", "penalised"])
+def test_a_draft_model_draws_under_the_same_mask(sampling: Sampling) -> None:
+    """The target as its own draft is always right, so it was bound by the same masks."""
+    of = masked(thirds, sampling=sampling)
+    bench = Standing(loop_of("llama", model("llama"))).run(of)
+    drafted = bench.stats().drafters["tiny"]
+    assert drafted.proposed == drafted.accepted > 20
+    assert bench.tokens["a"] == expected(of, thirds)
+
+
 def test_off_is_off() -> None:
     bench = Bench(loop_of("llama", window=None)).run(masked(formal, strategy="off"))
     assert bench.stats().drafters == {}

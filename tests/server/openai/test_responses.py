@@ -227,7 +227,8 @@ def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI, speller: Run
         ),
         ({"tools": [{"type": "web_search"}]}, "tools.server", "tools[0]"),
         ({"previous_response_id": "resp_x"}, "response.not_kept", "previous_response_id"),
-        ({"text": {"format": {"type": "json_object"}}}, "request.format", "text.format"),
+        ({"text": {"format": {"type": "xml"}}}, "request.format", "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "request.missing", "text.format.schema"),
         ({"background": True, "store": False}, "request.background_store", "background"),
         ({"max_output_tokens": 0}, "request.range", "max_output_tokens"),
         ({"conversation": "conv_1"}, "request.unsupported", "conversation"),
@@ -243,9 +244,10 @@ class Answer(BaseModel):
     text: str
 
 
-def test_parse_says_that_forms_are_to_come(spelling: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="not supported yet"):
-        spelling.responses.parse(model=TARGET, input="x", text_format=Answer)
+def test_an_answer_is_parsed(spelling: OpenAI) -> None:
+    says = '<think>\nHm.\n</think>\n\n{"text": "this"}'
+    answer = spelling.responses.parse(model=TARGET, input=says, text_format=Answer)
+    assert answer.output_parsed == Answer(text="this")
 
 
 def test_items_become_messages() -> None:
