@@ -77,6 +77,10 @@ class Bomb:
 
     has_work = True
 
+    def enter(self) -> None: ...
+
+    def interrupt(self) -> None: ...
+
     def step(self) -> list[Event]:
         raise RuntimeError("boom")
 
