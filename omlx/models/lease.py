@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from omlx.engine.types import Reason
 from omlx.models.speculative import Speculative
+from omlx.text.grammar import Grammars
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from omlx.text.detokenize import TokenBytes
-    from omlx.text.grammar import Grammars
 
 
 @dataclass(frozen=True, slots=True)
