@@ -19,6 +19,7 @@ from .model_view import ModelView
 from .models_page import SECTION
 from .models_view import Memory, model_row
 from .pages import PARTS, Page, Pages, language_of
+from .prefixes_view import prefixes_view
 from .settings_routes import SettingsRoutes
 from .speculation_view import OWN, speculation_view
 from .standing import Standing, Standings
@@ -38,6 +39,7 @@ class ModelPage:
         router = APIRouter()
         self._pages.route(router, "/admin/models/{name:path}", self.show)
         self._pages.route(router, f"{PARTS}/model/{{name:path}}", self.show_status)
+        self._pages.route(router, f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
         return router
 
     async def show(self, request: Request) -> Page:
@@ -47,6 +49,9 @@ class ModelPage:
     async def show_status(self, request: Request) -> Page:
         standing = await self._standings.of(request.path_params["name"])
         return Page("model/status.html", ModelView(model_row(standing, self._standings.pool.default), "", ()))
+
+    async def show_prefixes(self, request: Request) -> Page:
+        return Page("model/prefixes_kept.html", prefixes_view(await self._standings.of(request.path_params["name"])))
 
     async def _view(self, standing: Standing, language: str) -> ModelView:
         entry, configured = standing.entry, standing.speculative
@@ -60,7 +65,8 @@ class ModelPage:
         drafts = await self._drafts(standing, tried_view(told))
         speculation = speculation_view(configured, settings, inherited, drafts)
         trial = try_view(told, drafts.fit)
-        return ModelView(row, revision, form_view(settings, without=OWN), speculation, trial)
+        advanced = form_view(settings, without=OWN)
+        return ModelView(row, revision, advanced, speculation, trial, prefixes_view(standing))
 
     async def _drafts(self, standing: Standing, tried: Mapping[str, Tried]) -> DraftsView:
         pool, entry, configured = self._standings.pool, standing.entry, standing.speculative

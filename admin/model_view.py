@@ -9,19 +9,21 @@ from omlx.errors import Reason
 
 from .form_view import FieldGroup
 from .models_view import ModelRow
+from .prefixes_view import PrefixesView
 from .speculation_view import SpeculationView
 from .try_view import TryView
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """`speculation` and `trial` are None for a model that cannot be used, and `reason` then says why."""
+    """`speculation`, `trial` and `prefixes` are None for a model that cannot be used, and `reason` then says why."""
 
     model: ModelRow
     revision: str
     advanced: Sequence[FieldGroup]
     speculation: SpeculationView | None = None
     trial: TryView | None = None
+    prefixes: PrefixesView | None = None
     reason: Reason | None = None
 
     @property

@@ -1,18 +1,30 @@
-"""The models as the dashboard lists them, and moving them in and out of memory."""
+"""The models as the dashboard lists them, moving them in and out of memory, and what is kept of their prefixes."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.models.entry import ModelEntry
 from omlx.models.pool import Pool
 from omlx.models.telling import reason_record
-from omlx.server import status
+from omlx.server import prefixes, status
 from omlx.server.connection import while_connected
+from omlx.server.generation import GenerationRequest
 
-from .login import Gate
+from .login import Gate, parse
 from .settings_view import Json
+
+
+class Probed(BaseModel):
+    """A prompt, as the only message of a user."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompt: Annotated[str, Field(min_length=1)]
 
 
 class ModelsRoutes:
@@ -25,6 +37,8 @@ class ModelsRoutes:
         router.add_api_route("/models", self.show, methods=["GET"])
         router.add_api_route("/models/{name:path}/load", self.load, methods=["POST"])
         router.add_api_route("/models/{name:path}/unload", self.unload, methods=["POST"])
+        router.add_api_route("/models/{name:path}/prefixes", self.clear_prefixes, methods=["DELETE"])
+        router.add_api_route("/models/{name:path}/prefixes/probe", self.probe_prefixes, methods=["POST"])
         return router
 
     async def show(self, request: Request) -> Response:
@@ -47,6 +61,19 @@ class ModelsRoutes:
         await request.body()
         await while_connected(request.receive, self._pool.unload(name))
         return JSONResponse(self._view(self._pool.model(name)))
+
+    async def clear_prefixes(self, request: Request, name: str) -> Response:
+        """Answers when they are forgotten. A model that is not in memory has none."""
+        self._gate.session(request)
+        await prefixes.forget(request.app.state, name)
+        return Response(status_code=204)
+
+    async def probe_prefixes(self, request: Request, name: str) -> Response:
+        """How much of a prompt is kept; null for a model that is not in memory. Nothing is computed."""
+        self._gate.session(request)
+        prompt = parse(Probed, await request.body()).prompt
+        asked = GenerationRequest(messages=[{"role": "user", "content": prompt}])
+        return JSONResponse(await prefixes.look_up(request.app.state, name, asked))
 
     def _view(self, entry: ModelEntry) -> Json:
         return {

@@ -41,7 +41,7 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
     def changed(resolution: Resolution) -> None:
         key.value = resolution.settings.api_key
 
-    pages, standings = Pages(gate), Standings(pool, app.state.record)
+    pages, standings = Pages(gate), Standings(pool, app.state.record, app.state.engine)
     live = LiveData(app.state.engine, pool, app.state.record)
     settings = SettingsRoutes(gate, pool, configuration, changed)
     trying = Trying(app, pool, Applying(pool, configuration), home)

@@ -1,4 +1,5 @@
-"""How a model stands at a moment: what was found, where it is in memory, how it is drafted for, what came of that."""
+"""How a model stands at a moment: what was found, where it is in memory, how it is drafted for, what came of that, what
+is kept of its prompts."""
 
 from __future__ import annotations
 
@@ -13,18 +14,20 @@ from omlx.models.pool import Pool
 from omlx.models.resident import State, Told
 from omlx.models.speculative import Speculative
 from omlx.server.record import Record, RequestStats
+from omlx.server.stream import Engine, PrefixReport
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """`speculative` is None where nothing can be configured: the model cannot be used, or its settings are broken.
-    `recent` are its answers, the newest last."""
+    `recent` are its answers, the newest last; `prefixes` is None for a model that is not in memory."""
 
     entry: ModelEntry
     told: Told
     speculative: Speculative | None = None
     served: Served | None = None
     recent: Sequence[RequestStats] = ()
+    prefixes: PrefixReport | None = None
 
     @property
     def usable(self) -> bool:
@@ -35,6 +38,7 @@ class Standing:
 class Standings:
     pool: Pool
     record: Record
+    engine: Engine
 
     async def of(self, name: str) -> Standing:
         """Raises NotFound."""
@@ -69,4 +73,5 @@ class Standings:
 
     def _standing(self, entry: ModelEntry, speculative: Speculative | None) -> Standing:
         served = next((each for each in self.pool.loaded if each.id == entry.id), None)
-        return Standing(entry, self.pool.told(entry.id), speculative, served, self.record.recent(entry.id))
+        recent, prefixes = self.record.recent(entry.id), self.engine.prefix_of(entry.id)
+        return Standing(entry, self.pool.told(entry.id), speculative, served, recent, prefixes)

@@ -79,9 +79,14 @@ def batching(unbatchable: Reason | None) -> Json:
 def prefixes(report: PrefixReport) -> Json:
     """What is kept, and what it was good for. A `warning` where everything that was to be kept found no room."""
     told = asdict(report) | {"off": None if report.off is None else reason_record(report.off)}
-    nothing = report.asked > 0 and report.refused == report.asked
-    warning = Reason("prefix.stored_none", {"asked": report.asked, "limit": report.max_bytes}) if nothing else None
+    warning = stored_none(report)
     return {"bytes": told.pop("nbytes"), **told, "warning": None if warning is None else reason_record(warning)}
+
+
+def stored_none(report: PrefixReport) -> Reason | None:
+    """A warning where everything that was to be kept found no room."""
+    nothing = report.asked > 0 and report.refused == report.asked
+    return Reason("prefix.stored_none", {"asked": report.asked, "limit": report.max_bytes}) if nothing else None
 
 
 def drafters(recent: Sequence[RequestStats], snapshot: ModelSnapshot | None) -> Json:

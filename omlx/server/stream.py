@@ -20,10 +20,10 @@ from omlx.engine.types import (
     Load,
     ModelSnapshot,
     PrefillProgress,
-    PrefixReport,
     Request,
     TokensCommitted,
 )
+from omlx.engine.types import PrefixReport as PrefixReport
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool import Lease, Served
 from omlx.server.dialect import ChoiceEvent

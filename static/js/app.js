@@ -6,6 +6,7 @@ import "./language.js";
 import "./live.js";
 import "./menu.js";
 import "./models.js";
+import "./prefixes.js";
 import "./settings.js";
 import "./speculation.js";
 import "./theme.js";

@@ -26,7 +26,7 @@ BROKEN = {
     "org/other": Reason("model.head_only", {"kind": "EAGLE"}),
     "org/<script>": Reason("model.unsupported", {"model_type": "<b>"}),
 }
-PARTS = ("/admin/parts/models", f"/admin/parts/model/{TARGET}")
+PARTS = ("/admin/parts/models", f"/admin/parts/model/{TARGET}", f"/admin/parts/prefixes/{TARGET}")
 
 
 class Elements(HTMLParser):

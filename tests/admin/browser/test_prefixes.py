@@ -1,0 +1,67 @@
+"""Kept prefixes in a real browser: they show up, a prompt finds them, and they can be cleared."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.admin.browser.checks import check_accessible, check_fits, check_words
+from tests.admin.browser.chromium import PHONE
+from tests.admin.browser.site import Site
+from tests.server.running import TARGET
+
+PAGE = f"/admin/models/{TARGET}"
+PROMPT = "Name three rivers of Europe, and the seas that they flow into."
+
+
+def kept_bytes(page: Page) -> int:
+    return int(page.locator("#prefixes-memory").get_attribute("value") or 0)
+
+
+def test_what_is_kept_is_shown_found_and_cleared(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto(PAGE)
+        card = page.get_by_role("region", name="Kept prefixes")
+        expect(card).to_contain_text("The model is not in memory: nothing is kept.")
+        said, clear = card.get_by_role("status"), card.get_by_role("button", name="Clear")
+        expect(clear).to_have_count(0)
+
+        fresh.ask(PROMPT)
+        expect(clear).to_be_visible(timeout=30_000)  # nobody has reloaded the page
+        assert kept_bytes(page) > 0
+        expect(card).to_contain_text("0 of 1")
+
+        card.get_by_label("Prompt").fill(PROMPT)
+        card.get_by_role("button", name="Probe a prompt").click()
+        expect(said).to_contain_text("tokens of this prompt are kept.")
+        found, _, length, *_ = said.inner_text().split()
+        assert int(found) == int(length) - 1
+
+        clear.focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#prefixes-memory")).to_have_attribute("value", "0")
+        expect(clear).to_be_focused()
+        expect(said).to_be_empty()
+        card.get_by_role("button", name="Probe a prompt").click()
+        expect(said).to_have_text(f"0 of {length} tokens of this prompt are kept.")
+
+
+def test_what_is_no_prompt_is_said_beside_it(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        visit.complaints.expect("400")
+        page.goto(PAGE)
+        page.get_by_role("button", name="Probe a prompt").click()
+        expect(page.locator('[data-field="prompt"] [data-problem]')).to_be_visible()
+        expect(page.get_by_label("Prompt")).to_be_focused()
+
+
+@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 900}, {"width": 320, "height": 640}])
+def test_what_is_kept_fits_and_is_accessible(busy: Site, axe: str, viewport: dict[str, int]) -> None:
+    with busy.visit(viewport=viewport) as visit:
+        visit.page.goto(PAGE)
+        expect(visit.page.locator("#prefixes-clear")).to_be_visible()
+        check_fits(visit.page)
+        check_words(visit.page, "en")
+        check_accessible(visit.page, axe)
