@@ -1,13 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from tests.text import tokenizers
-
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

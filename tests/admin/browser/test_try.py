@@ -81,7 +81,7 @@ def test_it_can_be_cancelled_and_follows_again_after_a_reload(fresh: Site) -> No
         cancel = page.get_by_role("button", name="Cancel")
         expect(cancel).to_be_visible()
         cancel.click()
-        expect(page.get_by_text("The trial was cancelled.")).to_be_visible()
+        expect(page.locator("omlx-try").get_by_text("The trial was cancelled.")).to_be_visible()
         expect(page.get_by_role("button", name="Start")).to_be_visible()
 
 
