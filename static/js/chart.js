@@ -14,7 +14,7 @@ class Chart extends HTMLElement {
     this.reading = this.parentElement.querySelector("[data-reading]");
     this.setAttribute("role", "img");
     this.setAttribute("aria-label", this.parentElement.querySelector("h2").textContent);
-    const { default: Plot } = await import(this.dataset.library);
+    const { default: Plot } = await import(this.dataset.plot);
     if (!this.isConnected) return;
     this.Plot = Plot;
     this.stop = follow((samples) => this.show(samples));

@@ -97,7 +97,7 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(f"{' '.join(map(str, process.args))} ended with {process.returncode}")  # type: ignore[arg-type]
+            raise RuntimeError(f"a server ended with {process.returncode} before it answered: {process.args!r}")
         with suppress(OSError):
             _call(port, "GET", "/health")
             return

@@ -178,8 +178,8 @@ def _margins(subject: Subject, one: Request, plain: Seq[int], other: Seq[int], p
     if place >= min(len(plain), len(other)):
         return float("inf"), float("inf")
     scores = seen_by_plain(subject, one, plain[:place])
-    best: list[float] = mx.sort(scores)[-2:].tolist()  # type: ignore[assignment]
-    return best[1] - best[0], best[1] - float(scores[other[place]])
+    second, best = (float(score) for score in mx.sort(scores)[-2:])
+    return best - second, best - float(scores[other[place]])
 
 
 def _tolerances() -> str:
