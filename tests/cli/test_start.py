@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+# Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears what it kept for it,
+# and an interpreter that is torn down meanwhile aborts.
 AT_ONCE = """
+import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from omlx.models.discovery import BUNDLED
@@ -18,7 +21,8 @@ together = Barrier(4)
 works = [bring_in, bring_in, *(lambda entry=entry: read_tokenizer(entry) for entry in entries)]
 with ThreadPoolExecutor(4) as pool:
     begun = [pool.submit(lambda work=work: (together.wait(), work())) for work in works]
-print(sum(each.exception() is None for each in begun))
+print(sum(each.exception() is None for each in begun), flush=True)
+os._exit(0)
 """
 
 
