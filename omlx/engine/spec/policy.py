@@ -319,7 +319,8 @@ class RowPolicy:
                 record.interval = FIRST_PROBE
                 continue
             record.idle += 1
-            if best is not None or record.observing:
+            # Behind a rejection that left tokens pending, a look that fails would have them read a third time.
+            if best is not None or record.observing or (self._pending > 1 and not offer.free):
                 continue
             if record.idle >= record.interval and self._worth_a_look(offer, context):
                 record.trial = FIRST_TRIAL

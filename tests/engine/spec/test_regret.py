@@ -125,10 +125,12 @@ def test_mean_regret_over_all_worlds(tokens):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", machines((True,)), ids=str)
-def test_worst_world_at_2000_tokens(machine):
-    for name, parts in texts(2000).items():
-        assert outcome(machine, parts, seeds=4).regret <= 0.07, name
+@pytest.mark.parametrize("tokens", [1000, 2000])
+@pytest.mark.parametrize("machine", machines(), ids=str)
+def test_worst_world(machine, tokens):
+    """Where nothing was measured beforehand, what passes cost is found out at the first answer's expense."""
+    for name, parts in texts(tokens).items():
+        assert outcome(machine, parts, seeds=4).regret <= (0.07 if machine.calibrated else 0.1), name
 
 
 @pytest.mark.slow
