@@ -19,6 +19,10 @@ from typing import Any, Final
 SAMPLES: Final = 9
 FIRST_BUCKET: Final = 256
 OUTLIER: Final = 10.0
+FIRST_TIME: Final = 2.0
+"""What a first pass of a width may take, in passes as expected, and still be believed: it may have compiled kernels or
+touched new memory, and a width thought dear because of that would never be tried again."""
+
 RENEWAL: Final = 8
 """A full entry takes one pass in so many: what is slower than that is drift, and holds for passes not seen as well."""
 
@@ -50,6 +54,7 @@ class PassCosts:
     drift: float = 1.0
     _turn: int = 0
     _refused: int = 0
+    _slow_at_first: set[int] = field(default_factory=set)
     _ratios: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     _samples: dict[int, dict[int, deque[float]]] = field(default_factory=dict)
     _medians: dict[int, dict[int, float]] = field(default_factory=dict)
@@ -65,6 +70,9 @@ class PassCosts:
         if 0 < self._refused < SETTLED:
             return False
         self._refused = 0
+        if expected and seconds > FIRST_TIME * expected and not self._measured(width):
+            self._slow_at_first.add(width)
+            return True
         samples = self._samples.setdefault(here, {}).setdefault(width, deque(maxlen=SAMPLES))
         if len(samples) >= SETTLED:
             self._ratios.append(seconds / self._medians[here][width])
@@ -86,6 +94,10 @@ class PassCosts:
     def known(self, width: int, context: int) -> int:
         """How many samples the entry rests on."""
         return len(self._samples.get(bucket(context), {}).get(width, ()))
+
+    def _measured(self, width: int) -> bool:
+        """Whether a pass as wide was taken in anywhere, or was slow the first time."""
+        return width in self._slow_at_first or any(width in entries for entries in self._medians.values())
 
     @property
     def widest(self) -> int:

@@ -192,6 +192,8 @@ class Machine:
     recurrent: bool = False
     noise: float = 0.03
     calibrated: bool = True
+    first_time: float = 1.0
+    """What the first pass of a width takes more, while kernels are compiled."""
 
     def verify(self, width: int, context: int) -> float:
         """A pass over `width` rows."""
@@ -254,6 +256,7 @@ class Run:
         at, held, pending, total = 0, 0, 1, 0.0
         in_flight, drafts, drafting = False, 0, 0.0
         log: list[tuple[int, str, int, int]] = []
+        compiled = {1}
         while at < self.text.size:
             context = self.text.prompt + at
             offers = self.offers(at, held) if pending <= MAX_PENDING else []
@@ -262,7 +265,11 @@ class Run:
             noise = self._noise[at]
             room = self.text.size - at - 1 - k
             pad = policy.padding(pending + k, context, room) if policy is not None and k else 0
-            seconds = self.machine.verify(pending + k + pad, context) * noise
+            width = pending + k + pad
+            seconds = self.machine.verify(width, context) * noise
+            if width not in compiled:
+                compiled.add(width)
+                seconds *= self.machine.first_time
             if not k:
                 seconds += 0.0 if in_flight and pending == 1 else BARRIER_SECONDS
                 accepted, offer = 0, None

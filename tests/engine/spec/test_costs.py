@@ -122,3 +122,16 @@ def test_an_expectation_that_was_wrong_is_given_up():
     for _ in range(6):
         costs.learn(PLAIN, 100, 0.04)
     assert costs.plain(100) == pytest.approx(0.04)
+
+
+def test_a_slow_first_pass_of_a_width_is_not_believed():
+    """It may have compiled kernels. The next one counts, however slow."""
+    costs = PassCosts()
+    for _ in range(3):
+        costs.learn(1, 100, 1.0)
+    expected = costs.seconds(2, 100)
+    assert expected is not None
+    assert costs.learn(2, 100, 3 * expected)
+    assert costs.seconds(2, 100) == expected
+    costs.learn(2, 100, 3 * expected)
+    assert costs.seconds(2, 100) == pytest.approx(3 * expected)

@@ -117,6 +117,13 @@ def test_a_step_of_eight_hours_changes_nothing(at):
     assert plain < 2.0
 
 
+def test_kernels_that_compile_do_not_keep_windows_short():
+    machine = Machine("sawtooth", calibrated=False, first_time=6.0)
+    played = Run(machine, text(texts(1000)["verbatim"], 0), 0).adaptive()
+    long = [at for at, _, _, accepted in played.log if at >= 500 and accepted >= 15]
+    assert len(long) >= 0.8 * sum(at >= 500 for at, *_ in played.log)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [300, 1000])
 def test_mean_regret_over_all_worlds(tokens):
