@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from omlx.engine.masking import permitted
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft
-from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.policy import LONGEST, Offer
 from omlx.engine.spec.strategy import Step
 
 GRAM: Final = 3
@@ -95,7 +95,7 @@ class NgramIndex:
             self.extend([token])
             proposal = proposal[1:] if right else ()
             if not proposal and (found := self.lookup()) is not None:
-                proposal = self.after(found, 2 * found.length)
+                proposal = self.after(found, LONGEST)
         return hits
 
     def after(self, match: Match, limit: int) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class NgramIndex:
 
 
 class Ngram:
-    """Implements `Drafter`. Proposes at most twice as many tokens as matched, unless the strategy says how many."""
+    """Implements `Drafter`. Proposes all that followed: how far it is worth following is for the policy to say."""
 
     kind: ClassVar[str] = "ngram"
     name = "ngram"
@@ -124,7 +124,7 @@ class Ngram:
         found = index.lookup(step.shortest_match or GRAM)
         if found is None or limit < 1:
             return None
-        return Offer(self.name, limit if step.longest_draft else min(limit, 2 * found.length), match=found.length)
+        return Offer(self.name, min(limit, LONGEST), match=found.length)
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         index = self._current(sequence).index
@@ -136,7 +136,7 @@ class Ngram:
         """What it would propose, for comparison with what comes anyway."""
         index = self._current(sequence).index
         found = index.lookup()
-        tokens = index.after(found, min(limit, 2 * found.length)) if found else ()
+        tokens = index.after(found, limit) if found else ()
         return (Offer(self.name, len(tokens), match=found.length), tokens) if found and tokens else None
 
     def repeats(self, sequence: Sequence) -> float:

@@ -141,7 +141,7 @@ def text(parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300, repeated:
     tokens = prompt + output
     for i in range(len(tokens)):
         match = index.lookup()
-        proposed = index.after(match, min(LONGEST, 2 * match.length)) if match else ()
+        proposed = index.after(match, LONGEST) if match else ()
         hits = next((j for j, token in enumerate(proposed) if tokens[i + j : i + j + 1] != [token]), len(proposed))
         if i >= prompt_tokens:
             found.match.append(match.length if match and proposed else 0)
@@ -247,7 +247,7 @@ class Run:
     def offers(self, at: int, held: int) -> list[Offer]:
         found = []
         if self.text.match[at]:
-            found.append(Offer("ngram", min(LONGEST, 2 * self.text.match[at]), match=self.text.match[at]))
+            found.append(Offer("ngram", LONGEST, match=self.text.match[at]))
         if self.machine.draft:
             found.append(Offer("draft", LONGEST_DRAFT, lag=self.text.prompt + at - held))
         return found
