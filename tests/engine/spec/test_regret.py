@@ -137,7 +137,7 @@ def test_mean_regret_over_all_worlds(tokens):
 def test_worst_world(machine, tokens):
     """Where nothing was measured beforehand, what passes cost is found out at the first answer's expense."""
     for name, parts in texts(tokens).items():
-        assert outcome(machine, parts, seeds=4).regret <= (0.07 if machine.calibrated else 0.1), name
+        assert outcome(machine, parts, seeds=4).regret <= (0.07 if machine.calibrated else 0.15), name
 
 
 @pytest.mark.slow
