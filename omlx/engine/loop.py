@@ -199,7 +199,8 @@ class EngineLoop:
             steady = following is not None
         interval = None
         if steady is not None and steady == self._steady:
-            interval = Interval(now - self._read_at, overlapped=steady)
+            width = launch.plan.forwards[0].windows[0].width
+            interval = Interval(now - self._read_at, steady, width)
         self._read_at, self._steady = now, steady
         return self.scheduler.commit(launch.plan, reads, interval)
 

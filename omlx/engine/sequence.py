@@ -41,10 +41,12 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The time between two reads. `overlapped`: before both of them the next step had been launched already."""
+    """The time between two reads. `overlapped`: before both of them the next step had been launched already. `width` is
+    that of the pass, where it is known better than from what was decided last."""
 
     seconds: float
     overlapped: bool = False
+    width: int | None = None
 
 
 @dataclass(slots=True)

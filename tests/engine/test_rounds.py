@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from omlx.engine.sequence import Sequence
+from omlx.engine.spec.costs import PassCosts
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.types import FinishReason, Request, Sampling
 from tests.engine.fakes import Scripted, StopAt
@@ -147,3 +148,14 @@ def test_what_pads_a_pass_is_never_seen(family: str, sampling: Sampling) -> None
     assert drafter.pads > 10
     conversation = [*one.tokens, *bench.tokens["a"]]
     assert stored_length(bench.loop, conversation) >= len(conversation) - 1 - 5
+
+
+def test_what_stays_pending_is_timed_under_the_width_of_the_pass_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(PassCosts, "learn", lambda _, width, context, seconds: told.append(width) or True)
+    one = request(tokens=prompt(13), max_tokens=20)
+    bench, _ = bench_of("qwen3_next", one, [0, 0, None, 1, None])
+    bench.run(one)
+    windows = [window for plan in bench.plans for forward in plan.forwards for window in forward.windows]
+    assert [window.width for window in windows if window.sample and not window.draft_n] == [3, 3]
+    assert (told.count(3), told.count(1)) == (2, 0)

@@ -226,7 +226,7 @@ class RowPolicy:
     def timed(self, offer: Offer | None, tokens: int, interval: Interval, context: int) -> None:
         """A round (or, with no offer, a plain step) brought `tokens`, `interval` after the commit before it. What a
         draft model is known to take is subtracted, the rest is the target's pass, with all that surrounds it."""
-        width = PLAIN if interval.overlapped else self._pending + self._drafted + self._padded
+        width = PLAIN if interval.overlapped else interval.width or self._pending + self._drafted + self._padded
         drafting = 0.0 if offer is None else self.drafting(offer, self._drafted, context)
         self._until_refresh = REFRESH if width == PLAIN else self._until_refresh - tokens
         if offer is not None:
