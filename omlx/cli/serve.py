@@ -112,7 +112,7 @@ def choose(model: str | None, configuration: Configuration) -> Choice:
 async def serve(choice: Choice, listening: socket.socket) -> None:
     """Load, announce, serve. Returns when a signal has ended it and what was open has finished."""
     settings = choice.settings
-    engine = EngineThread()
+    engine = EngineThread(calibrates=settings.calibrate)
     engine.start()
     try:
         default = choice.model.id if choice.model is not None else None

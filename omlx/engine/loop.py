@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Final, cast
 
@@ -162,8 +163,7 @@ class EngineLoop:
             events += self.scheduler.reap()
         plan = self.scheduler.plan()
         if plan is None and self._flight is not None:
-            events += self._commit(self._flight)
-            self._flight = None
+            events += self.settle()
             events += self.scheduler.reap()
             plan = self.scheduler.plan()
         launched = None
@@ -174,6 +174,25 @@ class EngineLoop:
             events += self._commit(self._flight, launched)
         self._flight = launched
         return events
+
+    def settle(self) -> list[Event]:
+        """Wait for the step in flight, with nothing behind it. Returns its events."""
+        events = self._commit(self._flight) if self._flight is not None else []
+        self._flight = None
+        return events
+
+    def scratch(self, drafter: Drafter | None = None) -> EngineLoop:
+        """A loop beside this one, with the same model and costs and with caches of its own, that keeps no prefixes and
+        asks nobody for memory. `drafter` drafts for it, or else a draft model as here. The model is not run for it."""
+        beside = copy(self)
+        beside.limits = limits = replace(self.limits, max_rows=1)
+        beside.runner = Runner(self.runner.model, limits.vocab_size, self.make_cache)
+        prefix = PrefixReuse(Layout(0), limits.block_tokens, 0)
+        beside.scheduler = Scheduler(limits, beside.runner.traits, Speculator([]), prefix, beside.runner.caches)
+        beside._flight = beside._steady = None
+        models = (each for each in self.scheduler.speculator.drafters if isinstance(each, DraftModel))
+        beside.use_drafters([model.scratch() for model in models] if drafter is None else [drafter])
+        return beside
 
     def _shares(self, prefix_bytes: int) -> tuple[int, int]:
         """The target's and the draft's."""

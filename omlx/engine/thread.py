@@ -1,7 +1,8 @@
 """The engine thread: it owns every mlx call of every loaded model. Other threads hand it work and hear events.
 
-Loops take turns, a step each. Work given by `call` (loading a model, a calibration) runs between steps. If the thread
-dies, every open request hears of it and `failure` says why.
+Loops take turns, a step each. Work given by `call` (loading a model) runs between steps. While there is
+none, and nobody waits for an answer, it may measure what passes cost. If the thread dies, every open request hears of
+it and `failure` says why.
 """
 
 from __future__ import annotations
@@ -12,25 +13,35 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import mlx.core as mx
 
-from omlx.engine.types import Event, EventSink, Failed, Finished, Load, ModelSnapshot, PrefixReport, Request
+from omlx.engine.calibration import Calibration
+from omlx.engine.types import Calibrated, Event, EventSink, Failed, Finished, Load, ModelSnapshot, PrefixReport, Request
 from omlx.errors import EngineDead, EngineError, NotFound, OmlxError
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
 
 T = TypeVar("T")
+
+QUIET_S: Final = 0.25
+"""Idle is who had nothing to do for so long: what comes in a row, such as more of a model to read, is not held up."""
+
 log = logging.getLogger("omlx.engine")
 
 
 class EngineThread:
-    def __init__(self) -> None:
+    """`calibrates`: it measures what passes of its models cost while it is idle."""
+
+    def __init__(self, *, calibrates: bool = False) -> None:
+        self._calibrates = calibrates
         self._failure: EngineDead | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loops: dict[str, EngineLoop] = {}
+        self._calibrations: dict[str, Calibration] = {}
         self._sinks: dict[str, EventSink] = {}
         self._submissions = 0
         self._stopping = False
@@ -77,10 +88,13 @@ class EngineThread:
         if name in self._loops:
             self.detach(name)
         self._loops[name] = loop
+        if self._calibrates:
+            self._calibrations[name] = Calibration(name, loop)
         loop.enter()
 
     def detach(self, name: str) -> None:
         """Forget a model. From inside `call`; it has no open requests."""
+        self._calibrations.pop(name, None)
         self._loops.pop(name).leave()
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
@@ -129,7 +143,14 @@ class EngineThread:
 
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
         """What there is to say of a model, after the current step; None if it is not loaded. Raises EngineDead."""
-        return self.call(lambda: loop.snapshot() if (loop := self._loops.get(model)) is not None else None)
+
+        def tell() -> ModelSnapshot | None:
+            if (loop := self._loops.get(model)) is None:
+                return None
+            calibration = self._calibrations.get(model)
+            return replace(loop.snapshot(), calibration=calibration.state if calibration else Calibrated.OFF)
+
+        return self.call(tell)
 
     def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
         """How many tokens of a prompt the model has kept; None if it is not loaded. Raises EngineDead."""
@@ -178,13 +199,29 @@ class EngineThread:
     def _take_in(self) -> None:
         """Run what was posted; wait for something if no loop has work."""
         if not any(loop.has_work for loop in self._loops.values()):
-            self._inbox.get()()
+            self._wait()()
         elif self._inbox.empty():
             return
         for _ in range(self._inbox.qsize()):  # what comes meanwhile, such as more of a model to read, waits for a step
             self._inbox.get()()
         for loop in self._loops.values():
             loop.interrupt()
+
+    def _wait(self) -> Callable[[], None]:
+        """What is posted next. While it does not come, and nobody waits for an answer, measure."""
+        if not self._sinks and any(each.state is Calibrated.PENDING for each in self._calibrations.values()):
+            try:
+                return self._inbox.get(timeout=QUIET_S)
+            except queue.Empty:
+                self._calibrate()
+        return self._inbox.get()
+
+    def _calibrate(self) -> None:
+        """Measure until all is known or something is posted. No name holds a loop after it."""
+        for calibration in self._calibrations.values():
+            calibration.run(lambda: not self._inbox.empty())
+        if self._inbox.empty():
+            mx.clear_cache()
 
     def _drain(self) -> None:
         while True:
@@ -213,6 +250,7 @@ class EngineThread:
         self._drain()
         self._publish([Failed(request_id, failure) for request_id in self._sinks])
         self._loops.clear()
+        self._calibrations.clear()
 
     def _stop(self) -> None:
         self._stopping = True

@@ -204,6 +204,16 @@ class PrefixReport:
     refused: int
 
 
+class Calibrated(StrEnum):
+    """Whether passes of a model are measured in idle moments: never, in those to come, no more, or no more because
+    something went wrong."""
+
+    OFF = "off"
+    PENDING = "pending"
+    DONE = "done"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSnapshot:
     """What there is to say of a loaded model between two steps. `drafters` are kinds by name; `off` says why none of
@@ -215,6 +225,7 @@ class ModelSnapshot:
     unbatchable: Reason | None
     costs: dict[str, Any]
     prefix: PrefixReport
+    calibration: Calibrated = Calibrated.OFF
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def speculation(
         "requests": len(recent),
         "speedup": speedup(recent),
         "costs": None if snapshot is None else costs(snapshot.costs),
+        "calibration": None if snapshot is None else snapshot.calibration.value,
     }
 
 

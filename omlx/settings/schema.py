@@ -165,6 +165,7 @@ class Settings:
     max_waiting: Annotated[int, _engine(0, 65536)] = 512
     max_context: Annotated[int | None, _engine(16, 1 << 30, scopes=PER_MODEL)] = None
     prefill_chunk: Annotated[int, _engine(16, 65536)] = 2048
+    calibrate: Annotated[bool, Meta(Group.ENGINE)] = True
     prefix_bytes: Annotated[int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True, takes=Takes.AT_ONCE)] = None
 
 

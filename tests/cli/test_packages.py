@@ -90,7 +90,7 @@ def status(server: Serving, model: str) -> dict[str, Any]:
 
 
 def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_says(home: Path) -> None:
-    with serving(home, "org/cold") as server:
+    with serving(home, "org/cold", "--no-calibrate") as server:
         assert "Draft: org/small" in server.announced
         for temperature in (0.0, 0.8):
             drafted = chat(server, "org/cold", temperature=temperature)
@@ -100,6 +100,7 @@ def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_s
             assert timings(drafted)["drafters"]["org/small"]["accepted"] > 0
             assert timings(plain)["drafters"] == {}
         told = status(server, "org/cold")
+    assert told["calibration"] == "off"
     assert (told["draft"], told["draft_source"], told["reason"]) == ("org/small", "package", None)
 
 
@@ -112,6 +113,7 @@ def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server:
     assert (gate["state"], gate["reason"]["code"]) == ("off", "draft.unfit.gguf")
     told = status(server, "org/design")
     assert (told["draft"], told["reason"]["code"], told["wanted"]) == (None, "draft.unfit.gguf", None)
+    assert told["calibration"] in ("pending", "done")
     assert told["draft_configured"] == "unsloth/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"
     assert (told["draft_source"], told["effective"]) == ("package", "auto")
 

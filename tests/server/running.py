@@ -42,10 +42,11 @@ class CountingLoop(EngineLoop):
 
 
 class WatchedEngine(EngineThread):
-    """Knows at which step each request was cancelled and at which it ended."""
+    """Knows at which step each request was cancelled and at which it ended, and when there was time to calibrate."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, calibrates: bool = False) -> None:
+        super().__init__(calibrates=calibrates)
+        self.measured = threading.Event()
         self.submitted: list[str] = []
         self.cancelled: dict[str, int] = {}
         self.ended: dict[str, tuple[int, Finished | Failed]] = {}
@@ -62,6 +63,11 @@ class WatchedEngine(EngineThread):
             loop.__class__ = CountingLoop
         self._loop = weakref.ref(loop)  # it must be able to go
         super().attach(name, loop)
+
+    def _calibrate(self) -> None:
+        super()._calibrate()
+        if self._inbox.empty():  # nothing has interrupted it
+            self.measured.set()
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         def watched(events: Sequence[Event], /) -> None:
@@ -166,13 +172,14 @@ def omlx(
     kind: type[Pool] = Pool,
     configuration: Configuration | None = None,
     used: Callable[[], int] = used_bytes,
+    calibrates: bool = False,
     prepare: Callable[[FastAPI, Pool], None] = lambda app, pool: None,
 ) -> Iterator[Running]:
     """`used` says what memory is taken, where what the whole process takes is too much.
 
     `prepare` may add to the application before it starts."""
     settings = settings or (configuration.resolve().settings if configuration is not None else Settings())
-    engine = WatchedEngine()
+    engine = WatchedEngine(calibrates=calibrates)
     engine.start()
     pool = kind(engine, registry, settings, default=default, costs=costs, configuration=configuration, used=used)
     app = create_app(engine, pool, settings, keep_alive_s=keep_alive_s)

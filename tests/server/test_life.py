@@ -13,7 +13,7 @@ from openai import APIError, APIStatusError, OpenAI
 from omlx.engine.types import Event
 from omlx.models.cost_file import CostFiles
 from omlx.settings.schema import Settings
-from tests.server.running import TARGET, omlx
+from tests.server.running import PATIENCE_S, TARGET, omlx
 
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
@@ -70,6 +70,20 @@ def test_what_passes_cost_is_kept_when_the_server_ends(tmp_path: Path) -> None:
     with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
         assert http.post(CHAT, json={**ASK, "max_tokens": 1, "speculation": "off"}).status_code == 200
         assert http.get(f"/v1/models/{TARGET}").json()["speculation"]["costs"]["target"]["plain_ms"][0] > 0
+
+
+def test_what_is_measured_in_an_idle_moment_is_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx.engine.calibration.SLICE_SECONDS", 60.0)
+    files, ask = CostFiles(tmp_path / "costs"), {**ASK, "max_tokens": 1, "speculation": "off"}
+    told = []
+    for calibrates in (True, False):
+        server = omlx(costs=files, calibrates=calibrates)
+        with server as running, httpx.Client(base_url=running.url, timeout=60) as http:
+            assert http.post(CHAT, json=ask).status_code == 200
+            assert running.engine.measured.wait(PATIENCE_S if calibrates else 0) == calibrates
+            told.append(http.get(f"/v1/models/{TARGET}").json()["speculation"])
+    assert [each["calibration"] for each in told] == ["done", "off"]
+    assert [max(each["costs"]["target"]["widths"]) for each in told] == [64, 64]
 
 
 class Bomb:

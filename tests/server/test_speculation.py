@@ -156,6 +156,7 @@ def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
     assert all(len(row) == len(table["contexts"]) for row in (*table["ms"], table["plain_ms"]))
     assert table["plain_ms"][0] > 0
     assert told["speedup"] is None or told["speedup"] > 0
+    assert told["calibration"] == "off"
 
 
 def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(http: httpx.Client) -> None:
@@ -164,6 +165,7 @@ def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(
     told = body["speculation"]
     assert (body["loaded"], body["batching"]) == (False, None)
     assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == ("auto", None, None, None)
+    assert told["calibration"] is None
     assert told["reason"]["code"] == "draft.unfit.same_model"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, cast
 
@@ -74,6 +75,12 @@ class DraftModel:
         if unkept(make_cache()) is None:
             self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, prefix_bytes)
         self._rounds = 0
+
+    def scratch(self) -> DraftModel:
+        """The same model beside this one, without rows, keeping nothing."""
+        beside = copy(self)
+        beside._rows, beside._index, beside._rounds = {}, None, 0
+        return beside
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
         if limit < 1:

@@ -1,0 +1,365 @@
+"""What the engine thread measures while nobody asks for anything, and that it costs nobody anything."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+
+from omlx.engine.calibration import ENOUGH, Calibration, _Filler
+from omlx.engine.loop import EngineLoop
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.spec.costs import PLAIN, SETTLED, Costs, PassCosts
+from omlx.engine.spec.draft_model import DraftModel
+from omlx.engine.spec.policy import WIDTHS
+from omlx.engine.spec.strategy import AUTO
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import Calibrated, Finished, Reason, Request, Speculation
+from tests import zoo
+from tests.engine.fakes import VOCAB, Counting
+from tests.engine.harness import LIMITS, loop_of, model, plain, request
+from tests.engine.test_thread import PATIENCE_S, Listener
+
+ALL = (PLAIN, 1, *sorted(WIDTHS))
+SLICE_SECONDS = 60.0
+
+
+class Watched(PassCosts):
+    """A table that can be waited for, and that remembers which passes it was told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[int] = []
+        self._change = threading.Condition()
+
+    def learn(self, width: int, context: int, seconds: float) -> bool:
+        with self._change:
+            learned = super().learn(width, context, seconds)
+            self.told.append(width)
+            self._change.notify_all()
+            return learned
+
+    def wait_until(self, reached: Callable[[], bool]) -> None:
+        with self._change:
+            assert self._change.wait_for(reached, PATIENCE_S)
+
+    def full(self) -> bool:
+        return all(self.known(width, 1) >= ENOUGH for width in ALL)
+
+
+class Recording(Counting):
+    """A model that counts and remembers its passes; it can be held up in one of them."""
+
+    def __init__(self, hold: int = 0) -> None:
+        super().__init__()
+        self.passes: list[list[int]] = []
+        self.held, self.go = threading.Event(), threading.Event()
+        self._hold = hold
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        self.passes.append(tokens.flatten().tolist())  # type: ignore[arg-type]
+        if len(self.passes) == self._hold:
+            self.held.set()
+            assert self.go.wait(PATIENCE_S)
+        return super().__call__(tokens, cache)
+
+
+class Failing(Counting):
+    """A model that counts, but not over a token that no request of these tests brings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed = threading.Event()
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        if tokens.flatten().tolist() == [3]:
+            self.failed.set()
+            raise ValueError("no more")
+        return super().__call__(tokens, cache)
+
+
+@pytest.fixture
+def thread() -> Iterator[EngineThread]:
+    thread = EngineThread(calibrates=True)
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has nothing to do is idle at once; however slow this machine is just now, no pass is too long."""
+    monkeypatch.setattr("omlx.engine.thread.QUIET_S", 0.0)
+    monkeypatch.setattr("omlx.engine.calibration.SLICE_SECONDS", SLICE_SECONDS)
+
+
+def serve(
+    thread: EngineThread, target: nn.Module, vocab_size: int = zoo.VOCAB_SIZE, name: str = "m", **more: Any
+) -> Watched:
+    """Attach a model; made on the engine thread, as all arrays must be. Returns the table of its passes."""
+    watched = Watched()
+
+    def attach() -> None:
+        thread.attach(name, EngineLoop(target, vocab_size, LIMITS, costs=Costs(watched), **more))
+
+    thread.call(attach).result(PATIENCE_S)
+    return watched
+
+
+def answer(thread: EngineThread, of: Request) -> list[int]:
+    listener = Listener()
+    thread.submit("m", of, listener)
+    last = listener.last()
+    assert isinstance(last, Finished), last
+    return listener.tokens
+
+
+def state(thread: EngineThread, name: str = "m") -> Calibrated:
+    snapshot = thread.snapshot(name).result(PATIENCE_S)
+    assert snapshot is not None
+    return snapshot.calibration
+
+
+def complete(loop: EngineLoop) -> Calibration:
+    calibration = Calibration("m", loop)
+    calibration.run(lambda: False)
+    return calibration
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
+def test_an_idle_engine_measures_every_pass_of_the_table_once(thread: EngineThread, name: str) -> None:
+    table = serve(thread, model(name))
+    table.wait_until(table.full)
+    asked = request(max_tokens=3)
+    assert answer(thread, asked) == plain(name, asked)
+    told = len(table.told)
+    assert state(thread) is Calibrated.DONE
+    serve(thread, model(name), name="other").wait_until(table.full)
+    assert len(table.told) == told, "what is known was measured again"
+
+
+def test_each_of_several_models_is_measured_and_nothing_is_published(thread: EngineThread) -> None:
+    tables = [serve(thread, model(name), name=name) for name in ("llama", "qwen3_next")]
+    for table in tables:
+        table.wait_until(table.full)
+    for name in ("llama", "qwen3_next"):
+        assert thread.prefix_of(name) == loop_of(name).prefix_report, "something was kept"
+        assert (thread.load_of(name).decoding, thread.submissions) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
+def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name: str) -> None:
+    known = complete(loop_of("llama", window=None))._loop.costs
+    before = known.target.known
+    assert all(before(width, 1) == ENOUGH for width in ALL)
+    loop = loop_of("llama", model(name, 1), window=None, costs=known)
+    assert complete(loop).state is Calibrated.DONE
+    assert loop.costs.drafts["tiny"].known(1, 1) >= SETTLED
+    assert [each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)] == [0]
+    assert all(before(width, 1) == ENOUGH for width in sorted(WIDTHS - {5}))
+
+
+def test_tokens_are_the_same_whatever_is_measured_in_between(thread: EngineThread) -> None:
+    table = serve(thread, model("qwen3_next"), draft=model("qwen3_next"), draft_name="same")
+    for i in range(6):
+        asked = request(f"{i}", max_tokens=12, speculation=Speculation(AUTO))
+        assert answer(thread, asked) == plain("qwen3_next", asked)
+        before = len(table.told)
+        table.wait_until(lambda before=before: table.full() or len(table.told) >= before + 3)
+
+
+def test_a_request_waits_for_one_pass_at_most(thread: EngineThread) -> None:
+    target = Recording(hold=40)
+    serve(thread, target, VOCAB)
+    assert target.held.wait(PATIENCE_S), "nothing was measured"
+    listener = Listener()
+    thread.submit("m", request("a", (40, 41, 42), max_tokens=4), listener)
+    target.go.set()
+    assert isinstance(listener.last(), Finished)
+    assert listener.tokens == [43, 44, 45, 46]
+    assert target.passes.index([40, 41]) == 40, "a pass was made between the one that ran and the request's first"
+
+
+def test_nothing_is_measured_while_a_request_waits(thread: EngineThread) -> None:
+    target = Recording()
+    used = [0]
+    memory = MemoryGuard(1 << 20, lambda: used[0], relieve=lambda nbytes: None)
+    listener = Listener()
+
+    def begin() -> int:
+        loop = EngineLoop(target, VOCAB, LIMITS, memory=memory)
+        used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(300)  # enough for 256 tokens
+        thread.attach("m", loop)
+        thread.submit("m", request(tokens=(40, 41), max_tokens=300), listener)
+        return len(target.passes)
+
+    probed = thread.call(begin).result(PATIENCE_S)
+    for _ in range(20):
+        thread.call(lambda: None).result(PATIENCE_S)
+    assert len(target.passes) == probed
+    used[0] = 0
+    thread.call(memory.relieved).result(PATIENCE_S)
+    assert isinstance(listener.last(), Finished)
+    assert target.passes[probed] == [40]
+
+
+def test_a_model_can_go_in_the_middle_of_it(thread: EngineThread) -> None:
+    target = Recording(hold=40)
+    serve(thread, target, VOCAB)
+    assert target.held.wait(PATIENCE_S)
+    gone = thread.call(lambda: thread.detach("m"))
+    target.go.set()
+    gone.result(PATIENCE_S)
+    there = weakref.ref(target)
+    del target
+    assert thread.call(lambda: there() is None).result(PATIENCE_S), "something holds the model"
+    assert thread.snapshot("m").result(PATIENCE_S) is None
+
+
+def test_the_thread_ends_in_the_middle_of_it() -> None:
+    thread = EngineThread(calibrates=True)
+    thread.start()
+    target = Recording(hold=40)
+    serve(thread, target, VOCAB)
+    assert target.held.wait(PATIENCE_S)
+    stopping = threading.Thread(target=thread.stop)
+    stopping.start()
+    while thread._inbox.empty():
+        stopping.join(0.01)
+    target.go.set()
+    stopping.join(PATIENCE_S)
+    assert not stopping.is_alive()
+    assert len(target.passes) == 40
+
+
+def test_a_failure_ends_it_with_one_line_and_nothing_else(
+    thread: EngineThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "omlx.engine"):
+        target = Failing()
+        serve(thread, target, VOCAB)
+        assert target.failed.wait(PATIENCE_S)
+        assert state(thread) is Calibrated.FAILED
+        for name in "ab":
+            assert answer(thread, request(name, (5,), max_tokens=4)) == [6, 7, 8, 9]
+    assert [record.getMessage() for record in caplog.records] == ["calibration failed"]
+    assert thread.failure is None
+
+
+def test_it_holds_no_memory_once_it_is_interrupted() -> None:
+    loop = loop_of("llama", model("llama", 1))
+    turns = count()
+    gc.collect()
+    before = mx.get_active_memory()
+    calibration = Calibration("m", loop)
+    calibration.run(lambda: next(turns) == 20)
+    assert next(turns) == 21
+    assert calibration.state is Calibrated.PENDING
+    assert mx.get_active_memory() == before
+
+
+def test_where_memory_is_short_nothing_is_done() -> None:
+    used = [0]
+    memory = MemoryGuard(1 << 20, lambda: used[0])
+    loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, LIMITS, memory=memory)
+    used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(256) + 1
+    assert complete(loop).state is Calibrated.PENDING
+    assert loop.costs.target.widest == 0
+    used[0] -= 1
+    assert complete(loop).state is Calibrated.DONE
+
+
+def test_the_model_is_not_run_to_prepare_it() -> None:
+    target = Recording()
+    loop = EngineLoop(target, VOCAB, LIMITS, draft=Counting())
+    before = len(target.passes)
+    loop.scratch()
+    assert len(target.passes) == before
+
+
+@pytest.mark.parametrize(
+    ("known", "following"),
+    [
+        ({}, 1),
+        ({1: 0.4}, PLAIN),
+        ({1: 0.6}, 2),  # one plain step is always in flight: whoever comes waits for two
+        ({1: 1.1}, None),
+        ({1: 0.4, PLAIN: 0.4}, 2),
+        ({1: 0.4, PLAIN: 0.4, 2: 1.1}, None),
+        (dict.fromkeys(ALL, 0.4), None),
+    ],
+)
+def test_the_narrowest_pass_that_holds_nobody_up_is_next(known: dict[int, float], following: int | None) -> None:
+    target = PassCosts()
+    for width, share in known.items():
+        for _ in range(ENOUGH):
+            target.learn(width, 1, share * SLICE_SECONDS)
+    assert _Filler(Costs(target), VOCAB).next_width() == following
+
+
+def test_one_slow_pass_says_nothing_yet() -> None:
+    target = PassCosts()
+    filler = _Filler(Costs(target), VOCAB)
+    target.learn(1, 1, 2 * SLICE_SECONDS)
+    assert filler.next_width() == 1
+    target.learn(1, 1, 2 * SLICE_SECONDS)
+    assert filler.next_width() is None
+
+
+def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
+    target = Recording()
+    loop = EngineLoop(target, VOCAB, LIMITS, draft=Counting())
+    for _ in range(2):
+        loop.costs.target.learn(1, 1, 2 * SLICE_SECONDS)
+    passes = len(target.passes)
+    assert complete(loop).state is Calibrated.DONE
+    assert len(target.passes) == passes
+
+
+def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx.engine.calibration.MOST_TURNS", 50)
+    monkeypatch.setattr(PassCosts, "learn", lambda *_: False)
+    loop = loop_of("llama")
+    calibration = Calibration("m", loop)
+    for runs in count(1):  # noqa: B007
+        turns = count()
+        calibration.run(lambda turns=turns: next(turns) == 20)
+        if calibration.state is Calibrated.DONE:
+            break
+    assert runs == 3
+
+
+def test_a_short_context_is_enough() -> None:
+    loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, context_length=16))
+    assert complete(loop).state is Calibrated.DONE
+    assert loop.costs.target.known(PLAIN, 1) >= SETTLED
+
+
+def test_a_model_that_cannot_speculate_is_left_alone() -> None:
+    loop = loop_of("llama")
+    loop.use_drafters([], off=Reason("spec.off.cache", {"layers": "X"}))
+    assert complete(loop).state is Calibrated.DONE
+    assert loop.costs.target.widest == 0
+
+
+def test_it_happens_only_where_it_is_switched_on() -> None:
+    thread = EngineThread()
+    thread.start()
+    try:
+        table = serve(thread, model("llama"))
+        for name in "ab":
+            asked = request(name, max_tokens=4)
+            assert answer(thread, asked) == plain("llama", asked)
+        assert set(table.told) <= {PLAIN, 1}
+        assert state(thread) is Calibrated.OFF
+    finally:
+        thread.stop()
