@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -84,7 +84,7 @@ def compare(server: Server, engine: Alone, n: int, trials: int, max_tokens: int)
     bodies = [body(i, max_tokens) for i in range(n)]
     prompts = [tuple(server.tokens(each["messages"])) for each in bodies]
     found = Compared(n)
-    sides = [
+    sides: list[tuple[list[float], Callable[[], tuple[int, float]]]] = [
         (found.http, lambda: streams.run(server.port, bodies)),
         (found.engine, lambda: engine.run(prompts, max_tokens)),
     ]
