@@ -160,13 +160,13 @@ REFERENCES: Final[dict[str, Schema]] = {
     "two that need each other": {
         "$ref": "#/$defs/even",
         "$defs": {
-            "even": record(odd={"anyOf": [{"type": "null"}, {"$ref": "#/$defs/odd"}]}),
-            "odd": record(even={"anyOf": [{"type": "boolean"}, {"$ref": "#/$defs/even"}]}),
+            "even": record(["n"], n=SMALL, odd={"$ref": "#/$defs/odd"}),
+            "odd": record(["word"], word=WORD, even={"$ref": "#/$defs/even"}),
         },
     },
 }
 LARGE: Final[dict[str, Schema]] = {
-    "many properties": record(**{f"field_{i:02}": {"type": "boolean"} for i in range(60)}),
+    "many properties": record(**{f"p{i}": {"type": "boolean"} for i in range(60)}),
     "many optional": record([], **{f"option_{i}": {"type": "boolean"} for i in range(40)}),
     "many alternatives": {"anyOf": [record(**{f"kind_{i}": {"const": i}}) for i in range(60)]},
     "many definitions": record(**{f"p{i}": {"$ref": f"#/$defs/d{i}"} for i in range(30)})

@@ -110,11 +110,13 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """What the texts of a request have become. The `grammar` is that of its answers, if they must have a form."""
+    """What the texts of a request have become. The `grammar` is that of its answers, if they must have a form; `calls`
+    is what binds the calls in them, or the answers themselves where a call is forced."""
 
     prompts: list[Prompt]
     prediction: tuple[int, ...]
     grammar: Grammar | None
+    calls: Grammar | None
 
 
 class Generations:
@@ -199,7 +201,7 @@ class Generations:
                 prompt_logprobs=request.prompt_logprobs,
                 speculation=speculation,
                 stable=prompt.stable,
-                mask=_mask(request, served, prompt, texts.grammar),
+                mask=_mask(request, served, prompt, texts),
             )
             stream.submit(one, spec, number)
 
@@ -224,18 +226,24 @@ def _output(request: GenerationRequest, served: Served, prompt: Prompt) -> Outpu
     )
 
 
-def _mask(request: GenerationRequest, served: Served, prompt: Prompt, grammar: Grammar | None) -> TokenMask | None:
-    """A call that the model has to make is bound by its own rules."""
-    if grammar is None or prompt.opening:
+def _mask(request: GenerationRequest, served: Served, prompt: Prompt, texts: _Texts) -> TokenMask | None:
+    """An answer that has to be a call has the form of calls and no other. One that must have a form begins with no
+    thought where the request wants none; one that is free may."""
+    forced = request.tools is not None and request.tools.forced
+    answer = texts.calls if forced else texts.grammar
+    if answer is None and (forced or texts.calls is None):
         return None
     fresh = not request.prompts and not request.continue_last
+    begun = request.continue_last and not forced
+    unwanted = answer is not None and request.template_variables.get("enable_thinking") is False
     lead = Lead(
         thinking=prompt.thinking,
-        may_think=fresh,
-        may_call=fresh and request.tools is not None,
-        begun=str(request.messages[-1]["content"] or "") if request.continue_last else "",
+        may_think=fresh and not unwanted,
+        may_call=fresh and request.tools is not None and not forced,
+        call=None if forced else texts.calls,
+        begun=str(request.messages[-1]["content"] or "") if begun else "",
     )
-    return served.grammars.mask(grammar, lead)
+    return served.grammars.mask(answer, lead)
 
 
 def _watcher(served: Served, spec: OutputSpec) -> StopMatcher | None:
@@ -277,15 +285,16 @@ def check_ids(tokens: Sequence[int], size: int, param: str) -> None:
 
 def _tokenize(served: Served, request: GenerationRequest) -> _Texts:
     grammar = served.grammars.compile(request.form) if request.form is not None else None
+    calls = served.grammars.calls(request.tools) if request.tools is not None else None
     prompts = _raw(served, request) if request.prompts else [_render(served.tokenizer, request)]
     if not request.prediction:
-        return _Texts(prompts, (), grammar)
+        return _Texts(prompts, (), grammar, calls)
     prediction = tuple(served.tokenizer.encode(request.prediction, add_special_tokens=False))
     if len(prediction) > served.context_length:
         raise BadRequest(
             "request.prediction_too_long", param="prediction", tokens=len(prediction), limit=served.context_length
         )
-    return _Texts(prompts, prediction, grammar)
+    return _Texts(prompts, prediction, grammar, calls)
 
 
 def _speculation(request: GenerationRequest, served: Served, prediction: tuple[int, ...]) -> Speculation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ def tool_use(
     forced: bool = False,
     name: str | None = None,
     single: bool = False,
+    strict: Iterable[str] = (),
 ) -> ToolUse | None:
     """None where nothing may be called: then the model is not told of the functions either.
 
@@ -55,7 +56,7 @@ def tool_use(
         raise BadRequest("tools.none", param="tool_choice")
     if none or not functions:
         return None
-    return ToolUse(tuple(functions), forced, name, single or name is not None)
+    return ToolUse(tuple(functions), forced, name, single or name is not None, frozenset(names.keys() & strict))
 
 
 def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:

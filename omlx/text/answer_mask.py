@@ -1,13 +1,14 @@
-"""What may be said at every place of an answer that must have a form.
+"""What may be said at every place of an answer that must have a form, or whose calls must.
 
 Something may come before the answer that no form binds: a thought between the model's markers, or in its place the call
-of a tool. Those pass; the answer itself is held to its form by llguidance's matcher.
+of a tool. Those pass; the answer itself is held to its form by llguidance's matcher. Where an answer is free but its
+calls are not, each of them is held by a matcher of its own, from behind the marker that opens it to its end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from itertools import groupby
 from typing import TypeAlias
 
 from llguidance import LLMatcher
@@ -16,19 +17,38 @@ from omlx.engine.masking import allows, with_ids
 from omlx.errors import EngineError
 
 
-class Open(Enum):
-    """Places that only the end of the output ends."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Behind the marker that opens a call: the `grammar`, which is only copied, binds it to its end."""
 
-    ANSWER = auto()
-    CALL = auto()
+    ids: tuple[int, ...]
+    grammar: LLMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Anything may come, the end too. A `call` that its marker opens is held to its grammar, wherever it begins; not
+    so in a thought, which the `thought`'s marker opens as the very first that is said."""
+
+    call: Call | None = None
+    thought: Marker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Inside of what a matcher binds. `then` is the place behind its end; None: the output ends there."""
+
+    matcher: LLMatcher
+    then: Free | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """Inside of a thought, which `end` closes; the answer comes `behind` it, not before."""
+    """Inside of a thought, which `end` closes; what is due comes `behind` it, so it is not the end of the output
+    unless nothing is due."""
 
     end: tuple[int, ...]
-    behind: Before
+    behind: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,49 +63,50 @@ class Marker:
 class Before:
     """Where the answer begins, unless one of the markers comes."""
 
+    answer: Held
     markers: tuple[Marker, ...] = ()
 
 
-Place: TypeAlias = Open | Thought | Marker | Before
+Place: TypeAlias = Free | Held | Thought | Marker | Before | Call
 
 
 @dataclass(slots=True, eq=False)
 class AnswerMask:
-    """The engine's `TokenMask`. `past` holds, for each token, the place before it and whether the matcher took it."""
+    """The engine's `TokenMask`. `past` holds, for each token, the place before it and the matcher that took it."""
 
-    matcher: LLMatcher
     place: Place
     without_stops: bytes
-    past: list[tuple[Place, bool]] = field(default_factory=list)
+    past: list[tuple[Place, LLMatcher | None]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
-        return self.place is Open.ANSWER and self.matcher.is_stopped()
+        return isinstance(self.place, Held) and self.place.then is None and self.place.matcher.is_stopped()
 
     def bits(self) -> bytes | None:
         match self.place:
-            case Open.CALL:
-                return None
-            case Open.ANSWER:
-                return self._answer()
-            case Thought():
-                return self.without_stops
+            case Held(matcher=matcher):
+                return _mask(matcher)
+            case Thought(behind=behind):
+                return None if isinstance(behind, Free) else self.without_stops
             case Marker(ids=ids):
                 return with_ids(bytes(len(self.without_stops)), ids[:1])
-            case Before(markers=markers):
-                return with_ids(self._answer(), (marker.ids[0] for marker in markers))
+            case Before(answer=answer, markers=markers):
+                return with_ids(_mask(answer.matcher), (marker.ids[0] for marker in markers))
+        return None
 
     def advance(self, token: int) -> bool:
-        matched = self.place is Open.ANSWER or isinstance(self.place, Before)
-        matched = matched and self.matcher.try_consume_tokens([token]) == 1
-        following = Open.ANSWER if matched else self._elsewhere(token)
-        if following is None:
-            self._check()
+        held = self.place.answer if isinstance(self.place, Before) else self.place
+        if isinstance(held, Held) and held.matcher.try_consume_tokens([token]) == 1:
+            self._go(token, _behind(held), held.matcher)
+            return True
+        if (following := self._elsewhere(token)) is None:
+            if isinstance(held, Held):
+                _check(held.matcher)
             return False
-        self.past.append((self.place, matched))
-        self.tokens.append(token)
-        self.place = following
+        if isinstance(following, Call):
+            following = Held(following.grammar.deep_copy(), Free(following))
+        self._go(token, following, None)
         return True
 
     def rollback(self, n: int) -> None:
@@ -94,32 +115,51 @@ class AnswerMask:
         gone = self.past[-n:]
         del self.past[-n:], self.tokens[-n:]
         self.place = gone[0][0]
-        self.matcher.rollback(sum(matched for _, matched in gone))
-        self._check()
+        for matcher, run in groupby(matcher for _, matcher in reversed(gone)):
+            if matcher is not None:
+                matcher.rollback(sum(1 for _ in run))
+                _check(matcher)
+
+    def _go(self, token: int, following: Place, matcher: LLMatcher | None) -> None:
+        self.past.append((self.place, matcher))
+        self.tokens.append(token)
+        self.place = following
 
     def _elsewhere(self, token: int) -> Place | None:
-        """Where a token leads that is no part of the answer; None if it may not come."""
+        """Where a token leads that no matcher takes; None if it may not come."""
         match self.place:
-            case Open.CALL:
-                return Open.CALL
-            case Thought(end=end, behind=behind) as thought:
-                closed = (*self.tokens[-len(end) :], token)[-len(end) :] == end
-                return (behind if closed else thought) if allows(self.without_stops, token) else None
+            case Free(call=call, thought=thought) as free:
+                if thought is not None and len(self.past) < len(thought.ids) and (*self.tokens, token) == thought.ids:
+                    return thought.to
+                return call if call is not None and self._ends_with(call.ids, token) else free
+            case Thought(end=end, behind=behind) as inside:
+                closed = self._ends_with(end, token)
+                return (behind if closed else inside) if allows(self.bits(), token) else None
             case Marker() as marker:
                 return _inside(marker, token)
             case Before(markers=markers):
                 return next((place for each in markers if (place := _inside(each, token)) is not None), None)
         return None
 
-    def _answer(self) -> bytes:
-        bits = self.matcher.compute_bitmask()
-        self._check()
-        return bits
+    def _ends_with(self, ids: tuple[int, ...], token: int) -> bool:
+        return (*self.tokens[-len(ids) :], token)[-len(ids) :] == ids
 
-    def _check(self) -> None:
-        """Raises EngineError if the matcher has given up: a grammar may be too much for its limits at some place."""
-        if self.matcher.is_error():
-            raise EngineError("engine.grammar", detail=self.matcher.get_error())
+
+def _behind(held: Held) -> Place:
+    """Where a token leads that the matcher has taken."""
+    return held.then if held.then is not None and held.matcher.is_stopped() else held
+
+
+def _mask(matcher: LLMatcher) -> bytes:
+    bits = matcher.compute_bitmask()
+    _check(matcher)
+    return bits
+
+
+def _check(matcher: LLMatcher) -> None:
+    """Raises EngineError if the matcher has given up: a grammar may be too much for its limits at some place."""
+    if matcher.is_error():
+        raise EngineError("engine.grammar", detail=matcher.get_error())
 
 
 def _inside(marker: Marker, token: int) -> Place | None:

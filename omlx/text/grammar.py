@@ -1,8 +1,4 @@
-"""From the form that an answer must have to a mask of tokens, by llguidance.
-
-White space in JSON is fixed to what Python's `json.dumps` writes, unless the schema says otherwise (`x-guidance`): one
-spelling leaves more tokens that must come, and no room for a model to go on with blanks for ever.
-"""
+"""From the form that an answer must have to a mask of tokens, by llguidance."""
 
 from __future__ import annotations
 
@@ -17,14 +13,14 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from omlx.errors import BadRequest
-from omlx.text.answer_mask import AnswerMask, Before, Marker, Open, Place, Thought
+from omlx.text import call_grammar
+from omlx.text.answer_mask import AnswerMask, Before, Call, Free, Held, Marker, Place, Thought
+from omlx.text.json_spelling import LENIENT, SPACING
+from omlx.text.markup import markup
+from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
     from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-SPACING: Final[JsonCompileOptions] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-LENIENT: Final[JsonCompileOptions] = {"lenient": True}
 
 _LIMITS: Final = LLParserLimits(verbose_errors=False)
 
@@ -50,22 +46,25 @@ class AnswerForm:
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What binds a text, made ready for one model; `param` is the field that asked for it. The `matcher` stands at the
+    beginning of the text and is only copied."""
+
+    param: str
+    matcher: LLMatcher
+
+
+@dataclass(frozen=True, slots=True)
 class Lead:
     """What may come before the answer, or in its place: `thinking` (the prompt has opened a thought), `may_think` (the
-    model may open one), `may_call`. `begun` is the part of the answer that stands in the prompt."""
+    model may open one), `may_call`, where `call` binds what is behind the marker of a call. `begun` is the part of the
+    answer that stands in the prompt."""
 
     thinking: bool = False
     may_think: bool = False
     may_call: bool = False
+    call: Grammar | None = None
     begun: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """A form made ready for one model. The `matcher` stands at the beginning of an answer and is only copied."""
-
-    form: AnswerForm
-    matcher: LLMatcher
 
 
 class Grammars:
@@ -78,37 +77,91 @@ class Grammars:
     def compile(self, form: AnswerForm) -> Grammar:
         """Raises BadRequest for a form that cannot be enforced, saying why."""
         try:
-            matcher = LLMatcher(self._known, _source(form), log_level=0, limits=_LIMITS)
+            return Grammar(form.param, self._matcher(_source(form)))
         except (ValueError, GbnfToLarkError) as error:
-            raise _refused(form, str(error)) from error
-        if matcher.is_error():
-            raise _refused(form, matcher.get_error())
-        return Grammar(form, matcher)
+            detail = str(error).strip()
+            raise BadRequest("format.invalid", param=form.param, field=form.param, detail=detail) from error
 
-    def mask(self, grammar: Grammar, lead: Lead) -> AnswerMask:
-        """A mask of its own for one choice. Raises BadRequest if what has begun does not have the form."""
-        own, param = grammar.matcher.deep_copy(), grammar.form.param
+    def calls(self, use: ToolUse) -> Grammar | None:
+        """What binds the calls of a request: the whole answer where one is forced, else what follows the marker of a
+        call. None where the model is free, or writes no JSON in its calls.
+
+        Raises BadRequest, naming the function, for a schema that cannot be enforced.
+        """
+        form = markup(self._tokenizer, use.functions)
+        if form is None or form.form.written is None or not (use.forced or use.strict):
+            return None
+        source = call_grammar.answer if use.forced else call_grammar.call
+        added = self._tokenizer._tokenizer.get_added_vocab()
+        try:
+            return Grammar("tools", self._matcher(source(form, use, added)))
+        except ValueError as error:
+            raise self._refused(use, str(error)) from error
+
+    def mask(self, answer: Grammar | None, lead: Lead) -> AnswerMask:
+        """A mask of its own for one choice; without an `answer`, only calls are bound.
+
+        Raises BadRequest if what has begun does not have the form.
+        """
+        if answer is None:
+            return AnswerMask(self._free(lead), self._without_stops)
+        held = Held(answer.matcher.deep_copy())
         begun = self._known.tokenize_str(lead.begun)
-        if own.try_consume_tokens(begun) < len(begun):
-            raise BadRequest("format.begun", param=param, field=param)
-        return AnswerMask(own, self._start(lead), self._without_stops)
+        if held.matcher.try_consume_tokens(begun) < len(begun):
+            raise BadRequest("format.begun", param=answer.param, field=answer.param)
+        return AnswerMask(self._before(held, lead), self._without_stops)
 
-    def _start(self, lead: Lead) -> Place:
-        tokenizer, known = self._tokenizer, self._known
-        markers: tuple[Marker, ...] = ()
-        if lead.may_call:
-            markers = (Marker(tuple(known.tokenize_str(tokenizer.tool_call_start, parse_special=True)), Open.CALL),)
-        if not lead.thinking and not (lead.may_think and tokenizer.has_thinking):
-            return Before(markers)
-        thought = Thought(tuple(tokenizer.think_end_tokens), self._behind_thought(markers))
-        return thought if lead.thinking else Before((*markers, Marker(tuple(tokenizer.think_start_tokens), thought)))
+    def _matcher(self, source: str) -> LLMatcher:
+        """Raises ValueError."""
+        matcher = LLMatcher(self._known, source, log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
 
-    def _behind_thought(self, markers: tuple[Marker, ...]) -> Before:
+    def _refused(self, use: ToolUse, detail: str) -> BadRequest:
+        """Of all functions, the one that cannot be enforced; their name is that of several where only all are."""
+        for function in use.allowed:
+            try:
+                self._matcher(LLMatcher.grammar_from_json_schema(dict(call_grammar.arguments(function, use))))
+            except ValueError as error:
+                return BadRequest("tools.schema", param="tools", name=function["name"], detail=str(error).strip())
+        names = ", ".join(function["name"] for function in use.allowed)
+        return BadRequest("tools.schema", param="tools", name=names[:200], detail=detail.strip())
+
+    def _free(self, lead: Lead) -> Place:
+        free = Free(self._call(lead))
+        if lead.thinking:
+            return self._thought(free)
+        if lead.may_think and self._tokenizer.has_thinking:
+            return Free(free.call, Marker(tuple(self._tokenizer.think_start_tokens), self._thought(free)))
+        return free
+
+    def _before(self, held: Held, lead: Lead) -> Place:
+        call = self._call(lead)
+        markers = (Marker(self._call_ids, call or Free()),) if lead.may_call else ()
+        if lead.thinking:
+            return self._thought(self._behind_thought(held, markers))
+        if not (lead.may_think and self._tokenizer.has_thinking):
+            return Before(held, markers)
+        thought = self._thought(self._behind_thought(held, markers))
+        return Before(held, (*markers, Marker(tuple(self._tokenizer.think_start_tokens), thought)))
+
+    def _call(self, lead: Lead) -> Call | None:
+        return Call(self._call_ids, lead.call.matcher) if lead.call is not None else None
+
+    def _thought(self, behind: Place) -> Thought:
+        return Thought(tuple(self._tokenizer.think_end_tokens), behind)
+
+    def _behind_thought(self, held: Held, markers: tuple[Marker, ...]) -> Before:
         """An answer with up to two line breaks before it, as models write them, in one token or in two."""
-        answer = Before(markers)
+        answer = Before(held, markers)
         one, two = (tuple(self._known.tokenize_str(text)) for text in ("\n", "\n\n"))
         both = (Marker(two, answer),) if len(two) == 1 else ()
-        return Before((*markers, *both, Marker(one, Before((*markers, Marker(one, answer))))))
+        return Before(held, (*markers, *both, Marker(one, Before(held, (*markers, Marker(one, answer))))))
+
+    @cached_property
+    def _call_ids(self) -> tuple[int, ...]:
+        return tuple(self._known.tokenize_str(self._tokenizer.tool_call_start, parse_special=True))
 
     @cached_property
     def _known(self) -> LLTokenizer:
@@ -143,7 +196,3 @@ def _source(form: AnswerForm) -> str:
             return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
         case Kind.GRAMMAR:
             return LLMatcher.grammar_from_lark(any_to_lark(form.text))
-
-
-def _refused(form: AnswerForm, detail: str) -> BadRequest:
-    return BadRequest("format.invalid", param=form.param, field=form.param, detail=detail.strip())

@@ -7,7 +7,11 @@ the parser's module:
     head      the name and what comes before the arguments, where those are JSON as it stands: they can be sent on as
               they come
     closes    what follows such arguments inside the markers
-    opening   a call up to its arguments, to make a model begin one
+    written   a call as the model writes it between the markers, where its arguments are JSON: so that a grammar can
+              hold it to the schema of its function
+    between   what may stand between two calls
+    together  several calls share one pair of markers
+    opening   a call up to its arguments, to make a model begin one that no grammar can hold
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import re as standard_re
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import regex as re
@@ -37,6 +41,9 @@ class Form:
     opening: str | None = None
     head: str | None = None
     closes: str = ""
+    written: str | None = None
+    between: str = ""
+    together: bool = False
     short_ids: bool = False
 
 
@@ -48,16 +55,18 @@ FORMS: Final[Mapping[str, Form]] = {
     "glm47": _NAMED_FIRST,
     "json_tools": Form(
         r"\s*[\[{]",
-        '\n{"name": "{name}", "arguments":',
-        rf'\s*\{{\s*"name"\s*:\s*"{_NAME}"\s*,\s*"arguments"\s*:\s*(?=\{{)',
-        r"\s*\}[\s}\]]*",
+        head=rf'\s*\{{\s*"name"\s*:\s*"{_NAME}"\s*,\s*"arguments"\s*:\s*(?=\{{)',
+        closes=r"\s*\}[\s}\]]*",
+        written='\n{"name": "{name}", "arguments": {arguments}}\n',
+        between="\n",
     ),
     "kimi_k2": Form(
         r"\s*(?:<\|tool_call_begin\|>|(?:functions\.)?[\w.-]+:\d)",
-        "<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
-        r"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?(?P<name>[\w.-]+):\d+)\s*"
+        head=r"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?(?P<name>[\w.-]+):\d+)\s*"
         r"<\|tool_call_argument_begin\|>\s*(?=\{)",
-        r"\s*<\|tool_call_end\|>",
+        closes=r"\s*<\|tool_call_end\|>",
+        written="<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
+        together=True,
     ),
     "kimi_k3": Form(r"\s*<\|open\|>call", '<|open|>call tool="{name}" index="1"<|sep|>'),
     "longcat": _NAMED_FIRST,
@@ -65,8 +74,8 @@ FORMS: Final[Mapping[str, Form]] = {
     "minimax_m2": Form(r"\s*<invoke name=", '\n<invoke name="{name}">\n'),
     "mistral": Form(
         r"\s*(?:\[\s*\{|[\w-]+\s*\[ARGS\])",
-        "{name}[ARGS]",
-        r"\s*(?P<name>[\w-]+)\s*\[ARGS\]\s*(?=\{)",
+        head=r"\s*(?P<name>[\w-]+)\s*\[ARGS\]\s*(?=\{)",
+        written="{name}[ARGS]{arguments}",
         short_ids=True,
     ),
     "muse_spark": Form(r"\s*<atem:invoke", '\n<atem:invoke name="{name}">\n'),
@@ -74,6 +83,9 @@ FORMS: Final[Mapping[str, Form]] = {
     "qwen3_coder": Form(r"\s*<function=", "\n<function={name}>\n"),
 }
 """Every parser of mlx-lm but `laguna`, which is glm47's under another name."""
+
+_LISTING: Final = replace(FORMS["mistral"], written=None, opening="{name}[ARGS]")
+"""Older models of Mistral's write a list of objects behind the marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +136,5 @@ def markup(tokenizer: TokenizerWrapper, tools: Sequence[Mapping[str, Any]]) -> M
         return None
     name = tokenizer.tool_parser.__module__.rpartition(".")[2]
     start, end = str(tokenizer.tool_call_start), str(tokenizer.tool_call_end)
-    return Markup(start, end, tokenizer.tool_parser, FORMS.get(name, Form()), tools)
+    form = _LISTING if name == "mistral" and "[ARGS]" not in str(tokenizer.chat_template) else FORMS.get(name, Form())
+    return Markup(start, end, tokenizer.tool_parser, form, tools)

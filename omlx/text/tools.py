@@ -17,24 +17,32 @@ if TYPE_CHECKING:
 class ToolUse:
     """`functions` are as templates know them: `{"type": "function", "function": {"name": …, "parameters": …}}`.
 
-    `forced`: the answer is a call, of `name` where that is set. `single`: of one call at most.
+    `forced`: the answer is a call, of `name` where that is set. `single`: of one call at most. `strict` are the names
+    of those whose calls must have arguments of their schema, also where nothing is forced.
     """
 
     functions: tuple[Mapping[str, Any], ...]
     forced: bool = False
     name: str | None = None
     single: bool = False
+    strict: frozenset[str] = frozenset()
+
+    @property
+    def allowed(self) -> tuple[Mapping[str, Any], ...]:
+        """The functions that may be called, each as `{"name": …, "parameters": …}`."""
+        told = tuple(each["function"] for each in self.functions)
+        return told if self.name is None else tuple(each for each in told if each["name"] == self.name)
 
 
 def opening(tokenizer: TokenizerWrapper, use: ToolUse) -> str:
-    """The beginning of an answer that is sure to be a call; empty where the model is free.
+    """The beginning of an answer that is sure to be a call, if no grammar holds the model to one; else empty.
 
     Raises BadRequest if the model has no tools at all, or if nobody knows how its calls begin.
     """
     form = markup(tokenizer, use.functions)
     if form is None:
         raise BadRequest("tools.no_format", param="tools")
-    if not use.forced:
+    if not use.forced or form.form.written is not None:
         return ""
     text = form.opening(use.name)
     if text is None:

@@ -24,10 +24,6 @@ WARM = Sampling(temperature=0.8, seed=7)
 GREEDY = Sampling(temperature=0.0)
 SOME = ("nested", "array of objects", "enum beyond ascii", "tagged", "uuid", "list that ends", "a tool's call")
 MAX_TOKENS = 700
-UNENDING = ("two that need each other",)
-"""What the small model goes on with for ever; masks alone are proved on it elsewhere."""
-
-ENDING = tuple(name for name in SCHEMAS if name not in UNENDING)
 
 
 @functools.cache
@@ -94,8 +90,14 @@ class Answers:
 
 
 @functools.cache
+def plain_answers(sampling: Sampling) -> Answers:
+    """One loop for all of them: what a loop measures when it begins takes longer than an answer."""
+    return Answers("off", sampling, None)
+
+
 def plain(sampling: Sampling, name: str) -> Answers:
-    return Answers("off", sampling, None).give([name])
+    answers = plain_answers(sampling)
+    return answers if name in answers.tokens else answers.give([name])
 
 
 def prove(names: Sequence[str], strategy: str, sampling: Sampling, window: int | None) -> Answers:
@@ -110,7 +112,7 @@ def prove(names: Sequence[str], strategy: str, sampling: Sampling, window: int |
 
 
 def test_there_are_many() -> None:
-    assert len(ENDING) >= 60
+    assert len(SCHEMAS) >= 60
     for schema in SCHEMAS.values():
         jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -134,14 +136,14 @@ def test_some_schemas_at_the_same_time() -> None:
 )
 def test_every_schema(strategy: str, window: int | None, sampling: Sampling) -> None:
     if strategy == "off":
-        for name in ENDING:
+        for name in SCHEMAS:
             jsonschema.validate(json.loads(plain(sampling, name).text(name)), SCHEMAS[name])
     else:
-        prove(ENDING, strategy, sampling, window)
+        prove(tuple(SCHEMAS), strategy, sampling, window)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
 def test_every_schema_in_a_batch(sampling: Sampling) -> None:
-    answers = Answers("auto", sampling, 4).give(ENDING)
-    assert answers.tokens == {name: plain(sampling, name).tokens[name] for name in ENDING}
+    answers = Answers("auto", sampling, 4).give(tuple(SCHEMAS))
+    assert answers.tokens == {name: plain(sampling, name).tokens[name] for name in SCHEMAS}

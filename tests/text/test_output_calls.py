@@ -38,6 +38,13 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     return byte_level(tmp_path_factory.mktemp("caller"), tools + CHATML)
 
 
+@pytest.fixture(scope="module")
+def coder(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    """One whose calls are no JSON."""
+    tools = "{# <tool_call>\n<function= #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+    return byte_level(tmp_path_factory.mktemp("coder"), tools + CHATML)
+
+
 def ids(tokenizer: TokenizerWrapper, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
 
@@ -95,26 +102,31 @@ def test_the_watcher_stops_where_the_output_is_over(caller: TokenizerWrapper, si
     assert said(run(caller, [tokens[:at]], spec)) == said(run(caller, [tokens], spec))
 
 
-def test_an_opening_is_part_of_the_answer(caller: TokenizerWrapper) -> None:
-    prompt = render(caller, ASK, tools=ToolUse((LOOK,), forced=True, name="look"))
-    assert prompt.opening == '<tool_call>\n{"name": "look", "arguments":'
-    assert caller.decode(prompt.tokens).endswith(prompt.opening)
+def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
+    prompt = render(coder, ASK, tools=ToolUse((LOOK,), forced=True, name="look"))
+    assert prompt.opening == "<tool_call>\n<function=look>\n"
+    assert coder.decode(prompt.tokens).endswith(prompt.opening)
     spec = OutputSpec(tools=(LOOK,), opening=prompt.opening, context=prompt.tokens[-4:])
-    events = run(caller, [ids(caller, ' {"a": 1}}\n</tool_call>')], spec)
+    events = run(coder, [ids(coder, "<parameter=a>\nb\n</parameter>\n</function>\n</tool_call>")], spec)
     assert said(events) == [
         ("ToolCallStart", "look"),
-        ("ToolCallArguments", '{"a": 1}'),
+        ("ToolCallArguments", '{"a": "b"}'),
         ("ToolCallEnd", ""),
         ("Finish", "1 None"),
     ]
-    assert said(run(caller, [ids(caller, "no")], spec)) == [("TextDelta", prompt.opening + "no"), ("Finish", "0 None")]
+    assert said(run(coder, [ids(coder, "no")], spec)) == [("TextDelta", prompt.opening + "no"), ("Finish", "0 None")]
 
 
-def test_an_opening_closes_reasoning(caller: TokenizerWrapper) -> None:
-    prompt = render(caller, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True))
+def test_an_opening_closes_reasoning(coder: TokenizerWrapper) -> None:
+    prompt = render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True))
     assert not prompt.thinking
-    assert caller.decode(prompt.tokens).endswith('<think>\n\n</think>\n\n<tool_call>\n{"name": "')
-    assert render(caller, ASK, {"deep": True}, tools=ToolUse((LOOK,))).thinking
+    assert coder.decode(prompt.tokens).endswith("<think>\n\n</think>\n\n<tool_call>\n<function=")
+    assert render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,))).thinking
+
+
+def test_a_call_that_a_grammar_binds_needs_no_opening(caller: TokenizerWrapper) -> None:
+    prompt = render(caller, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True))
+    assert (prompt.opening, prompt.thinking) == ("", True)
 
 
 def test_tools_are_in_the_prompt_and_are_left_alone(caller: TokenizerWrapper) -> None:

@@ -36,6 +36,7 @@ class Tool(Body):
     name: Text
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class ToolChoice(Body):
@@ -136,6 +137,7 @@ class MessageRequest(Sampled):
             forced=choice.type in ("any", "tool"),
             name=choice.name if choice.type == "tool" else None,
             single=bool(choice.disable_parallel_tool_use),
+            strict=(tool.name for tool in self.tools or () if tool.strict),
         )
 
 

@@ -199,6 +199,7 @@ class ChatRequest(Sampled):
             forced=named is not None or self.tool_choice == "required",
             name=named,
             single=self.parallel_tool_calls is False,
+            strict=(tool.function.name for tool in self.tools or () if tool.function.strict),
         )
 
     def _top_logprobs(self) -> int | None:

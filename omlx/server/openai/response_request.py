@@ -155,6 +155,7 @@ class ResponseRequest(Sampled):
             forced=choice == "required" or isinstance(choice, Named) or getattr(choice, "mode", None) == "required",
             name=choice.name if isinstance(choice, Named) else None,
             single=self.parallel_tool_calls is False,
+            strict=response_tools.strict(self.tools or ()),
         )
 
 

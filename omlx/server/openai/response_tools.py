@@ -24,6 +24,7 @@ class Tool(Body):
     name: Text | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
     tools: list[Tool] | None = None
 
 
@@ -47,6 +48,11 @@ def functions(tools: Sequence[Tool]) -> list[Json]:
         tooling.function(named.told, tool.description, _INPUT if named.custom else tool.parameters)
         for named, tool in _flat(tools)
     ]
+
+
+def strict(tools: Sequence[Tool]) -> list[str]:
+    """The names, as the model knows them, of functions whose calls must have their schema."""
+    return [named.told for named, tool in _flat(tools) if tool.strict]
 
 
 def by_told_name(tools: Sequence[Tool]) -> dict[str, Called]:

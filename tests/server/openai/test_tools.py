@@ -54,7 +54,7 @@ def test_text_then_two_calls(spelling: OpenAI) -> None:
 
 
 def test_a_stream_says_what_the_body_says(spelling: OpenAI) -> None:
-    says = f"See.\n{call('get_weather', city='Oslo')}{call('look')}"
+    says = f"See.\n{call('get_weather', city='Oslo', days=1)}{call('look')}"
     with spelling.chat.completions.stream(
         model=TARGET, messages=[{"role": "user", "content": says}], tools=TOOLS, extra_body=PLAIN
     ) as stream:
@@ -65,7 +65,10 @@ def test_a_stream_says_what_the_body_says(spelling: OpenAI) -> None:
     parsed = [each.function.parsed_arguments for each in message.tool_calls or []]
     assert parsed[0] == Weather(city="Oslo")
     done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
-    assert [(event.name, event.arguments) for event in done] == [("get_weather", '{"city": "Oslo"}'), ("look", "{}")]
+    assert [(event.name, event.arguments) for event in done] == [
+        ("get_weather", '{"city": "Oslo", "days": 1}'),
+        ("look", "{}"),
+    ]
     assert sum(event.type == "tool_calls.function.arguments.delta" for event in events) > 2
 
 
@@ -105,10 +108,12 @@ def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(spelling: 
         assert text == says
 
 
-def test_required_makes_the_model_begin_a_call(spelling: OpenAI) -> None:
-    answer = ask(spelling, call("look", at="it"), tool_choice="required")
-    assert calls(answer) == [("look", {"at": "it"})]
-    assert answer.usage.completion_tokens < ask(spelling, call("look", at="it")).usage.completion_tokens  # type: ignore[union-attr]
+def test_required_leaves_the_model_nothing_but_calls(spelling: OpenAI) -> None:
+    answer = ask(spelling, call("look", at="it") + "\n" + call("look"), tool_choice="required")
+    assert calls(answer) == [("look", {"at": "it"}), ("look", {})]
+    unwilling = ask(spelling, "I would rather not.", tool_choice="required", max_tokens=40)
+    assert unwilling.choices[0].message.content is None
+    assert unwilling.choices[0].message.tool_calls
 
 
 def test_a_named_call_is_that_one_and_the_only_one(spelling: OpenAI) -> None:
@@ -117,9 +122,10 @@ def test_a_named_call_is_that_one_and_the_only_one(spelling: OpenAI) -> None:
     assert calls(ask(spelling, says, tool_choice=choice)) == [("look", {"at": "it"})]
 
 
-def test_forced_calls_close_reasoning_that_the_template_opened(spelling: OpenAI) -> None:
-    says = "<think>\n\n</think>\n\n" + call("look", at="it")
+def test_a_thought_comes_before_a_forced_call(spelling: OpenAI) -> None:
+    says = "<think>\nIt is there.\n</think>\n\n" + call("look", at="it")
     answer = ask(spelling, says, tool_choice="required", extra_body={})
+    assert answer.choices[0].message.reasoning_content == "It is there."  # type: ignore[attr-defined]
     assert calls(answer) == [("look", {"at": "it"})]
 
 

@@ -1,0 +1,339 @@
+"""Calls held to their functions over real tokenizers, in every format whose arguments are JSON: whatever may be said
+reads as calls of what may be called, with arguments that have their schema."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.masking import forced, only
+from omlx.engine.types import FinishReason
+from omlx.errors import BadRequest
+from omlx.text.answer_mask import AnswerMask
+from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
+from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
+from omlx.text.markup import FORMS
+from omlx.text.output import Output, OutputSpec
+from omlx.text.tools import ToolUse, opening
+from tests.schemas import SCHEMAS, SMALL, WORD, Schema, record
+from tests.text.test_output import STATS
+from tests.text.tokenizers import CHATML, SPECIAL, byte_level
+
+WEATHER: Final = record(["city"], city={"enum": ["Oslo", "Zürich"]}, days=SMALL)
+LOOK: Final = record(at=WORD)
+FORMATS: Final = {
+    "json_tools": ("<tool_call> tool_call.name", ()),
+    "json_tools, markers of one token": ("<tool_call> tool_call.name", ("<tool_call>", "</tool_call>")),
+    "mistral": ("[TOOL_CALLS] [ARGS]", ("[TOOL_CALLS]", "[ARGS]")),
+    "kimi_k2": (
+        "<|tool_calls_section_begin|>",
+        tuple(
+            f"<|tool_{each}|>"
+            for each in ("calls_section_begin", "calls_section_end", "call_begin", "call_end", "call_argument_begin")
+        ),
+    ),
+}
+"""By the words of a template from which mlx-lm knows the format, and the tokens that such models have for it."""
+
+
+def use(schemas: Mapping[str, Schema] | None = None, **more: Any) -> ToolUse:
+    functions = ({"name": name, "parameters": schema} for name, schema in (schemas or TWO).items())
+    return ToolUse(tuple({"type": "function", "function": each} for each in functions), **more)
+
+
+TWO: Final = {"get_weather": WEATHER, "look": LOOK}
+STRICT: Final = use(strict=frozenset(TWO))
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    words, special = FORMATS[request.param]
+    return byte_level(tmp_path_factory.mktemp("caller"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special))
+
+
+@pytest.fixture(scope="module")
+def json_tools(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    words, special = FORMATS["json_tools, markers of one token"]
+    return byte_level(tmp_path_factory.mktemp("json"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special))
+
+
+def grammars(tokenizer: TokenizerWrapper) -> Grammars:
+    return Grammars(tokenizer, tokenizer.eos_token_ids)
+
+
+def mask(tokenizer: TokenizerWrapper, use: ToolUse, **lead: Any) -> AnswerMask:
+    of = grammars(tokenizer)
+    calls = of.calls(use)
+    assert calls is not None
+    return of.mask(calls, Lead(**lead)) if use.forced else of.mask(None, Lead(may_call=True, call=calls, **lead))
+
+
+def ids_of(tokenizer: TokenizerWrapper, text: str) -> list[int]:
+    return [int(each) for each in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def allowed(of: AnswerMask) -> list[int]:
+    bits = of.bits()
+    assert bits is not None
+    return [i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1]
+
+
+def say(of: AnswerMask, tokenizer: TokenizerWrapper, text: str) -> list[int]:
+    tokens = ids_of(tokenizer, text)
+    for token in tokens:
+        assert of.advance(token), tokenizer.decode(of.tokens)
+    return tokens
+
+
+def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
+    """Say something at random that the mask allows, while it binds at all."""
+    choose, said = random.Random(seed), list[int]()
+    while not of.ended and of.bits() is not None:
+        assert len(said) < 3000
+        said.append(choose.choice(allowed(of)))
+        assert of.advance(said[-1])
+        if said[-1] in tokenizer.eos_token_ids:
+            break
+    return said
+
+
+def read(tokenizer: TokenizerWrapper, tokens: Sequence[int], use: ToolUse, **spec: Any) -> tuple[str, list[Any]]:
+    """The text of an output and its calls, as clients get them."""
+    stops = frozenset(tokenizer.eos_token_ids)
+    output = Output(tokenizer, OutputSpec(stop_ids=stops, tools=use.functions, single=use.single, **spec))
+    events = [*output.feed(tokens), *output.finish(FinishReason.STOP, STATS)]
+    text, calls = "", list[list[str]]()
+    for event in events:
+        match event:
+            case TextDelta(text=more):
+                text += more
+            case ToolCallStart(name=name):
+                calls.append([name, ""])
+            case ToolCallArguments(text=more):
+                calls[-1][1] += more
+            case Finish(calls=n):
+                assert n == len(calls)
+            case ReasoningDelta():
+                pass
+    return text, [(name, json.loads(arguments)) for name, arguments in calls]
+
+
+def valid(calls: Sequence[tuple[str, Any]], schemas: Mapping[str, Schema]) -> bool:
+    for name, arguments in calls:
+        jsonschema.validate(arguments, schemas[name])
+    return True
+
+
+def test_every_format_with_json_in_it_is_tried(json_tools: TokenizerWrapper) -> None:
+    assert {each.partition(",")[0] for each in FORMATS} == {name for name, form in FORMS.items() if form.written}
+
+
+# -- an answer that must be calls --------------------------------------------------------------------------------
+
+
+def test_whatever_a_forced_answer_may_say_is_valid_calls(tokenizer: TokenizerWrapper) -> None:
+    counts, names = set(), set()
+    for seed in range(40):
+        text, calls = read(tokenizer, walk(mask(tokenizer, use(forced=True)), tokenizer, seed), use())
+        assert text == ""
+        assert valid(calls, TWO)
+        counts.add(len(calls))
+        names |= {name for name, _ in calls}
+    assert 0 not in counts
+    assert len(counts) > 1
+    assert names == set(TWO)
+
+
+def test_a_single_call_ends_the_answer(tokenizer: TokenizerWrapper) -> None:
+    for seed in range(10):
+        one = use(forced=True, single=True)
+        of = mask(tokenizer, one)
+        tokens = walk(of, tokenizer, seed)
+        assert of.ended
+        assert not tokenizer.eos_token_ids.intersection(tokens), "nothing else may come"
+        _, calls = read(tokenizer, tokens, use())
+        assert valid(calls, TWO)
+        assert len(calls) == 1
+
+
+def test_a_named_function_is_the_only_one(tokenizer: TokenizerWrapper) -> None:
+    one = use(forced=True, single=True, name="look")
+    for seed in range(5):
+        _, calls = read(tokenizer, walk(mask(tokenizer, one), tokenizer, seed), one)
+        assert [name for name, _ in calls] == ["look"]
+        assert valid(calls, TWO)
+
+
+def test_markup_must_come_and_is_spelled_as_the_tokenizer_spells_it(tokenizer: TokenizerWrapper) -> None:
+    run = list(forced(mask(tokenizer, use(forced=True, single=True, name="look")), 200))
+    text = str(tokenizer.decode(run))
+    assert text.startswith(str(tokenizer.tool_call_start))
+    assert text.endswith('{"at": "' if "kimi" not in tokenizer.tool_parser.__module__ else "functions.look:")
+    assert run == ids_of(tokenizer, text)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_schema(json_tools: TokenizerWrapper, name: str) -> None:
+    schema = SCHEMAS[name]
+    inside = schema if schema.get("type") == "object" else None
+    if inside is None:
+        own = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        inside = record(value={key: schema[key] for key in schema if key not in own}) | own
+    one = use({"it": inside}, forced=True, single=True)
+    for seed in range(2):
+        text, calls = read(json_tools, walk(mask(json_tools, one), json_tools, seed), one)
+        assert (text, len(calls)) == ("", 1)
+        assert valid(calls, {"it": inside})
+
+
+def test_a_thought_may_come_before_a_forced_call(json_tools: TokenizerWrapper) -> None:
+    of = mask(json_tools, use(forced=True, single=True), thinking=True)
+    tokens = say(of, json_tools, 'Not a call: <tool_call>{"name": 1}. </think>')
+    tokens += walk(of, json_tools, 1)
+    text, calls = read(json_tools, tokens, use(single=True), thinking=True)
+    assert text == ""
+    assert valid(calls, TWO)
+    assert len(calls) == 1
+    opens, calls_marker = ids_of(json_tools, "<think>"), ids_of(json_tools, "<tool_call>")
+    assert set(allowed(mask(json_tools, use(forced=True), may_think=True))) == {*opens, *calls_marker}
+    assert allowed(mask(json_tools, use(forced=True))) == calls_marker
+
+
+# -- calls of strict functions in an answer that is free ---------------------------------------------------------
+
+
+def test_prose_is_free_and_every_call_in_it_is_held(tokenizer: TokenizerWrapper) -> None:
+    for seed in range(10):
+        of = mask(tokenizer, STRICT)
+        tokens: list[int] = []
+        for _ in range(2):
+            tokens += say(of, tokenizer, 'So {"a": 1}. ')
+            assert of.bits() is None
+            tokens += say(of, tokenizer, str(tokenizer.tool_call_start))
+            assert only(of.bits()) not in tokenizer.eos_token_ids
+            tokens += walk(of, tokenizer, seed)
+        tokens += say(of, tokenizer, " Done.")
+        assert of.advance(next(iter(tokenizer.eos_token_ids)))
+        text, calls = read(tokenizer, tokens, STRICT)
+        assert len(calls) >= 2
+        assert valid(calls, TWO)
+        assert text.startswith('So {"a": 1}.')
+        assert text.endswith("Done.")
+
+
+def test_only_the_strict_functions_are_held_to_their_schema(json_tools: TokenizerWrapper) -> None:
+    of = mask(json_tools, use(strict=frozenset({"look"})))
+    say(of, json_tools, '<tool_call>\n{"name": "get_weather", "arguments": {"anything": [1]}}\n</tool_call>')
+    say(of, json_tools, '<tool_call>\n{"name": "look", "arguments": {"')
+    assert json_tools.decode(forced(of, 20)) == 'at": "'
+
+
+def test_a_thought_holds_no_calls(json_tools: TokenizerWrapper) -> None:
+    for lead, first in (({"thinking": True}, ""), ({"may_think": True}, "<think>")):
+        of = mask(json_tools, STRICT, **lead)
+        say(of, json_tools, first + "A <tool_call> is what")
+        assert of.bits() is None
+        say(of, json_tools, "</think>\n\n<tool_call>")
+        assert json_tools.decode(forced(of, 20)) == '\n{"name": "'
+    late = mask(json_tools, STRICT, may_think=True)
+    say(late, json_tools, "No thought: <think> <tool_call>")
+    assert late.bits() is not None
+
+
+def test_a_call_in_the_place_of_an_answer_is_held(json_tools: TokenizerWrapper) -> None:
+    of = grammars(json_tools)
+    answer = of.compile(AnswerForm(Kind.CHOICE, '["yes"]', "form"))
+    both = of.mask(answer, Lead(may_call=True, call=of.calls(STRICT)))
+    say(both, json_tools, "<tool_call>")
+    assert json_tools.decode(forced(both, 20)) == '\n{"name": "'
+    both.rollback(1)
+    say(both, json_tools, "yes")
+    assert both.ended
+
+
+@given(data=st.data())
+def test_the_way_back_leads_to_where_it_came_from(json_tools: TokenizerWrapper, data: st.DataObject) -> None:
+    of = mask(json_tools, STRICT, may_think=True)
+    words = [
+        "<think>",
+        "x</think>",
+        "<tool_call>",
+        '\n{"name": "look", "arguments": {"at": "',
+        "a",
+        '"}}\n</tool_call>',
+    ]
+    pieces = [ids_of(json_tools, word) for word in words]
+    seen: list[tuple[Any, bytes | None]] = [(of.place, of.bits())]
+    for _ in range(data.draw(st.integers(1, 12))):
+        if len(seen) > 1 and data.draw(st.booleans()):
+            n = data.draw(st.integers(1, len(seen) - 1))
+            of.rollback(n)
+            del seen[len(seen) - n :]
+        else:
+            for token in data.draw(st.sampled_from(pieces)):
+                if of.advance(token):
+                    seen.append((of.place, of.bits()))
+        assert (of.place, of.bits()) == seen[-1]
+
+
+# -- what binds nothing, and what is refused ---------------------------------------------------------------------
+
+
+def test_nothing_binds_a_model_that_is_free(json_tools: TokenizerWrapper) -> None:
+    assert grammars(json_tools).calls(use()) is None
+
+
+@pytest.mark.parametrize("words", ["<tool_call>\n<function=", "[TOOL_CALLS]"])
+def test_nothing_binds_calls_that_are_written_otherwise(tmp_path: Path, words: str) -> None:
+    other = byte_level(tmp_path, f"{{# {words} #}}{CHATML}")
+    assert grammars(other).calls(STRICT) is None
+    assert grammars(other).calls(use(forced=True)) is None
+    begun = opening(other, use(forced=True, single=True, name="look"))
+    assert begun.startswith(str(other.tool_call_start))
+    assert "look" in begun
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "strin"}}}, "strin"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/nowhere"}}}, "nowhere"),
+        ({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}, "unclosed group"),
+        ({"type": "string"}, "not object"),
+        ({"allOf": [{"type": "string"}]}, "Unsatisfiable"),
+        ({"properties": 3}, "properties must be an object"),
+        ({"x-guidance": 3}, "expected struct JsonCompileOptions"),
+    ],
+)
+@pytest.mark.parametrize("more", [{"forced": True}, {"strict": frozenset({"bad"})}])
+def test_a_schema_that_cannot_be_enforced_is_refused_by_its_function(
+    json_tools: TokenizerWrapper, schema: Schema, said: str, more: Any
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        grammars(json_tools).calls(use({"good": WEATHER, "bad": schema}, **more))
+    assert (caught.value.code, caught.value.param, caught.value.params["name"]) == ("tools.schema", "tools", "bad")
+    assert said in caught.value.message
+    assert grammars(json_tools).calls(use({"good": WEATHER, "bad": schema})) is None
+
+
+def test_keywords_that_nobody_enforces_are_refused_of_strict_functions_alone(json_tools: TokenizerWrapper) -> None:
+    schema = record(a={"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True})
+    with pytest.raises(BadRequest, match="uniqueItems"):
+        grammars(json_tools).calls(use({"it": schema}, strict=frozenset({"it"})))
+    one = use({"it": schema}, forced=True, single=True)
+    _, ((_, arguments),) = read(json_tools, walk(mask(json_tools, one), json_tools, 1), one)
+    assert arguments["a"] in ([], [1], [1, 1])
+
+
+def test_a_schema_without_a_type_is_that_of_an_object(json_tools: TokenizerWrapper) -> None:
+    one = use({"it": {"properties": {"a": {"enum": [1]}}, "required": ["a"]}}, forced=True, single=True)
+    assert str(json_tools.decode(forced(mask(json_tools, one), 200))).endswith('"arguments": {"a": 1')
