@@ -6,6 +6,8 @@ FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 DEMO := omlx/bundled/omlx-demo
 MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
+# Two processes share the tests, a file at a time: more would only share the processors that mlx computes on.
+PYTEST := $(FAST) $(PYTHON) -m pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-full fuzz check format lint types imports docs assets screenshots wheel lock train-demo bench bench-spec clean setup-run setup-dev
@@ -17,10 +19,10 @@ serve: setup-run ## start the server on the bundled model (MODEL=, DRAFT=, ARGS=
 	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(if $(DRAFT),--draft-model $(DRAFT)) $(ARGS)
 
 test: setup-dev ## run the tests (ARGS= goes to pytest)
-	$(FAST) $(PYTHON) -m pytest -q $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-full: setup-dev ## run the tests, and the slow ones
-	$(FAST) $(PYTHON) -m pytest -q -m "slow or not slow" $(ARGS)
+	$(PYTEST) -m "slow or not slow" $(ARGS)
 
 fuzz: setup-dev ## 5,000 requests of any shape to each operation (ARGS="--only /v1/messages --requests 500" is quicker)
 	$(FAST) $(PYTHON) -m tests.fuzz $(ARGS)
