@@ -29,6 +29,7 @@ from omlx.engine.types import Speculation
 
 WIDTHS: Final = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 17, 20, 24, 32, 48, 64)
 ROUNDS: Final = 4
+STEPS: Final = 32
 REPEATS: Final = 5
 PASSES: Final = 30
 
@@ -51,28 +52,30 @@ class Script(Ngram):
 
 
 def round_costs(subject: Subject, context: int, widths: Seq[int] = WIDTHS, repeats: int = REPEATS) -> RoundCosts:
-    """Measure plain steps and rounds of these widths around `context` tokens. Leaves the engine without drafters."""
+    """Measure plain steps and rounds of these widths around `context` tokens, in turns: a machine's speed drifts, and
+    what a round takes is told in plain steps of its own time. Leaves the engine without drafters."""
     loop = subject.loop
     longest = max(widths) * (ROUNDS + 1)
     prompt = tuple(i % subject.vocab_size for i in range(7, 7 + 3 * max(1, context - longest // 2), 3))
-    speculator = loop.scheduler.speculator
+    off = loop.scheduler.speculator.off
     loop.costs = Costs()
-    loop.use_drafters([], speculator.off)
-    answer: tuple[int, ...] = ()
-    plain = []
+    loop.use_drafters([], off)
+    answer = drive(loop, [request(prompt, longest)]).run.tokens[0]
+    script = Script(prompt + answer)
+    plain: list[float] = []
+    rounds: dict[int, list[float]] = {width: [] for width in widths}
     for _ in range(repeats):
+        loop.use_drafters([], off)
         settle()
-        run = drive(loop, [request(prompt, longest)]).run
-        answer = run.tokens[0]
-        plain.append(1.0 / tokens_per_second(run))
-    seconds = []
-    loop.use_drafters([Script(prompt + answer)], speculator.off)
-    for width in widths:
-        asks = Speculation(NGRAM, WindowBounds.fixed_at(width - 1))
-        asked = replace(request(prompt, width * (ROUNDS + 1)), speculation=asks)
-        seconds.append(median(_round_seconds(subject, asked) for _ in range(repeats)))
-    loop.use_drafters([], speculator.off)
-    return RoundCosts(median(plain), tuple(widths), tuple(seconds))
+        plain.append(1.0 / tokens_per_second(drive(loop, [request(prompt, STEPS)]).run))
+        loop.use_drafters([script], off)
+        for width, found in rounds.items():
+            asks = Speculation(NGRAM, WindowBounds.fixed_at(width - 1))
+            asked = replace(request(prompt, width * (ROUNDS + 1)), speculation=asks)
+            found.append(_round_seconds(subject, asked) / plain[-1])
+    loop.use_drafters([], off)
+    step = median(plain)
+    return RoundCosts(step, tuple(widths), tuple(step * median(found) for found in rounds.values()))
 
 
 def draft_seconds(model: Any, context: int, passes: int = PASSES) -> float:
