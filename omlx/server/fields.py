@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from omlx.engine.spec import strategy
 from omlx.errors import BadRequest
@@ -112,9 +114,14 @@ def joined(content: str | list[ContentPart], field: str, types: Sequence[str]) -
 def read(kind: type[B], body: bytes) -> B:
     """Raises BadRequest, naming the field, for anything that is not such a body."""
     try:
-        return kind.model_validate_json(body)
+        found = kind.model_validate_json(body)
     except ValidationError as error:
         raise errors.from_validation(error) from error
+    try:  # pydantic lets NaN and Infinity pass where anything may stand; an answer that repeats them would be no JSON
+        json.dumps(from_json(body), allow_nan=False)
+    except ValueError as error:
+        raise BadRequest("request.json", detail=str(error)) from error
+    return found
 
 
 class Function(Body):

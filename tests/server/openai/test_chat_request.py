@@ -31,6 +31,8 @@ def body(**fields: Any) -> bytes:
         (b'{"messages": "\xff"}', "request.json", None),
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "request.json", None),
         (b"[" * 100_000, "request.json", None),
+        (body(x=1).replace(b"1", b"1e999"), "request.json", None),
+        *((body(x={"y": [float(number)]}), "request.json", None) for number in ("inf", "-inf", "nan")),
         (b"[]", "request.type", None),
         (b"{}", "request.missing", "messages"),
         (body(messages=[]), "request.empty", "messages"),
