@@ -15,10 +15,11 @@ from typing import Final
 
 from omlx.engine.types import Event, Failed, Finished
 
-PACE_S: Final = 0.004
-"""The least time between two deliveries, for each stream that is open; they share the event loop."""
+PACE_S: Final = 0.016
+"""The least time between two deliveries, for each stream that is open; they share the event loop. No screen shows more
+in between."""
 
-SLOWEST_S: Final = 0.03
+SLOWEST_S: Final = 0.06
 
 
 class Router:

@@ -27,14 +27,23 @@ class Settings extends HTMLElement {
   setUp() {
     this.form = this.querySelector("form");
     this.bar = this.querySelector("[data-savebar]");
-    this.before = this.values();
+    this.note();
+  }
+
+  get controls() {
+    return [...this.form.elements].filter((each) => each.name && each.dataset.kind);
   }
 
   // The settings of the form as they stand in it: name -> text.
   values() {
-    const named = [...this.form.elements].filter((each) => each.name && each.dataset.kind);
-    const chosen = named.filter((each) => each.type !== "radio" || each.checked);
+    const chosen = this.controls.filter((each) => each.type !== "radio" || each.checked);
     return new Map(chosen.map((each) => [each.name, this.textOf(each)]));
+  }
+
+  // The same as the server rendered it. Somebody may have typed before this script ran, or the browser filled it in.
+  rendered() {
+    const chosen = this.controls.filter((each) => each.type !== "radio" || each.defaultChecked);
+    return new Map(chosen.map((each) => [each.name, renderedOf(each)]));
   }
 
   textOf(control) {
@@ -43,7 +52,8 @@ class Settings extends HTMLElement {
   }
 
   changes() {
-    const now = [...this.values()].filter(([name, text]) => text !== this.before.get(name));
+    const before = this.rendered();
+    const now = [...this.values()].filter(([name, text]) => text !== before.get(name));
     return Object.fromEntries(now.map(([name, text]) => [name, parsed(this.control(name).dataset.kind, text)]));
   }
 
@@ -120,6 +130,14 @@ class Settings extends HTMLElement {
 }
 
 const REMOVED = "\u0000";
+
+function renderedOf(control) {
+  if (control instanceof HTMLSelectElement) {
+    const options = [...control.options];
+    return (options.find((each) => each.defaultSelected) ?? options[0]).value;
+  }
+  return control.type === "radio" ? control.value : control.defaultValue;
+}
 
 // Text as JSON of its kind. What does not read as one is sent as it stands, for the server to say what is wrong.
 function parsed(kind, text) {

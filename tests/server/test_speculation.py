@@ -145,7 +145,7 @@ def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
     assert body["batching"] == {"batchable": True, "reason": None}
     assert (told["configured"], told["source"], told["effective"]) == ("auto", "built_in", "auto")
     assert (told["draft"], told["draft_source"], told["reason"]) == (DRAFT, "cli", None)
-    assert set(told["drafters"]) == {"ngram", DRAFT}
+    assert set(told["drafters"]) >= {"ngram", DRAFT}  # others too, if answers of this server had a form
     drafter = told["drafters"][DRAFT]
     assert drafter["state"] in ("observing", "on", "off")
     assert sum(drafter["states"].values()) >= 2

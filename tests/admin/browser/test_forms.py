@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from omlx.settings.store import Store
 from tests.admin.browser.site import Site, site
@@ -109,6 +109,18 @@ def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) ->
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").last).to_contain_text("Trust the model's code")
         assert Store(fresh.home).layer(TARGET).values == {"trust_remote_code": True}
+
+
+def test_what_was_typed_before_the_script_came_is_a_change(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        held: list[Route] = []
+        visit.page.route("**/settings.js*", lambda route: held.append(route))
+        visit.page.goto("/admin/settings", wait_until="commit")
+        visit.page.get_by_label("Longest draft").fill("9")
+        expect(visit.page.get_by_role("button", name="Save")).to_be_hidden()
+        held[0].continue_()
+        visit.page.get_by_role("button", name="Save").click()
+        expect(visit.page.locator("[data-saved]")).to_contain_text("Longest draft")
 
 
 def test_what_a_flag_decides_is_said(fresh: Site) -> None:
