@@ -6,8 +6,6 @@ FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 DEMO := omlx/bundled/omlx-demo
 MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
-# Two processes share the tests, a file at a time: more would only share the processors that mlx computes on.
-PYTEST := $(FAST) $(PYTHON) -m pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-full fuzz check format lint types imports docs assets screenshots wheel lock train-demo bench bench-spec clean setup-run setup-dev
@@ -18,11 +16,11 @@ help: ## this list
 serve: setup-run ## start the server on the bundled model (MODEL=, DRAFT=, ARGS= change it)
 	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(if $(DRAFT),--draft-model $(DRAFT)) $(ARGS)
 
-test: setup-dev ## run the tests (ARGS= goes to pytest)
-	$(PYTEST) $(ARGS)
+test: setup-dev ## run the tests (ARGS= goes to pytest; ARGS="-n 2" is quicker)
+	$(FAST) $(PYTHON) -m pytest -q $(ARGS)
 
 test-full: setup-dev ## run the tests, and the slow ones
-	$(PYTEST) -m "slow or not slow" $(ARGS)
+	$(FAST) $(PYTHON) -m pytest -q -m "slow or not slow" $(ARGS)
 
 fuzz: setup-dev ## 5,000 requests of any shape to each operation (ARGS="--only /v1/messages --requests 500" is quicker)
 	$(FAST) $(PYTHON) -m tests.fuzz $(ARGS)

@@ -115,7 +115,8 @@ def test_what_was_typed_before_the_script_came_is_a_change(fresh: Site) -> None:
     with fresh.visit() as visit:
         held: list[Route] = []
         visit.page.route("**/settings.js*", lambda route: held.append(route))
-        visit.page.goto("/admin/settings", wait_until="commit")
+        with visit.page.expect_request("**/settings.js*"):
+            visit.page.goto("/admin/settings", wait_until="commit")
         visit.page.get_by_label("Longest draft").fill("9")
         expect(visit.page.get_by_role("button", name="Save")).to_be_hidden()
         held[0].continue_()
