@@ -150,11 +150,10 @@ def test_a_strict_call_is_held_where_the_model_is_free(spelling: OpenAI) -> None
     def ask(name: str) -> Any:
         says: list[Any] = [{"role": "user", "content": f"See. {wish % name}"}]
         fields: Any = {"reasoning_effort": "none", "max_tokens": 200}
-        message = (
-            spelling.chat.completions.create(model=TARGET, messages=says, tools=tools, **fields).choices[0].message
-        )
-        (call,) = message.tool_calls or []
-        return message.content, call.function.name, json.loads(call.function.arguments)  # type: ignore[union-attr]
+        answer = spelling.chat.completions.create(model=TARGET, messages=says, tools=tools, **fields)
+        message: Any = answer.choices[0].message
+        (call,) = message.tool_calls
+        return message.content, call.function.name, json.loads(call.function.arguments)
 
     assert ask("book") == ("See.", "book", {"nights": 7})
     assert ask("loose") == ("See.", "loose", {"nights": 70})
@@ -162,10 +161,11 @@ def test_a_strict_call_is_held_where_the_model_is_free(spelling: OpenAI) -> None
 
 def test_strict_tools_of_the_other_apis(speller: Running) -> None:
     wish = '<tool_call>\n{"name": "book", "arguments": {"nights": 70}}\n</tool_call>'
-    schema, reasoning = Booking.model_json_schema() | {"additionalProperties": False}, {"effort": "none"}
+    schema = Booking.model_json_schema() | {"additionalProperties": False}
+    thinking_off: Any = {"effort": "none"}
     with OpenAI(base_url=f"{speller.url}/v1", api_key="none", max_retries=0) as openai:
         tool: Any = {"type": "function", "name": "book", "parameters": schema, "strict": True}
-        told: Any = openai.responses.create(model=TARGET, input=wish, tools=[tool], reasoning=reasoning)  # type: ignore[arg-type]
+        told: Any = openai.responses.create(model=TARGET, input=wish, tools=[tool], reasoning=thinking_off)
         assert json.loads(told.output[0].arguments) == {"nights": 7}
     with Anthropic(base_url=speller.url, api_key="none", max_retries=0) as claude:
         messages: list[Any] = [{"role": "user", "content": wish}]

@@ -125,7 +125,8 @@ def test_a_named_call_is_that_one_and_the_only_one(spelling: OpenAI) -> None:
 def test_a_thought_comes_before_a_forced_call(spelling: OpenAI) -> None:
     says = "<think>\nIt is there.\n</think>\n\n" + call("look", at="it")
     answer = ask(spelling, says, tool_choice="required", extra_body={})
-    assert answer.choices[0].message.reasoning_content == "It is there."  # type: ignore[attr-defined]
+    message: Any = answer.choices[0].message
+    assert message.reasoning_content == "It is there."
     assert calls(answer) == [("look", {"at": "it"})]
 
 
