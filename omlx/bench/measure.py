@@ -61,6 +61,11 @@ class Meter:
         self._over = False
         self._counted = 0
 
+    def starts_with(self, rows: Iterable[int]) -> bool:
+        """Whether tokens of these rows, should they arrive, start the clock."""
+        busy = {row for row, tokens in enumerate(self._tokens) if tokens}
+        return self._first is None and len(busy.union(rows)) == len(self._tokens)
+
     def arrived(self, new: Mapping[int, Iterable[int]], *, ended: bool) -> None:
         """Take what one step brought, by row. `ended`: a row ends with it."""
         now = (time.perf_counter(), time.thread_time())

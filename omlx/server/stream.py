@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -180,7 +180,7 @@ class GenerationStream:
         while len(self.finishes) < self.n:
             await self._wait(None if idle_s is None else max(0.0, said + idle_s - clock()))
             mail, self._mail = self._mail, []
-            batch = [ChoiceEvent(choice, event) for message in mail for choice, event in self._read(message)]
+            batch = [ChoiceEvent(choice, event) for message in _together(mail) for choice, event in self._read(message)]
             if batch or (idle_s is not None and clock() - said >= idle_s):
                 yield batch
                 said = clock()
@@ -234,3 +234,22 @@ class GenerationStream:
     def _release_if_over(self) -> None:
         if self._closed and not self._running:
             self._lease.release()
+
+
+def _together(mail: Iterable[Event]) -> list[Event]:
+    """Tokens of one choice that were delivered together, as one event: nobody would see the frames of each apart."""
+    told: list[Event] = []
+    newest: dict[str, int] = {}
+    for event in mail:
+        at = newest.get(event.request_id)
+        if at is not None and isinstance(event, TokensCommitted) and isinstance(said := told[at], TokensCommitted):
+            told[at] = TokensCommitted(
+                event.request_id,
+                said.tokens + event.tokens,
+                said.drafted + event.drafted,
+                None if event.logprobs is None else (*(said.logprobs or ()), *event.logprobs),
+            )
+        else:
+            newest[event.request_id] = len(told)
+            told.append(event)
+    return told

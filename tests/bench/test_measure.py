@@ -43,8 +43,11 @@ def test_sides_alternate_in_order_and_the_first_round_is_not_counted() -> None:
 
 def test_the_clock_starts_when_every_row_has_tokens_and_stops_when_one_ends() -> None:
     meter = Meter(2)
+    assert not meter.starts_with([0, 0])
     meter.arrived({0: (1, 2)}, ended=False)
+    assert meter.starts_with([1])
     meter.arrived({0: (3,), 1: (1,)}, ended=False)
+    assert not meter.starts_with([0, 1])
     meter.arrived({0: (4,), 1: (2, 3)}, ended=False)
     meter.arrived({0: (5,), 1: (4,)}, ended=True)
     meter.arrived({1: (5,)}, ended=True)

@@ -47,6 +47,15 @@ def test_what_stood_before_is_copied_whole() -> None:
     assert found.speedup == pytest.approx(7 / 3)
 
 
+def test_what_was_there_when_the_clock_started_is_no_part_of_it() -> None:
+    prompt = answer = [1, 2, 3, 4, 5, 6, 7, 8]
+    assert copied(reach(prompt, answer), given=4) == 4
+    found = bound(prompt, answer, FREE, given=4)
+    # Given: 1 2 3 4. One round brings 5 6 7 and 8.
+    assert (found.tokens, found.copied, found.rounds, found.plain_s, found.oracle_s) == (4, 4, 1, 4.0, 1.0)
+    assert bound(prompt, answer, FREE, given=9) == Bound()
+
+
 def test_a_pass_that_costs_its_rows_gains_nothing() -> None:
     found = bound([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6], LINEAR)
     assert found.oracle_s == found.plain_s == 5.0
@@ -67,7 +76,7 @@ def test_text_without_repetition_has_no_bound_but_plain() -> None:
 
 def test_empty_answers_and_sums() -> None:
     nothing = bound([1, 2, 3], [], FREE)
-    assert nothing == bound([1, 2, 3], [4], FREE) == Bound(0, 0, 0, 0.0, 0.0)
+    assert nothing == bound([1, 2, 3], [4], FREE) == Bound()
     assert (nothing.share, nothing.speedup) == (0.0, 1.0)
     assert Bound(4, 2, 1, 4.0, 2.0) + Bound(6, 1, 3, 6.0, 3.0) == Bound(10, 3, 4, 10.0, 5.0)
 

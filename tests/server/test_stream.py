@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -19,6 +20,7 @@ from omlx.engine.types import (
     Request,
     RequestStats,
     Sampling,
+    TokenLogprob,
     TokensCommitted,
 )
 from omlx.errors import EngineDead, EngineError
@@ -92,6 +94,27 @@ def test_all_choices_arrive_in_order_and_the_lease_ends_once(tokenizer: Tokenize
         return [(each.choice, type(each.event)) for each in events], setting.released
 
     assert asyncio.run(run()) == ([(0, TextDelta), (1, TextDelta), (1, Finish), (0, Finish)], 1)
+
+
+def test_tokens_that_come_together_are_told_together(tokenizer: TokenizerWrapper) -> None:
+    x, y = tokenizer.encode("x")[0], tokenizer.encode("y")[0]
+
+    def scored(choice: int, token: int) -> TokensCommitted:
+        return replace(committed(choice, token), logprobs=(TokenLogprob(token, -1.0, ()),))
+
+    async def run() -> list[tuple[int, str, list[int]]]:
+        setting = Setting(tokenizer, n=2)
+        setting.engine.say(scored(0, x), scored(1, x), scored(0, y), finished(0), scored(1, x))
+        batch = await anext(setting.stream.batches())
+        setting.stream.close()
+        told = [(each.choice, each.event) for each in batch]
+        return [
+            (choice, event.text, [entry.token for entry in event.logprobs])
+            for choice, event in told
+            if isinstance(event, TextDelta)
+        ]
+
+    assert asyncio.run(run()) == [(0, "xy", [x, y]), (1, "xx", [x, x])]
 
 
 def test_progress_and_held_text_do_not_count_as_a_sign_of_life(tokenizer: TokenizerWrapper) -> None:

@@ -44,11 +44,11 @@ class Bound:
     """Of `tokens`, a perfect lookup could propose `copied`. `plain_s` and `oracle_s`: what they take without and
     with it, in `rounds` passes."""
 
-    tokens: int
-    copied: int
-    rounds: int
-    plain_s: float
-    oracle_s: float
+    tokens: int = 0
+    copied: int = 0
+    rounds: int = 0
+    plain_s: float = 0.0
+    oracle_s: float = 0.0
 
     def __add__(self, other: Bound) -> Bound:
         return Bound(
@@ -68,23 +68,23 @@ class Bound:
         return self.plain_s / self.oracle_s if self.oracle_s else 1.0
 
 
-def bound(prompt: Seq[int], answer: Seq[int], costs: RoundCosts) -> Bound:
-    """The bound of one answer. Its first token is taken as given: the clock starts when it is there."""
+def bound(prompt: Seq[int], answer: Seq[int], costs: RoundCosts, given: int = 1) -> Bound:
+    """The bound of one answer. Its first `given` tokens are there when the clock starts; at least one."""
     reaches = reach(prompt, answer)
     size = len(answer)
     best = [0.0] * (size + 1)
     taken = [0] * (size + 1)
     price = [costs.plain, *(costs.verify(1 + n) for n in range(1, LONGEST + 1))]
-    for i in range(size - 1, 0, -1):
+    for i in range(size - 1, given - 1, -1):
         best[i], taken[i] = min(
             (price[n] + best[min(size, i + n + 1)], n) for n in range(min(reaches[i], size - i - 1) + 1)
         )
-    rounds, i = 0, 1
+    rounds, i = 0, given
     while i < size:
         rounds += 1
         i += taken[i] + 1
-    tokens = max(0, size - 1)
-    return Bound(tokens, copied(reaches), rounds, tokens * costs.plain, best[1] if size > 1 else 0.0)
+    tokens = max(0, size - given)
+    return Bound(tokens, copied(reaches, given), rounds, tokens * costs.plain, best[min(given, size)])
 
 
 def reach(prompt: Seq[int], answer: Seq[int]) -> list[int]:
@@ -98,9 +98,9 @@ def reach(prompt: Seq[int], answer: Seq[int]) -> list[int]:
     return reaches
 
 
-def copied(reaches: Seq[int]) -> int:
-    """How many tokens are proposed when every round, from the second token on, proposes all it can."""
-    found, i = 0, 1
+def copied(reaches: Seq[int], given: int = 1) -> int:
+    """How many tokens are proposed when every round behind the `given` tokens proposes all it can."""
+    found, i = 0, given
     while i < len(reaches):
         n = min(reaches[i], len(reaches) - i)
         found += n

@@ -34,7 +34,7 @@ class Divergence:
 class Outcome:
     """Rates in tokens a second, times in seconds with the prompt read. Ratios within trials; above 1 the mode is
     faster. `cold` is the ratio of the first request that the mode ever saw. `reasons` counts the codes of requests,
-    `gates` by drafter those of its gate, or `on`.
+    `gates` by drafter those of its gate, or `on`. `bounds`, if any, are one a trial.
     """
 
     case: Case
@@ -55,7 +55,7 @@ class Outcome:
     reasons: dict[str, int]
     gates: dict[str, dict[str, int]]
     drafters: dict[str, Json]
-    bound: Bound | None = None
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def acceptance(self) -> float | None:
@@ -66,9 +66,17 @@ class Outcome:
         return self.checksum == self.plain_checksum
 
     @property
-    def reached(self) -> float | None:
-        """The gain as a share of a perfect lookup's."""
-        return self.gain.median / self.bound.speedup if self.bound else None
+    def bound(self) -> Bound | None:
+        """Of all answers together."""
+        return sum(self.bounds, Bound()) if self.bounds else None
+
+    @property
+    def reached(self) -> Samples | None:
+        """The gain as a share of a perfect lookup's with the same answer."""
+        if not self.bounds:
+            return None
+        pairs = zip(self.gain.values, self.bounds, strict=True)
+        return Samples(tuple(gain / bound.speedup for gain, bound in pairs))
 
     @property
     def said(self) -> str:
@@ -77,9 +85,10 @@ class Outcome:
         return "; ".join([_most(self.reasons), *gates])
 
     def to_json(self) -> Json:
-        bounds = None if self.bound is None else {**asdict(self.bound), "share": self.bound.share}
-        if bounds is not None and self.bound is not None:
-            bounds |= {"speedup": self.bound.speedup, "reached": self.reached}
+        perfect: Json | None = None
+        if self.bound is not None and self.reached is not None:
+            told = {"share": self.bound.share, "speedup": self.bound.speedup, "reached": self.reached.to_json()}
+            perfect = asdict(self.bound) | told
         return {
             "model": self.case.role,
             "workload": self.case.workload.name,
@@ -102,7 +111,7 @@ class Outcome:
             "reasons": self.reasons,
             "gates": self.gates,
             "drafters": self.drafters,
-            "perfect_lookup": bounds,
+            "perfect_lookup": perfect,
         }
 
 
@@ -133,7 +142,7 @@ def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
         reasons=dict(Counter(told.speculation.code for driven in sides for told in driven.stats.values())),
         gates=_gates(sides),
         drafters=_drafters(sides),
-        bound=None if costs is None else _bound(measured.trials, costs),
+        bounds=() if costs is None else tuple(_bound(trial, costs) for trial in measured.trials),
     )
 
 
@@ -174,12 +183,14 @@ def _answers(trial: Trial) -> Iterator[tuple[Request, tuple[int, ...], tuple[int
         yield from zip(group, ours.run.tokens, theirs.run.tokens, strict=True)
 
 
-def _bound(trials: Iterable[Trial], costs: RoundCosts) -> Bound:
-    whole = Bound(0, 0, 0, 0.0, 0.0)
-    for trial in trials:
-        for asked, _, plain in _answers(trial):
-            whole += bound(asked.tokens, plain, costs)
-    return whole
+def _bound(trial: Trial, costs: RoundCosts) -> Bound:
+    """Of what the clock saw of this trial's answers."""
+    found = Bound()
+    for group, driven, theirs in zip(trial.asked, trial.ours, trial.theirs, strict=True):
+        for asked, answer in zip(group, theirs.run.tokens, strict=True):
+            given = len(driven.run.tokens[0]) - driven.run.counted
+            found += bound(asked.tokens, answer, costs, given)
+    return found
 
 
 def _most(codes: dict[str, int]) -> str:

@@ -25,7 +25,7 @@ from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.policy import Offer
 from omlx.engine.spec.strategy import NGRAM, Step, WindowBounds
-from omlx.engine.types import Speculation
+from omlx.engine.types import Request, Speculation
 
 WIDTHS: Final = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 17, 20, 24, 32, 48, 64)
 ROUNDS: Final = 4
@@ -72,7 +72,7 @@ def round_costs(subject: Subject, context: int, widths: Seq[int] = WIDTHS, repea
         for width, found in rounds.items():
             asks = Speculation(NGRAM, WindowBounds.fixed_at(width - 1))
             asked = replace(request(prompt, width * (ROUNDS + 1)), speculation=asks)
-            found.append(_round_seconds(subject, asked) / plain[-1])
+            found.append(_round_seconds(subject, asked, width) / plain[-1])
     loop.use_drafters([], off)
     step = median(plain)
     return RoundCosts(step, tuple(widths), tuple(step * median(found) for found in rounds.values()))
@@ -91,8 +91,7 @@ def draft_seconds(model: Any, context: int, passes: int = PASSES) -> float:
     return median(times)
 
 
-def _round_seconds(subject: Subject, asked: Any) -> float:
+def _round_seconds(subject: Subject, asked: Request, width: int) -> float:
     settle()
-    driven = drive(subject.loop, [asked])
-    rounds = driven.stats[0].drafters[Script.name].rounds if driven.stats[0].drafters else 0
-    return driven.run.seconds / max(1, rounds - 1)
+    run = drive(subject.loop, [asked]).run
+    return run.seconds * width / run.counted

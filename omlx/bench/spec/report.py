@@ -117,7 +117,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
         f"×{min(outcome.gain.values):.2f}–{max(outcome.gain.values):.2f}",
         _change(1 / outcome.wall_gain.median),
         _change(outcome.cold),
-        _per_cent(outcome.reached),
+        _per_cent(outcome.reached.median if outcome.reached else None),
         str(outcome.errors),
         _tokens(outcome),
         outcome.said,

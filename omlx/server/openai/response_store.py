@@ -23,12 +23,18 @@ MAX_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A finished response, its input as items, and the conversation up to its end, as messages."""
+    """A finished response, its input as items, and the conversation up to its end, as messages.
 
-    response: Json
-    items: list[Json]
-    messages: list[Json]
-    size: int
+    Each as JSON: the same as Python's objects takes several times the memory, and nobody could count it.
+    """
+
+    response: bytes
+    items: bytes
+    messages: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.response) + len(self.items) + len(self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +58,9 @@ class ResponseStore:
         said = Conversation(conversation)
         for at, item in enumerate(response["output"]):
             said.add(Item.model_validate(item), f"output[{at}]")
-        size = len(json.dumps([response, items, said.messages], ensure_ascii=False))
-        self._kept[response["id"]] = Kept(response, items, said.messages, size)
-        self._bytes += size
+        kept = Kept(_encoded(response), _encoded(items), _encoded(said.messages))
+        self._kept[response["id"]] = kept
+        self._bytes += kept.size
         while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
             _, oldest = self._kept.popitem(last=False)
             self._bytes -= oldest.size
@@ -66,17 +72,20 @@ class ResponseStore:
         if id not in self._kept:
             raise BadRequest("response.not_kept", param="previous_response_id", id=id)
         self._kept.move_to_end(id)
-        return self._kept[id].messages
+        messages: list[Json] = json.loads(self._kept[id].messages)
+        return messages
 
     def get(self, id: str) -> Json:
         """A response, finished or in the making. Raises NotFound."""
         if (running := self.open.get(id)) is not None:
             return running.encoder.response
-        return self._find(id).response
+        response: Json = json.loads(self._find(id).response)
+        return response
 
     def items(self, id: str) -> list[Json]:
         """Raises NotFound."""
-        return self._find(id).items
+        items: list[Json] = json.loads(self._find(id).items)
+        return items
 
     def delete(self, id: str) -> None:
         """Raises NotFound."""
@@ -87,3 +96,7 @@ class ResponseStore:
         if id not in self._kept:
             raise NotFound("response.not_found", id=id)
         return self._kept[id]
+
+
+def _encoded(value: Json | Sequence[Json]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -22,6 +22,16 @@ def test_a_conversation_goes_on_from_what_was_said() -> None:
     assert ASKED == [{"role": "user", "content": "a"}]
 
 
+def test_what_is_given_out_is_a_copy_whatever_its_characters() -> None:
+    store = ResponseStore()
+    text = "한\ud800\u0000\U0001f600"
+    store.keep(response(1, text), [], ASKED)
+    store.before("resp_1").clear()
+    store.get("resp_1")["output"].clear()
+    assert store.before("resp_1")[-1]["content"] == text
+    assert store.get("resp_1") == response(1, text)
+
+
 def test_the_oldest_go_first_and_what_is_used_stays() -> None:
     store = ResponseStore(max_responses=3)
     for number in range(3):
