@@ -15,11 +15,11 @@ from typing import Final
 
 from omlx.engine.types import Event, Failed, Finished
 
-PACE_S: Final = 0.016
-"""The least time between two deliveries, for each stream that is open; they share the event loop. No screen shows more
-in between."""
+PACE_S: Final = 0.033
+"""The time between two deliveries, for each stream that is open: they share the event loop. Text that comes thirty
+times a second flows."""
 
-SLOWEST_S: Final = 0.06
+SLOWEST_S: Final = 0.066
 
 
 class Router:
@@ -30,17 +30,16 @@ class Router:
         self._handlers: dict[str, Callable[[Event], None]] = {}
         self._mail: deque[Event] = deque()
         self._coming = False
-        self._due = 0.0
+        self._next: asyncio.TimerHandle | None = None
 
     def __call__(self, events: Sequence[Event], /) -> None:
         """On the engine thread; does not block."""
         self._mail.extend(events)
-        ending = any(isinstance(event, Finished | Failed) for event in events)
-        if self._coming and not ending:
+        if self._coming and not any(isinstance(event, Finished | Failed) for event in events):
             return
         self._coming = True
         with suppress(RuntimeError):  # the event loop is closed: nobody is left to hear
-            self._loop.call_soon_threadsafe(self._deliver if ending else self._pace)
+            self._loop.call_soon_threadsafe(self._deliver)
 
     def open(self, request_id: str, handler: Callable[[Event], None]) -> None:
         self._handlers[request_id] = handler
@@ -48,16 +47,16 @@ class Router:
     def forget(self, request_id: str) -> None:
         self._handlers.pop(request_id, None)
 
-    def _pace(self) -> None:
-        if (wait_s := self._due - self._loop.time()) > 0:
-            self._loop.call_later(wait_s, self._deliver)
-        else:
-            self._deliver()
-
     def _deliver(self) -> None:
-        self._coming = False  # before the mail is read: what comes now announces itself again
-        self._due = self._loop.time() + min(PACE_S * len(self._handlers), SLOWEST_S)
+        """Hand over all there is, and look again a little later: while there is something, no step announces itself."""
+        self._coming = False  # before the mail is read: what comes now does
+        if self._next is not None:
+            self._next.cancel()
+        if not self._mail:
+            return
         while self._mail:
             event = self._mail.popleft()
             if (handler := self._handlers.get(event.request_id)) is not None:
                 handler(event)
+        self._coming = True
+        self._next = self._loop.call_later(min(PACE_S * max(1, len(self._handlers)), SLOWEST_S), self._deliver)

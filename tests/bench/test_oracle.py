@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from omlx.bench.spec.oracle import Bound, RoundCosts, bound, break_even, copied, reach
+from omlx.bench.spec.oracle import Bound, RoundCosts, allowed, bound, break_even, copied, reach
 
 LINEAR = RoundCosts(1.0, (2, 65), (2.0, 65.0))
 FREE = RoundCosts(1.0, (2, 65), (1.0, 1.0))
@@ -45,6 +45,14 @@ def test_what_stood_before_is_copied_whole() -> None:
     # Given: 1. Plain: 2, 3. Then one round brings 4 5 6 7 and, as its bonus, 8.
     assert (found.tokens, found.rounds, found.plain_s, found.oracle_s) == (7, 3, 7.0, 3.0)
     assert found.speedup == pytest.approx(7 / 3)
+
+
+def test_a_share_allows_what_its_best_window_brings() -> None:
+    costs = RoundCosts(1.0, (2, 3, 5), (1.0, 1.2, 4.0))
+    # Three tokens in 1.2 s, each right with a half: 1 + 1/2 + 1/4.
+    assert allowed(0.5, costs) == pytest.approx(1.5)
+    assert allowed(0.9, costs) == pytest.approx((1 + 0.9 + 0.81) / 1.2)
+    assert allowed(1.0, LINEAR) == allowed(0.0, FREE) == 1.0
 
 
 def test_what_was_there_when_the_clock_started_is_no_part_of_it() -> None:

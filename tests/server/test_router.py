@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress, Reason, RequestStats
 from omlx.server.router import Router
@@ -10,28 +12,40 @@ from omlx.server.router import Router
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
 
 
+@dataclass
+class Timer:
+    work: Callable[[], None]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
 class Slow:
-    """A loop whose clock stands still and that runs what it is told when the test says so."""
+    """A loop that runs what it is told when the test says so."""
 
     def __init__(self) -> None:
-        self.soon: list[object] = []
-        self.later: list[object] = []
+        self.soon: list[Callable[[], None]] = []
+        self.timers: list[Timer] = []
 
-    def time(self) -> float:
-        return 100.0
-
-    def call_soon_threadsafe(self, work: object) -> None:
+    def call_soon_threadsafe(self, work: Callable[[], None]) -> None:
         self.soon.append(work)
 
-    def call_later(self, seconds: float, work: object) -> None:
+    def call_later(self, seconds: float, work: Callable[[], None]) -> Timer:
         assert seconds > 0
-        self.later.append(work)
+        self.timers.append(Timer(work))
+        return self.timers[-1]
 
-    def run(self, which: str) -> None:
-        works, mine = getattr(self, which), []
-        mine[:], works[:] = works, []
+    def run(self) -> None:
+        mine, self.soon = self.soon, []
         for work in mine:
             work()
+
+    def wait(self) -> None:
+        mine, self.timers = [timer for timer in self.timers if not timer.cancelled], []
+        assert len(mine) <= 1
+        for timer in mine:
+            timer.work()
 
 
 def step(done: int) -> PrefillProgress:
@@ -43,23 +57,24 @@ def test_what_follows_fast_comes_together_and_an_end_at_once() -> None:
     router = Router(loop)  # type: ignore[arg-type]
     router.open("a", heard.append)
     router([step(1)])
-    loop.run("soon")
+    loop.run()
     assert heard == [step(1)], "what comes after a pause is not held"
     for done in (2, 3, 4):
         router([step(done)])
-    assert len(loop.soon) == 1, "one wake-up for them all"
-    loop.run("soon")
+    assert not loop.soon, "no wake-up for any of them"
     assert heard == [step(1)]
-    loop.run("later")
+    loop.wait()
     assert heard == [step(1), step(2), step(3), step(4)]
     router([step(5)])
-    loop.run("soon")
     end = Finished("a", FinishReason.STOP, STATS)
     router([end])
-    loop.run("soon")
+    loop.run()
     assert heard[4:] == [step(5), end]
-    loop.run("later")
+    loop.wait()
     assert len(heard) == 6
+    router([step(6)])
+    loop.run()
+    assert heard[-1] == step(6), "the pause was long enough"
 
 
 def test_a_real_loop_hears_everything_in_order() -> None:

@@ -108,6 +108,13 @@ def copied(reaches: Seq[int], given: int = 1) -> int:
     return found
 
 
+def allowed(share: float, costs: RoundCosts) -> float:
+    """Times plain decoding that the best window comes to if each of its tokens is right with this chance: what a share
+    of proposals allows wherever the others fall. Runs that are known beforehand allow more."""
+    windows = (width - 1 for width in costs.widths)
+    return max(_expected(share, k) * costs.plain / costs.verify(1 + k) for k in (0, *windows))
+
+
 def break_even(k: int, seconds: float, plain: float) -> float | None:
     """The chance of a drafted token to be accepted at which a round of k drafted tokens that takes `seconds` is as
     fast as plain steps; None where even certainty would not do."""
@@ -117,11 +124,16 @@ def break_even(k: int, seconds: float, plain: float) -> float | None:
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        if sum(middle**i for i in range(k + 1)) < wanted:
+        if _expected(middle, k) < wanted:
             low = middle
         else:
             high = middle
     return high
+
+
+def _expected(chance: float, k: int) -> float:
+    """Tokens that a round over k drafted ones brings."""
+    return sum(chance**i for i in range(k + 1))
 
 
 def _agree(known: Seq[int], at: int, here: int) -> int:

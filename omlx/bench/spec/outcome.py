@@ -13,7 +13,7 @@ from omlx.bench.exact import first_difference, seen_by_plain
 from omlx.bench.measure import Run, tokens_per_second
 from omlx.bench.result import Json, Samples
 from omlx.bench.sides import Driven
-from omlx.bench.spec.oracle import Bound, RoundCosts, bound
+from omlx.bench.spec.oracle import Bound, RoundCosts, allowed, bound
 from omlx.bench.spec.trials import Case, Measured, Trial
 from omlx.bench.subject import Subject
 from omlx.engine.types import DrafterStats, Request
@@ -34,7 +34,8 @@ class Divergence:
 class Outcome:
     """Rates in tokens a second, times in seconds with the prompt read. Ratios within trials; above 1 the mode is
     faster. `cold` is the ratio of the first request that the mode ever saw. `reasons` counts the codes of requests,
-    `gates` by drafter those of its gate, or `on`. `bounds`, if any, are one a trial.
+    `gates` by drafter those of its gate, or `on`. `bounds`, if any, are one a trial; `allowed` is the gain that their
+    share of copied tokens allows.
     """
 
     case: Case
@@ -56,6 +57,7 @@ class Outcome:
     gates: dict[str, dict[str, int]]
     drafters: dict[str, Json]
     bounds: tuple[Bound, ...] = ()
+    allowed: float | None = None
 
     @property
     def acceptance(self) -> float | None:
@@ -87,8 +89,8 @@ class Outcome:
     def to_json(self) -> Json:
         perfect: Json | None = None
         if self.bound is not None and self.reached is not None:
-            told = {"share": self.bound.share, "speedup": self.bound.speedup, "reached": self.reached.to_json()}
-            perfect = asdict(self.bound) | told
+            told = {"share": self.bound.share, "allowed": self.allowed, "speedup": self.bound.speedup}
+            perfect = asdict(self.bound) | told | {"reached": self.reached.to_json()}
         return {
             "model": self.case.role,
             "workload": self.case.workload.name,
@@ -123,6 +125,7 @@ def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
     theirs = [trial.their_run for trial in measured.trials]
     whole = [*measured.trials, measured.cold]
     sides = [driven for trial in whole for driven in trial.ours]
+    bounds = () if costs is None else tuple(_bound(trial, costs) for trial in measured.trials)
     return Outcome(
         case=measured.case,
         rate=Samples(tuple(map(tokens_per_second, ours))),
@@ -142,7 +145,8 @@ def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
         reasons=dict(Counter(told.speculation.code for driven in sides for told in driven.stats.values())),
         gates=_gates(sides),
         drafters=_drafters(sides),
-        bounds=() if costs is None else tuple(_bound(trial, costs) for trial in measured.trials),
+        bounds=bounds,
+        allowed=None if costs is None else allowed(sum(bounds, Bound()).share, costs),
     )
 
 
