@@ -1,8 +1,6 @@
 // Words in the language of the page, from the same catalog as the templates.
 
-const language = document.documentElement.dataset.language;
-const answer = await fetch(new URL(`../locales/${language}.json`, import.meta.url));
-const catalog = await answer.json();
+import catalog from "./words.json" with { type: "json" };
 
 // The sentence of a key, with `{name}` and `{name:format}` filled in; a key that is not there is shown as itself.
 export function t(key, params = {}) {

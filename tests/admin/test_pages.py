@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from omlx.admin.credentials import Credentials
-from omlx.catalog import data_dir
+from omlx.catalog import catalog, data_dir
 from omlx.errors import Reason
 from omlx.models.discovery import BUNDLED, Registry
 from omlx.models.entry import ModelEntry, Status
@@ -268,9 +268,22 @@ def test_files_are_served_from_their_folder_only(server: Administered) -> None:
             assert answer.status_code == 200
             assert answer.headers["cache-control"] == "no-cache"
             assert answer.headers["etag"]
-        assert client.get("/admin/static/locales/en.json").json()["ui.save"]
         for path in ("../setup.py", "..%2Fsetup.py", "%2e%2e/pyproject.toml", "locales/../../setup.py"):
             assert client.get(f"/admin/static/{path}").status_code == 404
+
+
+def test_modules_find_their_words_in_the_language_of_the_page(server: Administered) -> None:
+    with server.browser(logged_in=False) as client:
+        words = {
+            tag: client.get("/admin/static/js/words.json", headers={"accept-language": tag}) for tag in ("en", "ko-KR")
+        }
+        for tag, answer in words.items():
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.json() == catalog(tag[:2])
+        known = {"accept-language": "en", "if-none-match": words["en"].headers["etag"]}
+        assert client.get("/admin/static/js/words.json", headers=known).status_code == 304
+        changed = {**known, "accept-language": "ko"}
+        assert client.get("/admin/static/js/words.json", headers=changed).json() == catalog("ko")
 
 
 def test_every_style_sheet_and_module_is_loaded_by_somebody() -> None:
