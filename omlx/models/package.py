@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """How many tokens are drafted: `initial` at first, then between the bounds; always `initial` if it is fixed."""
+    """How many tokens are drafted: `initial` at first, then between the bounds; `initial` or none if it is fixed."""
 
     default: str
     initial: int
@@ -44,10 +44,10 @@ class WindowPolicy:
 
     @property
     def values(self) -> dict[str, Value]:
-        """The same as settings."""
-        if self.default == FIXED:
-            return {"num_draft_tokens": self.initial}
-        return {"draft_initial": self.initial, "draft_min": self.shortest, "draft_max": self.longest}
+        """The same as settings. Not `num_draft_tokens`, which is obeyed at any cost: what a stranger declares is used
+        where it pays."""
+        low, high = (self.initial, self.initial) if self.default == FIXED else (self.shortest, self.longest)
+        return {"draft_initial": self.initial, "draft_min": low, "draft_max": high}
 
     @property
     def record(self) -> dict[str, Any]:

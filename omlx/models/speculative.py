@@ -97,7 +97,8 @@ def strategy_of(resolution: Resolution) -> Strategy:
 
 
 def window_of(resolution: Resolution) -> WindowBounds:
-    """The bounds of a drafted window. Where two sources contradict each other, the one that wins bounds the other."""
+    """The bounds of a drafted window, fixed if a number is set. Where two sources contradict each other, the one that
+    wins bounds the other."""
     values = {name: getattr(resolution.settings, name) for name in ("num_draft_tokens", "draft_min", "draft_max")}
     shortest, longest = 1, 64
     for name in sorted(values, key=lambda name: resolution.sources[name].rank):
@@ -107,7 +108,8 @@ def window_of(resolution: Resolution) -> WindowBounds:
         shortest = shortest if name == "draft_max" else bounded
         longest = longest if name == "draft_min" else bounded
     initial = resolution.settings.draft_initial or WindowBounds().initial
-    return WindowBounds(min(max(initial, shortest), longest), shortest, longest)
+    fixed = resolution.settings.num_draft_tokens is not None
+    return WindowBounds(min(max(initial, shortest), longest), shortest, longest, fixed)
 
 
 def _draft(

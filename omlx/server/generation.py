@@ -75,7 +75,8 @@ class WindowWish:
             return WindowBounds.fixed_at(self.fixed)
         low, high = self.shortest or 1, self.longest or MAX_DRAFT
         wanted = (configured.initial, configured.shortest, configured.longest)
-        return WindowBounds(*(min(max(value, low), high) for value in wanted))
+        initial, shortest, longest = (min(max(value, low), high) for value in wanted)
+        return WindowBounds(initial, shortest, longest, configured.fixed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,17 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
     assert drafts.accepted == drafts.proposed
 
 
+@pytest.mark.parametrize(("strategy", "window"), [("draft:min=6", WindowBounds()), ("draft", WindowBounds(6, 6, 64))])
+def test_no_draft_is_shorter_than_asked_for(strategy: str, window: WindowBounds) -> None:
+    one = request(tokens=prompt(13), sampling=WARM, max_tokens=56, speculation=Speculation(parse(strategy), window))
+    costs = imagined(flat, "tiny", DRAFT_PRICE)
+    bench = Bench(loop_of("llama", model("llama"), costs=costs)).run(one)
+    assert bench.tokens["a"] == plain("llama", unassisted(one))
+    lengths = [w.draft_n for plan in bench.plans for f in plan.forwards for w in f.windows if w.draft_n]
+    assert lengths[0] == 6
+    assert all(length >= 6 for length in lengths)
+
+
 @pytest.mark.parametrize("target", KINDS)
 def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str) -> None:
     one = request(tokens=prompt(13), sampling=WARM, max_tokens=56, speculation=Speculation(NGRAM, WindowBounds()))

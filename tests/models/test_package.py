@@ -60,8 +60,8 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
         ({"min_window": 6}, {"draft_initial": 6, "draft_min": 6, "draft_max": 16}),
         ({"max_window": 2}, {"draft_initial": 2, "draft_min": 1, "draft_max": 2}),
         ({"initial_window": 32}, {"draft_initial": 32, "draft_min": 1, "draft_max": 32}),
-        ({"default": "fixed", "initial_window": 5}, {"num_draft_tokens": 5}),
-        ({"default": "fixed", "max_window": 7}, {"num_draft_tokens": 7}),
+        ({"default": "fixed", "initial_window": 5}, {"draft_initial": 5, "draft_min": 5, "draft_max": 5}),
+        ({"default": "fixed", "max_window": 7}, {"draft_initial": 7, "draft_min": 7, "draft_max": 7}),
     ],
 )
 def test_windows(tmp_path: Path, window: dict[str, object], values: dict[str, object]) -> None:

@@ -15,6 +15,7 @@ from omlx.server.generation import WindowWish
         (WindowWish(fixed=7), WindowBounds(4, 2, 6), (7, 7, 7)),
         (WindowWish(shortest=6), WindowBounds(), (6, 6, 64)),
         (WindowWish(longest=3), WindowBounds(), (3, 1, 3)),
+        (WindowWish(longest=1), WindowBounds(), (1, 1, 1)),
         (WindowWish(shortest=8, longest=16), WindowBounds.fixed_at(4), (8, 8, 8)),
         (WindowWish(longest=16), WindowBounds.fixed_at(4), (4, 4, 4)),
         (WindowWish(shortest=2, longest=16), WindowBounds(4, 3, 6), (4, 3, 6)),
@@ -25,6 +26,7 @@ def test_a_request_bounds_what_is_configured(
 ) -> None:
     found = wish.within(configured)
     assert (found.initial, found.shortest, found.longest) == bounds
+    assert found.fixed == (wish.fixed is not None or configured.fixed)
 
 
 @pytest.mark.parametrize(

@@ -78,14 +78,16 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A drafter's word: it could draft up to `longest` tokens. `match` is 0 for a draft model; `lag` counts the tokens
-    that a draft model must read first. A `sure` offer is accepted as a whole, and comes before all others."""
+    """A drafter's word: it could draft up to `longest` tokens, and is to draft `shortest` or none. `match` is 0 for a
+    draft model; `lag` counts the tokens that a draft model must read first. A `sure` offer is accepted as a whole, and
+    comes before all others."""
 
     drafter: str
     longest: int
     match: int = 0
     lag: int = 0
     sure: bool = False
+    shortest: int = 1
 
     @property
     def free(self) -> bool:
@@ -170,7 +172,7 @@ class RowPolicy:
         self._pending, self._drafted, self._padded = pending, 0, 0
         if self.window.fixed or (offers and offers[0].sure):
             return next(((offer, min(offer.longest, self.window.longest)) for offer in offers), None)
-        offers = [offer for offer in offers if offer.longest >= self.window.shortest]
+        offers = [offer for offer in offers if offer.longest >= self._shortest(offer)]
         if self.costs.target.plain(context) is None:
             return None
         self._match = max((offer.match for offer in offers), default=0)
@@ -274,7 +276,7 @@ class RowPolicy:
         chances = record.acceptance.chances()
         pass_of_draft = self.drafting(offer, 2, context) - self.drafting(offer, 1, context)
         before = self.drafting(offer, 0, context, amortised=True)
-        longest = self._longest(offer, record, pending)
+        shortest, longest = self._shortest(offer), self._longest(offer, record, pending)
         tokens, debt = 1.0, 0.0
         found = Forecast(offer, [1.0], [])
         for k in range(1, longest + 1):
@@ -283,7 +285,7 @@ class RowPolicy:
                 debt += before_it * (1.0 - chance) * max(0.0, verify(pending + k, context) - one)
             found.reach.append(before_it * chance)
             tokens += before_it * chance
-            if k >= self.window.shortest and (pending + k in WIDTHS or k == longest):
+            if k >= shortest and (pending + k in WIDTHS or k == longest):
                 width = pending + k
                 if k == longest:  # shorter windows have wider ones to choose from
                     width += self.padding(width, context, LONGEST)
@@ -304,8 +306,12 @@ class RowPolicy:
 
     def _longest(self, offer: Offer, record: Record, pending: int) -> int:
         """The longest draft worth a thought: short at first, and never far beyond the widths that were measured."""
-        longest = min(offer.longest, self.window.longest, max(FIRST_WINDOW, 2 * self.costs.target.widest - pending))
-        return longest if record.used else min(longest, self.window.initial, FIRST_WINDOW)
+        known = max(FIRST_WINDOW, 2 * self.costs.target.widest - pending)
+        thought = known if record.used else min(known, self.window.initial, FIRST_WINDOW)
+        return min(offer.longest, self.window.longest, max(thought, self._shortest(offer)))
+
+    def _shortest(self, offer: Offer) -> int:
+        return min(max(1, self.window.shortest, offer.shortest), self.window.longest)
 
     def _nothing(self, pending: int, context: int) -> float:
         """Seconds of drafting nothing."""
@@ -327,22 +333,23 @@ class RowPolicy:
                 record.interval = min(2 * record.interval, LAST_PROBE)
                 record.acceptance.fade(STALE)
             if 0 < record.trial < LAST_TRIAL:
-                best = offer, max(1, self.window.shortest)
+                best = offer, self._shortest(offer)
             record.trial %= LAST_TRIAL
         return best
 
     def _worth_a_look(self, offer: Offer, context: int) -> bool:
         """Whether a probe could change anything (what is drafted free of charge is scored anyway), at a fair price."""
-        plain = self._nothing(1, context)
-        price = self.costs.verify(2, context) - plain + self.drafting(offer, 1, context)
+        plain, k = self._nothing(1, context), self._shortest(offer)
+        price = self.costs.verify(1 + k, context) - plain + self.drafting(offer, k, context)
         if self._lost + price > LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain):
             return False
         if self.costs.target.known(2, context) < SETTLED:
             return True
         one = self.drafting(Offer(offer.drafter, 1), 1, context)
         longest = min(offer.longest, self.window.longest)
-        costs = [(k, self.costs.verify(1 + k, context) + k * one) for k in range(1, longest + 1) if 1 + k in WIDTHS]
-        return not offer.free and any((1 + k) * plain >= PAYS * cost for k, cost in costs)
+        windows = [n for n in range(k, longest + 1) if 1 + n in WIDTHS or n == longest]
+        costs = [(n, self.costs.verify(1 + n, context) + n * one) for n in windows]
+        return not offer.free and any((1 + n) * plain >= PAYS * cost for n, cost in costs)
 
     def _refreshing(self, speedup: float) -> bool:
         """Whether to step plainly once more: what plain costs is long unmeasured, and the answer might matter."""

@@ -216,7 +216,7 @@ class Speculator:
         step = Step(drafter.kind) if drafter is self._forced else strategy.step(drafter.kind)
         assert step is not None
         offer = drafter.offer(sequence, min(room, step.longest_draft or room), step)
-        return offer if offer is not None and offer.longest >= (step.shortest_draft or 1) else None
+        return None if offer is None else replace(offer, shortest=step.shortest_draft or 1)
 
     def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float) -> None:
         """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""

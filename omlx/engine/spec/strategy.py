@@ -67,19 +67,17 @@ NGRAM: Final = Strategy((Step("ngram"),))
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """How many tokens may be drafted at a time. Equal bounds fix the window; 0 drafts nothing."""
+    """How many tokens may be drafted at a time: `initial` at most at first. `fixed`: so many whatever it costs, even
+    where bounds that merely meet would leave the choice to draft nothing; 0 drafts nothing."""
 
     initial: int = 4
     shortest: int = 1
     longest: int = 64
+    fixed: bool = False
 
     @classmethod
     def fixed_at(cls, tokens: int) -> WindowBounds:
-        return cls(tokens, tokens, tokens)
-
-    @property
-    def fixed(self) -> bool:
-        return self.shortest == self.longest
+        return cls(tokens, tokens, tokens, fixed=True)
 
 
 def parse(text: str, param: str = "speculation") -> Strategy:

@@ -99,6 +99,28 @@ def test_bounds_hold():
     assert all(2 <= k <= 6 for k in lengths)
 
 
+@pytest.mark.parametrize(
+    ("window", "offer"),
+    [
+        (WindowBounds(16, 8, 16), Offer("ngram", 63, match=64)),
+        (WindowBounds(5, 5, 64), MODEL),
+        (WindowBounds(), Offer("ngram", 63, match=64, shortest=8)),
+        (WindowBounds(), Offer("draft", 63, shortest=8)),
+        (WindowBounds(1, 1, 1), MODEL),
+    ],
+    ids=str,
+)
+def test_a_lower_bound_is_where_windows_begin(window, offer):
+    lengths = good_rounds(policy(window=window, repeats=1.0), offer, 6)
+    assert lengths[0] == max(min(FIRST_WINDOW, window.longest), window.shortest, offer.shortest)
+    assert all(k >= max(window.shortest, offer.shortest) for k in lengths)
+
+
+def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
+    lengths = good_rounds(policy(window=WindowBounds(4, 1, 4), repeats=1.0), Offer("draft", 63, shortest=8), 4)
+    assert lengths == [4, 4, 4, 4]
+
+
 def test_an_offer_below_the_lower_bound_is_passed_over():
     row = policy(window=WindowBounds(8, 8, 16), repeats=1.0)
     assert row.choose([Offer("ngram", 6, match=64)], 1, CONTEXT) is None
@@ -111,6 +133,12 @@ def test_a_fixed_window_knows_no_gate():
         row.verified(LOOKUP, 5, 0)
         row.timed(LOOKUP, 1, Interval(6.0), CONTEXT)
     assert row.state("ngram") == (State.ON, None)
+
+
+@pytest.mark.parametrize("window", [WindowBounds(1, 1, 1), WindowBounds(2, 2, 2), WindowBounds(8, 8, 8)])
+def test_bounds_that_meet_leave_the_choice_to_draft_nothing(window):
+    row = policy(costs(row=1.0), window, repeats=1.0)
+    assert plain_steps(row, [LOOKUP, MODEL], 400) == []
 
 
 def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():

@@ -7,6 +7,7 @@ from statistics import mean
 import pytest
 
 from omlx.engine.spec.policy import LAST_PROBE, State
+from omlx.engine.spec.strategy import WindowBounds
 from tests.engine.spec.simulation import Machine, Outcome, Part, Run, outcome, text
 
 
@@ -122,6 +123,13 @@ def test_kernels_that_compile_do_not_keep_windows_short():
     played = Run(machine, text(texts(1000)["verbatim"], 0), 0).adaptive()
     long = [at for at, _, _, accepted in played.log if at >= 500 and accepted >= 15]
     assert len(long) >= 0.8 * sum(at >= 500 for at, *_ in played.log)
+
+
+@pytest.mark.parametrize("window", [WindowBounds(16, 8, 16), WindowBounds(32, 16, 32), WindowBounds(1, 1, 1)], ids=str)
+def test_nor_do_they_under_any_bounds(window):
+    for machine, part in product((Machine("flat", 0.3, recurrent=True), Machine("sawtooth", 0.15)), HOSTILE.values()):
+        run = Run(machine, text((part,), 0), 0)
+        assert run.adaptive(window=window).seconds <= 1.02 * run.fixed((), 0), machine
 
 
 @pytest.mark.slow
