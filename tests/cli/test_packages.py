@@ -93,9 +93,11 @@ def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_s
     with serving(home, "org/cold", "--no-calibrate") as server:
         assert "Draft: org/small" in server.announced
         for temperature in (0.0, 0.8):
-            drafted = chat(server, "org/cold", temperature=temperature)
+            alone = chat(server, "org/cold", temperature=temperature)
+            # Whether it pays is for the machine to say; a number is obeyed.
+            drafted = chat(server, "org/cold", temperature=temperature, extra_body={"num_draft_tokens": 4})
             plain = chat(server, "org/cold", temperature=temperature, extra_body=OFF)
-            assert tokens(drafted) == tokens(plain)
+            assert tokens(alone) == tokens(drafted) == tokens(plain)
             assert len(tokens(plain)) > 20
             assert timings(drafted)["drafters"]["org/small"]["accepted"] > 0
             assert timings(plain)["drafters"] == {}
