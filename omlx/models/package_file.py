@@ -92,7 +92,10 @@ def window_from_bench(file: Path) -> WindowPolicy:
 
 
 def _inner(values: dict[str, Any], key: str) -> dict[str, Any]:
-    inner: dict[str, Any] = values.setdefault(key, {})
+    """The object in `values` that readers find there: null is as absent."""
+    if values.get(key) is None:
+        values[key] = {}
+    inner: dict[str, Any] = values[key]
     return inner
 
 

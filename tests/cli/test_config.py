@@ -131,6 +131,14 @@ def test_what_else_the_file_holds_is_kept(folder: Path, capsys: Capture) -> None
     assert after["generation"]["speculative_decoding"]["default"] == "small"
 
 
+@pytest.mark.parametrize("content", ['{"generation": null}', '{"generation": {"speculative_decoding": null}}'])
+def test_null_is_as_absent(folder: Path, capsys: Capture, content: str) -> None:
+    (folder / "model-package.json").write_text(content)
+    assert "declares nothing" in said(capsys, "package", "check", "big")
+    said(capsys, "package", "write", "big", "--draft", "draft")
+    assert declared(folder)["draft_model"] == "omlx-demo/draft"
+
+
 def test_the_window_may_come_from_a_benchmark(folder: Path, capsys: Capture, tmp_path: Path) -> None:
     window = {"default": "fixed", "initial_window": 3, "min_window": 3, "max_window": 3}
     bench = tmp_path / "bench.json"
