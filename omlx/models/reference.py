@@ -95,11 +95,14 @@ def _at_revision(entry: ModelEntry, revision: str) -> ModelEntry | None:
         return entry
     repository = entry.path.parent.parent
     named = repository / "refs" / revision
-    commit = named.read_text(encoding="utf-8").strip() if named.is_file() else revision
-    snapshot = repository / "snapshots" / commit
-    if snapshot == entry.path:
-        return entry
-    return examine(entry.id, snapshot, entry.source) if snapshot.is_dir() else None
+    try:
+        commit = named.read_text(encoding="utf-8").strip() if named.is_file() else revision
+        snapshot = repository / "snapshots" / commit
+        if snapshot == entry.path:
+            return entry
+        return examine(entry.id, snapshot, entry.source) if snapshot.is_dir() else None
+    except (OSError, ValueError):  # a name that no file system holds, a file that cannot be read
+        return None
 
 
 def _other_quantization(reference: Reference, entry: ModelEntry) -> bool:

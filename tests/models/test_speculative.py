@@ -149,7 +149,10 @@ def test_revisions_in_the_hubs_cache(root: Path) -> None:
         result = found(root, cache, draft_model=f"org/cached{name}")
         assert result.draft is not None
         assert result.draft.path == path
-    assert code(found(root, cache, draft_model="org/cached@v2")) == "draft.not_here"
+    (root / "hub/models--org--cached/refs/bytes").write_bytes(b"\xff")
+    (root / "hub/models--org--cached/refs/nothing").write_bytes(b"\0")
+    for revision in ("v2", "v" * 300, "bytes", "nothing"):
+        assert code(found(root, cache, draft_model=f"org/cached@{revision}")) == "draft.not_here"
 
 
 def test_a_wrong_strategy_is_a_mistake_of_whoever_set_it(root: Path) -> None:
