@@ -20,6 +20,7 @@ from omlx.models.package import DraftModel, usable_package
 from omlx.models.package_file import misfit
 from omlx.models.places import HUB_CACHE
 from omlx.models.reference import Reference, find
+from omlx.models.speculative import FETCHABLE
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
 
@@ -66,9 +67,9 @@ def _bring_draft(target: ModelEntry, settings: Settings) -> None:
     if isinstance(package.declared, DraftModel):
         reference = package.declared.draft
         found = find(str(reference), _models(settings))
-        if isinstance(found, Reason) and found.code == "draft.not_here" and reference.on_hub:
-            found = _bring(reference, settings)
         reason = found if isinstance(found, Reason) else misfit(target, found)
+        if reason is not None and reason.code in FETCHABLE and reference.on_hub:
+            reason = misfit(target, _bring(reference, settings))
         reasons += [reason] if reason is not None else []
     for reason in reasons:
         sys.stderr.write(f"omlx: {reason.message}\n")
