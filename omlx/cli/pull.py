@@ -15,6 +15,7 @@ from omlx.cli.configured import configured
 from omlx.engine.types import Reason
 from omlx.models.discovery import Registry, discover
 from omlx.models.entry import ModelEntry, Status
+from omlx.models.fit import unfit_entry
 from omlx.models.hub import pull
 from omlx.models.package import DraftModel, usable_package
 from omlx.models.package_file import misfit
@@ -67,9 +68,10 @@ def _bring_draft(target: ModelEntry, settings: Settings) -> None:
     if isinstance(package.declared, DraftModel):
         reference = package.declared.draft
         found = find(str(reference), _models(settings))
+        reason = found if isinstance(found, Reason) else unfit_entry(target, found)
+        if reference.on_hub and (reason is None or reason.code in FETCHABLE):
+            found = _bring(reference, settings)
         reason = found if isinstance(found, Reason) else misfit(target, found)
-        if reason is not None and reason.code in FETCHABLE and reference.on_hub:
-            reason = misfit(target, _bring(reference, settings))
         reasons += [reason] if reason is not None else []
     for reason in reasons:
         sys.stderr.write(f"omlx: {reason.message}\n")

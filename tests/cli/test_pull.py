@@ -18,6 +18,7 @@ from tests.cli.test_main import environment, omlx
 from tests.models.hub import Hub, running
 
 DEMO = BUNDLED / "omlx-demo"
+TOKENIZER = "tokenizer.json"
 CHUNK = 10 << 20  # what the library writes at a time
 
 
@@ -91,22 +92,23 @@ def test_a_corrupted_download_is_thrown_away_and_can_be_repeated(hub: Hub, tmp_p
     assert usable(hub, tmp_path) == {"org/big"}
 
 
-@pytest.mark.parametrize("left", ["a part", "nothing"])
-def test_a_declared_draft_that_did_not_arrive_is_fetched_with_its_model(hub: Hub, tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize(("broken", "here"), [("model.safetensors", 0), ("model.safetensors", 1000), (TOKENIZER, 0)])
+def test_a_declared_draft_that_did_not_arrive_is_fetched_with_its_model(
+    hub: Hub, tmp_path: Path, broken: str, here: int
+) -> None:
     hub.add("org/big", DEMO / "target", package("org/small"))
     hub.add("org/small", DEMO / "draft")
-    hub.corrupt |= {"model.safetensors"}
+    hub.corrupt |= {broken}
     assert pull(hub, tmp_path, "org/small").returncode == 2
     hub.corrupt.clear()
-    if left == "a part":
-        weights = hub.repositories["org/small"]["model.safetensors"]
-        part = tmp_path / f"hub/models--org--small/blobs/{weights.etag}.incomplete"
-        part.write_bytes(weights.content[:1000])
+    file = hub.repositories["org/small"][broken]
+    if here:
+        part = tmp_path / f"hub/models--org--small/blobs/{file.etag}.incomplete"
+        part.write_bytes(file.content[:here])
     result = pull(hub, tmp_path, "org/big")
     assert (result.returncode, result.stderr) == (0, "")
     assert usable(hub, tmp_path) == {"org/big", "org/small"}
-    small = [start for method, name, start in hub.seen if (method, name) == ("GET", "model.safetensors")][-1]
-    assert small == (1000 if left == "a part" else 0)
+    assert [start for method, name, start in hub.seen if (method, name) == ("GET", broken)][-1] == here
 
 
 def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(hub: Hub, tmp_path: Path) -> None:
