@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
-from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final, cast
@@ -43,11 +42,12 @@ def pull(reference: Reference) -> Path:
     that were here before, and thrown away if it differs.
     """
     repository, revision = reference.repository, reference.revision
+    blobs = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
     try:
         info = HfApi().model_info(repository, revision=revision, files_metadata=True)
         files = _files(info, reference)
-        _check_space(files)
-        fetched = {file.rfilename for file in files if _fetch_weights(repository, info.sha, file)}
+        _check_space(sum(_missing_bytes(blobs, file) for file in files))
+        fetched = {file.rfilename for file in files if _fetch_weights(blobs, repository, info.sha, file)}
         snapshot = Path(snapshot_download(repository, revision=revision, allow_patterns=[f.rfilename for f in files]))
     except RevisionNotFoundError as error:
         raise ModelError("pull.no_revision", repository=repository, revision=revision) from error
@@ -76,19 +76,30 @@ def _files(info: ModelInfo, reference: Reference) -> list[RepoSibling]:
     return files
 
 
-def _check_space(files: Iterable[RepoSibling]) -> None:
+def _missing_bytes(blobs: Path, file: RepoSibling) -> int:
+    """How much of a file is still to come."""
+    name = file.lfs.sha256 if file.lfs is not None else file.blob_id
+    if name is None or file.size is None:
+        return file.size or 0
+    if (blobs / name).exists():
+        return 0
+    part = blobs / f"{name}.incomplete"
+    return max(0, file.size - (part.stat().st_size if part.exists() else 0))
+
+
+def _check_space(needed: int) -> None:
+    """Raises ModelError if so many bytes do not fit into the cache."""
     cache = Path(constants.HF_HUB_CACHE)
     cache.mkdir(parents=True, exist_ok=True)
-    free, needed = shutil.disk_usage(cache).free, sum(file.size or 0 for file in files)
-    if needed + _SPARE_BYTES > free:
+    free = shutil.disk_usage(cache).free
+    if needed and needed + _SPARE_BYTES > free:
         raise ModelError("pull.no_space", needed_gb=round(needed / 1e9, 1), free_gb=round(free / 1e9, 1))
 
 
-def _fetch_weights(repository: str, commit: str | None, file: RepoSibling) -> bool:
+def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoSibling) -> bool:
     """Bring a large file into the cache, from where it stopped last time; False if there is nothing to do."""
     if file.lfs is None or file.size is None:
         return False
-    blobs = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
     blobs.mkdir(parents=True, exist_ok=True)
     blob = blobs / file.lfs.sha256
     part = blobs / f"{blob.name}.incomplete"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,8 +36,8 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
-def pull(hub: Hub, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return omlx(home, "pull", *arguments, "--no-bundled", **hub.environment(home / "hub"))
+def pull(hub: Hub, home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return omlx(home, "pull", *arguments, "--no-bundled", **hub.environment(home / "hub"), **variables)
 
 
 def usable(hub: Hub, home: Path) -> set[str]:
@@ -135,6 +137,39 @@ def test_what_cannot_be_fetched_is_said_in_one_line(hub: Hub, tmp_path: Path, ar
     assert result.returncode == 2
     assert said in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+DISK = """\
+import os, shutil, types
+shutil.disk_usage = lambda path: types.SimpleNamespace(free=int(os.environ["FREE"]))
+"""
+"""A disk with as much room as a test says."""
+
+
+def test_only_what_is_still_to_come_needs_room(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("org/small"))
+    hub.add("org/small", DEMO / "draft")
+    big = hub.repositories["org/big"]["model.safetensors"]
+    spare, room = 1 << 30, 4 << 20  # less than the model, more than the draft
+    (tmp_path / "sitecustomize.py").write_text(DISK)
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+
+    def code(free: int) -> int:
+        result = pull(hub, tmp_path, "org/big", PYTHONPATH=paths, FREE=str(free))
+        assert ("not enough room" in result.stderr) is (result.returncode == 2)
+        return result.returncode
+
+    assert code(spare + room) == 2
+    assert not list(tmp_path.glob("hub/models--*"))
+    part = tmp_path / f"hub/models--org--big/blobs/{big.etag}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(big.content[: 6 << 20])
+    assert code(spare + room) == 0
+    assert usable(hub, tmp_path) == {"org/big", "org/small"}
+    assert code(0) == 0
+    shutil.rmtree(tmp_path / "hub/models--org--small")
+    assert code(spare + 1000) == 2
+    assert code(spare + room) == 0
 
 
 def test_offline_is_offline(hub: Hub, tmp_path: Path) -> None:
