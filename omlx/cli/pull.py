@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from dataclasses import replace
 
 from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -52,7 +53,8 @@ def _bring(reference: Reference, settings: Settings) -> ModelEntry:
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
         sys.stdout.write(sentence("cli.pull.begins", {"model": str(reference)}) + "\n")
         sys.stdout.flush()
-        directory = pull(reference)
+        directory, notes = pull(reference)
+        _say(notes)
         entry = find(str(reference), _models(settings))
         if isinstance(entry, Reason):
             entry = ModelEntry(reference.repository, directory, HUB_CACHE)
@@ -73,6 +75,10 @@ def _bring_draft(target: ModelEntry, settings: Settings) -> None:
             found = _bring(reference, settings)
         reason = found if isinstance(found, Reason) else misfit(target, found)
         reasons += [reason] if reason is not None else []
+    _say(reasons)
+
+
+def _say(reasons: Iterable[Reason]) -> None:
     for reason in reasons:
         sys.stderr.write(f"omlx: {reason.message}\n")
 

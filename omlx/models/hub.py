@@ -25,6 +25,7 @@ from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
 
+from omlx.engine.types import Reason
 from omlx.errors import ModelError
 from omlx.models.reference import Reference
 
@@ -35,11 +36,12 @@ _CHUNK = 1 << 20
 _ERRORS = cast(tuple[type[Exception], ...], (*HfHubHTTPError.__bases__, ValueError, RuntimeError))
 
 
-def pull(reference: Reference) -> Path:
-    """Fetch what is missing of a model; returns its directory in the cache. Raises ModelError.
+def pull(reference: Reference) -> tuple[Path, list[Reason]]:
+    """Fetch what is missing of a model; returns its directory in the cache, and what is to be said of files that were
+    left as they are. Raises ModelError.
 
     What an interrupted download left is continued. Every file is compared with what the hub says it is, also those
-    that were here before, and thrown away if it differs.
+    that were here before. One that differs is thrown away if it was fetched, and left if a person put it there.
     """
     repository, revision = reference.repository, reference.revision
     blobs = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
@@ -59,10 +61,15 @@ def pull(reference: Reference) -> Path:
         raise ModelError("pull.offline") from error
     except _ERRORS as error:
         raise ModelError("pull.failed", repository=repository, detail=_said(error)) from error
+    notes = []
     for file in files:
-        if file.rfilename not in fetched:
-            _verify(snapshot / file.rfilename, file)
-    return snapshot
+        path = snapshot / file.rfilename
+        if file.rfilename in fetched or _as_promised(path, file):
+            continue
+        if _links_into(blobs, path):
+            raise _corrupt(path, file)
+        notes.append(Reason("pull.kept", {"file": str(path)}))
+    return snapshot, notes
 
 
 def _files(info: ModelInfo, reference: Reference) -> list[RepoSibling]:
@@ -114,30 +121,39 @@ def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoS
         source = hf_hub_url(repository, file.rfilename, revision=commit)
         http_get(source, stream, resume_size=here, headers=build_hf_headers(), expected_size=file.size)
         stream.flush()
-        _verify(part, file)
+        if not _as_promised(part, file):
+            raise _corrupt(part, file)
         part.rename(blob)
     return True
 
 
-def _verify(path: Path, promised: RepoSibling) -> None:
-    """Raise ModelError, and remove the file from the cache, if it is not what the hub says it is."""
+def _as_promised(path: Path, promised: RepoSibling) -> bool:
+    """Whether a file is what the hub says it is."""
     size = path.stat().st_size
     if promised.size is not None and size != promised.size:
-        raise _corrupt(path, promised)
+        return False
     if promised.lfs is not None:
         digest, expected = hashlib.sha256(), promised.lfs.sha256
     elif promised.blob_id is not None:
         digest, expected = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False), promised.blob_id
     else:
-        return
+        return True
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-    if digest.hexdigest() != expected:
-        raise _corrupt(path, promised)
+    return digest.hexdigest() == expected
+
+
+def _links_into(blobs: Path, path: Path) -> bool:
+    """Whether it is a link as downloads make them; `omlx package write`, like many an editor, puts a file in its place.
+
+    Only the first step counts: a blob may itself be a link, into a store that all repositories share.
+    """
+    return path.is_symlink() and (path.parent / path.readlink()).parent.resolve() == blobs.resolve()
 
 
 def _corrupt(path: Path, promised: RepoSibling) -> ModelError:
+    """The error, once the file is removed from the cache."""
     path.resolve().unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     return ModelError("pull.corrupt", file=promised.rfilename)

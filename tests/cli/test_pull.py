@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from omlx.models.discovery import BUNDLED
+from omlx.models.package import FILE
 from tests.cli.test_main import environment, omlx
 from tests.models.hub import Hub, running
 
@@ -27,7 +28,7 @@ CHUNK = 10 << 20  # what the library writes at a time
 def package(draft: str) -> dict[str, bytes]:
     strategy = {"type": "draft-model", "draft_model": draft}
     block = {"default": "small", "strategies": {"small": strategy}}
-    return {"model-package.json": json.dumps({"generation": {"speculative_decoding": block}}).encode()}
+    return {FILE: json.dumps({"generation": {"speculative_decoding": block}}).encode()}
 
 
 @pytest.fixture
@@ -111,6 +112,32 @@ def test_a_declared_draft_that_did_not_arrive_is_fetched_with_its_model(
     assert (result.returncode, result.stderr) == (0, "")
     assert usable(hub, tmp_path) == {"org/big", "org/small"}
     assert [start for method, name, start in hub.seen if (method, name) == ("GET", broken)][-1] == here
+
+
+def test_files_that_a_person_wrote_stay_as_they_are(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("org/theirs-GGUF"))
+    hub.add("org/small", DEMO / "draft")
+    assert pull(hub, tmp_path, "org/big", "--no-draft").returncode == 0
+    assert pull(hub, tmp_path, "org/small").returncode == 0
+    variables = hub.environment(tmp_path / "hub")
+    written = omlx(tmp_path, "package", "write", "org/big", "--draft", "org/small", **variables)
+    assert written.returncode == 0, written.stderr
+    (snapshot,) = tmp_path.glob("hub/models--org--big/snapshots/*")
+    elsewhere = tmp_path / "tokenizer_config.json"
+    elsewhere.write_text("{}")
+    (snapshot / elsewhere.name).unlink()
+    (snapshot / elsewhere.name).symlink_to(elsewhere)
+    before = (snapshot / FILE).read_text()
+    for _ in range(2):
+        result = pull(hub, tmp_path, "org/big")
+        assert result.returncode == 0, result.stderr
+        assert {line.split()[1] for line in result.stderr.splitlines()} == {
+            str(snapshot / FILE),
+            str(snapshot / elsewhere.name),
+        }
+        assert ((snapshot / FILE).read_text(), elsewhere.read_text()) == (before, "{}")
+    (snapshot / FILE).unlink()
+    assert "GGUF" in pull(hub, tmp_path, "org/big").stderr
 
 
 def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(hub: Hub, tmp_path: Path) -> None:
