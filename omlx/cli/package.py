@@ -20,7 +20,7 @@ from omlx.cli.named import named
 from omlx.errors import BadRequest
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
-from omlx.models.package import DraftModel, read_package, strategy_record, window_from
+from omlx.models.package import DraftModel, WindowPolicy, read_package, strategy_record, window_from
 from omlx.models.package_file import check_package, declare_draft, window_from_bench, write_package
 from omlx.models.speculative import speculative
 from omlx.models.telling import speculation_record
@@ -48,9 +48,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         command.add_argument("target", metavar="MODEL", help=sentence("cli.package.model", {}))
         if name == "write":
             command.add_argument("--draft", metavar="D", required=True, help=sentence("cli.package.draft", {}))
-            window = command.add_mutually_exclusive_group()
-            window.add_argument("--window", metavar="W", help=sentence("cli.package.window", {}))
-            window.add_argument("--from-bench", metavar="FILE", type=Path, help=sentence("cli.package.from_bench", {}))
+            command.add_argument("--window", metavar="W", help=sentence("cli.package.window", {}))
+            command.add_argument("--from-bench", metavar="FILE", type=Path, help=sentence("cli.package.from_bench", {}))
             command.add_argument("--name", help=sentence("cli.package.name", {}))
         if name == "show":
             command.add_argument("--json", action="store_true", help=sentence("cli.models.json", {}))
@@ -68,17 +67,31 @@ def run(arguments: Namespace) -> int:
 
 
 def _write(arguments: Namespace, subject: Subject) -> None:
-    window = None
-    if arguments.window is not None:
-        window = window_from(arguments.window)
-    elif arguments.from_bench is not None:
-        window = window_from_bench(arguments.from_bench)
+    window, told = _window(arguments.window, arguments.from_bench)
     declared = declare_draft(subject.entry, arguments.draft, window, subject.registry)
     if arguments.name is not None and not re.fullmatch(r"[\w.-]+", arguments.name):
         raise BadRequest("package.name", param="name", name=arguments.name)
     name = arguments.name or declared.draft.repository.rpartition("/")[2].lower()
     path = write_package(subject.entry.path, declared, name)
-    sys.stdout.write(sentence("cli.package.written", {"file": path, "draft": str(declared.draft)}) + "\n")
+    told = [sentence("cli.package.written", {"file": path, "draft": str(declared.draft)}), *told]
+    sys.stdout.write("".join(f"{line}\n" for line in told))
+
+
+def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, list[str]]:
+    """The window to declare, and who says so. A benchmark is read where `--window` wins, too: a wrong one is refused.
+
+    Raises ModelError.
+    """
+    chosen = window_from(text) if text is not None else None
+    measured = window_from_bench(bench) if bench is not None else None
+    window = chosen or measured
+    if window is None:
+        return None, []
+    source = "--window" if chosen is not None else bench
+    told = [sentence("cli.package.window_taken", {"window": str(window), "source": source})]
+    if chosen is not None and measured is not None:
+        told.append(sentence("cli.package.window_passed_over", {"window": str(measured), "file": bench}))
+    return window, told
 
 
 def _check(arguments: Namespace, subject: Subject) -> None:

@@ -55,6 +55,11 @@ class WindowPolicy:
         bounds = {"initial_window": self.initial, "min_window": self.shortest, "max_window": self.longest}
         return {"default": self.default, **bounds}
 
+    def __str__(self) -> str:
+        """How `--window` says it."""
+        numbers = (self.initial,) if self.default == FIXED else (self.initial, self.shortest, self.longest)
+        return f"{self.default}:{','.join(map(str, numbers))}"
+
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:

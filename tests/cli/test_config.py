@@ -12,6 +12,7 @@ import pytest
 
 from omlx.cli.main import main
 from omlx.models.discovery import BUNDLED
+from omlx.models.package import window_from
 from tests.cli.test_main import Capture, alone, environment
 
 __all__ = ["alone"]
@@ -143,10 +144,14 @@ def test_the_window_may_come_from_a_benchmark(folder: Path, capsys: Capture, tmp
     window = {"default": "fixed", "initial_window": 3, "min_window": 3, "max_window": 3}
     bench = tmp_path / "bench.json"
     bench.write_text(json.dumps({"draft_window": window}))
-    said(capsys, "package", "write", "big", "--draft", "draft", "--from-bench", str(bench))
-    assert declared(folder)["window_policy"] == window
-    bench.write_text("{}")
     write = ["package", "write", "big", "--draft", "draft", "--from-bench"]
+    assert f"window is fixed:3, from {bench}" in said(capsys, *write, str(bench))
+    assert declared(folder)["window_policy"] == window
+    both = said(capsys, *write, str(bench), "--window", "adaptive:16,2,16")
+    assert "window is adaptive:16,2,16, from --window" in both
+    assert f"{bench} has the window fixed:3, which gives way to --window" in both
+    assert declared(folder)["window_policy"] == window_from("adaptive:16,2,16").record
+    bench.write_text("{}")
     assert "draft_window" in said(capsys, *write, str(bench), status=2)
     assert "no file" in said(capsys, *write, str(tmp_path / "none.json"), status=2)
 

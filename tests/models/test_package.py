@@ -152,6 +152,7 @@ def test_a_file_that_is_no_such_thing_is_a_reason(tmp_path: Path, content: str) 
 )
 def test_a_window_on_the_command_line(text: str, policy: WindowPolicy) -> None:
     assert window_from(text) == policy
+    assert window_from(str(policy)) == policy
 
 
 @pytest.mark.parametrize(
