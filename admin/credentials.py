@@ -51,7 +51,7 @@ class Credentials:
         """A token for one link. Raises ConfigError if the file cannot be written."""
         token = secrets.token_urlsafe(32)
         with locked(self.home):
-            values = self._values()
+            values = self._values(held=True)
             links = [*_valid(values, self.wall()), {"digest": _digest(token), "until": self.wall() + LINK_S}]
             write(self.path, {**values, "links": links[-_LINKS:]})
         return token
@@ -64,7 +64,7 @@ class Credentials:
         """Whether the token is one of ours; from now on it is not. Raises ConfigError."""
         digest = _digest(token)
         with locked(self.home):
-            values = self._values()
+            values = self._values(held=True)
             links = _valid(values, self.wall())
             left = [link for link in links if not hmac.compare_digest(str(link["digest"]), digest)]
             if len(left) == len(links):
@@ -80,7 +80,7 @@ class Credentials:
         digest = hashlib.scrypt(password.encode(), salt=salt, **_COST)
         with locked(self.home):
             kept = {"salt": salt.hex(), "scrypt": digest.hex(), **_COST}
-            write(self.path, {**self._values(), "password": kept})
+            write(self.path, {**self._values(held=True), "password": kept})
 
     def is_password(self, password: str) -> bool:
         """Takes as long whether there is a password or not."""
@@ -93,8 +93,8 @@ class Credentials:
         kept = self._values().get("password")
         return kept if isinstance(kept, dict) else None
 
-    def _values(self) -> dict[str, Any]:
-        content = read(self.path)
+    def _values(self, *, held: bool = False) -> dict[str, Any]:
+        content = read(self.path, held=held)
         if content.foreign:
             raise ConfigError("config.not_ours", file=str(self.path))
         return dict(content.values)

@@ -22,7 +22,7 @@ def told(home: Path, address: str) -> Iterator[None]:
     """Say where the server is while the block runs. Where that cannot be said, it runs all the same."""
     path = home / FILE
     with suppress(ConfigError), locked(home):
-        if not read(path).foreign:
+        if not read(path, held=True).foreign:
             write(path, {"url": address, "pid": os.getpid()})
     try:
         yield

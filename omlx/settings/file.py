@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import tempfile
@@ -23,6 +24,7 @@ from omlx.errors import ConfigError
 
 FORMAT: Final = "omlx-config/1"
 _MARK = re.compile(rb'"format"\s*:\s*"(omlx-config/[^"]*)"')
+log = logging.getLogger("omlx.settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,10 @@ class Content:
     foreign: bool = False
 
 
-def read(path: Path) -> Content:
-    """The object in a file. One of ours that cannot be parsed is renamed to `*.corrupt-<time>`.
+def read(path: Path, *, held: bool = False) -> Content:
+    """The object in a file. One of ours that cannot be parsed is renamed to `*.corrupt-<time>`, and the log says so.
 
-    Raises ConfigError if the file is there and cannot be opened.
+    `held`: the caller is inside `locked`. Raises ConfigError if the file is there and cannot be opened.
     """
     try:
         raw = path.read_bytes()
@@ -50,6 +52,9 @@ def read(path: Path) -> Content:
     except (ValueError, RecursionError) as error:
         if _MARK.search(raw) is None:
             return _foreign(path)
+        if not held:  # another process may have replaced it meanwhile: what is there now decides
+            with locked(path.parent):
+                return read(path, held=True)
         kept = _keep_aside(path)
         return Content(note=ConfigError("config.corrupt", file=str(path), detail=str(error), kept=str(kept)))
     said = values.get("format") if isinstance(values, dict) else None
@@ -95,6 +100,7 @@ def _keep_aside(path: Path) -> Path:
     kept = next(name for name in names if not name.exists())
     with suppress(OSError):  # in a folder that cannot be written, it stays where it is
         path.rename(kept)
+        log.warning("%s kept aside", path.name, extra={"fields": {"kept": str(kept)}})
         return kept
     return path
 

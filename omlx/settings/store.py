@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ConfigError, Outdated
-from omlx.settings.file import locked, read, write
+from omlx.settings.file import Content, locked, read, write
 from omlx.settings.layer import Layer, Source, check_bounds
 from omlx.settings.parse import from_json, to_json
 from omlx.settings.schema import Scope, Setting, Value, table
@@ -36,24 +37,29 @@ class Store:
 
     home: Path
     check: Check = lambda name, value, where: None
+    _notes: dict[Path, ConfigError] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    @property
+    def notes(self) -> list[ConfigError]:
+        """Why a file did not count when it was last read; of one that was kept aside, while it lies there."""
+        return list(self._notes.values())
 
     def layer(self, model: str | None = None) -> Layer:
         """What is stored for all models, or for one. Raises ConfigError for a key or value that cannot be."""
-        content = read(self.path(model))
-        return self._layer(content.values, model)
+        return self._layer(self._read(self.path(model)).values, model)
 
     def validate(self) -> list[ConfigError]:
-        """Read everything. Returns what is to be reported; raises ConfigError for a key or value that cannot be."""
-        general, own = read(self.home / GLOBAL_FILE), read(self.home / MODELS_FILE)
+        """Read everything. Returns `notes`; raises ConfigError for a key or value that cannot be."""
+        general, own = self._read(self.home / GLOBAL_FILE), self._read(self.home / MODELS_FILE)
         self._layer(general.values, None)
         for model in _models(own.values, self.home / MODELS_FILE):
             self._layer(own.values, model)
-        return [content.note for content in (general, own) if content.note is not None]
+        return self.notes
 
     def models(self) -> list[str]:
         """The models that have settings of their own."""
         path = self.home / MODELS_FILE
-        return list(_models(read(path).values, path))
+        return list(_models(self._read(path).values, path))
 
     def revision(self, model: str | None = None) -> str:
         """A name for what is stored for all models, or for one, as it is now: the same values have the same one."""
@@ -68,7 +74,7 @@ class Store:
         path = self.path(model)
         rows = [_row(name, Scope.GLOBAL if model is None else Scope.MODEL) for name in changes]
         with locked(self.home):
-            content = read(path)
+            content = self._read(path, held=True)
             if content.foreign:
                 raise ConfigError("config.not_ours", file=str(path))
             found = _revision(self._layer(content.values, model))
@@ -82,6 +88,14 @@ class Store:
 
     def path(self, model: str | None = None) -> Path:
         return self.home / (GLOBAL_FILE if model is None else MODELS_FILE)
+
+    def _read(self, path: Path, *, held: bool = False) -> Content:
+        content = read(path, held=held)
+        if content.note is not None:
+            self._notes[path] = content.note
+        elif (note := self._notes.get(path)) is not None and not os.path.exists(str(note.params.get("kept", ""))):
+            self._notes.pop(path, None)
+        return content
 
     def _layer(self, values: Mapping[str, Any], model: str | None) -> Layer:
         scope, source = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)

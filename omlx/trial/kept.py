@@ -59,10 +59,11 @@ class Results:
 
     home: Path
 
-    def of(self, model: str) -> History:
+    def of(self, model: str, *, held: bool = False) -> History:
+        """`held`: the caller is inside `locked`."""
         path = self._path(model)
         try:
-            values = read(path).values
+            values = read(path, held=held).values
             if values.get("model") != model:
                 return History()
             drafts = {str(draft): Kept.from_json(each) for draft, each in values["drafts"].items()}
@@ -75,7 +76,7 @@ class Results:
         """In place of the last one; what is known of other drafts stays. A failure is logged, not raised."""
         try:
             with locked(self.home / FOLDER):
-                whole = {**self.of(model).drafts, **drafts}
+                whole = {**self.of(model, held=True).drafts, **drafts}
                 told = {draft: each.to_json() for draft, each in whole.items()}
                 write(self._path(model), {"model": model, "report": report.to_json(), "drafts": told})
         except ConfigError as error:

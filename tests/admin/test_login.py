@@ -180,6 +180,16 @@ def test_links_end_after_an_hour_and_a_password_has_bounds(tmp_path: Path) -> No
     assert not credentials.has_password
 
 
+def test_a_file_that_broke_opens_nothing_and_is_begun_anew(tmp_path: Path) -> None:
+    credentials = Credentials(tmp_path)
+    for begin_anew in (credentials.invite, lambda: credentials.set_password("correct horse")):
+        credentials.path.write_text('{"format": "omlx-config/1", "links": [')
+        assert not credentials.redeem("")
+        credentials.path.write_text('{"format": "omlx-config/1", "links": [')
+        begin_anew()
+    assert credentials.has_password
+
+
 def test_sessions_end_when_unused_and_after_a_month() -> None:
     clock = Clock()
     sessions = Sessions(clock)

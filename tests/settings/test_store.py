@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from omlx.errors import ConfigError, Outdated
+from omlx.settings.file import FORMAT, locked
 from omlx.settings.layer import Source
 from omlx.settings.schema import Scope, Value, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
@@ -190,6 +193,42 @@ def test_a_broken_file_is_kept_aside_and_reported(tmp_path: Path) -> None:
     store.patch({"port": 3})
     assert stored(store) == {"port": 3}
     assert len(list(tmp_path.glob("config.json.corrupt-*"))) == 2
+
+
+def test_a_file_that_breaks_while_it_is_in_use_is_told_for_as_long_as_it_lies_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
+    store.patch({"port": 1, "api_key": "k"})
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-10])
+    assert stored(store) == {}
+    (kept,) = tmp_path.glob("config.json.corrupt-*")
+    (record,) = caplog.records
+    assert (record.levelno, record.getMessage()) == (logging.WARNING, "config.json kept aside")
+    store.patch({"port": 2})
+    assert [(note.code, note.params["kept"]) for note in store.notes] == [("config.corrupt", str(kept))]
+    assert store.validate() == store.notes
+    kept.unlink()
+    assert store.validate() == []
+    file.write_text("{}")
+    assert [note.code for note in store.validate()] == ["config.foreign"]
+    file.write_bytes(whole)
+    assert (store.validate(), stored(store)) == ([], {"port": 1, "api_key": "k"})
+
+
+def test_a_file_that_somebody_repairs_meanwhile_stays_where_it_is(tmp_path: Path) -> None:
+    store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
+    good = tmp_path / "good"
+    good.write_text(json.dumps({"format": FORMAT, "server": {"port": 7}}))
+    os.mkfifo(file)  # whoever reads it waits for what is written into it
+    with ThreadPoolExecutor() as threads:
+        with locked(tmp_path):
+            reader = threads.submit(stored, store)
+            file.write_text('{"format": "omlx-config/1"')
+            good.rename(file)
+        assert reader.result() == {"port": 7}
+    assert (store.notes, [path.name for path in tmp_path.iterdir()]) == ([], [GLOBAL_FILE])
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:

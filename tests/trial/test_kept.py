@@ -49,13 +49,19 @@ def test_the_last_result_of_each_draft_stays(tmp_path: Path) -> None:
         assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("broken", ["", "{", "[]", '{"report": 1}', '{"format": "omlx-config/1", "model": "org/big"}'])
+OURS = '{"format": "omlx-config/1", "model": "org/big"'
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[]", '{"report": 1}', OURS, f"{OURS}}}"])
 def test_a_file_that_says_nothing_is_as_if_it_were_not_there(tmp_path: Path, broken: str) -> None:
     results = Results(tmp_path)
     results.keep("org/big", KEPT, {})
     (file,) = (tmp_path / "trials").iterdir()
     file.write_text(broken)
     assert results.of("org/big") == History()
+    file.write_text(broken)
+    results.keep("org/big", KEPT, {})
+    assert results.of("org/big").report == KEPT
 
 
 def test_a_file_of_other_figures_is_not_taken_for_ours(tmp_path: Path) -> None:
