@@ -9,7 +9,6 @@ from fastapi import APIRouter, FastAPI
 from omlx.models.pool import Pool
 from omlx.server.guard import ApiKey
 from omlx.settings.configuration import Configuration
-from omlx.settings.resolve import Resolution
 
 from . import preferences
 from .applying import Applying
@@ -38,12 +37,12 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
     credentials = Credentials(home)
     gate = Gate(credentials, Sessions(), Throttle(), lambda: key.value)
 
-    def changed(resolution: Resolution) -> None:
-        key.value = resolution.settings.api_key
+    def rekeyed(value: str | None) -> None:
+        key.value = value
 
     pages, standings = Pages(gate), Standings(pool, app.state.record, app.state.engine)
     live = LiveData(app.state.engine, pool, app.state.record)
-    settings = SettingsRoutes(gate, pool, configuration, changed)
+    settings = SettingsRoutes(gate, pool, configuration, rekeyed)
     trying = Trying(app, pool, Applying(pool, configuration), home)
     routers: list[APIRouter] = [
         gate.routes(),

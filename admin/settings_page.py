@@ -13,13 +13,15 @@ from omlx.models.pool import Pool
 from .form_view import FieldGroup, form_view
 from .pages import Page, Pages
 from .settings_routes import SettingsRoutes
+from .settings_view import Json
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsView:
-    """`models` are names to choose from where a setting names a model."""
+    """`notes` say which files did not count, and why; `models` are names to choose from where a setting names one."""
 
     revision: str
+    notes: Sequence[Json]
     groups: Sequence[FieldGroup]
     models: Sequence[str]
 
@@ -38,5 +40,5 @@ class SettingsPage:
     async def show(self, request: Request) -> Page:
         told = await asyncio.to_thread(self._settings.view, None)
         models = [entry.id for entry in self._pool.models]
-        view = SettingsView(told["revision"], form_view(told["settings"]), models)
+        view = SettingsView(told["revision"], told["notes"], form_view(told["settings"]), models)
         return Page("settings/page.html", view, "settings")

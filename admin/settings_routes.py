@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import BadRequest, ConfigError, ModelError, Unconditional
+from omlx.errors import BadRequest, ConfigError, ModelError, Reason, Unconditional
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.fit import unfit_entry
 from omlx.models.names import check_alias
@@ -23,7 +23,7 @@ from omlx.models.pool import Pool
 from omlx.models.reference import Reference, find
 from omlx.models.resident import Loading
 from omlx.models.speculative import check_value
-from omlx.models.telling import speculation_record
+from omlx.models.telling import reason_record, speculation_record
 from omlx.server.exposure import check_exposure
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
@@ -49,17 +49,17 @@ class Change(BaseModel):
 
 
 class SettingsRoutes:
-    """`changed` is told the settings for all models after each change of theirs."""
+    """`rekeyed` is told the API key after each change of it."""
 
     def __init__(
-        self, gate: Gate, pool: Pool, configuration: Configuration, changed: Callable[[Resolution], None]
+        self, gate: Gate, pool: Pool, configuration: Configuration, rekeyed: Callable[[str | None], None]
     ) -> None:
         assert configuration.store is not None
         self._gate = gate
         self._pool = pool
         self._configuration = configuration
         self._store: Store = configuration.store
-        self._changed = changed
+        self._rekeyed = rekeyed
         self._bound = configuration.resolve().settings.host
 
     def routes(self) -> APIRouter:
@@ -81,8 +81,8 @@ class SettingsRoutes:
     async def change(self, request: Request) -> Response:
         session = self._gate.session(request)
         asked = await self._keep(request, None)
-        resolution = self._resolve(None)
-        self._changed(resolution)
+        if "api_key" in asked.changes:  # and not otherwise: a file that was lost takes no key away
+            self._rekeyed(self._resolve(None).settings.api_key)
         waits = self._waiting(await self._pool.reconfigure(), None)
         response = self._answer(await asyncio.to_thread(self.view, None, asked.changes, waits))
         if "api_key" in asked.changes:  # which ended every session, but whoever changed it stays
@@ -101,6 +101,7 @@ class SettingsRoutes:
         scope, own = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
         resolution = self._resolve(model)
         view = settings_view(scope, resolution, self._store.layer(model), self._store.revision(model))
+        view["notes"] = [reason_record(Reason(note.code, note.params)) for note in self._store.notes]
         if changes is not None:
             view["applied"] = applied_view(changes, resolution, own, waits=waits)
         if model is not None:

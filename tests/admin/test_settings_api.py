@@ -3,6 +3,7 @@ tests/test_model_settings.py."""
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def test_a_key_stays_until_the_server_that_others_reach_has_ended(tmp_path: Path
         assert change(client, "settings", host="127.0.0.1").json()["applied"] == {"host": "restart"}
         answer = change(client, "settings", api_key=None)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.exposed")
+
+
+def test_a_file_that_is_lost_takes_no_key_away_and_is_told(tmp_path: Path) -> None:
+    Store(tmp_path).patch({"api_key": "k", "draft_max": 9})
+    with administered(tmp_path) as running, running.browser() as client:
+        assert change(client, "settings", api_key="other").status_code == 200
+        file = tmp_path / GLOBAL_FILE
+        file.write_bytes(file.read_bytes()[:-10])
+        answer = change(client, "settings", port=9000)
+        assert answer.status_code == 200
+        for key, status in (("other", 200), ("k", 401)):
+            assert client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == status
+        (note,) = answer.json()["notes"]
+        assert note["code"] == "config.corrupt"
+        assert note["message"] in html.unescape(client.get("/admin/settings").text)
 
 
 def test_an_unknown_key_and_a_foreign_file_are_refused(tmp_path: Path) -> None:
