@@ -71,7 +71,12 @@ def _unusable(draft: ModelEntry) -> Verdict:
 def _compared(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Verdict:
     if isinstance(ours, Reason):
         return ours
-    return theirs if isinstance(theirs, Reason) else unfit_tokenizers(ours, theirs)
+    if isinstance(theirs, Reason):
+        return theirs
+    try:
+        return unfit_tokenizers(ours, theirs)
+    except ModelError as error:
+        return Reason(error.code, error.params)
 
 
 def too_large(target: ModelEntry, draft: ModelEntry) -> Verdict:

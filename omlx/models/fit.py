@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from omlx.engine.types import Reason
+from omlx.errors import ModelError
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.places import HUB_CACHE
 
@@ -52,7 +53,7 @@ def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:
-    """Why the tokens of these two do not mean the same; None if they do."""
+    """Why the tokens of these two do not mean the same; None if they do. Raises ModelError if one cannot tell."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
         differing = len(ours.items() ^ theirs.items())
@@ -60,9 +61,16 @@ def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:
     differing = len(_special(target) ^ _special(draft))
     if differing:
         return Reason("draft.unfit.special_tokens", {"differing": differing})
-    if list(target.encode(PROBE, add_special_tokens=False)) != list(draft.encode(PROBE, add_special_tokens=False)):
+    if _probed(target) != _probed(draft):
         return Reason("draft.unfit.probe")
     return None
+
+
+def _probed(tokenizer: Tokenizer) -> list[int]:
+    try:
+        return list(tokenizer.encode(PROBE, add_special_tokens=False))
+    except Exception as error:  # the tokenizers library raises bare Exception, for an unknown word too
+        raise ModelError("model.tokenizer", detail=str(error)) from error
 
 
 def _special(tokenizer: Tokenizer) -> set[tuple[int, bool]]:

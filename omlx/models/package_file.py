@@ -31,7 +31,7 @@ from omlx.models.reference import Reference, find
 
 
 def misfit(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Why `draft` cannot draft for `target`, judged by files and tokenizers. Raises ModelError for unreadable ones."""
+    """Why `draft` cannot draft for `target`, judged by files and tokenizers. Raises ModelError for broken ones."""
     reason = unfit_entry(target, draft)
     return reason or unfit_tokenizers(read_tokenizer(target), read_tokenizer(draft))
 

@@ -66,6 +66,13 @@ def swap_two_tokens(tokenizer: Path) -> None:
     tokenizer.write_text(json.dumps(content))
 
 
+def know_no_unknown_word(tokenizer: Path) -> None:
+    """It raises for the first word that is not in its vocabulary."""
+    content = json.loads(tokenizer.read_text())
+    content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "<none>"}
+    tokenizer.write_text(json.dumps(content))
+
+
 def look(folder: Path) -> Registry:
     return gather([Folder("here", folder)])
 
@@ -207,13 +214,16 @@ def test_with_no_draft_its_weights_are_not_opened(
     assert opened == read
 
 
-@pytest.mark.parametrize("broken", ["weights", "tokenizer", "stranger", "head", "itself", "package", "gguf"])
+@pytest.mark.parametrize("broken", ["weights", "tokenizer", "mute", "stranger", "head", "itself", "package", "gguf"])
 def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, broken: str) -> None:
     bring(folder)
     if broken == "weights":
         (folder / SMALL / "model.safetensors").write_bytes(b"0123456789")
     elif broken == "tokenizer":
         (folder / SMALL / "tokenizer.json").write_text("{")
+    elif broken == "mute":
+        for each in (BIG, SMALL):
+            know_no_unknown_word(folder / each / "tokenizer.json")
     elif broken == "stranger":
         swap_two_tokens(folder / SMALL / "tokenizer.json")
     elif broken == "head":
@@ -228,6 +238,7 @@ def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, broken:
     expected = {
         "weights": "spec.off.draft_failed",
         "tokenizer": "spec.off.draft_failed",
+        "mute": "spec.off.draft_failed",
         "stranger": "draft.unfit.vocabulary",
         "head": "draft.unfit.head_only",
         "itself": "draft.unfit.same_model",
