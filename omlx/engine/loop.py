@@ -17,6 +17,7 @@ from typing import Final, cast
 import mlx.core as mx
 
 from omlx.engine.batchable import batchable
+from omlx.engine.edge import caught
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
@@ -43,10 +44,10 @@ DRAFT_SHARE: Final = 8
 class EngineLoop:
     """Serves one target model. `vocab_size` is the length of its tokenizer.
 
-    Lookups draft for it, and `draft` by the name `draft_name`; `no_draft` says why there is none. `costs` is what is
-    known of its passes from earlier runs, and learns. `memory` bounds what requests may take, those of other models
-    included. `make_cache` overrides the model's own kind of cache. Loading runs a short probe of whether rows can share
-    a batch.
+    Lookups draft for it, and `draft` by the name `draft_name`, if it can; `no_draft` says why there is none. `costs` is
+    what is known of its passes from earlier runs, and learns. `memory` bounds what requests may take, those of other
+    models included. `make_cache` overrides the model's own kind of cache. Loading runs a short probe of whether rows
+    can share a batch.
     """
 
     def __init__(
@@ -69,9 +70,8 @@ class EngineLoop:
         self.costs = costs or Costs()
         off = unkept(make_cache())
         layout = layout_of(model, make_cache) if off is None else Layout(0)
-        self._draft_share = DRAFT_SHARE if draft is not None else 0
-        ours, for_draft = self._shares(limits.prefix_bytes)
-        prefix = PrefixReuse(layout, limits.block_tokens, ours, off)
+        for_draft = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
+        prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes - for_draft, off)
         self.scheduler = Scheduler(
             limits, self.runner.traits, Speculator([]), prefix, self.runner.caches, self.unbatchable, memory=memory
         )
@@ -79,13 +79,15 @@ class EngineLoop:
         self._steady: bool | None = None
         self._read_at = 0.0
         drafters: list[Drafter] = [Ngram()]
-        if draft is not None:
-            no_draft = unfaithful(cache_maker(draft)())
-            if no_draft is None:
+        if draft is not None and (no_draft := unfaithful(cache_maker(draft)())) is None:
+            named = (draft_name or "draft", draft, vocab_size, cache_maker(draft))
+            made = caught(DraftModel, *named, prefix_bytes=for_draft, block_tokens=limits.block_tokens)
+            if isinstance(made, Exception):  # a draft that cannot be run stops no start
+                no_draft = Reason("spec.off.draft_failed", {"detail": f"{type(made).__name__}: {made}"})
+            else:
+                drafters.append(made)
                 if (own := weight_bytes(draft)) and (whole := weight_bytes(model)):
                     self.costs.draft_share = own / whole
-                named = (draft_name or "draft", draft, vocab_size, cache_maker(draft))
-                drafters.append(DraftModel(*named, prefix_bytes=for_draft, block_tokens=limits.block_tokens))
         self.use_drafters(drafters, unfaithful(make_cache(), model), no_draft)
 
     def use_drafters(self, drafters: list[Drafter], off: Reason | None = None, no_draft: Reason | None = None) -> None:
@@ -111,9 +113,10 @@ class EngineLoop:
 
     def account(self, floor: int, prefix_bytes: int) -> None:
         """`floor` bytes of weights stay whichever other models are sent away; prefixes may take so many from now on."""
-        ours, for_draft = self._shares(prefix_bytes)
+        drafted = any(drafter.kind == DraftModel.kind for drafter in self.scheduler.speculator.drafters)
+        for_draft = prefix_bytes // DRAFT_SHARE if drafted else 0
         self.scheduler.floor = floor
-        self.scheduler.bound_prefixes(ours)
+        self.scheduler.bound_prefixes(prefix_bytes - for_draft)
         self.scheduler.speculator.bound(for_draft)
 
     def interrupt(self) -> None:
@@ -193,11 +196,6 @@ class EngineLoop:
         models = (each for each in self.scheduler.speculator.drafters if isinstance(each, DraftModel))
         beside.use_drafters([model.scratch() for model in models] if drafter is None else [drafter])
         return beside
-
-    def _shares(self, prefix_bytes: int) -> tuple[int, int]:
-        """The target's and the draft's."""
-        for_draft = prefix_bytes // self._draft_share if self._draft_share else 0
-        return prefix_bytes - for_draft, for_draft
 
     def check(self) -> None:
         """Raise AssertionError if scheduler and caches disagree. Called after every step in tests."""

@@ -128,15 +128,19 @@ class Opener:
     ) -> Resident:
         """Read what is not in memory yet and put the model to work, in place of `old`, which must be idle.
 
-        Raises ModelError; then `old` serves on. A draft that cannot be read, or for which there is no room, is a
-        reason, unless a request asked for it.
+        Raises ModelError; then `old` serves on. A draft that cannot be read or run, or for which there is no room, is
+        a reason, unless a request asked for it: that hears BadRequest or ModelError.
         """
         dtype = choice.configured.settings.dtype
         reading = _Reading(self._engine, self._reader, partial(self._told, progress), dtype)
         try:
             target, draft, choice = await self._read(choice, reading, held, make_room)
             keeper = old.keeper if old is not None else CostKeeper(self._costs)
-            return await _whole(self._run(partial(self._serve, choice, target, draft, keeper, now)))
+            opened = await _whole(self._run(partial(self._serve, choice, target, draft, keeper, now)))
+            if draft is not None and opened.served.draft is None:
+                del draft
+                self._engine.call(give_back)
+            return opened
         finally:
             await reading.close()
 
@@ -180,24 +184,25 @@ class Opener:
     ) -> Resident:
         from omlx.engine.loop import EngineLoop  # noqa: PLC0415 — see `loader.bring_in`
 
-        entry, configured, reason = choice.entry, choice.configured, choice.reason
-        name = choice.draft.id if choice.draft is not None else None
+        entry, configured = choice.entry, choice.configured
         limits = limits_of(configured, target.context_length)
         loop = EngineLoop(
             target.model,
             target.vocab_size,
             limits,
             draft=draft.model if draft is not None else None,
-            draft_name=name,
-            no_draft=reason,
+            draft_name=choice.draft.id if choice.draft is not None else None,
+            no_draft=choice.reason,
             costs=keeper.open(_cost_key(entry, configured.settings.dtype, target)),
             memory=self._memory,
         )
         told = loop.snapshot()
+        if choice.asked and told.no_draft is not None:
+            raise BadRequest(told.no_draft.code, param="draft_model", **told.no_draft.params)
         self._engine.attach(entry.id, loop)
-        weights = {entry.path: target}
-        if draft is not None and choice.draft is not None:
-            weights[choice.draft.path] = draft
+        weights, name = {entry.path: target}, None
+        if draft is not None and choice.draft is not None and told.no_draft is None:
+            weights[choice.draft.path], name = draft, choice.draft.id
         served = Served(
             id=entry.id,
             tokenizer=target.tokenizer,
@@ -207,7 +212,7 @@ class Opener:
             stop_ids=target.stop_ids,
             sampling=target.sampling,
             draft=name,
-            no_draft=reason or told.no_draft,
+            no_draft=told.no_draft,
             off=told.off,
             speculative=configured,
         )

@@ -17,7 +17,9 @@ from openai.types.chat import ChatCompletion
 
 from omlx.models.discovery import BUNDLED
 from omlx.models.package import FILE
+from tests import zoo
 from tests.cli.serving import Serving, serving
+from tests.zoo.folder import save_family
 
 DEMO = BUNDLED / "omlx-demo"
 CODE = "def add(first, second):\n    total = first + second\n    return total"
@@ -144,12 +146,18 @@ def outcome(gate: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("named", "code"),
-    [("org/none", "draft.not_here"), ("head", "draft.unfit.head_only"), ("./folder", "draft.malformed")],
+    [
+        ("org/none", "draft.not_here"),
+        ("head", "draft.unfit.head_only"),
+        ("stuck", "spec.off.cache"),
+        ("./folder", "draft.malformed"),
+    ],
 )
 def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(tmp_path: Path, named: str, code: str) -> None:
     place(tmp_path, "big", "target")
     head = place(tmp_path, "head", "draft") / "config.json"
     head.write_text(json.dumps({**json.loads(head.read_text()), "architectures": ["LlamaForCausalLMEagle3"]}))
+    save_family(zoo.FAMILIES["deepseek_v41"], place(tmp_path, "stuck", "draft"))
     with serving(tmp_path, "org/big", "--draft-model", named) as server:
         told = status(server, "org/big")
         assert chat(server, "org/big", max_tokens=4).choices

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from omlx.engine.spec.strategy import AUTO, DRAFT
@@ -21,8 +22,12 @@ from omlx.models.places import Folder
 from omlx.models.pool import Pool
 from omlx.models.reference import Reference
 from omlx.settings.schema import Settings
+from tests import zoo
+from tests.zoo.folder import save_family
 
 BIG, SMALL = "org/big", "org/small"
+OLD_NAME = "ignore:.rope_scaling. is deprecated:FutureWarning"
+"""Of transformers, for the config of one architecture."""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +76,17 @@ def know_no_unknown_word(tokenizer: Path) -> None:
     content = json.loads(tokenizer.read_text())
     content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "<none>"}
     tokenizer.write_text(json.dumps(content))
+
+
+def split_unevenly(draft: Path) -> None:
+    """Make it a model whose weights can be loaded and whose passes raise: 6 heads over 4."""
+    weights: dict[str, mx.array] = mx.load(str(draft / "model.safetensors"))  # type: ignore[assignment]
+    halves = ("k_proj.weight", "v_proj.weight")
+    cut = {name: array[: 4 * 32] if name.endswith(halves) else array for name, array in weights.items()}
+    mx.save_safetensors(str(draft / "model.safetensors"), cut)
+    config = json.loads((draft / "config.json").read_text())
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 4, "head_dim": 32}
+    (draft / "config.json").write_text(json.dumps({**config, **heads}))
 
 
 def look(folder: Path) -> Registry:
@@ -214,38 +230,74 @@ def test_with_no_draft_its_weights_are_not_opened(
     assert opened == read
 
 
-@pytest.mark.parametrize("broken", ["weights", "tokenizer", "mute", "stranger", "head", "itself", "package", "gguf"])
-def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, broken: str) -> None:
-    bring(folder)
-    if broken == "weights":
+def spoil(folder: Path, how: str) -> None:
+    """Make the draft, or what declares it, such that it cannot draft."""
+    if how == "weights":
         (folder / SMALL / "model.safetensors").write_bytes(b"0123456789")
-    elif broken == "tokenizer":
+    elif how == "tokenizer":
         (folder / SMALL / "tokenizer.json").write_text("{")
-    elif broken == "mute":
+    elif how == "mute":
         for each in (BIG, SMALL):
             know_no_unknown_word(folder / each / "tokenizer.json")
-    elif broken == "stranger":
+    elif how == "passes":
+        split_unevenly(folder / SMALL)
+    elif how == "rewind":
+        save_family(zoo.FAMILIES["deepseek_v41"], folder / SMALL)
+    elif how == "stranger":
         swap_two_tokens(folder / SMALL / "tokenizer.json")
-    elif broken == "head":
+    elif how == "head":
         config = json.loads((folder / SMALL / "config.json").read_text())
         (folder / SMALL / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen3_5MTP"]}))
-    elif broken == "itself":
-        declare(folder, BIG)
-    elif broken == "package":
+    elif how == "package":
         (folder / BIG / FILE).write_text('{"generation": {"speculative_decoding": {"default": 1}}}')
     else:
-        declare(folder, "unsloth/small-GGUF:Q4_K_M")
-    expected = {
-        "weights": "spec.off.draft_failed",
-        "tokenizer": "spec.off.draft_failed",
-        "mute": "spec.off.draft_failed",
-        "stranger": "draft.unfit.vocabulary",
-        "head": "draft.unfit.head_only",
-        "itself": "draft.unfit.same_model",
-        "package": "package.missing",
-        "gguf": "draft.unfit.gguf",
-    }
-    assert drafts(engine, folder, Fetching(folder), draft_download="auto") == [expected[broken]] * 3
+        declare(folder, {"itself": BIG, "gguf": "unsloth/small-GGUF:Q4_K_M"}[how])
+
+
+SPOILT = {
+    "weights": "spec.off.draft_failed",
+    "tokenizer": "spec.off.draft_failed",
+    "mute": "spec.off.draft_failed",
+    "passes": "spec.off.draft_failed",
+    "rewind": "spec.off.cache",
+    "stranger": "draft.unfit.vocabulary",
+    "head": "draft.unfit.head_only",
+    "itself": "draft.unfit.same_model",
+    "package": "package.missing",
+    "gguf": "draft.unfit.gguf",
+}
+"""And what is said of it."""
+
+
+@pytest.mark.filterwarnings(OLD_NAME)
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, how: str) -> None:
+    bring(folder)
+    spoil(folder, how)
+    assert drafts(engine, folder, Fetching(folder), draft_download="auto") == [SPOILT[how]] * 3
+
+
+@pytest.mark.filterwarnings(OLD_NAME)
+@pytest.mark.parametrize("how", ["passes", "rewind"])
+def test_one_that_cannot_be_run_is_not_kept_and_whoever_names_it_hears_why(
+    engine: EngineThread, folder: Path, how: str
+) -> None:
+    bring(folder)
+    spoil(folder, how)
+
+    async def run() -> None:
+        pool = Pool(engine, look(folder), Settings(), default=BIG)
+        for _ in range(2):  # the second time, a request has named it meanwhile
+            (lease := await pool.lease()).release()
+            assert lease.served.no_draft is not None
+            assert (lease.served.draft, lease.served.no_draft.code) == (None, SPOILT[how])
+            assert (pool.told(BIG).draft, pool.residents.held(look(folder).find(SMALL), "auto")) == (None, None)
+            with pytest.raises(BadRequest) as caught:
+                await pool.lease(draft=SMALL)
+            assert (caught.value.code, caught.value.param) == (SPOILT[how], "draft_model")
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+
+    asyncio.run(run())
 
 
 def test_a_request_may_use_the_draft_that_the_strategy_leaves_out(engine: EngineThread, folder: Path) -> None:

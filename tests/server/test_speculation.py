@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
-import mlx.core as mx
 import pytest
-from mlx.utils import tree_flatten
 from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
 
@@ -19,8 +17,7 @@ from omlx.models.entry import ModelEntry
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.server.running import DEMO, DRAFT, TARGET, Running, omlx
-from tests.zoo.build import build_family
-from tests.zoo.family import SMALL
+from tests.zoo.folder import save_family
 
 ASK: list[Any] = [{"role": "user", "content": "Say hello, then count."}]
 NGRAM = {"speculation": "ngram", "num_draft_tokens": 4}
@@ -172,14 +169,8 @@ def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A server with a model of a kind that may not be drafted for."""
-    folder = tmp_path_factory.mktemp("models") / "t" / "stuck"
-    demo, family = DEMO.find(DRAFT).path, zoo.FAMILIES["plamo3"]
-    shutil.copytree(demo, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    config = json.loads((folder / "config.json").read_text())
-    model = build_family(family, vocab_extra=config["vocab_size"] - zoo.VOCAB_SIZE)
-    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
-    tiny = {**SMALL, **family.config, "model_type": family.name, "vocab_size": config["vocab_size"]}
-    (folder / "config.json").write_text(json.dumps(tiny))
+    folder = Path(shutil.copytree(DEMO.find(DRAFT).path, tmp_path_factory.mktemp("models") / "t" / "stuck"))
+    save_family(zoo.FAMILIES["plamo3"], folder)
     registry = Registry((ModelEntry("t/stuck", folder, "model_dir"), *DEMO.entries))
     with (
         omlx(Settings(draft_model=DRAFT), registry=registry) as running,
