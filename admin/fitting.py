@@ -44,7 +44,7 @@ class Fitting:
     async def _check(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> None:
         """What files tell comes first, for all of them; then tokenizers, the target's read once."""
         unknown = [draft for draft in drafts if _pair(target, draft) not in self._verdicts]
-        reasons = [_unusable(draft) or unfit_entry(target, draft) or too_large(target, draft) for draft in unknown]
+        reasons = [_unusable(draft) or unfit_entry(target, draft) for draft in unknown]
         told = list(zip(unknown, reasons, strict=True))
         self._verdicts |= {_pair(target, draft): reason for draft, reason in told if reason is not None}
         candidates = [draft for draft, reason in told if reason is None]
@@ -77,11 +77,6 @@ def _compared(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Verdict:
         return unfit_tokenizers(ours, theirs)
     except ModelError as error:
         return Reason(error.code, error.params)
-
-
-def too_large(target: ModelEntry, draft: ModelEntry) -> Verdict:
-    """A draft that is read as slowly as the target gains nothing."""
-    return Reason("draft.unfit.not_smaller", {"draft": draft.id}) if draft.size_bytes >= target.size_bytes > 0 else None
 
 
 def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
     if draft.path == target.path or draft.id == target.id:
         return Reason("draft.unfit.same_model", {"draft": draft.id})
     if draft.status is not Status.SKIPPED or draft.reason is None:
-        return None
+        return too_large(target, draft)
     match draft.reason.code:
         case "model.head_only":
             return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
@@ -50,6 +50,11 @@ def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
             return Reason("draft.unfit.half_download", {"draft": draft.id})
         case code:
             return Reason("draft.unfit.unusable", {"draft": draft.id, "why": code})
+
+
+def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """A draft that is read as slowly as the target gains nothing: the target's own weights, from whichever folder."""
+    return Reason("draft.unfit.not_smaller", {"draft": draft.id}) if draft.size_bytes >= target.size_bytes > 0 else None
 
 
 def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:

@@ -92,7 +92,7 @@ def choose(entry: ModelEntry, configured: Speculative, wanted: ModelEntry | None
             reason = unfit_tokenizers(pair[entry.path], pair[draft.path])
     except ModelError as error:
         if wanted is not None:
-            raise
+            raise ModelError(error.code, param="draft_model", **error.params) from error
         return choice.undrafted("spec.off.draft_failed", error.message)
     if reason is not None and wanted is not None:
         raise BadRequest(reason.code, param="draft_model", **reason.params)

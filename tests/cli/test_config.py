@@ -163,6 +163,7 @@ def test_the_window_may_come_from_a_benchmark(folder: Path, capsys: Capture, tmp
         ("draft", "wide", "'wide' is not a window"),
         ("draft", "fixed:-1", "not a window"),
         ("big", "fixed:4", "the target itself"),
+        ("twin", "fixed:4", "not smaller"),
         ("org/none", "fixed:4", "not on this machine"),
         ("org/none-GGUF:Q4_K_M", "fixed:4", "GGUF"),
         ("head", "fixed:4", "EAGLE draft head"),
@@ -179,6 +180,7 @@ def test_what_would_not_work_is_not_written(folder: Path, capsys: Capture, draft
     first, last = list(vocabulary)[-1], list(vocabulary)[-2]
     vocabulary[first], vocabulary[last] = vocabulary[last], vocabulary[first]
     (stranger / "tokenizer.json").write_text(json.dumps(tokenizer))
+    shutil.copytree(folder, folder.parent / "twin")
     assert words in said(capsys, "package", "write", "big", "--draft", draft, "--window", window, status=2)
     assert not (folder / "model-package.json").exists()
 

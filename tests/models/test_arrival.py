@@ -14,7 +14,7 @@ import pytest
 from omlx.engine.spec.strategy import AUTO, DRAFT
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, ModelError
 from omlx.models.arrival import Arrivals
 from omlx.models.discovery import BUNDLED, Registry, gather
 from omlx.models.package import FILE
@@ -243,6 +243,8 @@ def spoil(folder: Path, how: str) -> None:
         split_unevenly(folder / SMALL)
     elif how == "rewind":
         save_family(zoo.FAMILIES["deepseek_v41"], folder / SMALL)
+    elif how == "copy":
+        shutil.copytree(folder / BIG, folder / SMALL, dirs_exist_ok=True)
     elif how == "stranger":
         swap_two_tokens(folder / SMALL / "tokenizer.json")
     elif how == "head":
@@ -263,6 +265,7 @@ SPOILT = {
     "stranger": "draft.unfit.vocabulary",
     "head": "draft.unfit.head_only",
     "itself": "draft.unfit.same_model",
+    "copy": "draft.unfit.not_smaller",
     "package": "package.missing",
     "gguf": "draft.unfit.gguf",
 }
@@ -278,8 +281,8 @@ def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, how: st
 
 
 @pytest.mark.filterwarnings(OLD_NAME)
-@pytest.mark.parametrize("how", ["passes", "rewind"])
-def test_one_that_cannot_be_run_is_not_kept_and_whoever_names_it_hears_why(
+@pytest.mark.parametrize("how", ["passes", "rewind", "mute", "copy"])
+def test_one_that_cannot_be_used_is_not_kept_and_whoever_names_it_hears_why(
     engine: EngineThread, folder: Path, how: str
 ) -> None:
     bring(folder)
@@ -292,9 +295,10 @@ def test_one_that_cannot_be_run_is_not_kept_and_whoever_names_it_hears_why(
             assert lease.served.no_draft is not None
             assert (lease.served.draft, lease.served.no_draft.code) == (None, SPOILT[how])
             assert (pool.told(BIG).draft, pool.residents.held(look(folder).find(SMALL), "auto")) == (None, None)
-            with pytest.raises(BadRequest) as caught:
+            with pytest.raises((BadRequest, ModelError)) as caught:
                 await pool.lease(draft=SMALL)
-            assert (caught.value.code, caught.value.param) == (SPOILT[how], "draft_model")
+            code = "model.tokenizer" if how == "mute" else SPOILT[how]
+            assert (caught.value.code, caught.value.param) == (code, "draft_model")
         await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
     asyncio.run(run())

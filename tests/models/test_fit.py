@@ -16,7 +16,7 @@ from omlx.models.entry import ModelEntry
 from omlx.models.fit import unfit_entry, unfit_tokenizers
 from omlx.models.loader import read_tokenizer
 from omlx.models.places import Folder
-from tests.models.trees import model
+from tests.models.trees import model, shards
 
 DEMO = BUNDLED / "omlx-demo/draft"
 
@@ -85,6 +85,18 @@ def test_a_tokenizer_that_only_looks_alike_does_not_fit(tmp_path: Path, change: 
 
 def test_a_model_does_not_draft_for_itself() -> None:
     assert unfit_entry(entry(DEMO), entry(DEMO)) == Reason("draft.unfit.same_model", {"draft": "draft"})
+
+
+def test_nor_does_a_model_of_its_own_weights_or_of_as_many(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("big", "copy", "links", "larger", "small")]
+    for folder, files in zip(folders, (shards(3), shards(3), shards(3), shards(4), shards(2)), strict=True):
+        model(folder, files=files)
+    for file in (tmp_path / "links").glob("*.safetensors"):
+        file.unlink()
+        file.symlink_to(tmp_path / "big" / file.name)
+    target, *drafts = (gather([Folder("here", tmp_path)]).find(folder.name) for folder in folders)
+    reasons = [unfit_entry(target, draft) for draft in drafts]
+    assert [reason and reason.code for reason in reasons] == ["draft.unfit.not_smaller"] * 3 + [None]
 
 
 @pytest.mark.parametrize(

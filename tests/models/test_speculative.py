@@ -19,7 +19,7 @@ from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
 from tests.models.test_package import package
-from tests.models.trees import LLAMA, hub_model, model
+from tests.models.trees import LLAMA, hub_model, model, shards
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
     model(tmp_path / "models/org/small")
     window = {"initial_window": 8, "min_window": 2, "max_window": 8}
     strategy = {"type": "draft-model", "draft_model": "org/small", "window_policy": window, "size_bytes": 77}
-    package(model(tmp_path / "models/org/big"), {"one": strategy})
+    package(model(tmp_path / "models/org/big", files=shards(2)), {"one": strategy})
     return tmp_path
 
 
