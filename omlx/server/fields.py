@@ -15,6 +15,8 @@ from omlx.server import errors
 from omlx.server.generation import SAMPLING, WindowWish
 
 Text = Annotated[str, Field(min_length=1)]
+Stops = Annotated[list[Text], Field(max_length=64)]
+"""Every one of them is looked for behind every token."""
 IMAGES: Final = frozenset({"image", "image_url", "input_image", "input_audio", "input_video", "video_url", "audio_url"})
 
 B = TypeVar("B", bound="Body")

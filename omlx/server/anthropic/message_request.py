@@ -16,7 +16,7 @@ from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import Encoder, Json, Wire
-from omlx.server.fields import Body, Sampled, Text, read
+from omlx.server.fields import Body, Sampled, Stops, Text, read
 from omlx.server.generation import GenerationRequest
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream
@@ -33,10 +33,18 @@ class Tool(Body):
     """`type` is absent or `custom` for the client's own tools."""
 
     type: str | None = None
-    name: Text
+    name: Text | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+
+    def own_name(self, at: str) -> str:
+        """Raises BadRequest for a tool that the API itself would run; some of those have no name."""
+        if self.type not in (None, "custom"):
+            raise BadRequest("tools.server", param=at, field=at, type=str(self.type))
+        if self.name is None:
+            raise BadRequest("request.missing", param=f"{at}.name", field=f"{at}.name")
+        return self.name
 
 
 class ToolChoice(Body):
@@ -64,7 +72,7 @@ class MessageRequest(Sampled):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     system: str | list[Block] | None = None
-    stop_sequences: list[Text] | None = None
+    stop_sequences: Stops | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
@@ -128,16 +136,14 @@ class MessageRequest(Sampled):
         choice = self.tool_choice or ToolChoice(type="auto")
         if choice.type == "tool" and choice.name is None:
             raise BadRequest("request.missing", param="tool_choice.name", field="tool_choice.name")
-        for at, tool in enumerate(self.tools or ()):
-            if tool.type not in (None, "custom"):
-                raise BadRequest("tools.server", param=f"tools[{at}]", field=f"tools[{at}]", type=str(tool.type))
+        own = [(tool.own_name(f"tools[{at}]"), tool) for at, tool in enumerate(self.tools or ())]
         return tooling.tool_use(
-            [tooling.function(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()],
+            [tooling.function(name, tool.description, tool.input_schema) for name, tool in own],
             none=choice.type == "none",
             forced=choice.type in ("any", "tool"),
             name=choice.name if choice.type == "tool" else None,
             single=bool(choice.disable_parallel_tool_use),
-            strict=(tool.name for tool in self.tools or () if tool.strict),
+            strict=(name for name, tool in own if tool.strict),
         )
 
 

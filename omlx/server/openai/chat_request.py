@@ -21,6 +21,7 @@ from omlx.server.fields import (
     Function,
     NamedFunction,
     Sampled,
+    Stops,
     StreamOptions,
     Text,
     bias,
@@ -122,7 +123,7 @@ class ChatRequest(Sampled):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=64)] | None = None
+    stop: Text | Stops | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None

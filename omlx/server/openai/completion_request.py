@@ -10,7 +10,7 @@ from omlx.errors import BadRequest
 from omlx.server import response_format
 from omlx.server.answer import Asked
 from omlx.server.dialect import OPENAI, Encoder
-from omlx.server.fields import Sampled, StreamOptions, Text, bias, read, stops
+from omlx.server.fields import Sampled, Stops, StreamOptions, Text, bias, read, stops
 from omlx.server.generation import GenerationRequest
 from omlx.server.openai.completion import CompletionEncoder
 from omlx.server.openai.head import Head
@@ -38,7 +38,7 @@ class CompletionRequest(Sampled):
     suffix: str | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=64)] | None = None
+    stop: Text | Stops | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

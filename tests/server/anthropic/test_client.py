@@ -254,6 +254,14 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
             "invalid_request_error",
             "web_search_2",
         ),
+        (
+            {"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]},
+            400,
+            "invalid_request_error",
+            "tools[0]: tools of type 'mcp_toolset'",
+        ),
+        ({"tools": [{"input_schema": {"type": "object"}}]}, 400, "invalid_request_error", "tools[0].name"),
+        ({"stop_sequences": [str(n) for n in range(65)]}, 400, "invalid_request_error", "stop_sequences"),
         ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "jump"}}, 400, "invalid_request_error", "jump"),
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, 400, "invalid_request_error", "thinking.budget_tokens"),
         (
