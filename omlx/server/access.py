@@ -55,7 +55,7 @@ class AccessLog:
             failure = errors.unexpected(error)
             note(scope, failure)
             if answer.status is None:
-                await errors.response(failure, scope["path"])(scope, receive, answer)
+                await errors.response(failure, scope)(scope, receive, answer)
         finally:
             status = (answer.whole and answer.status) or CLIENT_GONE
             if status >= 400 or not scope["path"].startswith(_LOOKING):

@@ -101,7 +101,7 @@ async def list_models(request: Request) -> Response:
     """In either dialect."""
     pool: Pool = request.app.state.pool
     records = [_model(entry) for entry in pool.models]
-    if models.HEADER in request.headers:
+    if errors.speaks_anthropic(request.scope):
         return JSONResponse(models.listed(records))
     return JSONResponse({"object": "list", "data": records})
 
@@ -124,7 +124,7 @@ async def show_model(request: Request, name: str) -> Response:
     told = status.speculation(configured, served, snapshot, state.record.recent(entry.id))
     batching = status.batching(snapshot.unbatchable) if snapshot is not None else None
     memory = status.memory(pool.told(entry.id))
-    record = models.model(_model(entry)) if models.HEADER in request.headers else _model(entry)
+    record = models.model(_model(entry)) if errors.speaks_anthropic(request.scope) else _model(entry)
     kept = status.prefixes(snapshot.prefix) if snapshot is not None else None
     return JSONResponse(record | memory | {"speculation": told, "batching": batching, "prefixes": kept})
 
@@ -182,12 +182,12 @@ def _model(entry: ModelEntry) -> dict[str, object]:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, OmlxError)
     note(request.scope, error)
-    return errors.response(error, request.url.path)
+    return errors.response(error, request.scope)
 
 
 async def _misrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    response = errors.response(errors.from_http(error), request.url.path)
+    response = errors.response(errors.from_http(error), request.scope)
     response.headers.update(error.headers or {})
     return response
 

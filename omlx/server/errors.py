@@ -1,18 +1,20 @@
 """The one translation of errors to what the APIs answer: status, body, headers.
 
-Paths below /v1/messages speak Anthropic's dialect, all others OpenAI's.
+Paths below /v1/messages speak Anthropic's dialect, and so do clients with its header; all others OpenAI's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
-from omlx.errors import BadRequest, EngineError, NotFound, OmlxError, Overloaded
+from omlx.errors import BadRequest, EngineError, NotFound, OmlxError, Overloaded, TooSlow
 
 # Codes that clients of that API look for; any other code goes out as it is.
 _OPENAI_CODES = {
@@ -20,7 +22,9 @@ _OPENAI_CODES = {
     "engine.prompt_too_long": "context_length_exceeded",
     "auth.key": "invalid_api_key",
 }
-_MESSAGES = "/v1/messages"
+_MESSAGES: Final = "/v1/messages"
+_ANTHROPIC: Final = "anthropic-version"
+"""Clients of that API send it; some paths are of both dialects."""
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -70,14 +74,21 @@ def anthropic(error: OmlxError) -> dict[str, Any]:
     return {"type": "error", "error": told, "request_id": None}
 
 
-def response(error: OmlxError, path: str) -> Response:
-    """The answer of the dialect that is spoken at `path`."""
+def speaks_anthropic(scope: Scope) -> bool:
+    path = scope["path"]
+    return path == _MESSAGES or path.startswith(f"{_MESSAGES}/") or _ANTHROPIC in Headers(scope=scope)
+
+
+def response(error: OmlxError, scope: Scope) -> Response:
+    """The answer to a request in its dialect."""
     headers = {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if path == _MESSAGES or path.startswith(f"{_MESSAGES}/"):
+    if isinstance(error, TooSlow):
+        headers["Connection"] = "close"
+    if speaks_anthropic(scope):
         return JSONResponse(anthropic(error), 529 if isinstance(error, Overloaded) else error.status, headers)
     return JSONResponse(openai(error), error.status, headers)
 

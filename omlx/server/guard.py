@@ -6,11 +6,13 @@
   Who is allowed may talk to models, not administer: below `/admin` it must be the server itself. (A page on another
   port of the same name is of the same site, so the session's cookie goes along with what it sends.)
 - The API key, if there is one, comes as `Authorization: Bearer` or `x-api-key`, compared as bytes in constant time.
-- A body may not be longer than `max_body_bytes`, whatever its Content-Length says.
+- A body may not be longer than `max_body_bytes`, whatever its Content-Length says, and may not pause for longer than
+  `patience_s`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omlx.errors import Forbidden, OmlxError, TooLarge, Unauthorized
+from omlx.errors import Forbidden, OmlxError, TooLarge, TooSlow, Unauthorized
 from omlx.server import errors
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -47,12 +49,14 @@ class Guard:
         origins: Iterable[str] = (),
         key: ApiKey | None = None,
         max_body_bytes: int = 32 << 20,
+        patience_s: float = 60,
     ) -> None:
         self._app = app
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         self._key = key or ApiKey()
         self._max_body_bytes = max_body_bytes
+        self._patience_s = patience_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,9 +71,9 @@ class Guard:
                 self._check_key(scope, key)
             self._check_length(headers.get("content-length"))
         except OmlxError as error:
-            await errors.response(error, scope["path"])(scope, receive, send)
+            await errors.response(error, scope)(scope, receive, send)
             return
-        await self._app(scope, _Capped(receive, self._max_body_bytes), send)
+        await self._app(scope, _Bounded(receive, self._max_body_bytes, self._patience_s), send)
 
     def _check_host(self, host: str) -> None:
         name = hostname(host)
@@ -95,16 +99,26 @@ class Guard:
             raise TooLarge("guard.body", limit_bytes=self._max_body_bytes)
 
 
-class _Capped:
-    """A `receive` that counts; raises TooLarge into whoever reads the body."""
+class _Bounded:
+    """A `receive` that counts and looks at the clock; raises TooLarge and TooSlow into whoever reads the body.
 
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
+    Behind the body it only waits for the end of the connection, for as long as that takes.
+    """
+
+    def __init__(self, receive: Receive, max_bytes: int, patience_s: float) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
+        self._patience_s: float | None = patience_s
         self._read = 0
 
     async def __call__(self) -> Message:
-        message = await self._receive()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise TooSlow("guard.slow", limit_s=self._patience_s) from error
+        if not message.get("more_body", False):
+            self._patience_s = None
         self._read += len(message.get("body", b""))
         if self._read > self._max_bytes:
             raise TooLarge("guard.body", limit_bytes=self._max_bytes)

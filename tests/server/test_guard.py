@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -11,8 +14,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from omlx.errors import OmlxError
 from omlx.server import errors
+from omlx.server.connection import while_connected
 from omlx.server.guard import ApiKey, Guard, hostname, same_key
-from tests.server.running import serving
+from tests.server.running import PATIENCE_S, serving
 
 KEY = "clé-日本"
 
@@ -21,14 +25,20 @@ async def echo(request: Request) -> Response:
     return PlainTextResponse(await request.body())
 
 
+async def echo_later(request: Request) -> Response:
+    return await while_connected(request.receive, asyncio.sleep(0.05, PlainTextResponse(await request.body())))
+
+
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, OmlxError)
-    return errors.response(error, request.url.path)
+    return errors.response(error, request.scope)
 
 
 def guarded(**options: object) -> Guard:
     app = FastAPI(openapi_url=None)
     app.add_api_route("/echo", echo, methods=["GET", "POST"])
+    app.add_api_route("/later", echo_later, methods=["POST"])
+    app.add_api_route("/v1/messages", echo, methods=["POST"])
     app.add_api_route("/health", echo, methods=["GET"])
     app.add_exception_handler(OmlxError, refused)
     return Guard(app, **options)  # type: ignore[arg-type]
@@ -78,6 +88,33 @@ def test_a_body_over_the_cap_is_413_with_and_without_a_length(plain: httpx.Clien
     answer = plain.post("/echo", content=iter([b"x" * 60, b"x" * 60]))
     assert answer.status_code == 413
     assert answer.json()["error"]["params"] == {"limit_bytes": 100}
+
+
+def until_closed(url: str, request: bytes) -> tuple[bytes, bytes]:
+    """Head and body of what the server says to these bytes before it hangs up."""
+    with socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0), PATIENCE_S) as connection:
+        connection.sendall(request)
+        head, _, body = b"".join(iter(lambda: connection.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+    return head, body
+
+
+@pytest.mark.parametrize("path", ["/echo", "/v1/messages"])
+@pytest.mark.parametrize("begun", [b"", b"12345"])
+def test_a_body_that_stops_coming_is_408_and_the_connection_ends(path: str, begun: bytes) -> None:
+    with serving(guarded(patience_s=0.01)) as url:
+        request = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
+        head, body = until_closed(url, request.encode() + begun)
+    assert head.startswith(b"HTTP/1.1 408 ")
+    told = json.loads(body)
+    assert told["error"]["code"] == "guard.slow"
+    assert ("type" in told) == (path == "/v1/messages")
+
+
+def test_who_waits_for_an_answer_may_be_silent() -> None:
+    with serving(guarded(patience_s=0.01)) as url:
+        request = b"POST /later HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 5\r\n\r\n12345"
+        head, body = until_closed(url, request)
+    assert (head.partition(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", b"12345")
 
 
 @pytest.mark.parametrize("name", ["Authorization", "x-api-key"])

@@ -7,9 +7,6 @@ from datetime import UTC, datetime
 
 from omlx.server.dialect import Json
 
-HEADER = "anthropic-version"
-"""Clients of this API send it; the path is one that both dialects have."""
-
 
 def listed(models: Sequence[Json]) -> Json:
     """From the records of the other dialect, with `id` and `created` (seconds)."""

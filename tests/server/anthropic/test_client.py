@@ -309,6 +309,9 @@ def test_keys_of_either_kind() -> None:
                 assert ask(client, "Hi.").content[0].text == "Hi."  # type: ignore[union-attr]
         with Anthropic(base_url=running.url, api_key="wrong", max_retries=0) as client:
             assert refusal(client)[:2] == (401, "authentication_error")
+            with pytest.raises(anthropic.AuthenticationError) as caught:
+                client.models.list()
+            assert caught.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
 
 
 def test_names_are_mapped_only_where_that_is_set() -> None:
@@ -327,6 +330,10 @@ def test_models_in_the_words_of_this_api(client: Anthropic) -> None:
     one = client.models.retrieve(TARGET)
     assert (one.type, one.id, one.display_name) == ("model", TARGET, TARGET)
     assert one.created_at.year > 2000
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        client.models.retrieve("org/none")
+    body: Any = caught.value.body
+    assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
 
 
 def test_counting_loads_nothing(speller: Running) -> None:
