@@ -41,6 +41,7 @@ from omlx.models.names import find_model
 from omlx.models.pool import Pool
 from omlx.server.app import create_app
 from omlx.server.exposure import check_exposure
+from omlx.server.protocol import ImpatientProtocol
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer
 from omlx.settings.resolve import add_flags
@@ -131,6 +132,7 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         mount(app, pool, choice.configuration, settings.home)
         config = uvicorn.Config(
             app,
+            http=ImpatientProtocol,
             backlog=BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S,

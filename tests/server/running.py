@@ -22,6 +22,7 @@ from omlx.models.entry import ModelEntry
 from omlx.models.footprint import used_bytes
 from omlx.models.pool import Pool
 from omlx.server.app import create_app
+from omlx.server.protocol import ImpatientProtocol
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
 
@@ -145,10 +146,12 @@ class Ready(uvicorn.Server):
 
 
 @contextmanager
-def serving(app: ASGIApp) -> Iterator[str]:
+def serving(app: ASGIApp, protocol: type[ImpatientProtocol] = ImpatientProtocol) -> Iterator[str]:
     """The address at which `app` answers while the block runs."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, http=protocol, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5
+    )
     server = Ready(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-server")
     thread.start()
@@ -173,6 +176,7 @@ def omlx(
     configuration: Configuration | None = None,
     used: Callable[[], int] = used_bytes,
     calibrates: bool = False,
+    protocol: type[ImpatientProtocol] = ImpatientProtocol,
     prepare: Callable[[FastAPI, Pool], None] = lambda app, pool: None,
 ) -> Iterator[Running]:
     """`used` says what memory is taken, where what the whole process takes is too much.
@@ -185,7 +189,7 @@ def omlx(
     app = create_app(engine, pool, settings, keep_alive_s=keep_alive_s)
     prepare(app, pool)
     try:
-        with serving(app) as url:
+        with serving(app, protocol) as url:
             yield Running(url, engine, pool)
     finally:
         engine.stop()
