@@ -29,6 +29,11 @@ class Body(BaseModel):
 class ContentPart(Body):
     type: str
     text: str | None = None
+    refusal: str | None = None
+
+    @property
+    def words(self) -> str | None:
+        return self.refusal if self.type == "refusal" else self.text
 
 
 class StreamOptions(Body):
@@ -108,9 +113,9 @@ def joined(content: str | list[ContentPart], field: str, types: Sequence[str]) -
         at = f"{field}[{i}]"
         if part.type in IMAGES:
             raise BadRequest("request.media", param=at, field=at, type=part.type)
-        if part.type not in types or part.text is None:
+        if part.type not in types or part.words is None:
             raise BadRequest("request.content", param=at, field=at, type=part.type)
-    return "".join(part.text or "" for part in content)
+    return "".join(part.words or "" for part in content)
 
 
 def read(kind: type[B], body: bytes) -> B:

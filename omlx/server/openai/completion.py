@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import isnan, nan
 
-from omlx.engine.types import TokenLogprob
+from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError
 from omlx.server import errors
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.head import Head, finite, reason
 from omlx.server.usage import timings, usage
-from omlx.text.events import Finish, OutputEvent, TextDelta
+from omlx.text.events import Finish, OutputEvent, PromptScored, TextDelta
 
 KIND = "text_completion"
 
@@ -20,6 +21,7 @@ class CompletionEncoder:
     """An answer of `n` choices for each prompt. `echoes` is what each prompt puts before its choices, if anything.
 
     `first_tokens` are those of the prompts, where the logprobs of an echo are told: they have none themselves.
+    `silent` answers have no tokens: the engine makes one at least, and that one is not told.
     """
 
     def __init__(
@@ -29,12 +31,14 @@ class CompletionEncoder:
         echoes: Sequence[str],
         *,
         first_tokens: Sequence[int] = (),
+        silent: bool = False,
         include_usage: bool = False,
     ) -> None:
         self._head = head
         self._n = n
         self._echoes = echoes
         self._total = n * len(echoes)
+        self._silent = silent
         self._include_usage = include_usage
         self._finishes: dict[int, Finish] = {}
         self._first_tokens = first_tokens
@@ -47,18 +51,24 @@ class CompletionEncoder:
         ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        return [chunk for each in events for chunk in self._encode(each.choice, each.event)]
+        return [chunk for each in self._heard(events) for chunk in self._encode(each.choice, each.event)]
 
     def failed(self, error: OmlxError) -> list[Json]:
         return [errors.openai(error)]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
         by_choice: dict[int, list[OutputEvent]] = {choice: [] for choice in range(self._total)}
-        for each in events:
+        for each in self._heard(events):
             by_choice[each.choice].append(each.event)
         choices = [self._choice(index, by_choice[index]) for index in by_choice]
         finishes = [event for index in by_choice for event in by_choice[index] if isinstance(event, Finish)]
         return self._head.body(KIND, choices) | self._told(finishes)
+
+    def _heard(self, events: Sequence[ChoiceEvent]) -> Sequence[ChoiceEvent]:
+        if not self._silent:
+            return events
+        kept = [each for each in events if isinstance(each.event, PromptScored | Finish)]
+        return [ChoiceEvent(each.choice, _without_tokens(each.event)) for each in kept]
 
     def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
         text = event.text if isinstance(event, TextDelta) else ""
@@ -115,6 +125,12 @@ class CompletionEncoder:
             "top_logprobs": [None if isnan(entry.logprob) else _top(token_bytes, entry) for entry in entries],
             "text_offset": offsets,
         }
+
+
+def _without_tokens(event: OutputEvent) -> OutputEvent:
+    if not isinstance(event, Finish):
+        return event
+    return Finish(FinishReason.LENGTH, replace(event.stats, predicted_n=0, predicted_ms=0.0))
 
 
 def _top(token_bytes: Callable[[int], bytes], entry: TokenLogprob) -> Json:

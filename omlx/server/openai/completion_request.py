@@ -39,7 +39,7 @@ class CompletionRequest(Sampled):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: Text | Stops | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
@@ -76,7 +76,7 @@ class CompletionRequest(Sampled):
             logit_bias=bias(self.logit_bias),
             seed=self.seed,
             n=self.n or 1,
-            max_tokens=self.max_tokens or MAX_TOKENS,
+            max_tokens=MAX_TOKENS if self.max_tokens is None else max(1, self.max_tokens),
             stops=stops(self.stop),
             top_logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
@@ -91,6 +91,7 @@ class CompletionRequest(Sampled):
             self.n or 1,
             [self._echoed(prompt, stream) for prompt in self.prompts],
             first_tokens=stream.first_tokens if self.echo and self.logprobs is not None else (),
+            silent=self.max_tokens == 0,
             include_usage=bool(self.stream_options and self.stream_options.include_usage),
         )
 

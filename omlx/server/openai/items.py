@@ -32,6 +32,14 @@ class Item(Body):
     encrypted_content: str | None = None
     summary: list[ContentPart] | None = None
 
+    def kept(self) -> Json:
+        """As clients read it again: the content of a message is a list of parts."""
+        told = self.model_dump(exclude_none=True)
+        if self.type == "message" and isinstance(self.content, str):
+            kind = {"type": "output_text", "annotations": []} if self.role == "assistant" else {"type": "input_text"}
+            told["content"] = [kind | {"text": self.content}]
+        return told
+
 
 class Conversation:
     """Builds messages out of items. What the model said between two turns of others is one message.

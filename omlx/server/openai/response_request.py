@@ -17,7 +17,7 @@ from omlx.server.openai.chat_request import NO_THINKING
 from omlx.server.openai.head import Head
 from omlx.server.openai.items import Conversation, Item
 from omlx.server.openai.response import ResponseEncoder
-from omlx.server.openai.response_tools import Tool
+from omlx.server.openai.response_tools import Called, Tool
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 
@@ -30,6 +30,11 @@ ENCRYPTED: Final = "reasoning.encrypted_content"
 class Named(Body):
     type: Literal["function", "custom"]
     name: Text
+    namespace: Text | None = None
+
+    @property
+    def told(self) -> str:
+        return Called(self.name, self.namespace).told
 
 
 class AllowedTools(Body):
@@ -50,7 +55,7 @@ class TextConfig(Body):
 class ResponseRequest(Sampled):
     """The body of POST /v1/responses."""
 
-    input: str | list[Item]
+    input: str | list[Item] | None = None
     instructions: str | None = None
     previous_response_id: Text | None = None
     store: bool | None = None
@@ -70,10 +75,14 @@ class ResponseRequest(Sampled):
     def kept(self) -> bool:
         return self.store is not False
 
+    @property
+    def items(self) -> list[Item]:
+        return [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input or []
+
     def conversation(self, before: Sequence[Json]) -> list[Json]:
         """What was said so far, without the instructions. Raises BadRequest."""
         found = Conversation(before)
-        items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        items = self.items
         tooling.check_count(items, "input")
         for at, item in enumerate(items):
             found.add(item, f"input[{at}]")
@@ -147,13 +156,13 @@ class ResponseRequest(Sampled):
         functions = response_tools.functions(self.tools or ())
         choice = self.tool_choice
         if isinstance(choice, AllowedTools):
-            allowed = {tool.name for tool in choice.tools}
+            allowed = {tool.told for tool in choice.tools}
             functions = [each for each in functions if each["function"]["name"] in allowed]
         return tooling.tool_use(
             functions,
             none=choice == "none",
             forced=choice == "required" or isinstance(choice, Named) or getattr(choice, "mode", None) == "required",
-            name=choice.name if isinstance(choice, Named) else None,
+            name=choice.told if isinstance(choice, Named) else None,
             single=self.parallel_tool_calls is False,
             strict=response_tools.strict(self.tools or ()),
         )

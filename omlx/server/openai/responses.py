@@ -89,11 +89,7 @@ class _Making:
             self._store.keep(response, self._items(response["id"]), self._conversation)
 
     def _items(self, id: str) -> list[Json]:
-        given = self._body.input
-        if isinstance(given, str):
-            part = {"type": "input_text", "text": given}
-            return [{"id": f"{id}_in_0", "type": "message", "role": "user", "content": [part]}]
-        return [{"id": f"{id}_in_{at}"} | item.model_dump(exclude_none=True) for at, item in enumerate(given)]
+        return [{"id": f"{id}_in_{at}"} | item.kept() for at, item in enumerate(self._body.items)]
 
 
 async def _finish(stream: GenerationStream, encoder: ResponseEncoder, making: _Making) -> None:

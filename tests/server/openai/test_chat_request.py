@@ -184,11 +184,15 @@ def test_messages_as_templates_know_them() -> None:
         {"role": "developer", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]},
         {"role": "user", "content": "hi", "name": "ann"},
         {"role": "assistant", "content": None, "reasoning_content": "hm"},
+        {"role": "user", "content": "and?"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
     ]
     assert parse(body(messages=messages)).neutral().messages == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hi", "name": "ann"},
         {"role": "assistant", "content": "", "reasoning_content": "hm"},
+        {"role": "user", "content": "and?"},
+        {"role": "assistant", "content": "no"},
     ]
 
 

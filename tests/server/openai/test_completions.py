@@ -101,6 +101,23 @@ def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
     assert tokens == answer.choices[0].logprobs.tokens  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_no_tokens_are_asked_for_to_score_a_prompt(client: OpenAI, n: int) -> None:
+    fields = {"prompt": [PROMPT, "def main"], "logprobs": 1, "echo": True, "n": n}
+    scored, longer = complete(client, **fields, max_tokens=0), complete(client, **fields, max_tokens=1)
+    chunks: Any = list(complete(client, **fields, max_tokens=0, stream=True))  # type: ignore[arg-type]
+    for choice, more, prompt in zip(scored.choices, longer.choices, [PROMPT] * n + ["def main"] * n, strict=True):
+        told: Any = choice.logprobs
+        assert (choice.text, "".join(told.tokens), choice.finish_reason) == (prompt, prompt, "length")
+        assert told.token_logprobs == pytest.approx(more.logprobs.token_logprobs[:-1], abs=1e-3)  # type: ignore[union-attr, index]
+        parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
+        assert "".join(part.text for part in parts) == prompt
+        assert [token for part in parts if part.logprobs for token in part.logprobs.tokens] == told.tokens
+        assert parts[-1].finish_reason == "length"
+    assert scored.usage.completion_tokens == 0  # type: ignore[union-attr]
+    assert complete(client, max_tokens=0).choices[0].text == ""
+
+
 def test_stop_strings(client: OpenAI) -> None:
     text = complete(client, max_tokens=20).choices[0].text
     stopped = complete(client, max_tokens=20, stop=text[6:9]).choices[0]
@@ -124,7 +141,7 @@ def test_usage_comes_last_where_it_is_asked_for(client: OpenAI) -> None:
         ({"prompt": ["a"] * 200}, "request.too_many", "prompt"),
         ({"suffix": "end"}, "request.no_gap", "suffix"),
         ({"suffix": "end", "prompt": [1, 2]}, "request.suffix_ids", "suffix"),
-        ({"max_tokens": 0}, "request.range", "max_tokens"),
+        ({"max_tokens": -1}, "request.range", "max_tokens"),
         ({"best_of": 3}, "request.unsupported", "best_of"),
         ({"logprobs": 21}, "request.range", "logprobs"),
     ],

@@ -98,6 +98,9 @@ def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
     assert second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens / 2  # type: ignore[union-attr]
     third = ask(spelling, "And now?", tools=TOOLS, previous_response_id=second.id)
     assert third.output_text == "And now?"
+    fourth = spelling.responses.create(model=TARGET, previous_response_id=third.id)
+    assert fourth.status == "completed"
+    assert spelling.responses.input_items.list(fourth.id).data == []
 
 
 def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
@@ -123,6 +126,13 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
     history: list[Any] = [{"role": "user", "content": "Look."}, found.model_dump(exclude_none=True)]
     history.append({"type": "function_call_output", "call_id": found.call_id, "output": "seen"})  # type: ignore[union-attr]
     assert "seen" in ask(spelling, history, tools=tools).output_text
+    named = {"type": "function", "name": "look", "namespace": "eyes"}
+    for choice in (named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
+        again = ask(spelling, call("eyes.look"), tools=[*tools, TOOLS[0]], tool_choice=choice)
+        assert [(item.name, item.namespace) for item in again.output] == [("look", "eyes")]  # type: ignore[union-attr]
+    with pytest.raises(BadRequestError) as caught:
+        ask(spelling, "x", tools=tools, tool_choice={"type": "function", "name": "look"})
+    assert caught.value.code == "tools.not_there"
     with pytest.raises(BadRequestError) as caught:
         ask(spelling, "x", tools=[{"type": "namespace", "name": "a", "tools": [{"type": "web_search"}]}])
     assert (caught.value.code, caught.value.param) == ("tools.server", "tools[0].tools[0]")
@@ -218,6 +228,7 @@ def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI, speller: Run
     ("fields", "code", "param"),
     [
         ({"input": []}, "request.empty", "input"),
+        ({"input": None}, "request.empty", "input"),
         ({"input": [{"type": "computer_call"}]}, "request.item", "input[0]"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "tools.no_call", "input[0]"),
         (
@@ -257,7 +268,7 @@ def test_items_become_messages() -> None:
         {"role": "developer", "content": [{"type": "input_text", "text": "b"}]},
         {"type": "message", "role": "user", "content": "c"},
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "d"}]},
-        {"role": "assistant", "content": [{"type": "output_text", "text": "e"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "e"}, {"type": "refusal", "refusal": "!"}]},
         {"type": "function_call", "call_id": "f", "name": "look", "arguments": '{"at": 1}'},
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "g"}]},
         {"type": "function_call", "call_id": "h", "name": "look", "arguments": ""},
@@ -273,7 +284,7 @@ def test_items_become_messages() -> None:
     assert found.messages == [
         {"role": "system", "content": "a\n\nb"},
         {"role": "user", "content": "c"},
-        {"role": "assistant", "reasoning_content": "d", "content": "e", "tool_calls": [look("f", at=1)]},
+        {"role": "assistant", "reasoning_content": "d", "content": "e!", "tool_calls": [look("f", at=1)]},
         {"role": "assistant", "reasoning_content": "g", "content": "", "tool_calls": [look("h")]},
         {"role": "tool", "tool_call_id": "f", "content": "i"},
         {"role": "tool", "tool_call_id": "h", "content": "j"},
