@@ -19,22 +19,30 @@ from omlx.server.stream import GenerationStream
 
 MAX_RESPONSES: Final = 1024
 MAX_BYTES: Final = 64 << 20
+_REFERENCE: Final = "item_reference"
+_PLACE_BYTES: Final = 200
+"""What an item's id takes in the index, as Python keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A finished response, its input as items, and the conversation up to its end, as messages.
 
-    Each as JSON: the same as Python's objects takes several times the memory, and nobody could count it.
+    Each as JSON: the same as Python's objects takes several times the memory, and nobody could count it. `ids` are
+    those of all items, input and output.
     """
 
     response: bytes
     items: bytes
     messages: bytes
+    ids: tuple[str, ...]
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.items) + len(self.messages)
+        return len(self.response) + len(self.items) + len(self.messages) + _PLACE_BYTES * len(self.ids)
+
+    def by_id(self) -> dict[str, Json]:
+        return {item["id"]: item for item in [*json.loads(self.items), *json.loads(self.response)["output"]]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class ResponseStore:
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
         self.open: dict[str, Open] = {}
         self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._owners: dict[str, str] = {}  # by an item's id: the newest response that has it
         self._max_responses, self._max_bytes = max_responses, max_bytes
         self._bytes = 0
 
@@ -58,12 +67,13 @@ class ResponseStore:
         said = Conversation(conversation)
         for at, item in enumerate(response["output"]):
             said.add(Item.model_validate(item), f"output[{at}]")
-        kept = Kept(_encoded(response), _encoded(items), _encoded(said.messages))
+        ids = tuple(item["id"] for item in [*items, *response["output"]])
+        kept = Kept(_encoded(response), _encoded(items), _encoded(said.messages), ids)
         self._kept[response["id"]] = kept
+        self._owners.update(dict.fromkeys(ids, response["id"]))
         self._bytes += kept.size
         while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= oldest.size
+            self._drop(next(iter(self._kept)))
 
     def before(self, id: str | None) -> list[Json]:
         """The conversation that a next response goes on from. Raises BadRequest if it is not here (any more)."""
@@ -74,6 +84,29 @@ class ResponseStore:
         self._kept.move_to_end(id)
         messages: list[Json] = json.loads(self._kept[id].messages)
         return messages
+
+    def resolved(self, items: Sequence[Item]) -> list[Item]:
+        """With what references refer to in their place. Raises BadRequest for what is not here (any more).
+
+        An item can be referred to once, as in OpenAI's API: a short body cannot ask for a conversation without end.
+        """
+        read: dict[str, dict[str, Json]] = {}
+        seen: set[str] = set()
+        told = []
+        for at, item in enumerate(items):
+            if item.type == _REFERENCE:
+                id, field = item.id or "", f"input[{at}]"
+                if (owner := self._owners.get(id)) is None:
+                    raise BadRequest("response.no_item", param=field, field=field, id=id)
+                if id in seen:
+                    raise BadRequest("response.item_twice", param=field, field=field, id=id)
+                if owner not in read:
+                    self._kept.move_to_end(owner)
+                    read[owner] = self._kept[owner].by_id()
+                seen.add(id)
+                item = Item.model_validate(read[owner][id])
+            told.append(item)
+        return told
 
     def get(self, id: str) -> Json:
         """A response, finished or in the making. Raises NotFound."""
@@ -89,13 +122,20 @@ class ResponseStore:
 
     def delete(self, id: str) -> None:
         """Raises NotFound."""
-        self._bytes -= self._find(id).size
-        del self._kept[id]
+        self._find(id)
+        self._drop(id)
 
     def _find(self, id: str) -> Kept:
         if id not in self._kept:
             raise NotFound("response.not_found", id=id)
         return self._kept[id]
+
+    def _drop(self, id: str) -> None:
+        kept = self._kept.pop(id)
+        self._bytes -= kept.size
+        for item in kept.ids:
+            if self._owners.get(item) == id:
+                del self._owners[item]
 
 
 def _encoded(value: Json | Sequence[Json]) -> bytes:

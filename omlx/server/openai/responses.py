@@ -14,7 +14,7 @@ from omlx.server.answer import Asked, answer, collected
 from omlx.server.connection import while_connected
 from omlx.server.dialect import NAMED, Encoder, Json
 from omlx.server.generation import Generations
-from omlx.server.openai import response_request
+from omlx.server.openai import page, response_request
 from omlx.server.openai.response import ResponseEncoder
 from omlx.server.openai.response_request import ResponseRequest
 from omlx.server.openai.response_store import Open, ResponseStore
@@ -33,6 +33,7 @@ class Responses:
     async def create(self, request: Request) -> Response:
         """Answer at once, as a stream, or later (`background`). Raises OmlxError."""
         body = response_request.parse(await request.body())
+        body = body.model_copy(update={"input": self.store.resolved(body.items)})
         conversation = body.conversation(self.store.before(body.previous_response_id))
         making = _Making(self.store, body, conversation)
         asked = Asked(body.neutral(conversation), bool(body.stream), PREFIX, making.encoder, NAMED, making.ended)
@@ -51,9 +52,7 @@ class Responses:
         return JSONResponse(self.store.get(id))
 
     async def items(self, request: Request, id: str) -> Response:
-        items = self.store.items(id)
-        ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {}
-        return JSONResponse({"object": "list", "data": items, "has_more": False, **ends})
+        return JSONResponse(page.parse(request.query_params).of(self.store.items(id)))
 
     async def delete(self, request: Request, id: str) -> Response:
         self.store.delete(id)

@@ -4,6 +4,7 @@ import pytest
 
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialect import Json
+from omlx.server.openai.items import Item
 from omlx.server.openai.response_store import ResponseStore
 
 ASKED = [{"role": "user", "content": "a"}]
@@ -11,7 +12,12 @@ ASKED = [{"role": "user", "content": "a"}]
 
 def response(number: int, text: str = "b") -> Json:
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {"id": f"resp_{number}", "output": [{"type": "message", "role": "assistant", "content": [part]}]}
+    item = {"id": f"msg_{number}", "type": "message", "role": "assistant", "content": [part]}
+    return {"id": f"resp_{number}", "output": [item]}
+
+
+def reference(id: str) -> Item:
+    return Item(type="item_reference", id=id)
 
 
 def test_a_conversation_goes_on_from_what_was_said() -> None:
@@ -53,3 +59,23 @@ def test_bytes_are_bounded() -> None:
     assert len(store) == 0
     with pytest.raises(NotFound):
         store.get("resp_20")
+
+
+def test_references_stand_for_items_as_long_as_a_response_has_them() -> None:
+    store = ResponseStore(max_responses=2)
+    asked: Json = {"id": "in_0", "type": "message", "role": "user", "content": "a"}
+    store.keep(response(0), [asked], ASKED)
+    new = Item(role="user", content="c")
+    found = store.resolved([reference("in_0"), reference("msg_0"), new])
+    assert [item.kept()["content"][0]["text"] for item in found] == ["a", "b", "c"]
+    assert found[2] is new
+    store.keep(response(1), [item.kept() for item in found[:2]], ASKED)
+    store.delete("resp_0")
+    store.keep(response(2), [], ASKED)
+    assert len(store.resolved([reference("in_0"), reference("msg_0"), reference("msg_1")])) == 3
+    store.keep(response(3), [], ASKED)
+    store.keep(response(4), [], ASKED)
+    for items in ([reference("in_0")], [reference("msg_2")], [reference("")], [reference("msg_4")] * 2):
+        with pytest.raises(BadRequest) as caught:
+            store.resolved([new, *items])
+        assert caught.value.param == f"input[{len(items)}]"

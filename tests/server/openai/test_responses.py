@@ -117,6 +117,24 @@ def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
     assert caught.value.param == "previous_response_id"
 
 
+def test_items_that_are_kept_need_not_be_sent_again(spelling: OpenAI) -> None:
+    first = ask(spelling, f"<think>\nHm.\n</think>\n\n{call('look')}", tools=TOOLS, reasoning={})
+    listed = spelling.responses.input_items.list(first.id, order="asc").data
+    history: list[Any] = [{"type": "item_reference", "id": item.id} for item in [*listed, *first.output]]
+    history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})  # type: ignore[union-attr]
+    second = ask(spelling, history, tools=TOOLS)
+    assert second.output_text == "<tool_response>\nseen\n</tool_response>"
+    whole = [item.model_dump(exclude_none=True) for item in [*listed, *first.output]]
+    assert ask(spelling, [*whole, history[-1]], tools=TOOLS).usage.input_tokens == second.usage.input_tokens  # type: ignore[union-attr]
+    kept = spelling.responses.input_items.list(second.id, order="asc").data
+    assert [item.id for item in kept[:-1]] == [each["id"] for each in history[:-1]]
+    spelling.responses.delete(first.id)
+    assert ask(spelling, history, tools=TOOLS).output_text == second.output_text
+    with pytest.raises(BadRequestError, match="'msg_gone'") as caught:
+        ask(spelling, [{"type": "item_reference", "id": "msg_gone"}])
+    assert (caught.value.code, caught.value.param) == ("response.no_item", "input[0]")
+
+
 def test_tools_of_a_namespace(spelling: OpenAI) -> None:
     inside = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     tools: list[Any] = [{"type": "namespace", "name": "eyes", "description": "To see.", "tools": [inside]}]
@@ -192,6 +210,26 @@ def test_a_response_can_be_looked_at_and_forgotten(spelling: OpenAI) -> None:
     spelling.responses.delete(made.id)
     with pytest.raises(NotFoundError):
         spelling.responses.retrieve(made.id)
+
+
+def test_input_items_come_in_pages_newest_first(spelling: OpenAI, speller: Running) -> None:
+    says: list[Any] = [{"role": "user" if at % 2 == 0 else "assistant", "content": f"{at}"} for at in range(45)]
+    made = ask(spelling, says)
+    listing = spelling.responses.input_items.list
+
+    def texts(items: Any) -> list[str]:
+        return [item.content[0].text for item in items]
+
+    counted = [f"{at}" for at in range(45)]
+    newest = listing(made.id)
+    assert (texts(newest.data), newest.has_more) == (counted[:-21:-1], True)
+    assert {item.content[0].type for item in newest.data} == {"input_text", "output_text"}  # type: ignore[union-attr]
+    assert texts(newest) == counted[::-1]
+    assert texts(listing(made.id, order="asc", limit=7)) == counted
+    assert texts(listing(made.id, order="asc", limit=2, after=newest.data[-1].id).data) == counted[26:28]  # type: ignore[arg-type]
+    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order"), ("after=x", "after")):
+        answer = httpx.get(f"{speller.url}/v1/responses/{made.id}/input_items?{query}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 def test_a_response_in_the_background_ends_or_is_cancelled(spelling: OpenAI, speller: Running) -> None:
