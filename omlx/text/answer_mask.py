@@ -98,6 +98,7 @@ class AnswerMask:
     def advance(self, token: int) -> bool:
         held = self.place.answer if isinstance(self.place, Before) else self.place
         if isinstance(held, Held) and held.matcher.try_consume_tokens([token]) == 1:
+            _check(held.matcher)
             self._go(token, _behind(held), held.matcher)
             return True
         if (following := self._elsewhere(token)) is None:

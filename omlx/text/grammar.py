@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest
 from omlx.text import call_grammar
@@ -75,10 +75,10 @@ class Grammars:
         self._stop_ids = sorted(stop_ids)
 
     def compile(self, form: AnswerForm) -> Grammar:
-        """Raises BadRequest for a form that cannot be enforced, saying why."""
+        """Raises BadRequest for a form that cannot be enforced, or that nothing has, saying why."""
         try:
             return Grammar(form.param, self._matcher(_source(form)))
-        except (ValueError, GbnfToLarkError) as error:
+        except ValueError as error:
             detail = str(error).strip()
             raise BadRequest("format.invalid", param=form.param, field=form.param, detail=detail) from error
 
@@ -91,12 +91,18 @@ class Grammars:
         form = markup(self._tokenizer, use.functions)
         if form is None or form.form.written is None or not (use.forced or use.strict):
             return None
+        for function in use.allowed:
+            if "$ref" in json.dumps(call_grammar.arguments(function, use)):  # endless, maybe; beside others it hides
+                self._check(function, use)
         source = call_grammar.answer if use.forced else call_grammar.call
         added = self._tokenizer._tokenizer.get_added_vocab()
         try:
             return Grammar("tools", self._matcher(source(form, use, added)))
         except ValueError as error:
-            raise self._refused(use, str(error)) from error
+            for function in use.allowed:
+                self._check(function, use)
+            names = ", ".join(function["name"] for function in use.allowed)[:200]
+            raise BadRequest("tools.schema", param="tools", name=names, detail=str(error).strip()) from error
 
     def mask(self, answer: Grammar | None, lead: Lead) -> AnswerMask:
         """A mask of its own for one choice; without an `answer`, only calls are bound.
@@ -112,21 +118,23 @@ class Grammars:
         return AnswerMask(self._before(held, lead), self._without_stops)
 
     def _matcher(self, source: str) -> LLMatcher:
-        """Raises ValueError."""
+        """Raises ValueError, also where nothing may be said at the beginning, or behind all that must come first."""
         matcher = LLMatcher(self._known, source, log_level=0, limits=_LIMITS)
-        if matcher.is_error():
-            raise ValueError(matcher.get_error())
+        ahead = matcher.deep_copy()
+        ahead.consume_tokens(ahead.compute_ff_tokens())
+        ahead.compute_bitmask()
+        if ahead.is_error():
+            complaint = ahead.get_error().removesuffix("<non-verbose/>").strip()
+            raise ValueError("nothing has this form" if complaint == "NoExtensionBias" else complaint)
         return matcher
 
-    def _refused(self, use: ToolUse, detail: str) -> BadRequest:
-        """Of all functions, the one that cannot be enforced; their name is that of several where only all are."""
-        for function in use.allowed:
-            try:
-                self._matcher(LLMatcher.grammar_from_json_schema(dict(call_grammar.arguments(function, use))))
-            except ValueError as error:
-                return BadRequest("tools.schema", param="tools", name=function["name"], detail=str(error).strip())
-        names = ", ".join(function["name"] for function in use.allowed)
-        return BadRequest("tools.schema", param="tools", name=names[:200], detail=detail.strip())
+    def _check(self, function: Mapping[str, Any], use: ToolUse) -> None:
+        """Raises BadRequest, naming the function, if its schema alone cannot be enforced."""
+        try:
+            self._matcher(LLMatcher.grammar_from_json_schema(dict(call_grammar.arguments(function, use))))
+        except ValueError as error:
+            detail = str(error).strip()
+            raise BadRequest("tools.schema", param="tools", name=function["name"], detail=detail) from error
 
     def _free(self, lead: Lead) -> Place:
         free = Free(self._call(lead))
@@ -183,7 +191,7 @@ class Grammars:
 
 
 def _source(form: AnswerForm) -> str:
-    """The form in llguidance's language. Raises ValueError or GbnfToLarkError."""
+    """The form in llguidance's language. Raises ValueError."""
     match form.kind:
         case Kind.JSON:
             overrides = LENIENT if form.lenient else None
@@ -195,4 +203,12 @@ def _source(form: AnswerForm) -> str:
             texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(form.text))
             return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
         case Kind.GRAMMAR:
-            return LLMatcher.grammar_from_lark(any_to_lark(form.text))
+            return LLMatcher.grammar_from_lark(_lark(form.text))
+
+
+def _lark(grammar: str) -> str:
+    """Raises ValueError. llguidance's converter has no type for what it refuses: it raises whatever comes."""
+    try:
+        return any_to_lark(grammar)
+    except Exception as error:
+        raise ValueError(str(error) or type(error).__name__) from error

@@ -28,6 +28,13 @@ PERSON = {
     "additionalProperties": False,
 }
 
+ROUND_ABOUT = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/A"}},
+    "required": ["a"],
+    "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}},
+}
+
 
 @pytest.fixture(scope="module")
 def tokenizer() -> TokenizerWrapper:
@@ -239,6 +246,17 @@ def test_an_answer_that_has_begun_goes_on(grammars: Grammars, tokenizer: Tokeniz
         (Kind.GRAMMAR, 'start: "a" | nobody', "nobody"),
         (Kind.GRAMMAR, "root ::= (", "Expected"),
         (Kind.GRAMMAR, "neither", "Expected"),
+        (Kind.GRAMMAR, "root ::= a-b", "'a-b' not found"),
+        (Kind.GRAMMAR, 'x ::= "a"', "No 'root' rule"),
+        (Kind.GRAMMAR, "root ::= [\\", "out of range"),
+        (Kind.GRAMMAR, "root ::= " + "(" * 400 + '"a"' + ")" * 400, "recursion"),
+        (Kind.JSON, '{"$ref": "#"}', "nothing has this form"),
+        (Kind.JSON, '{"anyOf": [{"$ref": "#"}]}', "nothing has this form"),
+        (Kind.JSON, json.dumps(ROUND_ABOUT), "nothing has this form"),
+        (Kind.JSON, '{"type": "array", "items": {"$ref": "#"}, "minItems": 1}', "Too many items"),
+        (Kind.REGEX, r"a[^\s\S]", "nothing has this form"),
+        (Kind.GRAMMAR, "root ::= root", "nothing has this form"),
+        (Kind.GRAMMAR, 'start: start "a"', "nothing has this form"),
     ],
 )  # fmt: skip
 def test_a_form_that_cannot_be_enforced_is_refused_saying_why(
