@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from omlx.errors import BadRequest
 from omlx.server.dialect import Json
 from omlx.text.tools import ToolUse
@@ -60,11 +62,12 @@ def tool_use(
 
 
 def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
-    """A past call as a template reads it: arguments as an object where they are one, else as they stand."""
+    """A past call as a template reads it: arguments as an object where they are one, else as they stand. So do those
+    that nobody could render: nested deeper than a body may be."""
     known: object = arguments
     if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):
-            parsed = json.loads(arguments) if arguments.strip() else {}
+        with suppress(ValueError):
+            parsed = from_json(arguments) if arguments.strip() else {}
             known = parsed if isinstance(parsed, dict) else arguments
     return {"id": id, "type": "function", "function": {"name": name, "arguments": known}}
 

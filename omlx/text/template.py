@@ -66,7 +66,7 @@ def render(
     try:
         tokens = rendered()
         stable = 0 if continue_last else max(0, len(tokens) - _suffix(tokenizer, rendered))
-    except (TemplateError, ValueError, TypeError, KeyError) as error:
+    except (TemplateError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadRequest("template.failed", param="messages", detail=str(error) or type(error).__name__) from error
     if not tokens:
         raise BadRequest("template.empty", param="messages")

@@ -73,6 +73,15 @@ def test_what_a_template_must_not_do_is_a_clear_error(tmp_path: Path, template: 
     assert caught.value.params["detail"]
 
 
+def test_a_message_that_is_nested_too_deeply_is_a_clear_error(bpe: TokenizerWrapper) -> None:
+    nested: object = 1
+    for _ in range(600):
+        nested = {"a": nested}
+    with pytest.raises(BadRequest) as caught:
+        render(bpe, [{"role": "assistant", "content": nested}])
+    assert caught.value.code == "template.failed"
+
+
 def test_no_template_and_an_empty_prompt_are_clear_errors(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="template"):
         render(byte_level(tmp_path, None), MESSAGES)
