@@ -51,6 +51,11 @@ class Calls:
         self._looked = 0  # how much of a call was searched for its end
         self._json = JsonEnd()
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is not decided yet."""
+        return bool(self._held) or self._at is not _At.TEXT
+
     def feed(self, text: str) -> list[Piece]:
         if self._markup is None:
             return [TextDelta(text)] if text else []

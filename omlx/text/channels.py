@@ -34,6 +34,11 @@ class Channels:
     def thinking(self) -> bool:
         return self._at in (_At.THOUGHT_START, _At.THOUGHT)
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is not decided yet."""
+        return bool(self._held)
+
     def feed(self, text: str) -> list[Piece]:
         self._held += text
         pieces: list[Piece] = []

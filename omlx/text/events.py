@@ -6,7 +6,7 @@
     the prompt           its logprobs, before all else, where they were asked for
 
 Deltas of one kind may be joined or split without changing their meaning. `logprobs` on an event belong to the tokens
-committed since the event before it.
+that it is made of.
 """
 
 from __future__ import annotations
@@ -58,6 +58,13 @@ class ToolCallEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsaid:
+    """Logprobs of tokens that are in none of the others: markers, and what is dropped around them."""
+
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The end of a choice. `reasoning_n` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
     that ended it, if one did; `calls` counts its tool calls."""
@@ -77,5 +84,5 @@ class PromptScored:
     logprobs: tuple[TokenLogprob, ...]
 
 
-Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd | Unsaid
 OutputEvent: TypeAlias = Delta | PromptScored | Finish

@@ -34,6 +34,11 @@ class Headers:
     def thinking(self) -> bool:
         return self._at == REASONING
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is not decided yet."""
+        return bool(self._held)
+
     def feed(self, text: str) -> list[Piece]:
         self._held += text
         pieces: list[Piece] = []

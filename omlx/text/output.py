@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.engine.types import FinishReason, RequestStats, TokenLogprob
@@ -11,7 +12,7 @@ from omlx.text import calls
 from omlx.text.calls import Calls
 from omlx.text.channels import Channels
 from omlx.text.detokenize import Detokenizer
-from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd
+from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, Unsaid
 from omlx.text.headers import Headers
 from omlx.text.markup import markup
 from omlx.text.stops import Dropper, StopCutter
@@ -19,7 +20,7 @@ from omlx.text.stops import Dropper, StopCutter
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-Piece: TypeAlias = calls.Piece | ReasoningDelta
+Piece: TypeAlias = calls.Piece | ReasoningDelta | Unsaid
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +50,56 @@ class Output:
         self._channels = _channels(tokenizer, spec)
         self._dropper = Dropper(() if spec.raw else tokenizer.structural_markers)
         self._calls = Calls(markup(tokenizer, spec.tools) if spec.tools else None)
-        self._logprobs: list[TokenLogprob] = []
+        self._logprobs: list[TokenLogprob] = []  # of tokens that no piece has come of yet
+        self._unsaid_n = 0  # how many of these none will come of
         self._reasoning_n = 0
         self._single, self._over = spec.single, False
         self._waiting = self._read(spec.opening)
 
     def feed(self, tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()) -> list[OutputEvent]:
         """Events of newly committed tokens. Stop ids have no text; `logprobs`, if any, are one a token."""
-        self._logprobs += [entry for entry in logprobs if entry.token not in self._stop_ids]
         pieces, self._waiting = self._waiting, []
-        for token in tokens:
-            if token in self._stop_ids or self._over:
-                continue
-            thinking = self._channels.thinking
-            pieces += self._read(self._cutter.feed(self._detokenizer.feed(token)))
-            self._reasoning_n += thinking or self._channels.thinking
-        return self._joined(pieces)
+        for token, logprob in zip_longest(tokens, logprobs):
+            if token not in self._stop_ids:
+                pieces += self._of_token(token, logprob)
+        return _joined(pieces)
 
     def finish(self, reason: FinishReason, stats: RequestStats) -> list[OutputEvent]:
         """What was held back, then the `Finish`. A stop string completed by the very last bytes counts."""
-        events = self._joined(self._waiting if self._over else self._waiting + self._rest())
+        events = _joined(self._waiting if self._over else self._waiting + self._with_logprobs(self._rest()))
         stop = self._cutter.matched
         if stop is not None and reason is FinishReason.LENGTH:
             reason = FinishReason.STOP
         calls_n = 1 if self._over else self._calls.count
-        return [*events, Finish(reason, stats, self._reasoning_n, self._take_logprobs(), stop, calls_n)]
+        return [*events, Finish(reason, stats, self._reasoning_n, tuple(self._logprobs), stop, calls_n)]
 
     @property
     def stopped(self) -> bool:
         """Whether a stop string is complete."""
         return self._cutter.matched is not None
+
+    def _of_token(self, token: int, logprob: TokenLogprob | None) -> list[Piece]:
+        if logprob is not None:
+            self._logprobs.append(logprob)
+        if self._over:
+            return []
+        thinking = self._channels.thinking
+        text = self._detokenizer.feed(token)
+        pieces = self._read(self._cutter.feed(text))
+        self._reasoning_n += thinking or self._channels.thinking
+        machines = (self._cutter, self._channels, self._dropper, self._calls)
+        if text and not pieces and not any(machine.holds for machine in machines):
+            self._unsaid_n = len(self._logprobs)
+        return self._with_logprobs(pieces)
+
+    def _with_logprobs(self, pieces: list[Piece]) -> list[Piece]:
+        """The first piece carries what has waited. Markers before a text are none of it; before a call they are."""
+        if not pieces or not self._logprobs:
+            return pieces
+        waited, unsaid_n = tuple(self._logprobs), self._unsaid_n if isinstance(pieces[0], TextDelta) else 0
+        self._logprobs, self._unsaid_n = [], 0
+        unsaid = [Unsaid(waited[:unsaid_n])] if unsaid_n else []
+        return [*unsaid, replace(pieces[0], logprobs=waited[unsaid_n:]), *pieces[1:]]
 
     def _rest(self) -> list[Piece]:
         """What every machine on the way still holds."""
@@ -109,22 +130,6 @@ class Output:
                 break
         return kept
 
-    def _joined(self, pieces: list[Piece]) -> list[OutputEvent]:
-        """One delta for each run of pieces of one kind; the first of them carries the waiting logprobs."""
-        joined: list[Piece] = []
-        for piece in pieces:
-            if joined and (both := _together(joined[-1], piece)) is not None:
-                joined[-1] = both
-            else:
-                joined.append(piece)
-        if joined and self._logprobs:
-            joined[0] = replace(joined[0], logprobs=self._take_logprobs())
-        return list(joined)
-
-    def _take_logprobs(self) -> tuple[TokenLogprob, ...]:
-        taken, self._logprobs = tuple(self._logprobs), []
-        return taken
-
 
 class OutputWatcher:
     """The engine's `StopMatcher` for what text alone can tell: a stop string is complete, or the only call has ended.
@@ -151,13 +156,22 @@ def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Channels | Heade
     return Channels(None if spec.raw else think_markers(tokenizer), thinking=spec.thinking)
 
 
+def _joined(pieces: Iterable[Piece]) -> list[OutputEvent]:
+    """One delta for each run of pieces of one kind."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and (both := _together(joined[-1], piece)) is not None:
+            joined[-1] = both
+        else:
+            joined.append(piece)
+    return list(joined)
+
+
 def _together(one: Piece, other: Piece) -> Piece | None:
     """Two neighbours as one piece, where they are of one kind."""
     match one, other:
-        case TextDelta(), TextDelta():
-            return replace(one, text=one.text + other.text)
-        case ReasoningDelta(), ReasoningDelta():
-            return replace(one, text=one.text + other.text)
+        case (TextDelta(), TextDelta()) | (ReasoningDelta(), ReasoningDelta()):
+            return replace(one, text=one.text + other.text, logprobs=one.logprobs + other.logprobs)
         case ToolCallArguments(), ToolCallArguments() if one.index == other.index:
-            return replace(one, text=one.text + other.text)
+            return replace(one, text=one.text + other.text, logprobs=one.logprobs + other.logprobs)
     return None

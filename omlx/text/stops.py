@@ -37,6 +37,11 @@ class StopCutter:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is not decided yet."""
+        return bool(self._held)
+
     def finish(self) -> str:
         """What was held back and did not become a stop string."""
         held, self._held = self._held, ""
@@ -63,6 +68,11 @@ class Dropper:
         certain = len(self._held) - keep
         said, self._held = said + self._held[:certain], self._held[certain:]
         return said
+
+    @property
+    def holds(self) -> bool:
+        """Whether something is not decided yet."""
+        return bool(self._held)
 
     def finish(self) -> str:
         """What was held back and did not become a marker."""

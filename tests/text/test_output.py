@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby, pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -21,13 +23,13 @@ def run(tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec) 
     return events + machine.finish(FinishReason.LENGTH, STATS)
 
 
-def normal(events: list[OutputEvent]) -> tuple[list[tuple[str, str]], tuple[int, ...], Finish]:
-    """Text by run of kind, all logprob tokens in order, and the finish without the logprobs that waited for it."""
-    *deltas, finish = events
-    assert isinstance(finish, Finish)
-    texts = [(kind.__name__, "".join(e.text for e in run)) for kind, run in groupby(deltas, type)]  # type: ignore[union-attr]
-    tokens = tuple(entry.token for event in events for entry in event.logprobs)
-    return texts, tokens, Finish(finish.reason, finish.stats, finish.reasoning_n)
+def normal(events: list[OutputEvent]) -> list[tuple[str, str, list[int]]]:
+    """By run of kind: its text, and the tokens of its logprobs."""
+    runs = [(kind.__name__, list(run)) for kind, run in groupby(events, type)]
+    return [
+        (kind, "".join(getattr(event, "text", "") for event in run), [e.token for event in run for e in event.logprobs])
+        for kind, run in runs
+    ]
 
 
 @given(
@@ -42,9 +44,20 @@ def test_any_chunking_gives_the_same_events(
     spec = OutputSpec(stops=tuple(stops))
     edges = sorted({0, len(tokens), *(cut for cut in cuts if cut < len(tokens))})
     chunks = [tokens[a:b] for a, b in pairwise(edges)]
-    whole = normal(run(bpe, [tokens], spec))
-    assert normal(run(bpe, chunks, spec)) == whole
-    assert normal(run(bpe, [[token] for token in tokens], spec)) == whole
+    whole = run(bpe, [tokens], spec)
+    for other in (run(bpe, chunks, spec), run(bpe, [[token] for token in tokens], spec)):
+        assert normal(other) == normal(whole)
+        assert replace(other[-1], logprobs=()) == replace(whole[-1], logprobs=())
+    assert [token for _, _, of_kind in normal(whole) for token in of_kind] == tokens
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_logprobs_are_those_of_the_tokens_that_an_event_is_made_of(bpe: TokenizerWrapper, size: int) -> None:
+    parts = {"ReasoningDelta": "<think>\nso", "Unsaid": "\n</think>\n\n", "TextDelta": "aé the", "Finish": "aba"}
+    tokens = bpe.encode("".join(parts.values()), add_special_tokens=False)
+    chunks = [tokens[at : at + size] for at in range(0, len(tokens), size)]
+    told = normal(run(bpe, chunks, OutputSpec(stops=("aba",))))
+    assert [(kind, bpe.decode(of_kind)) for kind, _, of_kind in told] == list(parts.items())
 
 
 def test_reasoning_tokens_are_counted(bpe: TokenizerWrapper) -> None:

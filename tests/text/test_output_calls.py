@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.types import FinishReason
+from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import BadRequest
 from omlx.text.events import (
     Finish,
@@ -19,11 +19,12 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    Unsaid,
 )
 from omlx.text.output import Output, OutputSpec, OutputWatcher
 from omlx.text.template import render
 from omlx.text.tools import ToolUse
-from tests.text.test_output import STATS
+from tests.text.test_output import STATS, normal
 from tests.text.tokenizers import CHATML, byte_level
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -51,7 +52,8 @@ def ids(tokenizer: TokenizerWrapper, text: str) -> list[int]:
 
 def run(tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec) -> list[OutputEvent]:
     machine = Output(tokenizer, spec)
-    return [e for chunk in chunks for e in machine.feed(chunk)] + machine.finish(FinishReason.STOP, STATS)
+    fed = [e for chunk in chunks for e in machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])]
+    return fed + machine.finish(FinishReason.STOP, STATS)
 
 
 def said(events: list[OutputEvent]) -> list[tuple[str, str]]:
@@ -65,6 +67,8 @@ def said(events: list[OutputEvent]) -> list[tuple[str, str]]:
                 pass
             case ToolCallEnd():
                 text = ""
+            case Unsaid():
+                continue
             case Finish(calls=calls, stop=stop):
                 text = f"{calls} {stop}"
         kind = type(event).__name__
@@ -87,9 +91,24 @@ def test_any_chunking_gives_the_same_events(
     tokens = ids(caller, "".join(text))
     spec = OutputSpec(stops=tuple(stops), tools=(LOOK,), single=single)
     edges = sorted({0, len(tokens), *(cut for cut in cuts if cut < len(tokens))})
-    whole = said(run(caller, [tokens], spec))
-    assert said(run(caller, [tokens[a:b] for a, b in pairwise(edges)], spec)) == whole
-    assert said(run(caller, [[token] for token in tokens], spec)) == whole
+    whole = run(caller, [tokens], spec)
+    for chunks in ([tokens[a:b] for a, b in pairwise(edges)], [[token] for token in tokens]):
+        events = run(caller, chunks, spec)
+        assert said(events) == said(whole)
+        assert [(kind, of_kind) for kind, _, of_kind in normal(events)] == [(k, of) for k, _, of in normal(whole)]
+
+
+def test_the_markers_of_a_call_are_no_part_of_a_message(caller: TokenizerWrapper) -> None:
+    told = normal(run(caller, [[token] for token in ids(caller, f"a {CALL}\n b")], OutputSpec(tools=(LOOK,))))
+    assert [(kind, caller.decode(of_kind)) for kind, _, of_kind in told] == [
+        ("TextDelta", "a"),
+        ("ToolCallStart", ' <tool_call>{"name": "look", "arguments": {'),
+        ("ToolCallArguments", '"a": "é"}'),
+        ("ToolCallEnd", ""),
+        ("Unsaid", "}</tool_call>\n "),
+        ("TextDelta", "b"),
+        ("Finish", ""),
+    ]
 
 
 @pytest.mark.parametrize("single", [False, True])

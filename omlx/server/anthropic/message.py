@@ -26,6 +26,7 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    Unsaid,
 )
 
 PING: Final[Json] = {"type": "ping"}
@@ -89,7 +90,7 @@ class MessageEncoder:
                 return [self._delta("input_json_delta", partial_json=text)]
             case ToolCallEnd():
                 return self._leave()
-            case PromptScored():
+            case PromptScored() | Unsaid():
                 return []
             case Finish():
                 return [*self._leave(), self._end(event), {"type": "message_stop"}]

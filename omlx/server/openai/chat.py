@@ -23,6 +23,7 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    Unsaid,
 )
 
 
@@ -114,7 +115,7 @@ def _delta(event: OutputEvent) -> Json:
             return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
         case ToolCallArguments(index=index, text=text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-        case ToolCallEnd() | PromptScored() | Finish():
+        case ToolCallEnd() | PromptScored() | Unsaid() | Finish():
             return {}
 
 

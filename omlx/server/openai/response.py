@@ -27,6 +27,7 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    Unsaid,
 )
 
 _STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete", FinishReason.CANCELLED: "cancelled"}
@@ -103,7 +104,7 @@ class ResponseEncoder:
                 return [self._item("response.function_call_arguments.delta", delta=text)]
             case ToolCallEnd(whole=whole):
                 return self._leave("completed" if whole else "incomplete")
-            case PromptScored():
+            case PromptScored() | Unsaid():
                 return []
             case Finish():
                 self._logprobs += entries
