@@ -105,8 +105,8 @@ def test_the_markers_of_a_call_are_no_part_of_a_message(caller: TokenizerWrapper
         ("ToolCallStart", ' <tool_call>{"name": "look", "arguments": {'),
         ("ToolCallArguments", '"a": "é"}'),
         ("ToolCallEnd", ""),
-        ("Unsaid", "}</tool_call>\n "),
-        ("TextDelta", "b"),
+        ("Unsaid", "}</tool_call>\n"),
+        ("TextDelta", " b"),
         ("Finish", ""),
     ]
 
