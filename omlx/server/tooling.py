@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import isfinite
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -16,6 +17,10 @@ from omlx.server.dialect import Json
 from omlx.text.tools import ToolUse
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
+_ESCAPED: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.S
+)
+"""A pair of surrogates, one alone, or anything else that is escaped in JSON."""
 MAX_TOOLS: Final = 1024
 MAX_TOOL_BYTES: Final = 4 << 20
 MAX_MESSAGES: Final = 100_000
@@ -70,6 +75,27 @@ def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
             parsed = from_json(arguments) if arguments.strip() else {}
             known = parsed if isinstance(parsed, dict) else arguments
     return {"id": id, "type": "function", "function": {"name": name, "arguments": known}}
+
+
+def written(arguments: str) -> Json:
+    """Arguments as a model wrote them, as far as they go: null and U+FFFD stand for what JSON and UTF-8 cannot hold."""
+    text = _ESCAPED.sub(lambda found: r"\ufffd" if found["lone"] else found[0], arguments)
+    try:
+        known = from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return _finite(known) if isinstance(known, dict) else {}
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}
+        case list():
+            return [_finite(each) for each in value]
+        case float() if not isfinite(value):
+            return None
+    return value
 
 
 def with_names(messages: Sequence[Json]) -> list[Json]:

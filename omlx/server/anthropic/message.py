@@ -8,13 +8,11 @@ the reason and the final counts, and message_stop. What is left of the prompt af
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-from pydantic_core import from_json
+from typing import Final
 
 from omlx.engine.types import FinishReason
 from omlx.errors import OmlxError
-from omlx.server import errors, held
+from omlx.server import errors, held, tooling
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.usage import timings
 from omlx.text.events import (
@@ -67,7 +65,7 @@ class MessageEncoder:
         assert finish is not None
         for block in content:
             if block["type"] == "tool_use":
-                block["input"] = _arguments(block.pop("partial_json", ""))
+                block["input"] = tooling.written(block.pop("partial_json", ""))
         told = {"usage": finish["usage"], "timings": finish["timings"]}
         return self._message(content, finish["delta"]) | told
 
@@ -153,12 +151,3 @@ def _add(block: Json, delta: Json) -> None:
     for name, value in delta.items():
         if name != "type":
             block[name] = block.get(name, "") + value
-
-
-def _arguments(text: str) -> Any:
-    """Arguments that were cut off: as much of them as there is."""
-    try:
-        found = from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -6,13 +6,12 @@ response.completed, or incomplete, or failed. Every event has a number, counted 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError
-from omlx.server import errors, held
+from omlx.server import errors, held, tooling
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat import logprob_entries
 from omlx.server.openai.head import Head
@@ -211,8 +210,5 @@ class ResponseEncoder:
 
 def _input(arguments: str) -> str:
     """The text that a custom tool was called with; what is no such call goes through as it is."""
-    try:
-        found = json.loads(arguments)["input"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return arguments
+    found = tooling.written(arguments).get("input")
     return found if isinstance(found, str) else arguments

@@ -1,0 +1,61 @@
+"""Calls as a model may write them, in the words of each API: whatever is said can be sent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from omlx.engine.types import FinishReason
+from omlx.server.dialect import ChoiceEvent, Encoder
+from omlx.server.openai.response import ResponseEncoder
+from omlx.server.openai.response_tools import Called
+from omlx.text.events import Finish, OutputEvent, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from tests.server.transcripts import ENCODERS, HEAD, STATS
+
+
+def called(arguments: str, *, stop: str | None = None) -> list[ChoiceEvent]:
+    events: list[OutputEvent] = [
+        TextDelta("See."),
+        ToolCallStart(0, "call_0a", "look"),
+        ToolCallArguments(0, arguments),
+        ToolCallEnd(0, whole=stop is None),
+        Finish(FinishReason.STOP, STATS, calls=1, stop=stop),
+    ]
+    return [ChoiceEvent(0, event) for event in events]
+
+
+def custom() -> Encoder:
+    return ResponseEncoder(HEAD, {}, tools={"look": Called("look", custom=True)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [('{"a": 1e999, "b": 1}', {"a": None, "b": 1}), (r'{"a": "\ud83d x", "b": 1}', {"a": "\ufffd x", "b": 1})],
+)
+def test_a_message_has_all_arguments_that_json_can_hold(arguments: str, known: object) -> None:
+    block = ENCODERS["messages"]().body(called(arguments))["content"][1]
+    assert block["input"] == known
+    json.dumps(block, ensure_ascii=False, allow_nan=False).encode()
+
+
+def test_the_input_of_a_custom_tool_can_be_sent() -> None:
+    events = called(r'{"input": "\ud83d x"}')
+    assert custom().body(events)["output"][1]["input"] == "\ufffd x"
+    for told in custom().feed(events):
+        json.dumps(told, ensure_ascii=False, allow_nan=False).encode()
+    assert custom().body(called("no call"))["output"][1]["input"] == "no call"
+
+
+def test_a_call_that_a_stop_string_cut_is_not_told_as_finished() -> None:
+    cut, whole = called('{"city": "', stop="Paris"), called('{"city": "Paris"}')
+    chat = [ENCODERS["chat"]().body(events)["choices"][0] for events in (cut, whole)]
+    assert [choice["finish_reason"] for choice in chat] == ["stop", "tool_calls"]
+    assert chat[0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "'
+    messages = [ENCODERS["messages"]().body(events) for events in (cut, whole)]
+    assert [(each["stop_reason"], each["stop_sequence"]) for each in messages] == [
+        ("stop_sequence", "Paris"),
+        ("tool_use", None),
+    ]
+    items = [ENCODERS["responses"]().body(events)["output"][1]["status"] for events in (cut, whole)]
+    assert items == ["incomplete", "completed"]
