@@ -33,8 +33,8 @@ class Head:
 
 
 def reason(finish: Finish) -> str:
-    """Why a choice ended, in the words of this API."""
-    if finish.calls and finish.reason is FinishReason.STOP:
+    """Why a choice ended, in the words of this API. A stop string may have cut a call."""
+    if finish.calls and finish.stop is None and finish.reason is FinishReason.STOP:
         return "tool_calls"
     return _REASONS[finish.reason]
 
