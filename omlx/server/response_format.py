@@ -50,7 +50,8 @@ def _standard(format: Mapping[str, Any], param: str) -> AnswerForm | None:
         case "text":
             return None
         case "json_object":
-            return _form(Kind.JSON, format.get("schema", ANY_OBJECT), f"{param}.schema")
+            schema = format.get("schema")
+            return _form(Kind.JSON, ANY_OBJECT if schema in (None, "") else schema, f"{param}.schema")
         case "json_schema":
             inner, at = (format["json_schema"], f"{param}.json_schema") if kind in format else (format, param)
             if not isinstance(inner, Mapping) or inner.get("schema") is None:
@@ -65,11 +66,12 @@ def _structured(value: object) -> list[AnswerForm | None]:
     if not isinstance(value, Mapping):
         raise _mistyped(STRUCTURED, "an object")
     asked = {name: each for name, each in value.items() if each not in (None, False)}
-    if "json_object" in asked:
-        asked["json"] = ANY_OBJECT
     if "structural_tag" in asked:
         raise BadRequest("request.unsupported", param=STRUCTURED, field=f"{STRUCTURED}.structural_tag")
-    return [_form(kind, asked[kind], f"{STRUCTURED}.{kind}") for kind in Kind if kind in asked]
+    found = [_form(kind, asked[kind], f"{STRUCTURED}.{kind}") for kind in Kind if kind in asked]
+    if "json_object" in asked:
+        found.append(_form(Kind.JSON, ANY_OBJECT, f"{STRUCTURED}.json_object"))
+    return found
 
 
 def _form(kind: Kind, value: object, param: str, *, lenient: bool = False) -> AnswerForm | None:

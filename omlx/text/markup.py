@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 Parse: TypeAlias = Callable[[str, Sequence[Mapping[str, Any]]], Any]
 
 _NAME = r"(?P<name>[\w.:/-]+)"
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_VALUE = rf'(?:{_STRING}|[\w.+-]+|(?P<nested>[\[{{](?:{_STRING}|[^"\[\]{{}}]|(?&nested))*[\]}}]))'
+_MEMBERS = rf"(?:\s*,\s*{_STRING}\s*:\s*{_VALUE})*"
+"""What else stands in the object around arguments; nobody needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ FORMS: Final[Mapping[str, Form]] = {
     "json_tools": Form(
         r"\s*[\[{]",
         head=rf'\s*\{{\s*"name"\s*:\s*"{_NAME}"\s*,\s*"arguments"\s*:\s*(?=\{{)',
-        closes=r"\s*\}[\s}\]]*",
+        closes=rf"{_MEMBERS}\s*\}}[\s}}\]]*",
         written='\n{"name": "{name}", "arguments": {arguments}}\n',
         between="\n",
     ),
@@ -73,8 +77,8 @@ FORMS: Final[Mapping[str, Form]] = {
     "minicpm5": Form(r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""", '"{name}">'),
     "minimax_m2": Form(r"\s*<invoke name=", '\n<invoke name="{name}">\n'),
     "mistral": Form(
-        r"\s*(?:\[\s*\{|[\w-]+\s*\[ARGS\])",
-        head=r"\s*(?P<name>[\w-]+)\s*\[ARGS\]\s*(?=\{)",
+        r"\s*(?:\[\s*\{|[\w.:/-]+\s*\[ARGS\])",
+        head=rf"\s*{_NAME}\s*\[ARGS\]\s*(?=\{{)",
         written="{name}[ARGS]{arguments}",
         short_ids=True,
     ),

@@ -313,3 +313,26 @@ def test_the_end_of_json_is_found(value: dict[str, Any]) -> None:
     assert JsonEnd().find(text + '} "') == len(text)
     machine = JsonEnd()
     assert [machine.find(character) for character in text] == [None] * (len(text) - 1) + [1]
+
+
+MORE_KEYS = [', "id": "c1"', ', "id": 1, "x" : {"y": [1, "}"], "z": null}', ', "a": "\\"}"']
+
+
+@pytest.mark.parametrize("more", MORE_KEYS)
+def test_further_keys_behind_the_arguments_are_markup(more: str) -> None:
+    text = f'<tool_call>\n{{"name": "look", "arguments": {{}}{more}}}\n</tool_call>'
+    for pieces in ([text], list(text), [text[:-1]], [text.removesuffix("\n</tool_call>")]):
+        assert read("json_tools", pieces) == [("look", {})]
+    assert read("json_tools", [*text, *text, "ok"]) == [("look", {}), ("look", {}), "ok"]
+
+
+@pytest.mark.parametrize("behind", [", so it is", ', "id": !', ', "id": "c1" and more</tool_call>'])
+def test_what_is_no_key_behind_the_arguments_is_text(behind: str) -> None:
+    text = f'<tool_call>{{"name": "look", "arguments": {{}}{behind}'
+    assert read("json_tools", [text]) == read("json_tools", text) == [("look", {}), behind]
+
+
+@pytest.mark.parametrize("name", ["files.read", "a/b", "a:b", "a-b_c"])
+def test_names_of_mistrals_calls_may_hold_what_names_may(name: str) -> None:
+    text = f'[TOOL_CALLS]{name}[ARGS]{{"p": 1}}'
+    assert read("mistral", [text]) == read("mistral", text) == [(name, {"p": 1})]

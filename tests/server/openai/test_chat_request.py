@@ -103,6 +103,11 @@ def body(**fields: Any) -> bytes:
             "response_format.json_schema.schema",
         ),
         (body(response_format={"type": "json_object"}, guided_regex="a"), "format.several", "guided_regex"),
+        (
+            body(structured_outputs={"json": {"const": 1}, "json_object": True}),
+            "format.several",
+            "structured_outputs.json_object",
+        ),
         (body(guided_choice=[]), "request.type", "guided_choice"),
         (body(guided_choice=["a", 1]), "request.type", "guided_choice"),
         (body(guided_json=[]), "request.type", "guided_json"),
