@@ -169,9 +169,12 @@ def _joined(pieces: Iterable[Piece]) -> list[OutputEvent]:
 
 def _together(one: Piece, other: Piece) -> Piece | None:
     """Two neighbours as one piece, where they are of one kind."""
+    logprobs = one.logprobs + other.logprobs
     match one, other:
-        case (TextDelta(), TextDelta()) | (ReasoningDelta(), ReasoningDelta()):
-            return replace(one, text=one.text + other.text, logprobs=one.logprobs + other.logprobs)
+        case TextDelta(), TextDelta():
+            return replace(one, text=one.text + other.text, logprobs=logprobs)
+        case ReasoningDelta(), ReasoningDelta():
+            return replace(one, text=one.text + other.text, logprobs=logprobs)
         case ToolCallArguments(), ToolCallArguments() if one.index == other.index:
-            return replace(one, text=one.text + other.text, logprobs=one.logprobs + other.logprobs)
+            return replace(one, text=one.text + other.text, logprobs=logprobs)
     return None
