@@ -96,21 +96,6 @@ def test_a_tool_loop_of_two_turns(spelling: OpenAI) -> None:
     assert second.usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens / 2  # type: ignore[union-attr]
 
 
-def test_a_past_call_may_be_nested_however_deep(spelling: OpenAI) -> None:
-    function = {"name": "look", "arguments": '{"a": ' * 600 + "1" + "}" * 600}
-    messages: list[Any] = [
-        {"role": "user", "content": "look"},
-        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
-        {"role": "tool", "tool_call_id": "c", "content": "seen"},
-    ]
-    spelling.chat.completions.create(model=TARGET, messages=messages, tools=TOOLS, max_tokens=1)
-    items: list[Any] = [
-        {"type": "function_call", "call_id": "c", **function},
-        {"type": "function_call_output", "call_id": "c", "output": "seen"},
-    ]
-    spelling.responses.create(model=TARGET, input=items, max_output_tokens=1)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(spelling: OpenAI, stream: bool) -> None:
     says = f"This is a call: {call('look')}"
