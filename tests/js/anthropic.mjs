@@ -8,15 +8,17 @@ const input_schema = { type: "object", properties: { city: { type: "string" } },
 const tools = [{ name: "get_weather", input_schema }];
 const call = 'Let me see.<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>';
 
+// So long that it cannot come in one piece.
+const long = Array(40).fill("One, two. é日本").join(" ");
+
 async function streamed() {
   const deltas = [];
   const stream = client.messages
-    .stream({ model, max_tokens: 64, messages: [{ role: "user", content: "One, two. é日本" }] })
+    .stream({ model, max_tokens: 1024, messages: [{ role: "user", content: long }] })
     .on("text", (delta) => deltas.push(delta));
   const message = await stream.finalMessage();
   return {
-    text: await stream.finalText(),
-    joined: deltas.join(""),
+    whole: (await stream.finalText()) === long && deltas.join("") === long,
     several: deltas.length > 1,
     reason: message.stop_reason,
     tokens: message.usage.output_tokens,

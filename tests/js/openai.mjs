@@ -8,17 +8,21 @@ const parameters = { type: "object", properties: { city: { type: "string" } }, r
 const tools = [{ type: "function", function: { name: "get_weather", parameters } }];
 const call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>';
 
+// So long that it cannot come in one piece.
+const long = Array(40).fill("One, two. é日本").join(" ");
+
 async function streamed() {
   const stream = client.chat.completions.stream({
     model,
-    messages: [{ role: "user", content: "One, two. é日本" }],
+    messages: [{ role: "user", content: long }],
     stream_options: { include_usage: true },
   });
   const deltas = [];
   stream.on("content", (delta) => deltas.push(delta));
   const text = await stream.finalContent();
   const usage = await stream.totalUsage();
-  return { text, joined: deltas.join(""), several: deltas.length > 1, tokens: usage.completion_tokens };
+  const whole = text === long && deltas.join("") === long;
+  return { whole, several: deltas.length > 1, tokens: usage.completion_tokens };
 }
 
 async function toolLoop() {

@@ -13,8 +13,6 @@ from tests.server.conftest import speller as speller
 from tests.server.running import PATIENCE_S, TARGET, Running
 
 HERE = Path(__file__).parent
-SAID = "One, two. é日本"
-
 ABSENT = shutil.which("node") is None or not (HERE / "node_modules").is_dir()
 # In CI nothing is skipped.
 pytestmark = pytest.mark.skipif(ABSENT and not os.environ.get("CI"), reason="needs node, and npm ci in tests/js")
@@ -35,8 +33,8 @@ def told(script: str, server: Running) -> Any:
 
 def test_openai(speller: Running) -> None:
     seen = told("openai.mjs", speller)
-    assert seen["streamed"].pop("tokens") > 3
-    assert seen["streamed"] == {"text": SAID, "joined": SAID, "several": True}
+    assert seen["streamed"].pop("tokens") > 100
+    assert seen["streamed"] == {"whole": True, "several": True}
     assert seen["tools"] == {"said": result("It rains in Zürich."), "seen": ["Zürich"]}
     ends = {"first": "response.created", "last": "response.completed"}
     assert seen["responses"] == {"arguments": {"city": "Zürich"}, "said": result("It rains."), **ends}
@@ -45,8 +43,8 @@ def test_openai(speller: Running) -> None:
 
 def test_anthropic(speller: Running) -> None:
     seen = told("anthropic.mjs", speller)
-    assert seen["streamed"].pop("tokens") > 3
-    assert seen["streamed"] == {"text": SAID, "joined": SAID, "several": True, "reason": "end_turn"}
+    assert seen["streamed"].pop("tokens") > 100
+    assert seen["streamed"] == {"whole": True, "several": True, "reason": "end_turn"}
     first = {"text": "Let me see.", "input": {"city": "Zürich"}, "reason": "tool_use"}
     assert seen["tools"] == first | {"said": result("It rains.")}
     assert seen["refused"] == {"kind": "NotFoundError", "status": 404, "type": "not_found_error"}
