@@ -207,8 +207,8 @@ def _source(form: AnswerForm) -> str:
 
 
 def _lark(grammar: str) -> str:
-    """Raises ValueError. llguidance's converter has no type for what it refuses: it raises whatever comes."""
+    """Raises ValueError."""
     try:
         return any_to_lark(grammar)
-    except Exception as error:
+    except Exception as error:  # of any type: the converter has none of its own for most of what it refuses
         raise ValueError(str(error) or type(error).__name__) from error

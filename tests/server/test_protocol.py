@@ -26,7 +26,7 @@ class Hasty(ImpatientProtocol):
 
     patience_s = 0.05
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         transport.set_write_buffer_limits(SMALL)

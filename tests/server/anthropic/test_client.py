@@ -311,7 +311,7 @@ def test_keys_of_either_kind() -> None:
             assert refusal(client)[:2] == (401, "authentication_error")
             with pytest.raises(anthropic.AuthenticationError) as caught:
                 client.models.list()
-            assert caught.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+            assert caught.value.body["error"]["type"] == "authentication_error"
 
 
 def test_names_are_mapped_only_where_that_is_set() -> None:

@@ -105,16 +105,16 @@ def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
 def test_no_tokens_are_asked_for_to_score_a_prompt(client: OpenAI, n: int) -> None:
     fields = {"prompt": [PROMPT, "def main"], "logprobs": 1, "echo": True, "n": n}
     scored, longer = complete(client, **fields, max_tokens=0), complete(client, **fields, max_tokens=1)
-    chunks: Any = list(complete(client, **fields, max_tokens=0, stream=True))  # type: ignore[arg-type]
+    chunks: Any = list(complete(client, **fields, max_tokens=0, stream=True))
     for choice, more, prompt in zip(scored.choices, longer.choices, [PROMPT] * n + ["def main"] * n, strict=True):
         told: Any = choice.logprobs
         assert (choice.text, "".join(told.tokens), choice.finish_reason) == (prompt, prompt, "length")
-        assert told.token_logprobs == pytest.approx(more.logprobs.token_logprobs[:-1], abs=1e-3)  # type: ignore[union-attr, index]
+        assert told.token_logprobs == pytest.approx(more.logprobs.token_logprobs[:-1], abs=1e-3)
         parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
         assert "".join(part.text for part in parts) == prompt
         assert [token for part in parts if part.logprobs for token in part.logprobs.tokens] == told.tokens
         assert parts[-1].finish_reason == "length"
-    assert scored.usage.completion_tokens == 0  # type: ignore[union-attr]
+    assert scored.usage.completion_tokens == 0
     assert complete(client, max_tokens=0).choices[0].text == ""
 
 

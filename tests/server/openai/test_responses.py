@@ -109,7 +109,7 @@ def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
     first = ask(spelling, history, **fields)
     assert first.output[0].encrypted_content  # type: ignore[union-attr]
     history += [item.model_dump(exclude_none=True) for item in first.output]
-    history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})  # type: ignore[union-attr]
+    history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})
     second = ask(spelling, history, **{**fields, "reasoning": PLAIN})
     assert second.output_text == "<tool_response>\nseen\n</tool_response>"
     with pytest.raises(BadRequestError) as caught:
@@ -121,11 +121,11 @@ def test_items_that_are_kept_need_not_be_sent_again(spelling: OpenAI) -> None:
     first = ask(spelling, f"<think>\nHm.\n</think>\n\n{call('look')}", tools=TOOLS, reasoning={})
     listed = spelling.responses.input_items.list(first.id, order="asc").data
     history: list[Any] = [{"type": "item_reference", "id": item.id} for item in [*listed, *first.output]]
-    history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})  # type: ignore[union-attr]
+    history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})
     second = ask(spelling, history, tools=TOOLS)
     assert second.output_text == "<tool_response>\nseen\n</tool_response>"
     whole = [item.model_dump(exclude_none=True) for item in [*listed, *first.output]]
-    assert ask(spelling, [*whole, history[-1]], tools=TOOLS).usage.input_tokens == second.usage.input_tokens  # type: ignore[union-attr]
+    assert ask(spelling, [*whole, history[-1]], tools=TOOLS).usage.input_tokens == second.usage.input_tokens
     kept = spelling.responses.input_items.list(second.id, order="asc").data
     assert [item.id for item in kept[:-1]] == [each["id"] for each in history[:-1]]
     spelling.responses.delete(first.id)
@@ -147,7 +147,7 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
     named = {"type": "function", "name": "look", "namespace": "eyes"}
     for choice in (named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
         again = ask(spelling, call("eyes.look"), tools=[*tools, TOOLS[0]], tool_choice=choice)
-        assert [(item.name, item.namespace) for item in again.output] == [("look", "eyes")]  # type: ignore[union-attr]
+        assert [(item.name, item.namespace) for item in again.output] == [("look", "eyes")]
     with pytest.raises(BadRequestError) as caught:
         ask(spelling, "x", tools=tools, tool_choice={"type": "function", "name": "look"})
     assert caught.value.code == "tools.not_there"
@@ -223,10 +223,10 @@ def test_input_items_come_in_pages_newest_first(spelling: OpenAI, speller: Runni
     counted = [f"{at}" for at in range(45)]
     newest = listing(made.id)
     assert (texts(newest.data), newest.has_more) == (counted[:-21:-1], True)
-    assert {item.content[0].type for item in newest.data} == {"input_text", "output_text"}  # type: ignore[union-attr]
+    assert {item.content[0].type for item in newest.data} == {"input_text", "output_text"}
     assert texts(newest) == counted[::-1]
     assert texts(listing(made.id, order="asc", limit=7)) == counted
-    assert texts(listing(made.id, order="asc", limit=2, after=newest.data[-1].id).data) == counted[26:28]  # type: ignore[arg-type]
+    assert texts(listing(made.id, order="asc", limit=2, after=newest.data[-1].id).data) == counted[26:28]
     for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order"), ("after=x", "after")):
         answer = httpx.get(f"{speller.url}/v1/responses/{made.id}/input_items?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
