@@ -18,6 +18,7 @@ from omlx.bench.spec.document import BEGIN, END
 from omlx.bench.spec.document import main as document
 from omlx.bench.spec.modes import MODES, untrained
 from omlx.bench.spec.outcome import checksum, margin
+from omlx.bench.spec.recital import Reciter
 from omlx.models.discovery import BUNDLED
 from omlx.models.package_file import window_from_bench
 from tests.bench.subjects import subject
@@ -93,6 +94,26 @@ def test_the_report_is_complete(report: dict[str, Any]) -> None:
     compared = {(each["model"], each["workload"]) for each in report["auto_against_best_fixed"]}
     assert compared == {(role, name) for role in ("model", "hybrid") for name in ("prose", "hostile")}
     assert len(report["hybrid_against_twin"]) == 2 * 3
+
+
+def test_the_hybrid_writes_what_its_twin_writes(report: dict[str, Any]) -> None:
+    said = {(result["workload"], result["mode"], result["model"]): result["checksum"] for result in report["results"]}
+    for workload, mode, _ in said:
+        assert said[workload, mode, "hybrid"] == said[workload, mode, "model"]
+
+
+def test_a_reciter_says_its_text_wherever_its_cache_stands() -> None:
+    it = subject("lfm2")
+    text = (1, 2, 3, 4, 9, 8, 7, 6, 5)
+    model = Reciter(it.model)
+    plain = it.model(mx.array([text[:4]]))
+    assert mx.array_equal(model(mx.array([text[:4]]), cache=model.make_cache()), plain)
+    model.recite(text)
+    cache = model.make_cache()
+    assert mx.argmax(model(mx.array([text[:4]]), cache=cache), axis=-1).tolist() == [[2, 3, 4, 9]]
+    assert mx.argmax(model(mx.array([text[4:]]), cache=cache), axis=-1).tolist() == [[8, 7, 6, 5, 5]]
+    raised = model(mx.array([[0]]), cache=model.make_cache())
+    assert mx.sum(raised != it.model(mx.array([[0]]), cache=model.make_cache())).item() == 1
 
 
 def test_a_package_can_take_its_window_from_the_report(measured: Path) -> None:

@@ -22,6 +22,7 @@ from omlx.bench.spec.oracle import RoundCosts
 from omlx.bench.spec.outcome import outcome
 from omlx.bench.spec.passes import REPEATS, WIDTHS, draft_seconds, round_costs
 from omlx.bench.spec.plot import plot
+from omlx.bench.spec.recital import Recital, Reciter
 from omlx.bench.spec.report import Passes, Report
 from omlx.bench.spec.trials import Case, Measured, measure
 from omlx.bench.subject import Subject, read_subject
@@ -49,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     workloads, modes = tuple(w.name for w in WORKLOADS), tuple(m.name for m in MODES)
     parser.add_argument("--model", type=model_dir, metavar="DIR", required=True, help="folder of the model")
     parser.add_argument("--draft", type=model_dir, metavar="DIR", help="folder of a draft model; without: lookups only")
-    parser.add_argument("--hybrid", type=model_dir, metavar="DIR", help="a model to hold against --model, same draft")
+    parser.add_argument(
+        "--hybrid", type=model_dir, metavar="DIR", help="to hold against --model: recites its answers, same draft"
+    )
     parser.add_argument(
         "--hostile-draft", type=model_dir, metavar="DIR", help="drafts the hostile workload; else the draft, untrained"
     )
@@ -105,7 +108,9 @@ def bench(
     """Measure rounds, then all pairs, with a progress bar on a terminal. Subjects by role."""
     started = time.monotonic()
     passes = {role: _passes(subject, settings) for role, subject in subjects.items()}
-    cases = [case for role, subject in subjects.items() for case in _cases(role, subject, random_draft, settings)]
+    cases = _cases(subjects[MODEL], random_draft, settings)
+    if HYBRID in subjects:
+        cases += _recited(subjects[HYBRID], subjects[MODEL], random_draft, settings)
     deadline = None if settings.budget is None else started + 60 * settings.budget
     with tqdm(total=len(cases) * (settings.trials + 1), unit="pair", disable=None) as bar:
 
@@ -143,10 +148,10 @@ def _passes(subject: Subject, settings: Settings) -> Passes:
     return Passes(round_costs(subject, settings.context, settings.widths, repeats), draft)
 
 
-def _cases(role: str, subject: Subject, random_draft: object | None, settings: Settings) -> list[Case]:
+def _cases(subject: Subject, random_draft: object | None, settings: Settings) -> list[Case]:
     minds = Minds(subject, random_draft)
     return [
-        Case(role, subject, minds, workload, mode, streams, settings.context)
+        Case(MODEL, subject, minds, workload, mode, streams, settings.context)
         for streams in settings.streams
         for workload in WORKLOADS
         for mode in MODES
@@ -154,6 +159,14 @@ def _cases(role: str, subject: Subject, random_draft: object | None, settings: S
         and mode.name in settings.modes
         and (subject.draft is not None or not mode.needs_draft)
     ]
+
+
+def _recited(hybrid: Subject, twin: Subject, random_draft: object | None, settings: Settings) -> list[Case]:
+    """The hybrid's cases, the twin's answers in its mouth."""
+    model = Reciter(hybrid.model)
+    recital = Recital(twin, model)
+    cases = _cases(replace(hybrid, model=model), random_draft, settings)
+    return [replace(case, role=HYBRID, recital=recital) for case in cases]
 
 
 def _costs(passes: dict[str, Passes], case: Case) -> RoundCosts | None:

@@ -172,19 +172,22 @@ def _gain(ours: Run, theirs: Run) -> float:
 def _divergences(measured: Measured) -> Iterator[Divergence]:
     trials = [measured.cold, *measured.trials] if measured.cold else measured.trials
     for number, trial in enumerate(trials):
-        for answer, (asked, ours, theirs) in enumerate(_answers(trial)):
+        for answer, (group, asked, ours, theirs) in enumerate(_answers(trial)):
             place = first_difference(ours, theirs)
             if place is None:
                 continue
             ended = place >= min(len(ours), len(theirs))
+            measured.case.rehearse(group)
             found = (measured.case.subject, asked, ours[:place])
             apart = float("nan") if ended else margin(*found, ours[place], theirs[place])
             yield Divergence(number, answer, place, apart)
 
 
-def _answers(trial: Trial) -> Iterator[tuple[Request, tuple[int, ...], tuple[int, ...]]]:
+def _answers(trial: Trial) -> Iterator[tuple[tuple[Request, ...], Request, tuple[int, ...], tuple[int, ...]]]:
+    """Of every request: those that ran with it, itself, and its answer on both sides."""
     for group, ours, theirs in zip(trial.asked, trial.ours, trial.theirs, strict=True):
-        yield from zip(group, ours.run.tokens, theirs.run.tokens, strict=True)
+        for answer in zip(group, ours.run.tokens, theirs.run.tokens, strict=True):
+            yield group, *answer
 
 
 def _bound(trial: Trial, costs: RoundCosts) -> Bound:

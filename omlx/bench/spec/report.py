@@ -96,7 +96,10 @@ class Report:
             yield "What a perfect lookup could do", [BOUNDS, *bounds]
         for title, found in (
             ("auto against the best fixed window, not told which", auto_against_fixed(self.outcomes)),
-            ("The hybrid against its attention twin", hybrid_against_twin(self.outcomes)),
+            (
+                "The hybrid against its attention twin, both writing the twin's answers",
+                hybrid_against_twin(self.outcomes),
+            ),
         ):
             if lines := [each.cells for each in found]:
                 yield title, [("model", "workload", "mode", "gain", "against", "its gain", "ratio"), *lines]

@@ -19,6 +19,7 @@ from typing import Final
 from omlx.bench.measure import Run, settle, total
 from omlx.bench.sides import Driven, drive, request
 from omlx.bench.spec.modes import PLAIN, Minds, Mode
+from omlx.bench.spec.recital import Recital
 from omlx.bench.subject import Subject
 from omlx.bench.workloads import Question, Workload, questions
 from omlx.engine.types import Request
@@ -28,7 +29,8 @@ COLD: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One mode against plain decoding. `role` names the model: model or hybrid."""
+    """One mode against plain decoding. `role` names the model: model or hybrid. `recital`, if any, tells the model
+    what to answer."""
 
     role: str
     subject: Subject
@@ -37,11 +39,17 @@ class Case:
     mode: Mode
     streams: int
     context: int
+    recital: Recital | None = None
 
     @property
     def name(self) -> str:
         streams = f" ×{self.streams}" if self.streams > 1 else ""
         return f"{self.role}: {self.workload.name}, {self.mode.name}{streams}"
+
+    def rehearse(self, group: Seq[Request]) -> None:
+        """Before requests run, and whenever the model is asked what it saw in them."""
+        if self.recital is not None:
+            self.recital.learn(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,7 @@ def _pairs(case: Case, trial: int, swap: bool) -> Trial:
     asked = requests(case, trial)
     ours, theirs = [], []
     for i, group in enumerate(asked):
+        case.rehearse(group)
         if (i % 2 == 1) != swap:
             theirs.append(_run(case, PLAIN, group))
             ours.append(_run(case, case.mode, group))
