@@ -94,6 +94,8 @@ def test_the_report_is_complete(report: dict[str, Any]) -> None:
     compared = {(each["model"], each["workload"]) for each in report["auto_against_best_fixed"]}
     assert compared == {(role, name) for role in ("model", "hybrid") for name in ("prose", "hostile")}
     assert len(report["hybrid_against_twin"]) == 2 * 3
+    for each in (*report["hybrid_against_twin"], *report["auto_against_best_fixed"]):
+        assert each["ratio"] == pytest.approx(each["gain"] / each["other_gain"])  # of the only trial
 
 
 def test_the_hybrid_writes_what_its_twin_writes(report: dict[str, Any]) -> None:

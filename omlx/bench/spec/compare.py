@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Final
 
-from omlx.bench.result import Json, geometric_mean
+from omlx.bench.result import Json, Samples, geometric_mean
 from omlx.bench.spec.modes import AUTO, OFF
 from omlx.bench.spec.outcome import Outcome
 
@@ -20,7 +21,7 @@ AS_GOOD: Final = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two gains over plain decoding, each model's over its own."""
+    """Two gains over plain decoding, each model's over its own: medians, and the median of their ratio within trials."""
 
     model: str
     workload: str
@@ -28,10 +29,7 @@ class Comparison:
     gain: float
     against: str
     other_gain: float
-
-    @property
-    def ratio(self) -> float:
-        return self.gain / self.other_gain
+    ratio: float
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -39,7 +37,7 @@ class Comparison:
         return (self.model, self.workload, self.mode, gains[0], self.against, *gains[1:])
 
     def to_json(self) -> Json:
-        return {**asdict(self), "ratio": self.ratio}
+        return asdict(self)
 
 
 def auto_against_fixed(outcomes: Seq[Outcome]) -> Iterator[Comparison]:
@@ -47,25 +45,28 @@ def auto_against_fixed(outcomes: Seq[Outcome]) -> Iterator[Comparison]:
     for auto in outcomes:
         if auto.case.mode.name != AUTO or auto.case.streams > 1:
             continue
-        fixed = [each for each in outcomes if _alike(each, auto) and each.case.mode.window is not None]
-        gains = {each.case.mode.name: each.gain.median for each in fixed}
+        gains = {
+            each.case.mode.name: each.gain
+            for each in outcomes
+            if _alike(each, auto) and each.case.mode.window is not None
+        }
         if gains:
-            gains[OFF] = 1.0
-            best = max(gains, key=lambda name: gains[name])
-            yield Comparison(auto.case.role, auto.case.workload.name, AUTO, auto.gain.median, best, gains[best])
+            gains[OFF] = Samples((1.0,) * len(auto.gain.values))
+            best = max(gains, key=lambda name: gains[name].median)
+            yield _compared(auto, best, gains[best])
 
 
 def hybrid_against_twin(outcomes: Seq[Outcome]) -> Iterator[Comparison]:
     """A single stream of the hybrid beside the same workload and mode of the attention model."""
     twins = {
-        (each.case.workload.name, each.case.mode.name): each.gain.median
+        (each.case.workload.name, each.case.mode.name): each.gain
         for each in outcomes
         if (each.case.role, each.case.streams) == (MODEL, 1)
     }
     for hybrid in outcomes:
         key = hybrid.case.workload.name, hybrid.case.mode.name
         if (hybrid.case.role, hybrid.case.streams) == (HYBRID, 1) and key in twins:
-            yield Comparison(HYBRID, *key, hybrid.gain.median, MODEL, twins[key])
+            yield _compared(hybrid, MODEL, twins[key])
 
 
 def draft_window(outcomes: Seq[Outcome]) -> Json | None:
@@ -86,6 +87,13 @@ def draft_window(outcomes: Seq[Outcome]) -> Json | None:
     best = max(means, key=lambda window: means[window])
     good = [window for window, mean in means.items() if mean >= AS_GOOD * means[best]]
     return {"default": "adaptive", "initial_window": best, "min_window": min(good), "max_window": max(good)}
+
+
+def _compared(one: Outcome, against: str, other: Samples) -> Comparison:
+    """Over the trials that both finished, which asked the same."""
+    ratio = median(a / b for a, b in zip(one.gain.values, other.values, strict=False))
+    case = one.case
+    return Comparison(case.role, case.workload.name, case.mode.name, one.gain.median, against, other.median, ratio)
 
 
 def _alike(one: Outcome, other: Outcome) -> bool:

@@ -102,7 +102,10 @@ class Report:
             ),
         ):
             if lines := [each.cells for each in found]:
-                yield title, [("model", "workload", "mode", "gain", "against", "its gain", "ratio"), *lines]
+                yield (
+                    title,
+                    [("model", "workload", "mode", "gain", "against", "its gain", "ratio within trials"), *lines],
+                )
         for role, passes in self.passes.items():
             head = ("window", "a round in plain steps", "break-even of a lookup", "of the draft model")
             rows = [(str(k), f"{cost:.2f}", _per_cent(a), _per_cent(b)) for k, cost, a, b in passes.rows()]
