@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -81,10 +82,14 @@ def test_a_drafter_that_raises_costs_the_request_nothing_but_its_drafts(after: i
 
 
 class Confused(Scripted):
-    """Drafts well and raises when told what came of it."""
+    """Drafts well and raises when told what came of it, from its `after`-th round on."""
+
+    after = 0
 
     def observe(self, sequence: object, accepted: int) -> None:
-        raise RuntimeError("did not expect that")
+        self.after -= 1
+        if self.after < 0:
+            raise RuntimeError("did not expect that")
 
 
 def test_a_drafter_that_raises_when_told_the_outcome_costs_no_more() -> None:
@@ -93,6 +98,22 @@ def test_a_drafter_that_raises_when_told_the_outcome_costs_no_more() -> None:
     bench = Bench(loop).run(request())
     assert bench.tokens["a"] == plain("llama", request())
     assert bench.stats().speculation.code == "spec.off.drafter_failed"
+
+
+def test_a_drafter_that_raises_in_the_middle_is_off_from_then_on_and_told_so() -> None:
+    loop = loop_of("llama")
+    drafter = Confused(13, plain("llama", request()), [2, 4])
+    drafter.after = 1
+    loop.use_drafters([drafter])
+    bench = Bench(loop).submit(request()).until(lambda: drafter.after < 0)
+    sequence = loop.scheduler.running[0]
+    told = copy.deepcopy(sequence.tallies)
+    bench.run()
+    assert sequence.tallies == told, "what came later is not its doing"
+    assert bench.tokens["a"] == plain("llama", request())
+    assert bench.stats().speculation.code == "spec.on"
+    gate = bench.stats().gates["scripted"]
+    assert (gate.state, gate.reason and gate.reason.code) == ("off", "spec.off.drafter_failed")
 
 
 def test_what_a_drafter_held_when_it_raised_is_not_kept() -> None:

@@ -66,6 +66,22 @@ def test_gates_are_those_of_the_drafters_asked_for_and_an_absent_draft_is_one() 
     assert bench.stats("b").gates == {}
 
 
+def test_an_answer_that_was_over_at_once_says_so_and_not_that_nothing_pays() -> None:
+    bench = Bench(loop_of("llama", model("llama"), window=None))
+    bench.run(request(max_tokens=1, speculation=Speculation(AUTO)))
+    bench.submit(request("b", speculation=Speculation(AUTO))).loop.cancel("b")
+    bench.run(request("c", max_tokens=2, speculation=Speculation(AUTO)))
+    codes = [bench.stats(name).speculation.code for name in "abc"]
+    assert codes == ["spec.off.no_chance", "spec.off.no_chance", "spec.observing"]
+
+
+def test_a_window_of_nothing_closes_every_gate() -> None:
+    bench = Bench(loop_of("llama", model("llama")))
+    bench.run(request(max_tokens=8, speculation=asked(AUTO, 0)))
+    closed = Gate("off", Reason("spec.off.zero_window"))
+    assert bench.stats().gates == {"ngram": closed, "tiny": closed}
+
+
 def test_a_snapshot_is_plain_data_and_changes_nothing() -> None:
     loop = loop_of("llama", model("llama"))
     before = loop.snapshot()

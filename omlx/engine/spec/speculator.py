@@ -48,6 +48,14 @@ class _Row:
     spent: float = 0.0
     plain: float = 0.0
 
+    @property
+    def barred(self) -> Reason | None:
+        """Why nobody drafts for it, whatever the policy says."""
+        return self.gave_up or (Reason("spec.off.zero_window") if self.policy.window.longest < 1 else None)
+
+    def gate(self, drafter: str) -> Gate:
+        return Gate(*self.policy.state(drafter)) if self.barred is None else Gate(State.OFF, self.barred)
+
 
 @dataclass(slots=True)
 class Speculator:
@@ -77,12 +85,10 @@ class Speculator:
         if self.off is not None:
             return self.off
         row = self._row(sequence)
-        if row.gave_up is not None:
-            return row.gave_up
         if not row.drafters:
             return self.no_draft
-        if row.policy.window.longest < 1:
-            return Reason("spec.off.zero_window")
+        if row.barred is not None:
+            return row.barred
         if decoding > 1:
             return Reason("spec.paused.several_active", {"active": decoding})
         return None
@@ -116,6 +122,8 @@ class Speculator:
             return Reason("spec.on")
         if sequence.speculation is not None:
             return sequence.speculation
+        if len(sequence.tokens) <= sequence.prompt_len + 1:
+            return Reason("spec.off.no_chance")
         row = self._rows.get(sequence.row)
         states = [row.policy.state(d.name) for d in row.drafters] if row else []
         return next((why for state, why in states if state is State.OFF and why), Reason("spec.observing"))
@@ -128,7 +136,7 @@ class Speculator:
     def gates(self, sequence: Sequence) -> dict[str, Gate]:
         """What the row's drafters do, by name; `draft` is a model that the strategy asks for and is not there."""
         row, asked = self._rows.get(sequence.row), sequence.request.speculation.strategy
-        gates = {d.name: Gate(*row.policy.state(d.name)) for d in row.drafters} if row else {}
+        gates = {d.name: row.gate(d.name) for d in row.drafters} if row else {}
         absent = asked.step("draft") is not None and all(d.kind != "draft" for d in self.drafters)
         return gates | ({"draft": Gate("off", self.no_draft)} if absent else {})
 
@@ -144,7 +152,8 @@ class Speculator:
         for drafter in self.drafters:
             caught(drafter.drop, sequence.row)
         reason = Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
-        self._row(sequence).gave_up = reason
+        row = self._row(sequence)
+        row.gave_up, row.taken = reason, None
         return reason
 
     def observe(self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str) -> None:
