@@ -7,6 +7,7 @@ the earlier place whose past agrees with the present for longest; what followed 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -98,8 +99,9 @@ class NgramIndex:
                 proposal = self.after(found, LONGEST)
         return hits
 
-    def after(self, match: Match, limit: int) -> tuple[int, ...]:
-        """What followed the match, at most `limit` tokens. A match that runs into the present goes on through it."""
+    def after(self, match: Match, limit: int, ends: Container[int] = ()) -> tuple[int, ...]:
+        """What followed the match, at most `limit` tokens, and none behind the first of `ends`. A match that runs into
+        the present goes on through it."""
         found: list[int] = []
         known, size = self.tokens, len(self.tokens)
         for i in range(match.at, match.at + limit):
@@ -107,6 +109,8 @@ class NgramIndex:
             if token == BARRIER:
                 break
             found.append(token)
+            if token in ends:
+                break
         return tuple(found)
 
 
@@ -120,23 +124,19 @@ class Ngram:
         self._rows: dict[int, _Row] = {}
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
-        index = self._current(sequence).index
-        found = index.lookup(step.shortest_match or GRAM)
-        if found is None or limit < 1:
-            return None
-        return Offer(self.name, min(limit, LONGEST), match=found.length)
+        proposal = self.peek(sequence, min(limit, LONGEST), step.shortest_match or GRAM)
+        return None if proposal is None else proposal[0]
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
-        index = self._current(sequence).index
-        found = index.lookup()
-        tokens = permitted(sequence.request.mask, index.after(found, limit)) if found else ()
+        proposal = self.peek(sequence, limit)
+        tokens = () if proposal is None else permitted(sequence.request.mask, proposal[1])
         return Draft(self.name, len(tokens), tokens) if tokens else None
 
-    def peek(self, sequence: Sequence, limit: int) -> tuple[Offer, tuple[int, ...]] | None:
-        """What it would propose, for comparison with what comes anyway."""
+    def peek(self, sequence: Sequence, limit: int, shortest: int = GRAM) -> tuple[Offer, tuple[int, ...]] | None:
+        """What it would propose, for comparison with what comes anyway. Nothing behind what ends the answer."""
         index = self._current(sequence).index
-        found = index.lookup()
-        tokens = index.after(found, limit) if found else ()
+        found = index.lookup(shortest)
+        tokens = index.after(found, limit, sequence.request.stop_ids) if found else ()
         return (Offer(self.name, len(tokens), match=found.length), tokens) if found and tokens else None
 
     def repeats(self, sequence: Sequence) -> float:

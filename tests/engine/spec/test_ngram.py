@@ -1,0 +1,118 @@
+"""Lookups: what is found, what is proposed, and where a proposal ends."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from omlx.engine.sequence import Clock, Sequence
+from omlx.engine.spec.ngram import BARRIER, MAX_CHAIN, MAX_MATCH, Match, Ngram, NgramIndex
+from omlx.engine.spec.strategy import Step
+from omlx.engine.types import Request, Speculation
+
+STEP = Step("ngram")
+
+
+def naive(tokens: list[int]) -> Match | None:
+    """The longest match of the present among the newest places, the newest of equals, token by token."""
+    size, best = len(tokens), None
+    places = [at for at in range(size - 1, 2, -1) if tokens[at - 3 : at] == tokens[size - 3 :]]
+    for at in places[:MAX_CHAIN]:
+        length = 0
+        while length < min(MAX_MATCH, at) and tokens[at - 1 - length] == tokens[size - 1 - length] != BARRIER:
+            length += 1
+        if best is None or length > best.length:
+            best = Match(at, length)
+    return best
+
+
+@pytest.mark.parametrize("letters", [1, 2, 3, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lookup_finds_what_a_search_finds(letters: int, seed: int) -> None:
+    rng, index = random.Random(f"{letters} {seed}"), NgramIndex()
+    while len(index.tokens) < 500:
+        if rng.random() < 0.2 and len(index.tokens) > 90:
+            at = rng.randrange(len(index.tokens) - 80)
+            index.extend(index.tokens[at : at + rng.randint(10, 80)])
+        else:
+            index.extend([rng.randrange(letters) for _ in range(rng.choice((0, 1, 2, 7)))])
+        assert index.lookup() == naive(index.tokens)
+
+
+@pytest.mark.parametrize("shortest", [3, 5, 8])
+def test_a_match_is_at_least_as_long_as_asked_for(shortest: int) -> None:
+    index = NgramIndex([9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5])
+    assert index.lookup(shortest) == (Match(6, 5) if shortest <= 5 else None)
+
+
+def test_a_match_that_runs_into_the_present_goes_on_through_it() -> None:
+    index = NgramIndex([1, 2, 3, 1, 2, 3])
+    found = index.lookup()
+    assert found == Match(3, 3)
+    assert index.after(found, 8) == (1, 2, 3, 1, 2, 3, 1, 2)
+
+
+def test_what_was_foreseen_of_a_text_is_counted() -> None:
+    text = list(range(20))
+    assert NgramIndex().predicted(text) == 0
+    assert NgramIndex(text).predicted(text) == 17  # all but the three that say where it is
+    assert NgramIndex().predicted(text + text) == 17
+
+
+def record(
+    tokens: tuple[int, ...], prediction: tuple[int, ...] = (), stop_ids: frozenset[int] = frozenset()
+) -> Sequence:
+    request = Request("a", tokens, stop_ids=stop_ids, speculation=Speculation(prediction=prediction))
+    return Sequence(1, request, list(tokens), 1000, Clock(0.0))
+
+
+def proposed(sequence: Sequence, limit: int, step: Step = STEP) -> tuple[int, ...]:
+    """What is proposed; proves that just so much was offered."""
+    drafter = Ngram()
+    if (offer := drafter.offer(sequence, limit, step)) is None:
+        assert drafter.propose(sequence, limit) is None
+        return ()
+    draft = drafter.propose(sequence, offer.longest)
+    assert draft is not None
+    assert draft.tokens is not None
+    assert offer.longest == draft.n == len(draft.tokens) <= limit
+    return draft.tokens
+
+
+def test_an_offer_is_as_long_as_what_followed() -> None:
+    sequence = record((1, 2, 3, 4, 5, 6, 7, 1, 2, 3))
+    assert proposed(sequence, 4) == (4, 5, 6, 7)
+    assert proposed(sequence, 99)[:9] == (4, 5, 6, 7, 1, 2, 3, 4, 5)
+    assert proposed(sequence, 0) == ()
+    assert proposed(record((1, 2, 3)), 9) == proposed(record((1,)), 9) == ()
+
+
+def test_a_prediction_is_looked_into_as_far_as_it_goes() -> None:
+    prediction = (1, 2, 3, 4, 5, 6)
+    assert proposed(record((8, 1, 2, 3), prediction), 9) == (4, 5, 6)
+    assert proposed(record((8, 9, 4, 5, 6), prediction), 9) == (), "nothing follows it, the prompt least of all"
+
+
+def test_nothing_is_proposed_behind_what_ends_the_answer() -> None:
+    tokens = (1, 2, 3, 4, 50, 6, 51, 7, 1, 2, 3)
+    assert proposed(record(tokens, stop_ids=frozenset({50, 51})), 9) == (4, 50)
+    assert proposed(record((50, 2, 3, 4, 50, 2, 3), stop_ids=frozenset({50})), 9) == (4, 50)
+
+
+def test_the_share_of_a_prompt_that_repeats_itself_is_told() -> None:
+    once = tuple(range(100, 140))
+    assert Ngram().repeats(record(once)) == 0.0
+    assert Ngram().repeats(record(once + once)) == pytest.approx(37 / 80)
+
+
+def test_an_index_follows_its_row_and_is_gone_with_it() -> None:
+    drafter, sequence = Ngram(), record((1, 2, 3, 4))
+    assert drafter.propose(sequence, 4) is None
+    sequence.tokens += [9, 1, 2, 3]
+    draft = drafter.propose(sequence, 2)
+    assert draft is not None
+    assert draft.tokens == (4, 9)
+    drafter.drop(sequence.row)
+    other = record((5, 1, 2, 3))
+    assert drafter.propose(other, 2) is None
