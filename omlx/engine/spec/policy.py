@@ -32,6 +32,10 @@ WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
 
 PAYS: Final = 1.05
 EQUAL: Final = 0.02
+LEAST: Final = 0.5
+"""What a window counts for at least, in plain steps: where kernels are tiled, the pass that reads pending tokens alone
+may be dearer than one with a draft behind them."""
+
 CHEAPER: Final = 0.95
 """A pass is padded where the wider one takes at most so much of its time."""
 
@@ -290,7 +294,7 @@ class RowPolicy:
                 if k == longest:  # shorter windows have wider ones to choose from
                     width += self.padding(width, context, LONGEST)
                 cost = verify(width, context) + before + k * pass_of_draft + debt
-                found.windows.append((k, cost, tokens * plain / (cost - owed)))
+                found.windows.append((k, cost, tokens * plain / max(cost - owed, LEAST * plain)))
         speedup = found.speedup
         record.speedup = speedup if record.speedup is None else 0.9 * record.speedup + 0.1 * speedup
         return found

@@ -269,6 +269,19 @@ def test_what_a_rejection_leaves_pending_is_reckoned_with():
     assert hybrid.speedup < plain.speedup
 
 
+def test_a_draft_is_taken_where_the_pass_is_cheaper_with_it_than_without():
+    """What is pending is read anyway. Where 12 rows take longer than 16 do, four more cost less than nothing."""
+    table = Costs()
+    for _ in range(SAMPLES):
+        for width, seconds in {PLAIN: 1.0, 1: 1.0, 8: 2.08, 12: 3.31, 16: 1.82, 32: 2.85}.items():
+            table.target.learn(width, CONTEXT, seconds)
+    row = policy(table, recurrent=True, repeats=1.0)
+    row.verified(LOOKUP, 8, 8)
+    offer = Offer("ngram", 4, match=40)
+    assert row.choose([offer], 12, CONTEXT) == (offer, 4)
+    assert row._forecast(offer, 12, CONTEXT).speedup <= 2 * 5
+
+
 def test_eight_hours_change_nothing():
     row = policy(repeats=1.0)
     good_rounds(row, LOOKUP, 8)
