@@ -63,14 +63,15 @@ class PassCosts:
     def learn(self, width: int, context: int, seconds: float) -> bool:
         """Take in a measured pass. False, and nothing learned, if it took ten times what was expected (sleep, swap);
         three such passes in a row say that the expectation was wrong."""
-        here = bucket(context)
-        expected = self.seconds(width, context) if self.reaches(width) else None
-        strange = expected is not None and seconds > OUTLIER * expected
+        here, reached = bucket(context), self.reaches(width)
+        expected = self.seconds(width, context)
+        strange = expected is not None and reached and seconds > OUTLIER * expected
         self._refused = self._refused + 1 if strange else 0
         if 0 < self._refused < SETTLED:
             return False
         self._refused = 0
-        if expected and seconds > FIRST_TIME * expected and not self._measured(width):
+        comes_again = reached or width <= WIDEST_WINDOW
+        if expected and comes_again and seconds > FIRST_TIME * expected and not self._measured(width):
             self._slow_at_first.add(width)
             return True
         samples = self._samples.setdefault(here, {}).setdefault(width, deque(maxlen=SAMPLES))

@@ -124,14 +124,21 @@ def test_an_expectation_that_was_wrong_is_given_up():
     assert costs.plain(100) == pytest.approx(0.04)
 
 
-def test_a_slow_first_pass_of_a_width_is_not_believed():
+@pytest.mark.parametrize("width", [2, 5, 64])
+def test_a_slow_first_pass_of_a_width_is_not_believed(width):
     """It may have compiled kernels. The next one counts, however slow."""
-    costs = PassCosts()
-    for _ in range(3):
-        costs.learn(1, 100, 1.0)
-    expected = costs.seconds(2, 100)
+    costs = measured({1: 1.0}, times=3)
+    expected = costs.seconds(width, 100)
     assert expected is not None
-    assert costs.learn(2, 100, 3 * expected)
-    assert costs.seconds(2, 100) == expected
-    costs.learn(2, 100, 3 * expected)
-    assert costs.seconds(2, 100) == pytest.approx(3 * expected)
+    assert costs.learn(width, 100, 3 * expected)
+    assert costs.seconds(width, 100) == expected
+    costs.learn(width, 100, 3 * expected)
+    assert costs.seconds(width, 100) == pytest.approx(3 * expected)
+
+
+@pytest.mark.parametrize("width", [2, 5, 64])
+def test_eight_hours_are_not_learned_for_a_width_that_was_never_seen_either(width):
+    costs = measured({1: 1.0}, times=3)
+    expected = costs.seconds(width, 100)
+    costs.learn(width, 100, 8 * HOURS)
+    assert costs.seconds(width, 100) == expected
