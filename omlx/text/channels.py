@@ -22,17 +22,10 @@ class _At(Enum):
     CONTENT = auto()
 
 
-class Channels:
-    """`markers` are the opening and closing one, None where the model has none; `thinking`: the prompt opened it."""
+class Splitter:
+    """Text comes in pieces; what is not decided yet is held back."""
 
-    def __init__(self, markers: tuple[str, str] | None, *, thinking: bool = False) -> None:
-        self._open, self._close = markers or ("", "")
-        self._held = ""
-        self._at = _At.CONTENT if markers is None else _At.THOUGHT_START if thinking else _At.START
-
-    @property
-    def thinking(self) -> bool:
-        return self._at in (_At.THOUGHT_START, _At.THOUGHT)
+    _held = ""
 
     @property
     def holds(self) -> bool:
@@ -46,6 +39,22 @@ class Channels:
             pass
         return pieces
 
+    def _step(self, pieces: list[Piece]) -> bool:
+        """Take what can be decided from the held text; True if the rest may be decidable in the new state."""
+        raise NotImplementedError
+
+
+class Channels(Splitter):
+    """`markers` are the opening and closing one, None where the model has none; `thinking`: the prompt opened it."""
+
+    def __init__(self, markers: tuple[str, str] | None, *, thinking: bool = False) -> None:
+        self._open, self._close = markers or ("", "")
+        self._at = _At.CONTENT if markers is None else _At.THOUGHT_START if thinking else _At.START
+
+    @property
+    def thinking(self) -> bool:
+        return self._at in (_At.THOUGHT_START, _At.THOUGHT)
+
     def finish(self) -> list[Piece]:
         """What was held back: a marker that never became whole is prose."""
         held, self._held = self._held, ""
@@ -54,7 +63,6 @@ class Channels:
         return [ReasoningDelta(held) if self.thinking else TextDelta(held)]
 
     def _step(self, pieces: list[Piece]) -> bool:
-        """Take what can be decided from the held text; True if the rest may be decidable in the new state."""
         match self._at:
             case _At.START:
                 return self._start()

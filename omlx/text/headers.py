@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from omlx.text.channels import Piece
+from omlx.text.channels import Piece, Splitter
 from omlx.text.events import ReasoningDelta, TextDelta
 from omlx.text.stops import overlap
 
@@ -21,30 +21,17 @@ TOOL: Final = "tool"
 CONTENT: Final = "normal"
 
 
-class Headers:
+class Headers(Splitter):
     """`transitions`: by state, (marker, state behind it). The marker of a tool's call stays: it belongs to the call."""
 
     def __init__(self, initial: str, transitions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
         self._transitions = transitions
         self._at = initial
-        self._held = ""
         self._found = False
 
     @property
     def thinking(self) -> bool:
         return self._at == REASONING
-
-    @property
-    def holds(self) -> bool:
-        """Whether something is not decided yet."""
-        return bool(self._held)
-
-    def feed(self, text: str) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._step(pieces):
-            pass
-        return pieces
 
     def finish(self) -> list[Piece]:
         """What was held back: a part of a marker, or all of an output that has no headers."""
@@ -54,7 +41,6 @@ class Headers:
         return self._told(held)
 
     def _step(self, pieces: list[Piece]) -> bool:
-        """Take what can be decided from the held text; True if the rest may be decidable in the new state."""
         markers = self._transitions.get(self._at, ())
         places = [(at, marker, state) for marker, state in markers if (at := self._held.find(marker)) >= 0]
         if not places:
