@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jinja2 import TemplateError
-
 from omlx.errors import BadRequest
 from omlx.text.tools import ToolUse, opening
 
@@ -66,7 +64,7 @@ def render(
     try:
         tokens = rendered()
         stable = 0 if continue_last else max(0, len(tokens) - _suffix(tokenizer, rendered))
-    except (TemplateError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except Exception as error:  # of any type: a template is a program, and some are Python
         raise BadRequest("template.failed", param="messages", detail=str(error) or type(error).__name__) from error
     if not tokens:
         raise BadRequest("template.empty", param="messages")

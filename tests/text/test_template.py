@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
 from omlx.errors import BadRequest
 from omlx.text.template import render
@@ -64,6 +65,10 @@ def test_a_request_cannot_set_what_the_renderer_owns(bpe: TokenizerWrapper, name
         "{% set _ = messages.append(1) %}",
         "{{ messages | unknown_filter }}",
         "{{ messages[0].content.nothing.there }}",
+        "{{ 1 / 0 }}",
+        "{% for i in range(10 ** 9) %}{% endfor %}",
+        "{{ '{}' | format }}{{ '{}'.format() }}",
+        "{{ messages[0].content | dictsort }}",
     ],
 )
 def test_what_a_template_must_not_do_is_a_clear_error(tmp_path: Path, template: str) -> None:
@@ -71,6 +76,16 @@ def test_what_a_template_must_not_do_is_a_clear_error(tmp_path: Path, template: 
         render(byte_level(tmp_path, template), MESSAGES)
     assert caught.value.code == "template.failed"
     assert caught.value.params["detail"]
+
+
+def test_what_a_template_in_python_does_not_take_is_a_clear_error(tmp_path: Path) -> None:
+    byte_level(tmp_path, None)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template_type": "deepseek_v32"}))
+    tokenizer = load(tmp_path)
+    assert render(tokenizer, MESSAGES).tokens
+    with pytest.raises(BadRequest, match="does not take these messages"):
+        render(tokenizer, [{"role": "user", "content": ""}, {"role": "nobody", "content": "x"}])
 
 
 def test_a_message_that_is_nested_too_deeply_is_a_clear_error(bpe: TokenizerWrapper) -> None:
