@@ -7,6 +7,7 @@ never ends inside a UTF-8 character: the bytes of an unfinished one are held bac
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,16 +19,27 @@ class Detokenizer:
 
     def __init__(self, tokenizer: TokenizerWrapper, context: Iterable[int] = ()) -> None:
         self._stream = tokenizer.detokenizer
+        self._late = ""  # what the context ends in and comes with the next token: a space
         for token in context:
             self.feed(token)
+        rest = copy(self._stream)
+        rest.finalize()
+        late = str(rest.last_segment)
+        self._late = late if "\ufffd" not in late else ""
 
     def feed(self, token: int) -> str:
         self._stream.add_token(token)
-        return str(self._stream.last_segment)
+        return self._said()
 
     def finish(self) -> str:
         self._stream.finalize()
-        return str(self._stream.last_segment)
+        return self._said()
+
+    def _said(self) -> str:
+        text = str(self._stream.last_segment)
+        if text and self._late:
+            text, self._late = text.removeprefix(self._late), ""
+        return text
 
 
 class TokenBytes:

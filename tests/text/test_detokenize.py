@@ -45,6 +45,17 @@ def test_context_keeps_the_first_space(bpe: TokenizerWrapper) -> None:
     assert "".join(map(machine.feed, the)) == " the"
 
 
+@pytest.mark.parametrize("before", ["over ", "over  ", "é ", "over\n"])
+@pytest.mark.parametrize("behind", ["the", " the", " ", "", "é"])
+def test_what_the_context_ends_in_is_not_said_again(
+    bpe: TokenizerWrapper, spm: TokenizerWrapper, before: str, behind: str
+) -> None:
+    for tokenizer in (bpe, spm):
+        first, second = (tokenizer.encode(text, add_special_tokens=False) for text in (before, behind))
+        machine = Detokenizer(tokenizer, first)
+        assert "".join([*map(machine.feed, second), machine.finish()]) == behind
+
+
 @given(text=TEXT)
 def test_bytes_of_tokens_add_up_to_the_text(bpe: TokenizerWrapper, spm: TokenizerWrapper, text: str) -> None:
     pieces = TokenBytes(bpe)
