@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from omlx.errors import BadRequest
+from omlx.text.endless import without_endless
 from omlx.text.json_spelling import LENIENT, SPACING
 from omlx.text.markup import Form, Markup
 from omlx.text.tools import ToolUse
@@ -76,7 +77,7 @@ def arguments(function: Schema, use: ToolUse) -> Schema:
     """The schema that the arguments of a call must have; any object will do where nobody asked for a certain one.
 
     Keywords that nobody enforces are passed over unless the function is strict. Raises BadRequest where the schema
-    leaves no object.
+    leaves no object, or none that ends.
     """
     strict = function["name"] in use.strict
     schema = function.get("parameters", ANY_ARGUMENTS) if strict or use.forced else ANY_ARGUMENTS
@@ -86,7 +87,13 @@ def arguments(function: Schema, use: ToolUse) -> Schema:
     options = schema.get("x-guidance", {})
     if isinstance(options, Mapping):
         options = {**SPACING, **({} if strict else LENIENT), **options}
-    return {**schema, "type": "object", "x-guidance": options}
+    schema = {**schema, "type": "object", "x-guidance": options}
+    try:
+        if "$ref" in json.dumps(schema):
+            schema = without_endless(schema)
+    except ValueError as error:
+        raise BadRequest("tools.schema", param="tools", name=function["name"], detail=str(error)) from error
+    return schema
 
 
 def _literal(text: str, added: Mapping[str, int]) -> str:

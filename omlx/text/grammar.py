@@ -15,6 +15,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from omlx.errors import BadRequest
 from omlx.text import call_grammar
 from omlx.text.answer_mask import AnswerMask, Before, Call, Free, Held, Marker, Place, Thought
+from omlx.text.endless import without_endless
 from omlx.text.json_spelling import LENIENT, SPACING
 from omlx.text.markup import markup
 from omlx.text.tools import ToolUse
@@ -91,9 +92,6 @@ class Grammars:
         form = markup(self._tokenizer, use.functions)
         if form is None or form.form.written is None or not (use.forced or use.strict):
             return None
-        for function in use.allowed:
-            if "$ref" in json.dumps(call_grammar.arguments(function, use)):  # endless, maybe; beside others it hides
-                self._check(function, use)
         source = call_grammar.answer if use.forced else call_grammar.call
         added = self._tokenizer._tokenizer.get_added_vocab()
         try:
@@ -212,3 +210,5 @@ def _lark(grammar: str) -> str:
         return any_to_lark(grammar)
     except Exception as error:  # of any type: the converter has none of its own for most of what it refuses
         raise ValueError(str(error) or type(error).__name__) from error
+            if "$ref" in schema:
+                schema = json.dumps(without_endless(json.loads(schema)))

@@ -312,8 +312,8 @@ def test_nothing_binds_calls_that_are_written_otherwise(tmp_path: Path, words: s
         ({"allOf": [{"type": "string"}]}, "Unsatisfiable"),
         ({"properties": 3}, "properties must be an object"),
         ({"x-guidance": 3}, "expected struct JsonCompileOptions"),
-        ({"$ref": "#"}, "circular references"),
-        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "Too many items"),
+        ({"$ref": "#"}, "never end"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "never end"),
     ],
 )
 @pytest.mark.parametrize("more", [{"forced": True}, {"strict": frozenset({"bad"})}])

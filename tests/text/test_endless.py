@@ -1,0 +1,129 @@
+"""What never ends is found by its meaning, and no answer can be led into it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import jsonschema
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.masking import only
+from omlx.errors import BadRequest
+from omlx.text.endless import without_endless
+from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
+from tests.schemas import REFERENCES, SMALL, listed, record
+from tests.text.test_grammar import walk
+
+ENDLESS: Final = {"$ref": "#/$defs/endless"}
+DEFS: Final = {
+    "$defs": {
+        "endless": record(choice={"enum": ["a", "b"]}, more={"$ref": "#/$defs/round"}),
+        "round": {"anyOf": [{"$ref": "#/$defs/endless"}, listed({"$ref": "#/$defs/round"}, 1, 2)]},
+    }
+}
+"""A choice at every step, so that nothing must come for ever."""
+
+PRUNED: Final[dict[str, dict[str, Any]]] = {
+    "an alternative": {"anyOf": [SMALL, ENDLESS]},
+    "one of two": {"oneOf": [SMALL, ENDLESS]},
+    "an optional property": record(["a"], a=SMALL, b=ENDLESS),
+    "items": record(a=listed(ENDLESS)),
+    "a prefix": {"type": "array", "prefixItems": [SMALL, ENDLESS], "minItems": 1, "items": False},
+    "further properties": record(["a"], {"additionalProperties": ENDLESS}, a=SMALL),
+    "inside": record(a={"anyOf": [record(b=ENDLESS), listed(SMALL, 1, 1)]}),
+    "by way of a definition": {"$ref": "#/$defs/way", "$defs": {**DEFS["$defs"], "way": {"anyOf": [SMALL, ENDLESS]}}},
+    "a kind": {"type": ["integer", "object"], "minimum": 0, "maximum": 9}
+    | {"properties": {"a": ENDLESS}, "required": ["a"], "additionalProperties": False},
+    "a name that is a keyword": record(["a"], a=SMALL, const=ENDLESS, enum=ENDLESS),
+    "data": record(["a"], a={"const": {"$ref": "#/$defs/endless"}}, b=ENDLESS),
+}
+REFUSED: Final[dict[str, dict[str, Any]]] = {
+    "itself": ENDLESS,
+    "every alternative": {"anyOf": [ENDLESS, listed(ENDLESS, 2, 3)]},
+    "a property": record(a=SMALL, b=ENDLESS),
+    "an item": listed(ENDLESS, 1, 2),
+    "a second item": {"type": "array", "prefixItems": [SMALL], "items": ENDLESS, "minItems": 2},
+    "all of": {"allOf": [record(["a"], {"additionalProperties": True}, a=SMALL), ENDLESS]},
+    "any property": {"type": "object", "required": ["x"], "additionalProperties": {"$ref": "#"}},
+}
+
+
+@pytest.fixture(scope="module")
+def grammars(bpe: TokenizerWrapper) -> Grammars:
+    return Grammars(bpe, bpe.eos_token_ids)
+
+
+def form(schema: object) -> AnswerForm:
+    return AnswerForm(Kind.JSON, json.dumps(schema), "form")
+
+
+@pytest.mark.parametrize("name", PRUNED)
+def test_no_answer_is_led_to_where_nothing_ends(grammars: Grammars, bpe: TokenizerWrapper, name: str) -> None:
+    schema = {**DEFS, **PRUNED[name]}
+    grammar = grammars.compile(form(schema))
+    for seed in range(20):
+        text = walk(grammars.mask(grammar, Lead()), bpe, seed, most=100)
+        jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_form_without_an_answer_that_ends_is_refused(grammars: Grammars, name: str) -> None:
+    with pytest.raises(BadRequest, match="never end"):
+        grammars.compile(form({**DEFS, **REFUSED[name]}))
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_what_can_end_is_left_alone(name: str) -> None:
+    assert without_endless(REFERENCES[name]) is REFERENCES[name]
+
+
+def test_what_is_pruned_is_a_copy() -> None:
+    schema = {**DEFS, "anyOf": [SMALL, ENDLESS], "examples": [ENDLESS]}
+    before = json.dumps(schema)
+    assert without_endless(schema) | {"$defs": {}} == {"$defs": {}, "anyOf": [SMALL, False], "examples": [ENDLESS]}
+    assert json.dumps(schema) == before
+
+
+def test_an_end_that_is_found_late_counts() -> None:
+    """Whoever asks first sees the way back only; whichever of them that is."""
+    names = [f"d{i}" for i in range(8)]
+    ways = {one: {"anyOf": [record(x={"$ref": f"#/$defs/{two}"}) for two in names]} for one in names[1:]}
+    schema = record(x={"$ref": "#/$defs/d3"}) | {"$defs": {**ways, "d0": {"anyOf": [{"$ref": "#/$defs/d7"}, SMALL]}}}
+    assert without_endless(schema) is schema
+
+
+@pytest.mark.parametrize(
+    "reference", ["#/$defs/a~1b", "#/%24defs/a~1b", "#/$defs/list/anyOf/1", "#/$defs/nowhere", "#anchor", "other.json"]
+)
+def test_pointers(reference: str) -> None:
+    inside = record(x={"$ref": reference})
+    schema = {"anyOf": [SMALL, {"$ref": reference}], "$defs": {"a/b": inside, "list": {"anyOf": [SMALL, inside]}}}
+    endless = reference.startswith(("#/$defs/a", "#/%24", "#/$defs/list"))
+    assert (without_endless(schema)["anyOf"][1] is False) == endless
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": 3, "required": 3, "anyOf": 3, "type": 3, "$ref": 3},
+        {"type": "array", "items": 3, "minItems": "x", "x": {"$ref": "#/nowhere"}},
+        {"type": ["object", 3], "required": [3, {}], "properties": {"a": 3}},
+        [],
+        True,
+    ],
+)
+def test_what_is_no_schema_is_left_to_others(schema: Any) -> None:
+    assert without_endless(schema) == schema
+
+
+def test_a_chain_that_is_too_long_is_refused() -> None:
+    chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3000)}
+    with pytest.raises(ValueError, match="recursion"):
+        without_endless({"$ref": "#/$defs/d0", "$defs": {**chain, "d3000": SMALL}})
+
+
+def test_of_what_never_ends_nothing_must_come(grammars: Grammars) -> None:
+    of = grammars.mask(grammars.compile(form({**DEFS, "anyOf": [{"const": 7}, ENDLESS]})), Lead())
+    assert only(of.bits()) is not None
