@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from omlx.errors import BadRequest
+from omlx.text import tag_grammar
 from omlx.text.endless import without_endless
 from omlx.text.json_spelling import LENIENT, SPACING
 from omlx.text.markup import Form, Markup
@@ -21,7 +22,7 @@ Schema = Mapping[str, Any]
 
 ANY_ARGUMENTS: Final[Schema] = {"type": "object"}
 
-_PLACES: Final = re.compile(r"(\{name\}|\{number\}|\{arguments\})")
+_PLACES: Final = re.compile(r"(\{name\}|\{number\}|\{id\}|\{arguments\})")
 
 
 def answer(markup: Markup, use: ToolUse, added: Mapping[str, int]) -> str:
@@ -51,7 +52,16 @@ def _inside(markup: Markup, use: ToolUse, added: Mapping[str, int]) -> Iterator[
     yield "call: " + " | ".join(f"call_{i}" for i in range(len(use.allowed)))
     for i, function in enumerate(use.allowed):
         yield f"call_{i}: {_written(form, function['name'], f'arguments_{i}', added)}"
-        yield f"arguments_{i}: %json {json.dumps(arguments(function, use))}"
+        yield from _arguments(form, arguments(function, use), f"arguments_{i}", added)
+    if form.parameter is not None:
+        yield from tag_grammar.texts(form.parameter)
+
+
+def _arguments(form: Form, schema: Schema, rule: str, added: Mapping[str, int]) -> Iterator[str]:
+    if form.parameter is None:
+        yield f"{rule}: %json {json.dumps(schema)}"
+    else:
+        yield from tag_grammar.arguments(form.parameter, schema, rule, lambda text: _literal(text, added))
 
 
 def _between(form: Form, added: Mapping[str, int]) -> str:
@@ -62,7 +72,7 @@ def _between(form: Form, added: Mapping[str, int]) -> str:
 def _written(form: Form, name: str, rule: str, added: Mapping[str, int]) -> str:
     """A call of one function as a rule's right side."""
     assert form.written is not None
-    given = {"{number}": "/[0-9]{1,3}/", "{arguments}": rule}
+    given = {"{number}": "/[0-9]{1,3}/", "{id}": "/[a-zA-Z0-9]{9}/", "{arguments}": rule}
     found, text = [], ""
     for part in _PLACES.split(form.written):
         if part in given:

@@ -25,7 +25,16 @@ from omlx.text.stops import overlap
 Piece: TypeAlias = TextDelta | ToolCallStart | ToolCallArguments | ToolCallEnd
 
 # What mlx-lm's parsers raise for text that is no call.
-_PARSE_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, RecursionError)
+_PARSE_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    SyntaxError,
+    RecursionError,
+    OverflowError,  # a number without end where an integer is due
+    MemoryError,  # of Python's own parser, for what is nested deeply
+)
 _IDENTIFIER = re.compile(r"[\w.:/-]{1,128}")
 _STRUCTURE = re.compile(r"[{<\[(]")
 
@@ -82,8 +91,11 @@ class Calls:
     def _end(self, markup: Markup, pieces: list[Piece]) -> None:
         if self._at is _At.BEHIND:
             self._leave(markup)
-        elif self._whole(markup, self._held, pieces):
-            self._held = ""
+            return
+        text, closed, behind = self._held.partition(markup.end) if markup.end else (self._held, "", "")
+        forgotten = bool(closed) and not behind.strip()  # to close a tag, not the call
+        if (forgotten or not _unfinished(markup, self._held)) and self._whole(markup, text, pieces):
+            self._held = behind
         else:
             self._give_back(markup, pieces)
 
@@ -140,10 +152,16 @@ class Calls:
         if at < 0:
             self._looked = max(0, len(self._held) - len(markup.end) + 1)
             return False
-        if self._whole(markup, self._held[:at], pieces):
-            self._held = self._held[at + len(markup.end) :]
-        elif _unfinished(self._held[:at]):  # the marker stands inside of a string
+        behind = self._held[at + len(markup.end) :].lstrip()
+        inside = _unfinished(
+            markup, self._held[:at]
+        )  # of a value, unless a tag was forgotten and the next call follows
+        if inside and markup.form.inner and markup.start.startswith(behind):
+            return False
+        if inside and not (markup.form.inner and behind.startswith(markup.start)):
             self._looked = at + 1
+        elif self._whole(markup, self._held[:at], pieces):
+            self._held = self._held[at + len(markup.end) :]
         else:
             self._give_back(markup, pieces)
         return True
@@ -228,10 +246,12 @@ class JsonEnd:
         return None
 
 
-def _unfinished(text: str) -> bool:
-    """Whether this is the beginning of JSON that goes on."""
+def _unfinished(markup: Markup, text: str) -> bool:
+    """Whether this is the beginning of JSON that goes on, or of a call with an open tag."""
     text = text.lstrip()
-    return text.startswith(("{", "[")) and JsonEnd().find(text) is None
+    if text.startswith(("{", "[")):
+        return JsonEnd().find(text) is None
+    return any(text.rfind(opens) > text.rfind(closes) for opens, closes in markup.form.inner)
 
 
 @dataclass(frozen=True, slots=True)

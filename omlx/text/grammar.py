@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest
-from omlx.text import call_grammar
+from omlx.text import call_grammar, harmony
 from omlx.text.answer_mask import AnswerMask, Before, Call, Free, Held, Marker, Place, Thought
 from omlx.text.endless import without_endless
 from omlx.text.json_spelling import LENIENT, SPACING
@@ -85,7 +85,7 @@ class Grammars:
 
     def calls(self, use: ToolUse) -> Grammar | None:
         """What binds the calls of a request: the whole answer where one is forced, else what follows the marker of a
-        call. None where the model is free, or writes no JSON in its calls.
+        call. None where the model is free, or writes calls in a form that has no grammar.
 
         Raises BadRequest, naming the function, for a schema that cannot be enforced.
         """
@@ -93,6 +93,9 @@ class Grammars:
         if form is None or form.form.written is None or not (use.forced or use.strict):
             return None
         source = call_grammar.answer if use.forced else call_grammar.call
+        if form.form.parameter is not None:  # what is not JSON is nothing that the grammar would complain of
+            for function in use.allowed:
+                self._check(function, use)
         added = self._tokenizer._tokenizer.get_added_vocab()
         try:
             return Grammar("tools", self._matcher(source(form, use, added)))
@@ -138,8 +141,8 @@ class Grammars:
         free = Free(self._call(lead))
         if lead.thinking:
             return self._thought(free)
-        if lead.may_think and self._tokenizer.has_thinking:
-            return Free(free.call, Marker(tuple(self._tokenizer.think_start_tokens), self._thought(free)))
+        if lead.may_think and self._thought_ids is not None:
+            return Free(free.call, Marker(self._thought_ids[0], self._thought(free)))
         return free
 
     def _before(self, held: Held, lead: Lead) -> Place:
@@ -147,16 +150,17 @@ class Grammars:
         markers = (Marker(self._call_ids, call or Free()),) if lead.may_call else ()
         if lead.thinking:
             return self._thought(self._behind_thought(held, markers))
-        if not (lead.may_think and self._tokenizer.has_thinking):
+        if not lead.may_think or self._thought_ids is None:
             return Before(held, markers)
         thought = self._thought(self._behind_thought(held, markers))
-        return Before(held, (*markers, Marker(tuple(self._tokenizer.think_start_tokens), thought)))
+        return Before(held, (*markers, Marker(self._thought_ids[0], thought)))
 
     def _call(self, lead: Lead) -> Call | None:
         return Call(self._call_ids, lead.call.matcher) if lead.call is not None else None
 
     def _thought(self, behind: Place) -> Thought:
-        return Thought(tuple(self._tokenizer.think_end_tokens), behind)
+        assert self._thought_ids is not None
+        return Thought(self._thought_ids[1], behind)
 
     def _behind_thought(self, held: Held, markers: tuple[Marker, ...]) -> Before:
         """An answer with up to two line breaks before it, as models write them, in one token or in two."""
@@ -166,8 +170,20 @@ class Grammars:
         return Before(held, (*markers, *both, Marker(one, Before(held, (*markers, Marker(one, answer))))))
 
     @cached_property
+    def _thought_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """What opens a thought and what closes it, if the model has any."""
+        if harmony.spoken(self._tokenizer):
+            opens, closes = (tuple(self._known.tokenize_str(each, parse_special=True)) for each in harmony.THOUGHT)
+            return opens, closes
+        if not self._tokenizer.has_thinking:
+            return None
+        return tuple(self._tokenizer.think_start_tokens), tuple(self._tokenizer.think_end_tokens)
+
+    @cached_property
     def _call_ids(self) -> tuple[int, ...]:
-        return tuple(self._known.tokenize_str(self._tokenizer.tool_call_start, parse_special=True))
+        form = markup(self._tokenizer, ())
+        assert form is not None
+        return tuple(self._known.tokenize_str(form.start, parse_special=True))
 
     @cached_property
     def _known(self) -> LLTokenizer:
@@ -194,6 +210,8 @@ def _source(form: AnswerForm) -> str:
         case Kind.JSON:
             overrides = LENIENT if form.lenient else None
             schema = "{}" if form.text.strip() == "true" else form.text  # options go with objects only
+            if "$ref" in schema:
+                schema = json.dumps(without_endless(json.loads(schema)))
             return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
         case Kind.REGEX:
             return LLMatcher.grammar_from_regex(form.text)
@@ -210,5 +228,3 @@ def _lark(grammar: str) -> str:
         return any_to_lark(grammar)
     except Exception as error:  # of any type: the converter has none of its own for most of what it refuses
         raise ValueError(str(error) or type(error).__name__) from error
-            if "$ref" in schema:
-                schema = json.dumps(without_endless(json.loads(schema)))

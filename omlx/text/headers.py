@@ -2,8 +2,8 @@
 
     to=self<|message|>reasoning<|eom|><|start|>assistant to=user<|message|>answer
 
-mlx-lm declares for such a model which markers lead from which state to which (`response_transitions`). What stands in a
-header is dropped. An output in which no marker ever comes is all content.
+A table says which markers lead from which state to which: mlx-lm's `response_transitions`, or one of ours. What stands
+in a header is dropped. An output in which no marker ever comes is all content.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from omlx.text.events import ReasoningDelta, TextDelta
 from omlx.text.stops import overlap
 
 HEADER: Final = "header"
+"""Also the beginning of a state's name that is one."""
 REASONING: Final = "reasoning"
 TOOL: Final = "tool"
 CONTENT: Final = "normal"
@@ -33,6 +34,10 @@ class Headers(Splitter):
     def thinking(self) -> bool:
         return self._at == REASONING
 
+    @property
+    def _in_header(self) -> bool:
+        return self._at.startswith(HEADER)
+
     def finish(self) -> list[Piece]:
         """What was held back: a part of a marker, or all of an output that has no headers."""
         held, self._held = self._held, ""
@@ -44,7 +49,7 @@ class Headers(Splitter):
         markers = self._transitions.get(self._at, ())
         places = [(at, marker, state) for marker, state in markers if (at := self._held.find(marker)) >= 0]
         if not places:
-            if self._found or self._at != HEADER:
+            if self._found or not self._in_header:
                 kept = max((overlap(self._held, marker) for marker, _ in markers), default=0)
                 certain = self._held[: len(self._held) - kept]
                 pieces += self._told(certain)
@@ -57,6 +62,6 @@ class Headers(Splitter):
         return True
 
     def _told(self, text: str) -> list[Piece]:
-        if not text or self._at == HEADER:
+        if not text or self._in_header:
             return []
         return [ReasoningDelta(text) if self.thinking else TextDelta(text)]

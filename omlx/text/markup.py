@@ -7,11 +7,13 @@ the parser's module:
     head      the name and what comes before the arguments, where those are JSON as it stands: they can be sent on as
               they come
     closes    what follows such arguments inside the markers
-    written   a call as the model writes it between the markers, where its arguments are JSON: so that a grammar can
-              hold it to the schema of its function
+    inner     tags that a call closes again: with one of them open it was cut off, or the marker stands in a value
+    written   a call as the model writes it between the markers, so that a grammar can hold it to the schema of its
+              function
+    parameter one argument in such a call, where the arguments are no JSON object
     between   what may stand between two calls
     together  several calls share one pair of markers
-    opening   a call up to its arguments, to make a model begin one that no grammar can hold
+    opening   a call up to its arguments, to make a model begin one that no grammar can hold; `before` the marker
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import regex as re
+
+from omlx.text import harmony
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -43,15 +47,22 @@ class Form:
 
     begins: str = ""
     opening: str | None = None
+    before: str = ""
     head: str | None = None
     closes: str = ""
+    inner: tuple[tuple[str, str], ...] = ()
     written: str | None = None
+    parameter: str | None = None
     between: str = ""
     together: bool = False
     short_ids: bool = False
 
 
-_NAMED_FIRST = Form(r"\s*(?:[\[{]|[\w.:-]+\s*(?:<(?:longcat_)?arg_key>|</|\{|\n))", "{name}\n")
+_NAMED_FIRST = Form(
+    r"\s*(?:[\[{]|[\w.:-]+\s*(?:<(?:longcat_)?arg_key>|</|\{|\n))",
+    "{name}\n",
+    inner=tuple((f"<{tag}>", f"</{tag}>") for tag in ("arg_key", "arg_value", "longcat_arg_key", "longcat_arg_value")),
+)
 
 FORMS: Final[Mapping[str, Form]] = {
     "function_gemma": Form(r"\s*call:", "call:{name}{"),
@@ -72,24 +83,56 @@ FORMS: Final[Mapping[str, Form]] = {
         written="<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
         together=True,
     ),
-    "kimi_k3": Form(r"\s*<\|open\|>call", '<|open|>call tool="{name}" index="1"<|sep|>'),
+    "kimi_k3": Form(
+        r"\s*<\|open\|>call",
+        '<|open|>call tool="{name}" index="1"<|sep|>',
+        inner=(("<|open|>call", "<|close|>call<|sep|>"),),
+    ),
     "longcat": _NAMED_FIRST,
-    "minicpm5": Form(r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""", '"{name}">'),
-    "minimax_m2": Form(r"\s*<invoke name=", '\n<invoke name="{name}">\n'),
+    "minicpm5": Form(
+        r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""", '"{name}">', inner=(("<param ", "</param>"),)
+    ),
+    "minimax_m2": Form(
+        r"\s*<invoke name=",
+        '\n<invoke name="{name}">\n',
+        inner=(("<invoke name=", "</invoke>"), ("<parameter name=", "</parameter>")),
+    ),
     "mistral": Form(
-        r"\s*(?:\[\s*\{|[\w.:/-]+\s*\[ARGS\])",
-        head=rf"\s*{_NAME}\s*\[ARGS\]\s*(?=\{{)",
+        r"\s*(?:\[\s*\{|[\w.:/-]+\s*\[(?:CALL_ID|ARGS)\])",
+        head=rf"\s*{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?\[ARGS\]\s*(?=\{{)",
         written="{name}[ARGS]{arguments}",
         short_ids=True,
     ),
-    "muse_spark": Form(r"\s*<atem:invoke", '\n<atem:invoke name="{name}">\n'),
+    "muse_spark": Form(
+        r"\s*<atem:invoke",
+        '\n<atem:invoke name="{name}">\n',
+        inner=(("<atem:invoke ", ">"), ("<atem:parameter ", "</atem:parameter>")),
+    ),
     "pythonic": Form(r"\s*\[\s*[\w.]+\(", "[{name}("),
-    "qwen3_coder": Form(r"\s*<function=", "\n<function={name}>\n"),
+    "qwen3_coder": Form(
+        r"\s*<function=",
+        inner=(("<function=", "</function>"), ("<parameter=", "</parameter>")),
+        written="\n<function={name}>\n{arguments}</function>\n",
+        parameter="<parameter={name}>\n{value}\n</parameter>\n",
+        between="\n",
+    ),
 }
 """Every parser of mlx-lm but `laguna`, which is glm47's under another name."""
 
 _LISTING: Final = replace(FORMS["mistral"], written=None, opening="{name}[ARGS]")
 """Older models of Mistral's write a list of objects behind the marker."""
+
+_NUMBERED: Final = replace(FORMS["mistral"], written="{name}[CALL_ID]{id}[ARGS]{arguments}")
+"""Some write the call's id behind its name."""
+
+
+_HARMONY: Final = Form(
+    r"[\w.:/-]+(?:\s+\w+)?\s*<\|",
+    opening="{name}<|channel|>commentary json<|message|>",
+    before=" ",
+    head=rf"{_NAME}[^<{{]*(?:<\|(?:channel|constrain)\|>[^<{{]*)*<\|message\|>\s*(?=\{{)",
+)
+"""No parser of mlx-lm's: nothing but the head is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +167,8 @@ class Markup:
         """The text that begins a call of `name`, or of whichever function the model chooses; None if unknown."""
         if self.form.opening is None:
             return None
-        before, _, behind = self.form.opening.partition("{name}")
-        return self.start + before if name is None else self.start + before + name + behind
+        inside, _, behind = self.form.opening.partition("{name}")
+        return self.form.before + self.start + inside + (name + behind if name is not None else "")
 
     def new_id(self) -> str:
         """Templates of one family refuse ids that are not nine letters and digits."""
@@ -135,10 +178,20 @@ class Markup:
 
 
 def markup(tokenizer: TokenizerWrapper, tools: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """How this model calls `tools`; None where mlx-lm knows no parser for it."""
+    """How this model calls `tools`; None where nobody knows."""
+    if harmony.spoken(tokenizer):
+        return Markup(harmony.CALL, "", _nothing, _HARMONY, tools)
     if not tokenizer.has_tool_calling:
         return None
     name = tokenizer.tool_parser.__module__.rpartition(".")[2]
     start, end = str(tokenizer.tool_call_start), str(tokenizer.tool_call_end)
-    form = _LISTING if name == "mistral" and "[ARGS]" not in str(tokenizer.chat_template) else FORMS.get(name, Form())
+    form = FORMS.get(name, Form())
+    if name == "mistral":
+        template = str(tokenizer.chat_template)
+        form = _NUMBERED if "[CALL_ID]" in template else form if "[ARGS]" in template else _LISTING
     return Markup(start, end, tokenizer.tool_parser, form, tools)
+
+
+def _nothing(text: str, tools: Sequence[Mapping[str, Any]]) -> Any:
+    """A parser for calls that are known by their heads alone."""
+    raise ValueError("no call")

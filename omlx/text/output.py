@@ -8,12 +8,12 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.engine.types import FinishReason, RequestStats, TokenLogprob
-from omlx.text import calls
+from omlx.text import calls, harmony
 from omlx.text.calls import Calls
 from omlx.text.channels import Channels
 from omlx.text.detokenize import Detokenizer
 from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, Unsaid
-from omlx.text.headers import Headers
+from omlx.text.headers import HEADER, Headers
 from omlx.text.markup import markup
 from omlx.text.stops import Dropper, StopCutter
 
@@ -153,6 +153,8 @@ def think_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
 def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Channels | Headers:
     if not spec.raw and tokenizer.response_initial_state is not None:
         return Headers(tokenizer.response_initial_state, tokenizer.response_transitions)
+    if not spec.raw and harmony.spoken(tokenizer):
+        return Headers(HEADER, harmony.TRANSITIONS)
     return Channels(None if spec.raw else think_markers(tokenizer), thinking=spec.thinking)
 
 

@@ -24,7 +24,12 @@ TOOLS = [
             "name": name,
             "parameters": {
                 "type": "object",
-                "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "note": {"type": "string"}},
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer"},
+                    "note": {"type": "string"},
+                    "high": {"type": "number"},
+                },
             },
         },
     }
@@ -68,8 +73,18 @@ TWO = {
     "<|tool_call_end|><|tool_call_begin|>functions.get_weather:1<|tool_call_argument_begin|>"
     '{"days": 3}<|tool_call_end|><|tool_calls_section_end|>',
     "mistral": '[TOOL_CALLS]look[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{"days": 3}',
+    "kimi_k3": '<|open|>tools<|sep|><|open|>call tool="look" index="1"<|sep|><|close|>call<|sep|>'
+    '<|open|>call tool="get_weather" index="2"<|sep|><|open|>argument key="days" type="integer"<|sep|>3'
+    "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="look">\n</invoke>\n<invoke name="get_weather">\n'
+    '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
+    "muse_spark": '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n<atem:invoke name="get_weather">\n'
+    '<atem:parameter name="days">3</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
     "pythonic": "<|tool_call_start|>[look(), get_weather(days=3)]<|tool_call_end|>",
 }
+
+
+TAGGED = ["glm47", "kimi_k3", "laguna", "longcat", "minimax_m2", "muse_spark", "qwen3_coder"]
 
 
 def form(parser: str) -> Markup:
@@ -185,6 +200,55 @@ def test_a_call_without_its_closing_marker_counts_and_one_cut_off_is_not_lost(pa
             assert kept == whole[:cut]
         else:
             assert "get_weather" in kept
+            assert all(each in kept for each in ("Zü", "3") if each in whole[:cut])
+
+
+@pytest.mark.parametrize("parser", sorted(TWO))
+def test_no_call_of_several_is_lost_where_the_output_is_cut_off(parser: str) -> None:
+    for cut in range(len(TWO[parser])):
+        said = events(parser, TWO[parser][:cut])
+        kept = "".join(each if isinstance(each, str) else each[0] + each[1] for each in said)  # type: ignore[index]
+        assert all(each in kept for each in ("look", "get_weather") if each in TWO[parser][:cut])
+
+
+@pytest.mark.parametrize("parser", TAGGED)
+def test_a_closing_marker_inside_of_a_value_belongs_to_it(parser: str) -> None:
+    text = ONE[parser].replace("Zürich", f"Write {form(parser).end} to end.\nZürich")
+    for pieces in ([text], list(text)):
+        ((name, arguments), behind) = read(parser, [*pieces, " Done."])
+        assert (name, behind) == ("get_weather", "Done.")
+        assert form(parser).end in arguments["city"]
+
+
+@pytest.mark.parametrize("parser", ["glm47", "longcat"])
+def test_a_tag_that_was_never_closed_takes_no_call_with_it(parser: str) -> None:
+    value = "</longcat_arg_value>" if parser == "longcat" else "</arg_value>"
+    before, _, behind = ONE[parser].rpartition(value)
+    forgetful = before + behind
+    assert read(parser, forgetful) == [("get_weather", {"city": "Zürich"})]
+    assert read(parser, f"{forgetful}\n{ONE[parser]}") == [
+        ("get_weather", {"city": "Zürich"}),
+        ("get_weather", ARGUMENTS),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("qwen3_coder", ONE["qwen3_coder"].replace("\n3\n", "\n1e999\n")),
+        ("minimax_m2", ONE["minimax_m2"].replace(">3<", ">-Infinity<").replace("days", "high")),
+    ],
+)
+def test_a_number_that_nobody_can_hold_is_prose(parser: str, text: str) -> None:
+    assert events(parser, [text]) == [text]
+
+
+@pytest.mark.parametrize("behind", ["[CALL_ID]abcdef123[ARGS]", "[CALL_ID] abcdef123 [ARGS] "])
+def test_a_call_of_mistrals_may_say_its_id(behind: str) -> None:
+    text = f'Let me.[TOOL_CALLS]look{behind}{{}}[TOOL_CALLS]get_weather{behind}{{"days": 3}}'
+    assert read("mistral", text) == read("mistral", [text]) == ["Let me.", ("look", {}), ("get_weather", {"days": 3})]
+    starts = [piece for piece in Calls(form("mistral")).feed(text) if isinstance(piece, ToolCallStart)]
+    assert [piece.id for piece in starts] == ["abcdef123"] * 2
 
 
 @pytest.mark.parametrize("parser", ["json_tools", "kimi_k2", "mistral"])

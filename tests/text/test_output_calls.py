@@ -41,8 +41,8 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
 
 @pytest.fixture(scope="module")
 def coder(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    """One whose calls are no JSON."""
-    tools = "{# <tool_call>\n<function= #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+    """One whose calls no grammar holds."""
+    tools = "{# <arg_key> #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
     return byte_level(tmp_path_factory.mktemp("coder"), tools + CHATML)
 
 
@@ -123,10 +123,10 @@ def test_the_watcher_stops_where_the_output_is_over(caller: TokenizerWrapper, si
 
 def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
     prompt = render(coder, ASK, tools=ToolUse((LOOK,), forced=True, name="look"))
-    assert prompt.opening == "<tool_call>\n<function=look>\n"
+    assert prompt.opening == "<tool_call>look\n"
     assert coder.decode(prompt.tokens).endswith(prompt.opening)
     spec = OutputSpec(tools=(LOOK,), opening=prompt.opening, context=prompt.tokens[-4:])
-    events = run(coder, [ids(coder, "<parameter=a>\nb\n</parameter>\n</function>\n</tool_call>")], spec)
+    events = run(coder, [ids(coder, "<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>")], spec)
     assert said(events) == [
         ("ToolCallStart", "look"),
         ("ToolCallArguments", '{"a": "b"}'),
@@ -139,7 +139,7 @@ def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
 def test_an_opening_closes_reasoning(coder: TokenizerWrapper) -> None:
     prompt = render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True))
     assert not prompt.thinking
-    assert coder.decode(prompt.tokens).endswith("<think>\n\n</think>\n\n<tool_call>\n<function=")
+    assert coder.decode(prompt.tokens).endswith("<think>\n\n</think>\n\n<tool_call>")
     assert render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,))).thinking
 
 

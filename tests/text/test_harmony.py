@@ -1,0 +1,122 @@
+"""The markup of gpt-oss over a real tokenizer: thoughts, answers and calls, cut anywhere."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.masking import forced
+from omlx.engine.types import FinishReason
+from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart, Unsaid
+from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
+from omlx.text.output import Output, OutputSpec
+from omlx.text.template import render
+from omlx.text.tools import ToolUse
+from tests.text.test_call_grammar import allowed, ids_of, say
+from tests.text.test_output import STATS
+from tests.text.tokenizers import byte_level
+
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}{# <|channel|>analysis<|message|> #}"
+)
+MARKERS = ("start", "end", "message", "channel", "constrain", "call", "return")
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+ASK = [{"role": "user", "content": "hello"}]
+
+THOUGHT = "<|channel|>analysis<|message|>Hm. é to=functions."
+NEXT = "<|end|><|start|>assistant"
+ARGUMENTS = '{"at": "é <|x|> to=functions.look"}'
+CALLS = [
+    f"<|channel|>commentary to=functions.look <|constrain|>json<|message|>{ARGUMENTS}<|call|>",
+    f"<|channel|>analysis to=functions.look code<|message|>{ARGUMENTS}<|call|>",
+    f" to=functions.look<|channel|>commentary json<|message|>{ARGUMENTS}<|call|>",
+    f"<|channel|>commentary to=functions.look<|message|>\n{ARGUMENTS}",
+]
+
+
+@pytest.fixture(scope="module")
+def oss(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    return byte_level(tmp_path_factory.mktemp("oss"), TEMPLATE, tuple(f"<|{each}|>" for each in (*MARKERS, "im_end")))
+
+
+def read(tokenizer: TokenizerWrapper, chunks: list[list[int]], **spec: object) -> tuple[str, str, list[str]]:
+    """Reasoning, text and calls, each call as its name and arguments."""
+    output = Output(tokenizer, OutputSpec(tools=(LOOK,), **spec))  # type: ignore[arg-type]
+    events = [event for chunk in chunks for event in output.feed(chunk)] + output.finish(FinishReason.STOP, STATS)
+    thought, said, calls = "", "", list[str]()
+    for event in events:
+        match event:
+            case ReasoningDelta(text=text):
+                thought += text
+            case TextDelta(text=text):
+                said += text
+            case ToolCallStart(name=name):
+                calls.append(name)
+            case ToolCallArguments(text=text):
+                calls[-1] += text
+            case ToolCallEnd() | Unsaid() | Finish():
+                pass
+    return thought, said, calls
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{THOUGHT}{NEXT}<|channel|>final<|message|>It is so.<|return|>", ("Hm. é to=functions.", "It is so.", [])),
+        ("<|channel|>final <|constrain|>json<|message|>{}<|return|>", ("", "{}", [])),
+        (f"{THOUGHT}<|start|>assistant<|channel|>final<|message|>So.", ("Hm. é to=functions.", "So.", [])),
+        (f"<|channel|>commentary<|message|>I look.{NEXT}{CALLS[0]}", ("", "I look.", [f"look{ARGUMENTS}"])),
+        *((f"{THOUGHT}{NEXT}{call}", ("Hm. é to=functions.", "", [f"look{ARGUMENTS}"])) for call in CALLS),
+        ("No header at all.", ("", "No header at all.", [])),
+        ('{"analysis": "final"}', ("", '{"analysis": "final"}', [])),
+        (THOUGHT, ("Hm. é to=functions.", "", [])),
+        (f"{THOUGHT}<|en", ("Hm. é to=functions.<|en", "", [])),
+        ("<|channel|>final<|message|>Use to=functions.look now", ("", "Use to=functions.look now", [])),
+        ("", ("", "", [])),
+    ],
+)
+def test_reads(oss: TokenizerWrapper, text: str, expected: object) -> None:
+    tokens = ids_of(oss, text)
+    assert read(oss, [tokens]) == expected
+    assert read(oss, [[token] for token in tokens]) == expected
+
+
+@given(
+    parts=st.lists(st.sampled_from([THOUGHT, NEXT, *CALLS, "<|channel|>final<|message|>", "é", "}", " "]), max_size=6),
+    cuts=st.lists(st.integers(0, 400), max_size=6),
+)
+def test_any_chunking_gives_the_same(oss: TokenizerWrapper, parts: list[str], cuts: list[int]) -> None:
+    tokens = ids_of(oss, "".join(parts))
+    edges = sorted({0, len(tokens), *(cut for cut in cuts if cut < len(tokens))})
+    whole = read(oss, [tokens])
+    assert read(oss, [tokens[a:b] for a, b in pairwise(edges)]) == whole
+    assert read(oss, [[token] for token in tokens]) == whole
+
+
+def test_a_call_that_must_come_begins_in_the_prompt(oss: TokenizerWrapper) -> None:
+    prompt = render(oss, ASK, tools=ToolUse((LOOK,), forced=True, name="look", single=True))
+    assert oss.decode(prompt.tokens).endswith(
+        "<|start|>assistant to=functions.look<|channel|>commentary json<|message|>"
+    )
+    spec = {"opening": prompt.opening, "context": prompt.tokens[-4:]}
+    assert read(oss, [ids_of(oss, '{"at": 1}<|call|>')], **spec) == ("", "", ['look{"at": 1}'])
+
+
+def test_an_answer_in_a_form_comes_behind_a_thought_and_its_header(oss: TokenizerWrapper) -> None:
+    grammars = Grammars(oss, oss.eos_token_ids)
+    yes = grammars.compile(AnswerForm(Kind.JSON, json.dumps({"const": {"a": 1}}), "form"))
+    of = grammars.mask(yes, Lead(may_think=True, may_call=True))
+    tokens = say(of, oss, "<|channel|>")
+    assert oss.decode(forced(of, 20)) == "analysis<|message|>"
+    tokens += say(of, oss, "analysis<|message|>It is <|end|><|start|>assistant<|channel|>final<|message|>")
+    assert oss.decode(forced(of, 20)) in ('{"a": 1}', "")
+    tokens += say(of, oss, '{"a": 1}')
+    assert of.ended
+    assert read(oss, [tokens]) == ("It is ", '{"a": 1}', [])
+    assert len(allowed(grammars.mask(yes, Lead()))) == 1

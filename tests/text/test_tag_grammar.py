@@ -1,0 +1,157 @@
+"""Calls whose arguments stand between tags, over real tokenizers: whatever may be said reads as calls of what may be
+called, with arguments that have their schema as far as it can be held."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.masking import forced
+from omlx.errors import BadRequest
+from omlx.text.answer_mask import AnswerMask
+from omlx.text.template import render
+from omlx.text.tools import ToolUse
+from tests.schemas import SMALL, WORD, listed, record
+from tests.text.test_call_grammar import allowed, grammars, ids_of, mask, read, say, use, valid
+from tests.text.tokenizers import CHATML, SPECIAL, byte_level
+
+TEXT: Final = {"type": "string"}
+COLOUR: Final = {"type": "string", "enum": ["red", "</parameter>", "null", "größer"]}
+WIDE: Final = record(
+    ["city", "days", "where"],
+    {"$defs": {"spot": record(x=SMALL)}},
+    city=TEXT,
+    unit=COLOUR,
+    days=SMALL,
+    warm={"type": "boolean"},
+    tags=listed(WORD),
+    where={"type": "object", "properties": {"spot": {"$ref": "#/$defs/spot"}}, "required": ["spot"]}
+    | {"additionalProperties": False},
+    kind={"const": "fixed"},
+)
+TWO: Final = {"get_weather": WIDE, "look": record()}
+CLOSE: Final = "\n</parameter>"
+
+
+@pytest.fixture(scope="module", params=[(), ("<tool_call>", "</tool_call>")], ids=["texts", "tokens"])
+def coder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    words = "{# <tool_call>\n<function= #}"
+    return byte_level(tmp_path_factory.mktemp("coder"), words + CHATML, (*SPECIAL, *request.param))
+
+
+def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
+    """Say something at random that the mask allows; now and then close a text, which chance alone would not."""
+    choose, close, start = random.Random(seed), ids_of(tokenizer, CLOSE), len(of.tokens)
+    while not of.ended and of.bits() is not None:
+        assert len(of.tokens) < 3000
+        taken = 0
+        while choose.random() < 0.9 and taken < len(close) and of.advance(close[taken]):
+            taken += 1
+        if taken == len(close):
+            continue
+        of.rollback(taken)
+        token = choose.choice(allowed(of))
+        assert of.advance(token)
+        if token in tokenizer.eos_token_ids:
+            break
+    return of.tokens[start:]
+
+
+def test_whatever_a_forced_answer_may_say_is_valid_calls(coder: TokenizerWrapper) -> None:
+    counts, told = set(), list[tuple[str, Any]]()
+    for seed in range(40):
+        text, calls = read(coder, walk(mask(coder, use(TWO, forced=True)), coder, seed), use(TWO))
+        assert text == ""
+        assert valid(calls, TWO)
+        counts.add(len(calls))
+        told += calls
+    assert 0 not in counts
+    assert len(counts) > 1
+    assert {name for name, _ in told} == set(TWO)
+    assert {key for _, arguments in told for key in arguments} == set(WIDE["properties"])
+    assert {arguments["unit"] for _, arguments in told if "unit" in arguments} == {"red", "größer"}
+
+
+def test_a_named_function_is_the_only_one_and_ends_the_answer(coder: TokenizerWrapper) -> None:
+    one = use(TWO, forced=True, single=True, name="get_weather")
+    assert render(coder, [{"role": "user", "content": "x"}], tools=one).opening == ""
+    of = mask(coder, one)
+    assert coder.decode(forced(of, 200)) == "<tool_call>\n<function=get_weather>\n<parameter=city>\n"
+    _, calls = read(coder, walk(of, coder, 1), one)
+    assert of.ended
+    assert [name for name, _ in calls] == ["get_weather"]
+
+
+def test_strict_calls_in_prose_are_held_and_others_have_any_arguments(coder: TokenizerWrapper) -> None:
+    other = {"anything": record(["a"], a=SMALL)}
+    strict = use(TWO | other, strict=frozenset(TWO))
+    for seed in range(10):
+        of = mask(coder, strict)
+        tokens = say(of, coder, "So. <tool_call>")
+        tokens += walk(of, coder, seed)
+        tokens += say(of, coder, " Then <tool_call>\n<function=anything>\n<parameter=b>\nx\n</parameter>\n</function>")
+        tokens += say(of, coder, "\n</tool_call>")
+        text, calls = read(coder, tokens, strict)
+        assert text.startswith("So.")
+        assert valid(calls[:-1], TWO | {"anything": {}})
+        assert calls[-1] == ("anything", {"b": "x"})
+
+
+def test_a_text_is_free_up_to_its_tag(coder: TokenizerWrapper) -> None:
+    one = use({"write": record(text=TEXT)}, forced=True, single=True)
+    value = '\n<parameter=text>\n"</function>\n" </parameter\n\n日本\n'
+    of = mask(coder, one)
+    tokens = say(
+        of, coder, f"<tool_call>\n<function=write>\n<parameter=text>\n{value}{CLOSE}\n</function>\n</tool_call>"
+    )
+    assert of.ended
+    assert read(coder, tokens, one) == ("", [("write", {"text": value})])
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [(TEXT, "null"), (TEXT, "NuLL"), (TEXT, "a</parameter>"), (COLOUR, "blue"), (COLOUR, "null"), (SMALL, "x")],
+)
+def test_what_would_not_be_read_as_it_must_cannot_be_said(coder: TokenizerWrapper, schema: Any, value: str) -> None:
+    of = mask(coder, use({"it": record(a=schema)}, forced=True, single=True))
+    say(of, coder, "<tool_call>\n<function=it>\n<parameter=a>\n")
+    assert not all(of.advance(token) for token in ids_of(coder, value + CLOSE))
+
+
+def test_what_may_be_a_text_or_something_else_is_free(coder: TokenizerWrapper) -> None:
+    maybe = record(a={"type": ["string", "null"]}, b={"anyOf": [TEXT, SMALL]})
+    one = use({"it": maybe}, forced=True, single=True)
+    of = mask(coder, one)
+    call = f"<parameter=a>\nnull{CLOSE}\n<parameter=b>\nx{CLOSE}\n"
+    tokens = say(of, coder, f"<tool_call>\n<function=it>\n{call}</function>\n</tool_call>")
+    assert read(coder, tokens, one) == ("", [("it", {"a": None, "b": "x"})])
+
+
+def test_without_properties_there_may_be_any(coder: TokenizerWrapper) -> None:
+    for schema, expected in (({"type": "object"}, True), (record(), False)):
+        of = mask(coder, use({"it": schema}, forced=True, single=True))
+        before = len(say(of, coder, "<tool_call>\n<function=it>\n"))
+        assert all(of.advance(token) for token in ids_of(coder, f"<parameter=x>\ny{CLOSE}\n")) == expected
+        of.rollback(len(of.tokens) - before)
+        say(of, coder, "</function>\n</tool_call>")
+        assert of.ended
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (record(**{"a b": TEXT}), "a b"),
+        (record(a={"type": "strin"}), "strin"),
+        ({"type": "object", "properties": 3}, "properties must be an object"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "never end"),
+    ],
+)
+def test_a_schema_that_cannot_be_enforced_is_refused(coder: TokenizerWrapper, schema: Any, said: str) -> None:
+    of: ToolUse = use({"bad": schema}, forced=True)
+    with pytest.raises(BadRequest) as caught:
+        grammars(coder).calls(of)
+    assert (caught.value.code, caught.value.params["name"]) == ("tools.schema", "bad")
+    assert said in caught.value.message
