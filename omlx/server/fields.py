@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -14,12 +14,15 @@ from omlx.errors import BadRequest
 from omlx.server import errors
 from omlx.server.generation import SAMPLING, WindowWish
 
+T = TypeVar("T")
+B = TypeVar("B", bound="Body")
+
 Text = Annotated[str, Field(min_length=1)]
+Listed: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
+"""Looked at up to the first item that is wrong: a body has room for millions of them."""
 Stops = Annotated[list[Text], Field(max_length=64)]
 """Every one of them is looked for behind every token."""
 IMAGES: Final = frozenset({"image", "image_url", "input_image", "input_audio", "input_video", "video_url", "audio_url"})
-
-B = TypeVar("B", bound="Body")
 
 
 class Body(BaseModel):

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from omlx.errors import BadRequest
 from omlx.server import tooling
 from omlx.server.connection import while_connected
-from omlx.server.fields import Body, read
+from omlx.server.fields import Body, Listed, read
 from omlx.server.generation import GenerationRequest, Generations
 from omlx.server.openai.chat_request import ChatMessage
 
@@ -22,7 +22,7 @@ class TokenizeRequest(Body):
     model: str | None = None
     prompt: str | None = None
     content: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[Listed[ChatMessage], Field(min_length=1)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
@@ -30,7 +30,7 @@ class TokenizeRequest(Body):
 
 class DetokenizeRequest(Body):
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0)]]
+    tokens: Listed[Annotated[int, Field(ge=0)]]
 
 
 async def tokenize(request: Request) -> Response:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from omlx.errors import BadRequest
 from omlx.server.anthropic import message_request
+from omlx.server.fields import Body
 from omlx.server.openai import chat_request, completion_request, response_request
 
 LEAF = st.none() | st.booleans() | st.integers(-3, 300) | st.floats(allow_nan=False) | st.text(max_size=5)
@@ -24,6 +26,24 @@ ANY = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=5),
     max_leaves=20,
 )
+
+
+MANY = 100
+WRONG = [
+    (chat_request.ChatRequest, {"messages": [{}] * MANY}),
+    (chat_request.ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
+    (completion_request.CompletionRequest, {"prompt": [{}] * MANY}),
+    (message_request.MessageRequest, {"messages": [{"role": "user", "content": [{}] * MANY}]}),
+    (response_request.ResponseRequest, {"input": [1] * MANY}),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), WRONG)
+def test_a_list_is_read_to_its_first_mistake(kind: type[Body], body: object) -> None:
+    """A body has room for millions of them."""
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate_json(json.dumps(body))
+    assert caught.value.error_count() < MANY / 10
 
 
 def read_chat(body: bytes) -> object:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from omlx.errors import BadRequest
 from omlx.server import held, tooling
 from omlx.server.dialect import Json
-from omlx.server.fields import IMAGES, Body
+from omlx.server.fields import IMAGES, Body, Listed
 
 BILLING: Final = "x-anthropic-billing-header:"
 """A first system block that begins so changes with every request, and would part prefixes that are otherwise one."""
@@ -32,13 +32,13 @@ class Block(Body):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     is_error: bool | None = None
-    content: str | list[Block] | None = None
+    content: str | Listed[Block] | None = None
     source: dict[str, Any] | None = None
 
 
 class Message(Body):
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | Listed[Block]
 
 
 def system(given: str | Sequence[Block] | None) -> list[Json]:

@@ -16,7 +16,7 @@ from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import Encoder, Json, Wire
-from omlx.server.fields import Body, Sampled, Stops, Text, read
+from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read
 from omlx.server.generation import GenerationRequest
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream
@@ -69,12 +69,12 @@ class OutputConfig(Body):
 class MessageRequest(Sampled):
     """The body of POST /v1/messages, and of /v1/messages/count_tokens, which needs no `max_tokens`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Listed[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    system: str | list[Block] | None = None
+    system: str | Listed[Block] | None = None
     stop_sequences: Stops | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    tools: list[Tool] | None = None
+    tools: Listed[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

@@ -19,6 +19,7 @@ from omlx.server.fields import (
     Choice,
     ContentPart,
     Function,
+    Listed,
     NamedFunction,
     Sampled,
     Stops,
@@ -65,11 +66,11 @@ class ToolCall(Body):
 
 class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | Listed[ContentPart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Listed[ToolCall] | None = None
     tool_call_id: str | None = None
     prefix: bool | None = None
 
@@ -110,7 +111,7 @@ class Prediction(Body):
     """A text that the answer is expected to resemble."""
 
     type: Literal["content"]
-    content: str | list[ContentPart]
+    content: str | Listed[ContentPart]
 
     @property
     def text(self) -> str:
@@ -120,7 +121,7 @@ class Prediction(Body):
 class ChatRequest(Sampled):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[Listed[ChatMessage], Field(min_length=1)]
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Text | Stops | None = None
@@ -129,7 +130,7 @@ class ChatRequest(Sampled):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Tool] | None = None
+    tools: Listed[Tool] | None = None
     tool_choice: Choice | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None

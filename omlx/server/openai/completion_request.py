@@ -10,7 +10,7 @@ from omlx.errors import BadRequest
 from omlx.server import response_format
 from omlx.server.answer import Asked
 from omlx.server.dialect import OPENAI, Encoder
-from omlx.server.fields import Sampled, Stops, StreamOptions, Text, bias, read, stops
+from omlx.server.fields import Listed, Sampled, Stops, StreamOptions, Text, bias, read, stops
 from omlx.server.generation import GenerationRequest
 from omlx.server.openai.completion import CompletionEncoder
 from omlx.server.openai.head import Head
@@ -28,13 +28,13 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "prompt_logprobs": (),
 }
 
-Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Ids = Annotated[Listed[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 class CompletionRequest(Sampled):
     """The body of POST /v1/completions."""
 
-    prompt: Text | Annotated[list[Text], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
+    prompt: Text | Annotated[Listed[Text], Field(min_length=1)] | Ids | Annotated[Listed[Ids], Field(min_length=1)]
     suffix: str | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from omlx.errors import BadRequest
 from omlx.server.dialect import Json
-from omlx.server.fields import Body, Text, read
+from omlx.server.fields import Body, Listed, Text, read
 from omlx.server.openai.completion_request import Ids
 
 MAX_INPUTS: Final = 2048
@@ -22,7 +22,7 @@ class EmbeddingRequest(Body):
     """The body of POST /v1/embeddings."""
 
     model: Text
-    input: Text | Annotated[list[Text], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
+    input: Text | Annotated[Listed[Text], Field(min_length=1)] | Ids | Annotated[Listed[Ids], Field(min_length=1)]
     dimensions: Annotated[int, Field(ge=1)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     user: str | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from omlx.errors import BadRequest
 from omlx.server import held, tooling
 from omlx.server.dialect import Json
-from omlx.server.fields import Body, ContentPart, joined
+from omlx.server.fields import Body, ContentPart, Listed, joined
 from omlx.server.openai.response_tools import Called
 
 _TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text")
@@ -22,15 +22,15 @@ class Item(Body):
     type: str = "message"
     id: str | None = None
     role: str | None = None
-    content: str | list[ContentPart] | None = None
+    content: str | Listed[ContentPart] | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
-    output: str | list[ContentPart] | None = None
+    output: str | Listed[ContentPart] | None = None
     encrypted_content: str | None = None
-    summary: list[ContentPart] | None = None
+    summary: Listed[ContentPart] | None = None
 
     def kept(self) -> Json:
         """As clients read it again: the content of a message is a list of parts."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from omlx.errors import BadRequest
 from omlx.server import response_format, tooling
 from omlx.server.dialect import Json
-from omlx.server.fields import Body, Choice, Sampled, Text, read
+from omlx.server.fields import Body, Choice, Listed, Sampled, Text, read
 from omlx.server.generation import GenerationRequest
 from omlx.server.openai import response_tools
 from omlx.server.openai.chat_request import NO_THINKING
@@ -40,7 +40,7 @@ class Named(Body):
 class AllowedTools(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[Named]
+    tools: Listed[Named]
 
 
 class Reasoning(Body):
@@ -55,18 +55,18 @@ class TextConfig(Body):
 class ResponseRequest(Sampled):
     """The body of POST /v1/responses."""
 
-    input: str | list[Item] | None = None
+    input: str | Listed[Item] | None = None
     instructions: str | None = None
     previous_response_id: Text | None = None
     store: bool | None = None
     background: bool | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    tools: list[Tool] | None = None
+    tools: Listed[Tool] | None = None
     tool_choice: Choice | Named | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
-    include: list[str] | None = None
+    include: Listed[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None

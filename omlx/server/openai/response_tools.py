@@ -13,7 +13,7 @@ from typing import Any, Final
 from omlx.errors import BadRequest
 from omlx.server import tooling
 from omlx.server.dialect import Json
-from omlx.server.fields import Body, Text
+from omlx.server.fields import Body, Listed, Text
 
 _INPUT: Final[Json] = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 _BETWEEN: Final = "."
@@ -25,7 +25,7 @@ class Tool(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    tools: list[Tool] | None = None
+    tools: Listed[Tool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
