@@ -9,7 +9,7 @@
     │   ├── Outdated              somebody else has changed it meanwhile (412)
     │   ├── Unconditional         it does not say which state it would change (428)
     │   ├── TooLarge              the body is longer than the server takes (413)
-    │   └── TooSlow               the body has stopped coming (408)
+    │   └── TooSlow               the request has stopped coming (408)
     ├── Overloaded                the queue is full, or the server is draining (503, Retry-After)
     │   └── TooManyAttempts       too many wrong passwords (429, Retry-After)
     ├── ConfigError               a flag, variable or file is wrong; the process does not start (exit 2)

@@ -1,13 +1,15 @@
-"""Clients that stay connected and do not read, on real sockets."""
+"""Clients that stay connected and do not read, or do not say what they want, on real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 
 import httpx
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -75,3 +77,79 @@ def test_a_long_body_that_is_read_slowly_comes_to_its_end() -> None:
             told = b"".join(iter(lambda: connection.recv(SMALL), b""))
     assert told.endswith(b"\r\n\r\n" + b"x" * (1 << 20))
     assert alarms
+
+
+class Hurried(ImpatientProtocol):
+    head_s = 0.05
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
+
+
+async def at_once(request: Request) -> Response:
+    return Response(b"x")
+
+
+async def later(request: Request) -> Response:
+    await request.body()
+    return await asyncio.sleep(4 * Hurried.head_s, Response(b"y"))
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[int]:
+    """The port of a server that does not wait for heads of requests."""
+    routes = [Route("/", at_once, methods=["GET", "POST"]), Route("/later", later, methods=["POST"])]
+    with serving(Starlette(routes=routes), Hurried) as url:
+        yield httpx.URL(url).port or 0
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that comes until the server hangs up."""
+    return b"".join(iter(lambda: connection.recv(SMALL), b""))
+
+
+@pytest.mark.parametrize("begun", [b"POST / HT", HEAD[:-2]])
+def test_a_request_that_stops_coming_in_its_head_is_408(hurried: int, begun: bytes) -> None:
+    with closing(connected(hurried, begun)) as connection:
+        head, _, body = rest(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(body)["error"]["code"] == "guard.slow"
+
+
+def test_a_head_that_comes_byte_by_byte_has_no_longer(hurried: int) -> None:
+    with closing(connected(hurried, b"GET / HTTP/1.1\r\nX: ")) as connection, suppress(ConnectionError):
+        connection.settimeout(Hurried.head_s / 10)
+        for _ in range(200):
+            connection.sendall(b"x")
+            with suppress(TimeoutError):
+                assert connection.recv(SMALL).startswith(b"HTTP/1.1 408 ")
+                return
+        pytest.fail("it goes on for ever")
+
+
+def test_who_says_nothing_is_hung_up_on(hurried: int) -> None:
+    with closing(connected(hurried, b"")) as connection:
+        assert rest(connection) == b""
+
+
+def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(hurried: int) -> None:
+    with closing(connected(hurried, HEAD + b"1")) as connection:
+        assert connection.recv(SMALL).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"2")
+        assert b"HTTP/1.1" not in rest(connection)
+
+
+def test_who_waits_for_an_answer_and_who_has_had_one_may_be_silent(hurried: int) -> None:
+    asks = HEAD.replace(b"/ ", b"/later ")
+    with closing(connected(hurried, asks[:9])) as connection:
+        for piece in (asks[9:20], asks[20:], b"1234"):
+            connection.sendall(piece)
+        told = b""
+        while not told.endswith(b"y"):
+            piece = connection.recv(SMALL)
+            assert piece
+            told += piece
+        with closing(connected(hurried, b"")) as other:
+            assert rest(other) == b""
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert rest(connection).endswith(b"x")
