@@ -67,6 +67,7 @@ class ToolCall(Body):
 class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Listed[ContentPart] | None = None
+    refusal: str | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -94,7 +95,8 @@ class ChatMessage(Body):
     def _text(self, at: int) -> str:
         if self.content is None and self.role != "assistant":
             raise BadRequest("request.missing", param=f"messages[{at}].content", field=f"messages[{at}].content")
-        return joined(self.content or "", f"messages[{at}].content", ("text", "input_text", "refusal"))
+        text = joined(self.content or "", f"messages[{at}].content", ("text", "input_text", "refusal"))
+        return text + (self.refusal or "") if self.role == "assistant" else text
 
 
 class Tool(Body):

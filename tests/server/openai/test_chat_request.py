@@ -191,6 +191,8 @@ def test_messages_as_templates_know_them() -> None:
         {"role": "assistant", "content": None, "reasoning_content": "hm"},
         {"role": "user", "content": "and?"},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        {"role": "assistant", "content": None, "refusal": "I will not."},
+        {"role": "assistant", "content": "fine", "refusal": None},
     ]
     assert parse(body(messages=messages)).neutral().messages == [
         {"role": "system", "content": "be brief"},
@@ -198,6 +200,8 @@ def test_messages_as_templates_know_them() -> None:
         {"role": "assistant", "content": "", "reasoning_content": "hm"},
         {"role": "user", "content": "and?"},
         {"role": "assistant", "content": "no"},
+        {"role": "assistant", "content": "I will not."},
+        {"role": "assistant", "content": "fine"},
     ]
 
 
