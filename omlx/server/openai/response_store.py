@@ -55,7 +55,7 @@ class ResponseStore:
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
         self.open: dict[str, Open] = {}
         self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._owners: dict[str, str] = {}  # by an item's id: the newest response that has it
+        self._owners: dict[str, list[str]] = {}  # by an item's id: the responses that have it, the newest last
         self._max_responses, self._max_bytes = max_responses, max_bytes
         self._bytes = 0
 
@@ -67,10 +67,11 @@ class ResponseStore:
         said = Conversation(conversation)
         for at, item in enumerate(response["output"]):
             said.add(Item.model_validate(item), f"output[{at}]")
-        ids = tuple(item["id"] for item in [*items, *response["output"]])
+        ids = tuple(dict.fromkeys(item["id"] for item in [*items, *response["output"]]))
         kept = Kept(_encoded(response), _encoded(items), _encoded(said.messages), ids)
         self._kept[response["id"]] = kept
-        self._owners.update(dict.fromkeys(ids, response["id"]))
+        for item in ids:
+            self._owners.setdefault(item, []).append(response["id"])
         self._bytes += kept.size
         while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
@@ -96,11 +97,11 @@ class ResponseStore:
         for at, item in enumerate(items):
             if item.type == _REFERENCE:
                 id, field = item.id or "", f"input[{at}]"
-                if (owner := self._owners.get(id)) is None:
+                if not (owners := self._owners.get(id)):
                     raise BadRequest("response.no_item", param=field, field=field, id=id)
                 if id in seen:
                     raise BadRequest("response.item_twice", param=field, field=field, id=id)
-                if owner not in read:
+                if (owner := owners[-1]) not in read:
                     self._kept.move_to_end(owner)
                     read[owner] = self._kept[owner].by_id()
                 seen.add(id)
@@ -134,7 +135,8 @@ class ResponseStore:
         kept = self._kept.pop(id)
         self._bytes -= kept.size
         for item in kept.ids:
-            if self._owners.get(item) == id:
+            self._owners[item].remove(id)
+            if not self._owners[item]:
                 del self._owners[item]
 
 

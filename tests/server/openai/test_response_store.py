@@ -61,6 +61,19 @@ def test_bytes_are_bounded() -> None:
         store.get("resp_20")
 
 
+def test_an_item_is_there_as_long_as_any_response_has_it() -> None:
+    store = ResponseStore()
+    asked: Json = {"id": "in_0", "type": "message", "role": "user", "content": "a"}
+    for number in range(3):
+        store.keep(response(number), [asked, asked], ASKED)
+    for number in (2, 0):
+        store.delete(f"resp_{number}")
+        assert store.resolved([reference("in_0")])[0].content == "a"
+    store.delete("resp_1")
+    with pytest.raises(BadRequest):
+        store.resolved([reference("in_0")])
+
+
 def test_references_stand_for_items_as_long_as_a_response_has_them() -> None:
     store = ResponseStore(max_responses=2)
     asked: Json = {"id": "in_0", "type": "message", "role": "user", "content": "a"}
