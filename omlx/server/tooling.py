@@ -77,14 +77,17 @@ def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": known}}
 
 
-def written(arguments: str) -> Json:
-    """Arguments as a model wrote them, as far as they go: null and U+FFFD stand for what JSON and UTF-8 cannot hold."""
+def written(arguments: str) -> Json | str:
+    """Arguments as a model wrote them, as far as they go: null and U+FFFD stand for what JSON and UTF-8 cannot hold.
+
+    What is no object, or nested deeper than a body may be, is given as it stands.
+    """
     text = _ESCAPED.sub(lambda found: r"\ufffd" if found["lone"] else found[0], arguments)
     try:
-        known = from_json(text or "{}", allow_partial="trailing-strings")
+        known = from_json(text.strip() or "{}", allow_partial="trailing-strings")
     except ValueError:
-        return {}
-    return _finite(known) if isinstance(known, dict) else {}
+        return arguments
+    return _finite(known) if isinstance(known, dict) else arguments
 
 
 def _finite(value: Any) -> Any:

@@ -36,8 +36,11 @@ def test_arguments_are_an_object_where_they_are_one_that_can_be_rendered(argumen
         (r'{"a": "x\ud83d', {"a": "x\ufffd"}),
         ('{"a": "cut', {"a": "cut"}),
         ("", {}),
-        ("[1]", {}),
-        ("no", {}),
+        (" ", {}),
+        ("[1]", "[1]"),
+        ("no", "no"),
+        ("{'a': 1}", "{'a': 1}"),
+        (DEEP, DEEP),
     ],
 )
 def test_arguments_of_a_model_arrive_as_json_that_can_be_sent(said: str, known: object) -> None:

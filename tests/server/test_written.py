@@ -7,11 +7,15 @@ import json
 import pytest
 
 from omlx.engine.types import FinishReason
+from omlx.server.anthropic import blocks
+from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.dialect import ChoiceEvent, Encoder
 from omlx.server.openai.response import ResponseEncoder
 from omlx.server.openai.response_tools import Called
 from omlx.text.events import Finish, OutputEvent, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from tests.server.transcripts import ENCODERS, HEAD, STATS
+
+DEEP = '{"a": ' * 600 + "1" + "}" * 600
 
 
 def called(arguments: str, *, stop: str | None = None) -> list[ChoiceEvent]:
@@ -31,11 +35,17 @@ def custom() -> Encoder:
 
 @pytest.mark.parametrize(
     ("arguments", "known"),
-    [('{"a": 1e999, "b": 1}', {"a": None, "b": 1}), (r'{"a": "\ud83d x", "b": 1}', {"a": "\ufffd x", "b": 1})],
+    [
+        ('{"a": 1e999, "b": 1}', {"a": None, "b": 1}),
+        (r'{"a": "\ud83d x", "b": 1}', {"a": "\ufffd x", "b": 1}),
+        (DEEP, DEEP),
+    ],
 )
-def test_a_message_has_all_arguments_that_json_can_hold(arguments: str, known: object) -> None:
+def test_a_message_has_all_arguments_and_goes_on_from_them(arguments: str, known: object) -> None:
     block = ENCODERS["messages"]().body(called(arguments))["content"][1]
     assert block["input"] == known
+    ((past,),) = (each["tool_calls"] for each in blocks.rendered([Message(role="assistant", content=[Block(**block)])]))
+    assert past["function"] == {"name": "look", "arguments": known}
     json.dumps(block, ensure_ascii=False, allow_nan=False).encode()
 
 

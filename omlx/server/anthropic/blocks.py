@@ -29,7 +29,7 @@ class Block(Body):
     signature: str | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
+    input: dict[str, Any] | str | None = None
     tool_use_id: str | None = None
     is_error: bool | None = None
     content: str | Listed[Block] | None = None

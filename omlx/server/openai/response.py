@@ -210,5 +210,6 @@ class ResponseEncoder:
 
 def _input(arguments: str) -> str:
     """The text that a custom tool was called with; what is no such call goes through as it is."""
-    found = tooling.written(arguments).get("input")
+    known = tooling.written(arguments)
+    found = known.get("input") if isinstance(known, dict) else None
     return found if isinstance(found, str) else arguments
