@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,11 +15,17 @@ from omlx.server.connection import ClientGone, while_connected
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
+_BREAKS: Final = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
+"""Many clients split a stream where Unicode ends lines; JSON itself escapes only those of ASCII."""
+
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def data(payload: dict[str, Any]) -> bytes:
-    return b"data: " + _encode(payload).encode() + b"\n\n"
+    text = _encode(payload)
+    for mark, escaped in _BREAKS.items():
+        text = text.replace(mark, escaped)
+    return b"data: " + text.encode() + b"\n\n"
 
 
 def named(payload: dict[str, Any]) -> bytes:
