@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, fields
 from typing import Any
@@ -66,20 +66,25 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
     )
     app.state.engine, app.state.pool, app.state.keep_alive_s = engine, pool, keep_alive_s
     app.state.record, app.state.api_key = record, key
-    app.add_api_route("/health", health, methods=["GET"])
-    app.add_api_route("/metrics", metrics, methods=["GET"])
-    app.add_api_route("/v1/models", list_models, methods=["GET"])
-    app.add_api_route("/v1/models/{name:path}/load", load_model, methods=["POST"])
-    app.add_api_route("/v1/models/{name:path}/unload", unload_model, methods=["POST"])
-    app.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
+    responses = Responses()
+    looked_at: dict[str, Callable[..., Awaitable[Response]]] = {
+        "/health": health,
+        "/metrics": metrics,
+        "/v1/models": list_models,
+        "/v1/models/{name:path}": show_model,
+        "/v1/responses/{id}": responses.show,
+        "/v1/responses/{id}/input_items": responses.items,
+    }
+    for path, endpoint in looked_at.items():
+        app.add_api_route(path, endpoint, methods=["GET"])
+        app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
     for path, endpoint in endpoints.POST.items():
         app.add_api_route(path, endpoint, methods=["POST"])
-    responses = Responses()
+    app.add_api_route("/v1/models/{name:path}/load", load_model, methods=["POST"])
+    app.add_api_route("/v1/models/{name:path}/unload", unload_model, methods=["POST"])
     app.add_api_route("/v1/responses", responses.create, methods=["POST"])
-    app.add_api_route("/v1/responses/{id}", responses.show, methods=["GET"])
     app.add_api_route("/v1/responses/{id}", responses.delete, methods=["DELETE"])
     app.add_api_route("/v1/responses/{id}/cancel", responses.cancel, methods=["POST"])
-    app.add_api_route("/v1/responses/{id}/input_items", responses.items, methods=["GET"])
     app.add_api_route("/v1/models/{name:path}/prefixes", prefixes.clear, methods=["DELETE"])
     app.add_api_route("/v1/models/{name:path}/prefixes/probe", prefixes.probe, methods=["POST"])
     app.add_exception_handler(OmlxError, _refused)
@@ -167,7 +172,8 @@ def _gauges(engine: Engine, pool: Pool) -> Gauges:
 
 def _middleware(settings: Settings, key: ApiKey, metrics: Metrics) -> list[Middleware]:
     """Outermost first: CORS answers a browser's preflight, which carries no key."""
-    hosts, origins = (settings.host, *settings.allow_host), settings.allow_origin
+    hosts = (settings.host, *settings.allow_host)
+    origins = [origin.lower().rstrip("/") for origin in settings.allow_origin]  # as browsers write them
     layers = [Middleware(AccessLog, metrics=metrics)]
     if origins:
         layers.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))

@@ -34,6 +34,22 @@ def test_a_key_and_allowed_pages() -> None:
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "http://app.example")
 
 
+def test_an_allowed_page_is_known_however_it_was_written() -> None:
+    with omlx(Settings(allow_origin=("https://App.example/",))) as running, httpx.Client(base_url=running.url) as http:
+        page = {"Origin": "https://app.example"}
+        assert http.options(CHAT, headers={**page, "Access-Control-Request-Method": "POST"}).status_code == 200
+        answer = http.post(CHAT, json=ASK, headers=page, timeout=60)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://app.example")
+
+
+def test_what_can_be_got_has_a_head(http: httpx.Client) -> None:
+    for path in ("/health", "/metrics", "/v1/models", f"/v1/models/{TARGET}"):
+        got, head = http.get(path), http.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == got.headers["content-type"]
+    assert (http.head("/v1/models/org/none").status_code, http.head(CHAT).status_code) == (404, 405)
+
+
 def test_without_allowed_pages_there_is_no_cors(http: httpx.Client) -> None:
     answer = http.get("/health", headers={"Origin": "http://evil.example"})
     assert not [name for name in answer.headers if name.startswith("access-control")]
