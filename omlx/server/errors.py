@@ -5,6 +5,7 @@ Paths below /v1/messages speak Anthropic's dialect, and so do clients with its h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -30,9 +31,8 @@ _ANTHROPIC_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
-    503: "overloaded_error",
 }
-_TYPES = {401: "authentication_error", 403: "permission_error", 503: "overloaded_error"}
+_TYPES = {401: "authentication_error", 403: "permission_error"}
 
 # pydantic's error types, by how they end or begin, to ours.
 _VALIDATION_CODES = {
@@ -54,7 +54,7 @@ def openai(error: OmlxError) -> dict[str, Any]:
     return {
         "error": {
             "message": error.message,
-            "type": _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error"),
+            "type": _type(error, _TYPES, "server_error"),
             "param": error.param,
             "code": _OPENAI_CODES.get(error.code, error.code),
             "params": error.params,
@@ -64,12 +64,12 @@ def openai(error: OmlxError) -> dict[str, Any]:
 
 def anthropic(error: OmlxError) -> dict[str, Any]:
     """The error object of Anthropic's API, with our code and parameters beside it."""
-    kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     message = error.message
     if error.code == "engine.prompt_too_long":
         message = f"prompt is too long: {error.params['tokens']} tokens > {error.params['limit']} maximum"
     elif error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
+    kind = _type(error, _ANTHROPIC_TYPES, "api_error")
     told = {"type": kind, "message": message, "code": error.code, "params": error.params}
     return {"type": "error", "error": told, "request_id": None}
 
@@ -118,6 +118,13 @@ def from_http(error: HTTPException) -> OmlxError:
 def unexpected(error: Exception) -> EngineError:
     """A fault of ours. Its text stays in here: it may quote the prompt."""
     return EngineError("server.failed", kind=type(error).__name__)
+
+
+def _type(error: OmlxError, by_status: Mapping[int, str], fault: str) -> str:
+    """In the words of an API that calls what is wrong with us a `fault`."""
+    if isinstance(error, Overloaded):
+        return "overloaded_error"
+    return by_status.get(error.status, "invalid_request_error" if error.status < 500 else fault)
 
 
 def _field(error: ErrorDetails) -> str:

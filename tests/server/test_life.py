@@ -128,7 +128,9 @@ def test_when_the_engine_dies_everybody_hears_of_it() -> None:
         with httpx.Client(base_url=running.url) as http:
             health = http.get("/health")
             assert health.status_code == 503
-            assert health.json()["error"]["code"] == "engine.dead"
+            assert (health.json()["error"]["code"], health.json()["error"]["type"]) == ("engine.dead", "server_error")
+            message = {"messages": ASK["messages"], "max_tokens": 1}
+            assert http.post("/v1/messages", json=message).json()["error"]["type"] == "api_error"
         with pytest.raises(APIStatusError) as caught:
             client.chat.completions.create(**ASK)
         assert caught.value.status_code == 503
