@@ -41,7 +41,7 @@ class MessageEncoder:
         self._thought = ""
 
     def start(self) -> list[Json]:
-        message = self._message([], None) | {"usage": _usage(self._prompt_n, 0, 0)}
+        message = self._message([], None) | {"usage": _usage(self._prompt_n, 0, 0, 0)}
         return [{"type": "message_start", "message": message}, PING]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
@@ -121,7 +121,7 @@ class MessageEncoder:
         return {
             "type": "message_delta",
             "delta": {"stop_reason": self._reason(finish), "stop_sequence": finish.stop},
-            "usage": _usage(stats.prompt_n - stats.cached_n, stats.cached_n, stats.predicted_n),
+            "usage": _usage(stats.prompt_n - stats.cached_n, stats.cached_n, stats.predicted_n, finish.reasoning_n),
             "timings": timings([finish]),
         }
 
@@ -134,12 +134,13 @@ class MessageEncoder:
         return "tool_use" if finish.calls else "end_turn"
 
 
-def _usage(fresh: int, cached: int, output: int) -> Json:
+def _usage(fresh: int, cached: int, output: int, thinking: int) -> Json:
     return {
         "input_tokens": fresh,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": output,
+        "output_tokens_details": {"thinking_tokens": thinking},
     }
 
 
