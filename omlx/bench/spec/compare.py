@@ -21,7 +21,7 @@ AS_GOOD: Final = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two gains over plain decoding, each model's over its own: medians, and the median of their ratio within trials."""
+    """Two gains over plain decoding, each model's over its own: medians, and that of their ratio within trials."""
 
     model: str
     workload: str

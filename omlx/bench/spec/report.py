@@ -104,7 +104,7 @@ class Report:
             if lines := [each.cells for each in found]:
                 yield (
                     title,
-                    [("model", "workload", "mode", "gain", "against", "its gain", "ratio within trials"), *lines],
+                    [("model", "workload", "mode", "gain", "against", "its gain", "within trials"), *lines],
                 )
         for role, passes in self.passes.items():
             head = ("window", "a round in plain steps", "break-even of a lookup", "of the draft model")
