@@ -206,6 +206,7 @@ class Machine:
     def costs(self, context: int) -> Costs:
         """What the policy knows at first: nothing, or a table measured while idle, with its noise."""
         costs = Costs(draft_share=self.draft or 0.2)
+        costs.target.learn_chunk(300, context, self.verify(300, context))
         if self.calibrated:
             rng = random.Random(7)
             for width, _ in product((1, 2, 4, 8, 16, 32, 64), range(5)):

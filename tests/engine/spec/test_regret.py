@@ -1,11 +1,13 @@
 """The policy against every fixed choice in hindsight, in simulated worlds (seeded: the figures repeat exactly)."""
 
+import copy
 from dataclasses import replace
 from itertools import product
 from statistics import mean
 
 import pytest
 
+from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.policy import LAST_PROBE, State
 from omlx.engine.spec.strategy import WindowBounds
 from tests.engine.spec.simulation import Machine, Outcome, Part, Run, outcome, text
@@ -118,9 +120,10 @@ def test_a_step_of_eight_hours_changes_nothing(at):
     assert plain < 2.0
 
 
-def test_kernels_that_compile_do_not_keep_windows_short():
+@pytest.mark.parametrize("known", [None, Costs()], ids=["a prompt", "nothing"])
+def test_kernels_that_compile_do_not_keep_windows_short(known):
     machine = Machine("sawtooth", calibrated=False, first_time=6.0)
-    played = Run(machine, text(texts(1000)["verbatim"], 0), 0).adaptive()
+    played = Run(machine, text(texts(1000)["verbatim"], 0), 0).adaptive(costs=copy.deepcopy(known))
     long = [at for at, _, _, accepted in played.log if at >= 500 and accepted >= 15]
     assert len(long) >= 0.8 * sum(at >= 500 for at, *_ in played.log)
 
