@@ -16,7 +16,7 @@ from omlx.models.architectures import is_supported
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.facts import json_object
 
-_SHARD = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
+_SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
 _FOREIGN = ("*.bin", "*.pt", "*.pth", "*.npz", "*.onnx", "*.safetensors")
 _HEADS = (
@@ -59,10 +59,10 @@ def head_kind(config: Mapping[str, Any]) -> str | None:
         if key in config:
             return kind
     architectures = config.get("architectures") or []
-    names = [architectures] if isinstance(architectures, str) else [str(name) for name in architectures]
-    names += [str(config.get(key) or "") for key in ("model_type", "speculators_model_type")]
+    names = list(architectures) if isinstance(architectures, list) else [architectures]
+    names += [config.get(key) or "" for key in ("model_type", "speculators_model_type")]
     for kind, pattern in _HEADS:
-        if any(pattern.search(name) for name in names):
+        if any(pattern.search(str(name)) for name in names):
             return kind
     return None
 
@@ -96,7 +96,7 @@ def _without_config(directory: Path) -> Reason:
 def _without_weights(directory: Path) -> Reason:
     if any(directory.glob("*.gguf")):
         return Reason("model.gguf_only")
-    foreign = sorted(path.name for pattern in _FOREIGN for path in directory.glob(pattern))
+    foreign = sorted(path.name for pattern in _FOREIGN for path in directory.glob(pattern) if path.is_file())
     return Reason("model.foreign_weights", {"file": foreign[0]}) if foreign else Reason("model.no_weights")
 
 
@@ -116,18 +116,26 @@ def _config_reason(config: Mapping[str, Any]) -> Reason | None:
 
 
 def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int]:
-    """Shards that the index (or the shards' own numbering) promises and that are not there; and how many it promises.
+    """Shards that the index, the shards' own numbering or a link promises and that are not there; and how many are
+    promised.
 
     An index left over from other weights does not count where a single complete file replaces it.
     """
-    index = _read_object(directory / "model.safetensors.index.json")
-    promised = set(index["weight_map"].values()) if index and isinstance(index.get("weight_map"), dict) else set()
+    promised = _indexed(directory)
     if "model.safetensors" in weights and not promised & set(weights):
-        return [], 1
+        promised, weights = {"model.safetensors"}, []
     for match in filter(None, map(_SHARD.fullmatch, weights)):
         width, total = len(match[1]), match[2]
         promised |= {f"model-{i:0{width}}-of-{total}.safetensors" for i in range(1, int(total) + 1)}
+    promised |= {path.name for path in directory.glob("model*.safetensors") if path.is_symlink()}
     return sorted(name for name in promised if not (directory / name).is_file()), len(promised)
+
+
+def _indexed(directory: Path) -> set[str]:
+    """The files that the index of the weights names; none without one."""
+    index = _read_object(directory / "model.safetensors.index.json")
+    named = index.get("weight_map") if index is not None else None
+    return {name for name in named.values() if isinstance(name, str)} if isinstance(named, dict) else set()
 
 
 def _unfinished(directory: Path) -> int:
@@ -167,7 +175,9 @@ def _quantization(config: Mapping[str, Any]) -> str | None:
 
 
 def _weight_bytes(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.glob("*.safetensors") if path.is_file())
+    """Bytes of what is loaded: of two copies in one folder, the one that the index names."""
+    sizes = {path.name: path.stat().st_size for path in directory.glob("model*.safetensors") if path.is_file()}
+    return sum(sizes[name] for name in _indexed(directory) & sizes.keys() or sizes)
 
 
 def _said(error: Exception) -> str:

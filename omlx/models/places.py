@@ -5,6 +5,7 @@ Folders of other programs are only read. Ids come from folder names; nothing a c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ class Folder:
     root: Path
 
     def models(self) -> Iterator[Found]:
+        if not os.path.isdir(self.root):
+            return
         if looks_like_model(self.root):
             yield _own_id(self.root), self.root
             return
@@ -70,7 +73,7 @@ class HubCache:
 
 def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> list[Place]:
     """The places that `settings` leave on, first to last. `bundled` is the folder of the models that come with omlx."""
-    user = Path(environ.get("HOME") or Path.home())
+    user = Path(environ.get("HOME") or os.path.expanduser("~"))
     found: list[Place] = [Folder("model-dir", root) for root in settings.model_dir]
     if settings.home_models:
         found.append(Folder("home", settings.home / "models"))
@@ -84,12 +87,10 @@ def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> lis
 
 
 def _hub_root(user: Path, environ: Mapping[str, str]) -> Path:
-    if environ.get("HF_HUB_CACHE"):
-        return Path(environ["HF_HUB_CACHE"]).expanduser()
-    if environ.get("HF_HOME"):
-        return Path(environ["HF_HOME"]).expanduser() / "hub"
-    cache = Path(environ["XDG_CACHE_HOME"]).expanduser() if environ.get("XDG_CACHE_HOME") else user / ".cache"
-    return cache / "huggingface/hub"
+    """As huggingface_hub has it."""
+    home = environ.get("HF_HOME") or os.path.join(environ.get("XDG_CACHE_HOME") or user / ".cache", "huggingface")
+    named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    return Path(os.path.expandvars(os.path.expanduser(named)))
 
 
 def _hub_id(repo: Path) -> str:
@@ -103,6 +104,8 @@ def _main_snapshot(repo: Path) -> Path:
         revision = reference.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         revision = ""
+    if not revision.isprintable():  # zeros, after a power cut
+        revision = ""
     return repo / "snapshots" / (Path(revision).name or "main")
 
 
@@ -114,8 +117,17 @@ def _own_id(model: Path) -> str:
 
 
 def _folders(root: Path) -> list[Path]:
-    """The folders in `root`, by name, links to folders too; none if it cannot be read. Hidden ones are left out."""
+    """The folders in `root`, by name, links to folders too; none if it cannot be read.
+
+    Hidden ones are left out, and those whose names are no text.
+    """
     try:
-        return sorted(path for path in root.iterdir() if not path.name.startswith(".") and path.is_dir())
+        found = (path for path in root.iterdir() if not path.name.startswith(".") and _is_text(path.name))
+        return sorted(path for path in found if path.is_dir())
     except OSError:
         return []
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be shown to anybody: names of files are bytes, and need not mean anything."""
+    return name.encode(errors="ignore").decode() == name

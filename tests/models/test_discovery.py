@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from omlx.errors import ModelError, NotFound
 from omlx.models.discovery import BUNDLED, Registry, discover, gather
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.examine import examine
+from omlx.models.fit import too_large
 from omlx.models.places import Folder, HubCache
 from omlx.settings.schema import Settings
 from tests.models.trees import LLAMA, hub_model, index, model, shards
@@ -89,6 +91,21 @@ def test_a_link_to_a_blob_that_is_gone_is_a_missing_file(tmp_path: Path) -> None
     assert code(gather([HubCache("hf-cache", tmp_path)]).entries[0]) == "model.shards_missing"
 
 
+def test_a_link_to_weights_that_are_gone_is_a_missing_file_where_there_is_only_one(tmp_path: Path) -> None:
+    snapshot = hub_model(tmp_path, "org/name")
+    (snapshot / "model.safetensors").resolve().unlink()
+    entry = gather([HubCache("hf-cache", tmp_path)]).entries[0]
+    assert code(entry) == "model.shards_missing"
+    assert entry.reason is not None
+    assert entry.reason.params == {"missing": 1, "total": 1, "first": "model.safetensors"}
+
+
+def test_zeros_where_the_name_of_a_snapshot_ought_to_be(tmp_path: Path) -> None:
+    snapshot = hub_model(tmp_path, "org/name")
+    (snapshot.parent.parent / "refs/main").write_bytes(bytes(40))
+    assert ids(gather([HubCache("hf-cache", tmp_path)])) == {"org/name": "model.no_main"}
+
+
 def test_an_lm_studio_folder(tmp_path: Path) -> None:
     model(tmp_path / "mlx-community/whole", files=shards(2))
     model(tmp_path / "lmstudio-community/Llama-GGUF", config={}, files=["Llama-Q4_K_M.gguf"])
@@ -120,6 +137,53 @@ def test_a_folder_that_cannot_be_loaded_says_why(
     tmp_path: Path, config: dict[str, Any], files: list[str], reason: str
 ) -> None:
     assert code(only(model(tmp_path / "m", config, files))) == reason
+
+
+@pytest.mark.parametrize(
+    ("sharded", "more", "size"),
+    [
+        (False, [], 10),
+        (False, ["adapters.safetensors", "consolidated.safetensors"], 10),
+        (True, [], 20),
+        (True, ["model.safetensors", "consolidated.safetensors"], 20),
+    ],
+)
+def test_its_size_is_that_of_what_is_loaded(tmp_path: Path, sharded: bool, more: list[str], size: int) -> None:
+    names = shards(2) if sharded else ["model.safetensors"]
+    folder = model(tmp_path / "m", files=[*names, *more])
+    if sharded:
+        index(folder, names)
+    assert (only(folder).status, only(folder).size_bytes) == (Status.USABLE, size)
+
+
+def test_no_draft_is_too_large_for_what_lies_beside_it(tmp_path: Path) -> None:
+    target = only(model(tmp_path / "big", files=shards(2)))
+    draft = only(model(tmp_path / "small", files=["model.safetensors", "adapters.safetensors"]))
+    assert too_large(target, draft) is None
+    copy = only(model(tmp_path / "copy", files=shards(2)))
+    beside = only(model(tmp_path / "more", files=[*shards(2), "adapters.safetensors"]))
+    assert too_large(beside, copy) is not None
+
+
+@pytest.mark.parametrize("strange", [5, {"a": 1}, True, [5, None]])
+def test_a_config_of_strange_types_stops_nobody(tmp_path: Path, strange: object) -> None:
+    names = ("architectures", "model_type", "text_config", "quantization", "speculators_model_type")
+    for name in names:
+        model(tmp_path / name, {**LLAMA, name: strange})
+    for number, named in enumerate([strange, {"layer": strange}, {"layer": ["model.safetensors"]}]):
+        folder = model(tmp_path / f"index-{number}")
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+    assert len(gather([Folder("models", tmp_path)]).entries) == len(names) + 3
+
+
+def test_folders_whose_names_are_no_text_are_left_out(tmp_path: Path) -> None:
+    model(tmp_path / "org/m")
+    try:
+        (tmp_path / os.fsdecode(b"caf\xe9")).mkdir()
+    except OSError:
+        pytest.skip("this file system knows text only")
+    model(tmp_path / os.fsdecode(b"caf\xe9"))
+    assert ids(gather([Folder("models", tmp_path)])) == {"org/m": "usable"}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "\udcff"])
@@ -246,6 +310,7 @@ def test_all_places_in_order_each_can_be_switched_off(tmp_path: Path) -> None:
     ("variable", "where"),
     [
         ("HF_HUB_CACHE", "."),
+        ("HUGGINGFACE_HUB_CACHE", "."),
         ("HF_HOME", "hub"),
         ("XDG_CACHE_HOME", "huggingface/hub"),
         ("HOME", ".cache/huggingface/hub"),
@@ -256,6 +321,14 @@ def test_where_the_hugging_face_cache_is(tmp_path: Path, variable: str, where: s
     environ = {"HOME": str(tmp_path / "nobody"), variable: str(tmp_path / "there")}
     settings = Settings(home=tmp_path / "home", bundled=False)
     assert ids(discover(settings, environ)) == {"org/cached": "usable"}
+
+
+def test_where_it_is_may_be_said_with_other_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_model(tmp_path / "disk/hub", "org/cached")
+    monkeypatch.setenv("DISK", str(tmp_path / "disk"))
+    settings = Settings(home=tmp_path / "home", bundled=False, lmstudio=False)
+    assert ids(discover(settings, {"HF_HOME": "$DISK"})) == {"org/cached": "usable"}
+    assert discover(settings, {"HF_HOME": "~nobody-is-called-so/hf"}).entries == ()
 
 
 def test_bundled_models_come_last(tmp_path: Path) -> None:
