@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,6 +18,7 @@ from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
+    HFValidationError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -27,6 +29,7 @@ from huggingface_hub.utils._headers import build_hf_headers
 
 from omlx.engine.types import Reason
 from omlx.errors import ModelError
+from omlx.models.package import FILE
 from omlx.models.reference import Reference
 
 WANTED: Final = ("model*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
@@ -41,16 +44,23 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
     left as they are. Raises ModelError.
 
     What an interrupted download left is continued. Every file is compared with what the hub says it is, also those
-    that were here before. One that differs is thrown away if it was fetched, and left if a person put it there.
+    that were here before. One that differs is thrown away if it was fetched, and left if a person put it there. The
+    package that a person wrote goes with the model to the hub's newer commit.
     """
     repository, revision = reference.repository, reference.revision
-    blobs = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
+    notes: list[Reason] = []
     try:
+        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
+        blobs = folder / "blobs"
         info = HfApi().model_info(repository, revision=revision, files_metadata=True)
         files = _files(info, reference)
         _check_space(sum(_missing_bytes(blobs, file) for file in files))
         fetched = {file.rfilename for file in files if _fetch_weights(blobs, repository, info.sha, file)}
+        if (package := _take_along(folder, revision or constants.DEFAULT_REVISION, str(info.sha))) is not None:
+            notes.append(Reason("pull.taken_along", {"file": str(package)}))
         snapshot = Path(snapshot_download(repository, revision=revision, allow_patterns=[f.rfilename for f in files]))
+    except HFValidationError as error:
+        raise ModelError("draft.malformed", draft=repository) from error
     except RevisionNotFoundError as error:
         raise ModelError("pull.no_revision", repository=repository, revision=revision) from error
     except GatedRepoError as error:
@@ -61,7 +71,6 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
         raise ModelError("pull.offline") from error
     except _ERRORS as error:
         raise ModelError("pull.failed", repository=repository, detail=_said(error)) from error
-    notes = []
     for file in files:
         path = snapshot / file.rfilename
         if file.rfilename in fetched or _as_promised(path, file):
@@ -127,6 +136,22 @@ def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoS
     return True
 
 
+def _take_along(folder: Path, revision: str, commit: str) -> Path | None:
+    """Put the package that a person wrote for a revision beside the model that it will be now; where it is then.
+
+    Comes before the library lets the revision mean the new commit, so that one that is interrupted comes again.
+    """
+    named = folder / "refs" / revision
+    before = named.read_text(encoding="utf-8").strip() if named.is_file() else commit
+    old, new = (folder / "snapshots" / each / FILE for each in (before, commit))
+    if before == commit or not _put_there(folder / "blobs", old) or _put_there(folder / "blobs", new):
+        return None
+    new.parent.mkdir(parents=True, exist_ok=True)
+    beside = new.with_name(f".{FILE}.{os.getpid()}")
+    shutil.copy2(old, beside, follow_symlinks=False)
+    return beside.replace(new)
+
+
 def _as_promised(path: Path, promised: RepoSibling) -> bool:
     """Whether a file is what the hub says it is."""
     size = path.stat().st_size
@@ -142,6 +167,11 @@ def _as_promised(path: Path, promised: RepoSibling) -> bool:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest() == expected
+
+
+def _put_there(blobs: Path, path: Path) -> bool:
+    """Whether it is a person's file."""
+    return path.is_file() and not _links_into(blobs, path)
 
 
 def _links_into(blobs: Path, path: Path) -> bool:

@@ -140,6 +140,49 @@ def test_files_that_a_person_wrote_stay_as_they_are(hub: Hub, tmp_path: Path) ->
     assert "GGUF" in pull(hub, tmp_path, "org/big").stderr
 
 
+def test_a_package_that_a_person_wrote_goes_along_to_the_hubs_newer_commit(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("org/theirs-GGUF"))
+    hub.add("org/small", DEMO / "draft")
+    for name in ("org/big", "org/small"):
+        assert pull(hub, tmp_path, name, "--no-draft").returncode == 0
+    variables = hub.environment(tmp_path / "hub")
+    assert omlx(tmp_path, "package", "write", "org/big", "--draft", "org/small", **variables).returncode == 0
+    snapshots = tmp_path / "hub/models--org--big/snapshots"
+    mine = (snapshots / hub.commit / FILE).read_text()
+    for hub.commit in ("1" * 40, "2" * 40):
+        result = pull(hub, tmp_path, "org/big", "--no-draft")
+        assert result.returncode == 0, result.stderr
+        assert f"{snapshots / hub.commit / FILE} was written here" in result.stderr
+        assert (snapshots / hub.commit / FILE).read_text() == mine
+        assert "taken along" not in pull(hub, tmp_path, "org/big", "--no-draft").stderr
+    (snapshots / hub.commit / FILE).unlink()  # as whoever would rather have the hub's is told to do
+    assert "GGUF" in pull(hub, tmp_path, "org/big").stderr
+    hub.commit = "3" * 40
+    assert "taken along" not in pull(hub, tmp_path, "org/big").stderr
+    assert (snapshots / hub.commit / FILE).is_symlink()
+
+
+def test_weights_that_are_gone_are_fetched_again_with_their_model(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("org/small"))
+    hub.add("org/small", DEMO / "draft")
+    assert pull(hub, tmp_path, "org/big").returncode == 0
+    for weights in tmp_path.glob("hub/*/snapshots/*/model.safetensors"):
+        weights.resolve().unlink()
+    assert usable(hub, tmp_path) == set()
+    result = pull(hub, tmp_path, "org/big")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert usable(hub, tmp_path) == {"org/big", "org/small"}
+
+
+def test_a_draft_that_is_broken_is_said_and_the_model_is_here(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("mine"))
+    mine = Path(shutil.copytree(DEMO / "draft", tmp_path / ".omlx/models/mine"))
+    (mine / TOKENIZER).write_text("{")
+    result = pull(hub, tmp_path, "org/big")
+    assert result.returncode == 0, result.stderr
+    assert "mine cannot be loaded" in result.stderr
+
+
 def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(hub: Hub, tmp_path: Path) -> None:
     hub.add("org/big", DEMO / "target", package("org/small-GGUF:Q4_K_M"))
     result = pull(hub, tmp_path, "org/big")
@@ -155,6 +198,7 @@ def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(hub: Hub, tmp
         (["org/big@other"], "no revision 'other'"),
         (["org/gguf"], "only GGUF files"),
         (["../etc"], "does not name a model"),
+        (["org/my model"], "does not name a model"),
     ],
 )
 def test_what_cannot_be_fetched_is_said_in_one_line(hub: Hub, tmp_path: Path, arguments: list[str], said: str) -> None:

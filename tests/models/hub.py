@@ -46,6 +46,7 @@ class Hub:
     seen: list[tuple[str, str, int]] = field(default_factory=list)
     stall: dict[str, int] = field(default_factory=dict)
     corrupt: set[str] = field(default_factory=set)
+    commit: str = COMMIT
     stalled: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -109,16 +110,16 @@ class _Handler(BaseHTTPRequestHandler):
         files = self.served.repositories.get(repository)
         if files is None:
             return self._refuse(404, "RepoNotFound")
-        if rest and rest[-1] not in ("main", COMMIT):
+        if rest and rest[-1] not in ("main", self.served.commit):
             return self._refuse(404, "RevisionNotFound")
         if rest[:1] == ["tree"]:
             return self._json([{"type": "file", "path": name, **_facts(file)} for name, file in files.items()])
         siblings = [{"rfilename": name, "blobId": file.oid, **_facts(file)} for name, file in files.items()]
-        return self._json({"id": repository, "sha": COMMIT, "private": False, "siblings": siblings})
+        return self._json({"id": repository, "sha": self.served.commit, "private": False, "siblings": siblings})
 
     def _file(self, repository: str, revision: str, name: str) -> None:
         file = self.served.repositories.get(repository, {}).get(name)
-        if file is None or revision not in ("main", COMMIT):
+        if file is None or revision not in ("main", self.served.commit):
             return self._refuse(404, "EntryNotFound")
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         self.served.seen.append((self.command, name, start))
@@ -126,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if "Range" in self.headers else 200)
         self.send_header("Content-Length", str(len(content) - start))
         self.send_header("ETag", f'"{file.etag}"')
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", self.served.commit)
         self.send_header("Accept-Ranges", "bytes")
         if file.lfs:
             self.send_header("X-Linked-Etag", f'"{file.etag}"')
