@@ -10,6 +10,7 @@ from omlx.errors import ModelError
 from omlx.models.entry import ModelEntry
 from omlx.models.loader import LoadProgress
 from omlx.models.opening import Opener, choose
+from omlx.models.refusals import Circumstances, Refusals
 from omlx.models.resident import Loading, Resident
 from omlx.models.residents import Residents
 from omlx.models.speculative import Speculative
@@ -31,6 +32,7 @@ class Loadings:
         self._opener = opener
         self._configured = configured
         self._clock = clock
+        self._refusals = Refusals()
         self._loading: dict[tuple[str, str | None, bool], Loading] = {}
 
     def of(self, model: str) -> list[Loading]:
@@ -67,7 +69,7 @@ class Loadings:
     async def _run(self, loading: Loading) -> None:
         """Whatever comes of it, nobody waits in vain."""
         try:
-            await self._bring(loading)
+            await (self._bring(loading) if loading.wanted is None else self._bring_with(loading, loading.wanted))
         except asyncio.CancelledError:
             loading.fail(ModelError("model.load_cancelled", param="model", model=loading.entry.id))
         except Exception as error:  # noqa: BLE001 — the edge of a task; each of those who wait raises it
@@ -79,6 +81,15 @@ class Loadings:
                 del self._loading[loading.key]
             if loading.outdated and self._residents.find(loading.entry.id) is not None:
                 self.begin(Loading(loading.entry, again=True))
+
+    async def _bring_with(self, loading: Loading, draft: ModelEntry) -> None:
+        """With the draft that a request names, unless it is known that this cannot be."""
+
+        def look() -> Circumstances:
+            return Circumstances.now(loading.entry, draft, self._configured(loading.entry).settings)
+
+        with self._refusals.remembered(await asyncio.to_thread(look)):
+            await self._bring(loading)
 
     async def _bring(self, loading: Loading) -> None:
         resident = self._residents.find(loading.entry.id)

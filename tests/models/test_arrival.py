@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -17,6 +18,9 @@ from omlx.engine.types import Reason
 from omlx.errors import BadRequest, ModelError
 from omlx.models.arrival import Arrivals
 from omlx.models.discovery import BUNDLED, Registry, gather
+from omlx.models.entry import ModelEntry
+from omlx.models.loader import load_steps
+from omlx.models.opening import Reading
 from omlx.models.package import FILE
 from omlx.models.places import Folder
 from omlx.models.pool import Pool
@@ -299,6 +303,61 @@ def test_one_that_cannot_be_used_is_not_kept_and_whoever_names_it_hears_why(
                 await pool.lease(draft=SMALL)
             code = "model.tokenizer" if how == "mute" else SPOILT[how]
             assert (caught.value.code, caught.value.param) == (code, "draft_model")
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["passes", "weights", "stranger"])
+def test_what_a_request_has_heard_of_a_draft_the_next_one_hears_at_once_until_its_folder_changes(
+    engine: EngineThread, folder: Path, how: str
+) -> None:
+    (folder / BIG / FILE).unlink()
+    bring(folder)
+    spoil(folder, how)
+    opened: list[str] = []
+
+    def read(entry: ModelEntry, *args: Any, **more: Any) -> Reading:
+        opened.append(entry.id)
+        return load_steps(entry, *args, **more)
+
+    async def refused(pool: Pool) -> tuple[str, object]:
+        with pytest.raises((BadRequest, ModelError)) as caught:
+            await asyncio.wait_for(pool.lease(draft=SMALL), 60)
+        return caught.value.code, caught.value.params
+
+    async def run() -> None:
+        pool = Pool(engine, look(folder), Settings(), default=BIG, read=read)
+        (await pool.lease()).release()
+        first = await refused(pool)
+        opened.clear()
+        lease = await pool.lease()
+        assert await refused(pool) == first  # though a request runs, for which a new try would have to wait
+        lease.release()
+        (await pool.lease(strategy=AUTO)).release()
+        assert opened == []
+        bring(folder)
+        (lease := await pool.lease(draft=SMALL)).release()
+        assert (lease.served.draft, opened) == (SMALL, [SMALL])
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+
+    asyncio.run(run())
+
+
+def test_what_a_request_has_heard_is_not_held_against_a_draft_that_discovery_sees_otherwise(
+    engine: EngineThread, folder: Path
+) -> None:
+    (folder / BIG / FILE).unlink()
+    interrupt(folder)
+
+    async def run() -> None:
+        pool = Pool(engine, look(folder), Settings(), default=BIG)
+        (folder / SMALL / "model.safetensors.part").rename(folder / SMALL / "model.safetensors")
+        with pytest.raises(BadRequest, match="not finished"):
+            await pool.lease(draft=SMALL)
+        await pool.reconsider(look(folder))
+        (lease := await pool.lease(draft=SMALL)).release()
+        assert lease.served.draft == SMALL
         await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
     asyncio.run(run())
