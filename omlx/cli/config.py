@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
 from omlx.catalog import sentence
+from omlx.cli import running
 from omlx.cli.columns import columns
 from omlx.cli.configured import configured
 from omlx.errors import ConfigError, ModelError, NotFound
@@ -72,10 +73,20 @@ def _set(arguments: Namespace, configuration: Configuration) -> None:
     if source is not (Source.GLOBAL if arguments.model is None else Source.MODEL):
         params = {"name": row.name, "value": _shown(row, resolution[row.name].value), "source": source.value}
         sys.stderr.write(f"omlx: {sentence('cli.config.overridden', params)}\n")
+    _tell_of_server(row, configuration)
 
 
 def _unset(arguments: Namespace, configuration: Configuration) -> None:
-    _store(configuration).patch({_row(arguments.name).name: None}, _model(arguments, configuration))
+    row = _row(arguments.name)
+    _store(configuration).patch({row.name: None}, _model(arguments, configuration))
+    _tell_of_server(row, configuration)
+
+
+def _tell_of_server(row: Setting, configuration: Configuration) -> None:
+    """Say so if one runs that does not take this up by itself."""
+    if row.reread or (url := running.find(_store(configuration).home)) is None:
+        return
+    sys.stderr.write(f"omlx: {sentence('cli.config.restart', {'url': url})}\n")
 
 
 def _list(arguments: Namespace, configuration: Configuration) -> None:
@@ -110,12 +121,15 @@ def _resolution(arguments: Namespace, configuration: Configuration) -> Resolutio
 
 
 def _model(arguments: Namespace, configuration: Configuration, *, new: bool = False) -> str | None:
-    """The id that is meant: of a model that is here, or, unless `new` settings are to be made, that has settings."""
+    """The id that is meant: of a model that is here, usable or not, or, unless `new` settings are to be made, that has
+    settings."""
     if arguments.model is None:
         return None
     try:
         return discover(configuration.resolve().settings, os.environ).find(arguments.model).id
-    except (NotFound, ModelError):
+    except ModelError as error:  # it is here; settings may be what it lacks
+        return str(error.params["model"])
+    except NotFound:
         if new or arguments.model not in _store(configuration).models():
             raise
         return str(arguments.model)

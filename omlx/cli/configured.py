@@ -6,16 +6,21 @@ import os
 import sys
 from argparse import Namespace
 
+from omlx.errors import ConfigError
 from omlx.models.speculative import check_value, strategy_of
 from omlx.settings.configuration import Configuration
 from omlx.settings.resolve import cli_layer, environment_layer, resolve
+from omlx.settings.schema import table
 from omlx.settings.store import Store
 
 
 def configured(arguments: Namespace) -> Configuration:
     """Says on standard error which files do not count, and why. Raises ConfigError for whatever cannot be."""
     run = (cli_layer(arguments), environment_layer(os.environ))
-    store = Store(resolve(run).settings.home, check_value)
+    home = resolve(run).settings.home
+    if not home.is_absolute():  # no HOME, and nobody knows this user
+        raise ConfigError("config.home_unknown", where=table()["home"].variable, value=str(home))
+    store = Store(home, check_value)
     for note in store.validate():
         sys.stderr.write(f"omlx: {note.message}\n")
     configuration = Configuration(run, store)

@@ -101,7 +101,7 @@ def _models(settings: Settings) -> Rows:
 
 def _root(place: Place) -> str:
     root: Path = place.root
-    return str(root) if root.is_dir() else f"{root} (not there)"
+    return str(root) if os.path.isdir(root) else f"{root} (not there)"
 
 
 def _server(settings: Settings) -> Rows:
@@ -146,4 +146,5 @@ def _indented(text: str) -> str:
 
 
 def _without_user(text: str) -> str:
-    return text.replace(str(Path.home()), "~")
+    user = os.path.expanduser("~")
+    return text.replace(user, "~") if user != "/" else text

@@ -39,6 +39,7 @@ from omlx.models.entry import ModelEntry
 from omlx.models.loader import bring_in
 from omlx.models.names import find_model
 from omlx.models.pool import Pool
+from omlx.models.rereading import Rereading
 from omlx.server.app import create_app
 from omlx.server.exposure import check_exposure
 from omlx.server.protocol import ImpatientProtocol
@@ -126,6 +127,8 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
             progress=LoadingBars(),
             costs=CostFiles(settings.home / "costs"),
         )
+        assert choice.configuration.store is not None
+        rereading = Rereading(pool, choice.configuration.store)
         if choice.model is not None:
             (await pool.lease(choice.model.id)).release()
         app = create_app(engine, pool, settings)
@@ -142,8 +145,8 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)
-        looking = Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S)
-        chores = [asyncio.create_task(chore) for chore in (looking, _warm_up())]
+        looking = Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S), rereading.run(_LOOK_EVERY_S)
+        chores = [asyncio.create_task(chore) for chore in (*looking, _warm_up())]
         with running.told(settings.home, url(listening)):
             await Server(config, lambda: _announce(pool, settings, listening)).serve(sockets=[listening])
         for chore in chores:

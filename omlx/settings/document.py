@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,10 @@ next source decide again. By hand:
 
 A key that is not in the tables below is refused by its name. A file without that `format` belongs to another program:
 it is left alone and does not count. One that has it and is broken is kept as `*.corrupt-<time>`, and said.
+
+A server that runs takes up what is written into them, whoever writes it, within some seconds: at once, or at the next
+moment at which a model has no requests. The rest, and the API key, it takes up when it starts; `omlx config set` and
+`unset` say which those are.
 
 The last columns: where `config.json` keeps a setting, and whether a model (M) or a request (R) may have its own.
 Generated from `omlx/settings/schema.py` by `make docs`.
@@ -76,7 +81,7 @@ def _default(setting: Setting) -> str:
     if setting.meta.is_bytes and isinstance(value, int):
         return f"{value >> 20}MB"
     if isinstance(value, Path):
-        return f"`~/{value.relative_to(Path.home())}`"
+        return f"`{str(value).replace(os.path.expanduser('~'), '~')}`"
     return f"`{value}`"
 
 

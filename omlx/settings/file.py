@@ -70,7 +70,7 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
     try:
         target = path.resolve()
         text = json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
-        _replace(target, text.encode())
+        _replace(target, text.encode(errors="backslashreplace"))  # as JSON writes what is no text: a name of a file
     except OSError as error:
         raise ConfigError("config.unwritable", file=str(path), detail=error.strerror or str(error)) from error
 

@@ -139,4 +139,7 @@ def _switch(raw: str, where: str) -> bool:
 def _path(raw: str, where: str) -> Path:
     if not raw.strip():
         raise ConfigError("config.empty", where=where)
-    return Path(raw).expanduser().absolute()
+    path = os.path.expanduser(raw)
+    if path.startswith("~"):
+        raise ConfigError("config.home_unknown", where=where, value=raw)
+    return Path(path).absolute()

@@ -8,6 +8,7 @@ decide, or nothing does.
 
 from __future__ import annotations
 
+import os
 import types
 from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
@@ -114,6 +115,11 @@ def _engine(low: float, high: float, **more: Any) -> Meta:
     return Meta(Group.ENGINE, more.pop("takes", Takes.RELOAD), low=low, high=high, **more)
 
 
+def _home() -> Path:
+    """In the user's folder; relative where nobody knows which one that is."""
+    return Path(os.path.expanduser("~/.omlx"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One value for every setting. Made by `resolve`, or directly in tests."""
@@ -125,7 +131,7 @@ class Settings:
     allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
 
-    home: Annotated[Path, _models("DIR", scopes=RUN)] = field(default_factory=lambda: Path.home() / ".omlx")
+    home: Annotated[Path, _models("DIR", scopes=RUN)] = field(default_factory=_home)
     model_dir: Annotated[tuple[Path, ...], _models("DIR")] = ()
     home_models: Annotated[bool, _models()] = True
     lmstudio: Annotated[bool, _models()] = True
@@ -133,7 +139,7 @@ class Settings:
     bundled: Annotated[bool, _models()] = True
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], _models(takes=Takes.RELOAD)] = "auto"
 
-    model_map: Annotated[tuple[str, ...], _models("PATTERN=MODEL")] = ()
+    model_map: Annotated[tuple[str, ...], _models("PATTERN=MODEL", takes=Takes.AT_ONCE)] = ()
 
     default_model: Annotated[str | None, _pool("NAME")] = None
     memory_limit: Annotated[int | None, _pool("SIZE", low=1 << 20, high=1 << 50, is_bytes=True)] = None
@@ -212,8 +218,10 @@ class Setting:
         return "=" in self.meta.metavar
 
     @property
-    def needs_reload(self) -> bool:
-        return self.meta.takes is not Takes.AT_ONCE
+    def reread(self) -> bool:
+        """Whether a running server takes up what others write into the files. No secrets: a file that is lost must
+        not take a key away."""
+        return self.meta.takes is not Takes.RESTART and not self.meta.secret
 
 
 @cache

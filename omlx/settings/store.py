@@ -65,6 +65,10 @@ class Store:
         """A name for what is stored for all models, or for one, as it is now: the same values have the same one."""
         return _revision(self.layer(model))
 
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """What tells the files as they are from the files as they were, without reading them."""
+        return tuple(_stamp(self.home / name) for name in (GLOBAL_FILE, MODELS_FILE))
+
     def patch(self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None) -> None:
         """Change what is stored for all models, or for one; None takes a value out. Values may be as JSON has them.
 
@@ -116,6 +120,14 @@ class Store:
         layer = Layer(source, read_values)
         check_bounds(layer, str(path))
         return layer
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _revision(layer: Layer) -> str:

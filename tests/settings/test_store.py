@@ -85,6 +85,25 @@ def test_a_change_to_another_state_than_expected_is_refused(tmp_path: Path) -> N
     assert store.revision() == before
 
 
+def test_a_folder_whose_name_is_no_text_is_kept(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(b"/data/caf\xe9"))
+    store = Store(tmp_path)
+    store.patch({"model_dir": (folder,)})
+    assert stored(store) == {"model_dir": (folder,)}
+    assert stored(Store(tmp_path)) == {"model_dir": (folder,)}
+
+
+def test_a_stamp_tells_whether_somebody_has_written(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    stamps = [store.stamp()]
+    for model in (None, MODEL, None):
+        store.patch({"draft_max": len(stamps)}, model)
+        stamps.append(store.stamp())
+        assert stored(store, model) == {"draft_max": len(stamps) - 1}
+        assert store.stamp() == stamps[-1]
+    assert len(set(stamps)) == 4
+
+
 def test_files_are_private(tmp_path: Path) -> None:
     home = tmp_path / "not/there"
     Store(home).patch({"port": 1})
