@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 from typing import NoReturn, Protocol, cast
 
 from omlx import __version__
@@ -43,6 +44,8 @@ class Command(Protocol):
 def entry() -> NoReturn:
     """The process. Leaves without tearing the interpreter down: a native thread of mlx that ends meanwhile, and lets
     go of Python objects, would abort it (seen in a third of all stops on a busy machine)."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     status = main()
     with suppress(BrokenPipeError):
         sys.stdout.flush()

@@ -27,8 +27,8 @@ def look_in(folders: Sequence[Path], configuration: Configuration) -> partial[Re
 
 def path_of(name: str) -> Path | None:
     """The directory that `name` is, where it is written as a path."""
-    path = Path(name).expanduser()
-    return path.absolute() if name.startswith((".", "/", "~")) and path.is_dir() else None
+    path = os.path.expanduser(name)
+    return Path(path).absolute() if name.startswith((".", "/", "~")) and os.path.isdir(path) else None
 
 
 def id_of(name: str) -> str:

@@ -16,12 +16,13 @@ from pathlib import Path
 from omlx.catalog import sentence
 from omlx.cli.columns import columns, size
 from omlx.cli.configured import configured
-from omlx.cli.named import named
-from omlx.errors import BadRequest
+from omlx.cli.named import look_in, named
+from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
 from omlx.models.package import DraftModel, WindowPolicy, read_package, strategy_record, window_from
 from omlx.models.package_file import check_package, declare_draft, window_from_bench, write_package
+from omlx.models.reference import find
 from omlx.models.speculative import speculative
 from omlx.models.telling import speculation_record
 from omlx.settings.configuration import Configuration
@@ -69,12 +70,21 @@ def run(arguments: Namespace) -> int:
 def _write(arguments: Namespace, subject: Subject) -> None:
     window, told = _window(arguments.window, arguments.from_bench)
     declared = declare_draft(subject.entry, arguments.draft, window, subject.registry)
+    _check_in_sight(declared, subject)
     if arguments.name is not None and not re.fullmatch(r"[\w.-]+", arguments.name):
         raise BadRequest("package.name", param="name", name=arguments.name)
     name = arguments.name or declared.draft.repository.rpartition("/")[2].lower()
     path = write_package(subject.entry.path, declared, name)
     told = [sentence("cli.package.written", {"file": path, "draft": str(declared.draft)}), *told]
     sys.stdout.write("".join(f"{line}\n" for line in told))
+
+
+def _check_in_sight(declared: DraftModel, subject: Subject) -> None:
+    """A folder that was named by its path is known to this command alone. Raises ModelError."""
+    draft = str(declared.draft)
+    found = find(draft, subject.registry)
+    if isinstance(found, ModelEntry) and isinstance(find(draft, look_in([], subject.configuration)()), Reason):
+        raise ModelError("draft.out_of_sight", param=None, draft=draft, path=str(found.path))
 
 
 def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, list[str]]:
@@ -118,8 +128,7 @@ def _show(arguments: Namespace, subject: Subject) -> None:
     lines = [reason.message for reason in (found.undrafted, *found.warnings) if reason is not None]
     if found.wanted is not None:
         known = size(found.wanted.size_bytes) if found.wanted.size_bytes is not None else "?"
-        params = {"draft": str(found.wanted.reference), "size": known, "model": subject.entry.id}
-        lines.append(sentence("cli.package.wanted", params))
+        lines.append(sentence("cli.package.wanted", {"draft": str(found.wanted.reference), "size": known}))
     if isinstance(package.declared, DraftModel):
         rows.insert(0, ("declared", str(package.declared.draft), package.default or ""))
     sys.stdout.write(columns(rows) + "".join(f"{line}\n" for line in lines))

@@ -26,10 +26,8 @@ _SAMPLING: dict[str, type[int] | type[float]] = {
 def read_config(directory: Path, name: str) -> dict[str, Any]:
     """The JSON object in `directory/name`; empty if there is no such file. Raises ModelError for anything else."""
     path = directory / name
-    if not path.is_file():
-        return {}
     try:
-        return json_object(path.read_text(encoding="utf-8"))
+        return json_object(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError) as error:
         raise ModelError("model.config_unreadable", file=name, detail=str(error)) from None
 

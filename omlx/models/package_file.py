@@ -83,7 +83,7 @@ def window_from_bench(file: Path) -> WindowPolicy:
 
     Raises ModelError.
     """
-    if not file.is_file():
+    if not os.path.isfile(file):  # which is false for a name that is too long, too
         raise ModelError("package.no_bench", file=str(file))
     window = read_window(Fields(read_config(file.parent, file.name)), "draft_window")
     if window is None:

@@ -11,7 +11,7 @@ from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.examine import examine
 
-_NAME = r"[A-Za-z0-9_][\w.-]*"
+_NAME = r"\w[\w .+()-]*"  # of a folder too, as people call them
 _FORM = re.compile(rf"(?P<repository>{_NAME}(?:/{_NAME})?)(?::(?P<quant>[\w.-]+))?(?:@(?P<revision>\w[\w./-]*))?")
 _GGUF_QUANT = re.compile(r"(I?Q\d\w*|BF16|F16|F32|TQ\d\w*)", re.IGNORECASE)
 

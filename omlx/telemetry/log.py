@@ -24,23 +24,22 @@ _requests = logging.getLogger("omlx.request")
 
 
 def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO) -> None:
-    """Log to `home`/logs and, in the human form, to `terminal`. Replaces what was set up before."""
-    folder = home / "logs"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    file = PrivateFile(folder / "omlx.log", maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
-    file.setFormatter(JsonLines())
-    handlers: list[logging.Handler] = [file]
+    """Log to `home`/logs and, in the human form, to `terminal`. Replaces what was set up before.
+
+    Where nothing can be written into `home`, that is the first thing logged.
+    """
+    tear_down()
+    logger = logging.getLogger("omlx")
+    logger.setLevel(level)
+    logger.propagate = False
     if terminal is not None:
         human = logging.StreamHandler(terminal)
         human.setFormatter(Human())
-        handlers.append(human)
-    logger = logging.getLogger("omlx")
-    tear_down()
-    logger.setLevel(level)
-    logger.propagate = False
-    for handler in handlers:
-        logger.addHandler(handler)
+        logger.addHandler(human)
+    try:
+        logger.addHandler(_file(home / "logs"))
+    except OSError as error:
+        logger.warning("no log file", extra={"fields": {"folder": str(home), "detail": error.strerror or str(error)}})
 
 
 def tear_down() -> None:
@@ -50,6 +49,14 @@ def tear_down() -> None:
         logger.removeHandler(handler)
         handler.close()
     logger.propagate = True
+
+
+def _file(folder: Path) -> logging.Handler:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    file = PrivateFile(folder / "omlx.log", maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+    file.setFormatter(JsonLines())
+    return file
 
 
 def log_request(fields: Fields) -> None:

@@ -6,14 +6,18 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from omlx.cli import running
 from omlx.cli.main import main
 from omlx.models.discovery import BUNDLED
 from omlx.models.package import window_from
 from tests.cli.test_main import Capture, alone, environment
+from tests.models.trees import LLAMA, model
 
 __all__ = ["alone"]
 
@@ -90,6 +94,57 @@ def test_files_of_others_are_said_to_be_left_alone(alone: Path, capsys: Capture)
     assert (alone / ".omlx/config.json").read_text() == '{"model_dirs": []}'
 
 
+def test_a_model_that_cannot_be_used_yet_may_have_settings(alone: Path, capsys: Capture) -> None:
+    model(alone / ".omlx/models/org/own-code", {**LLAMA, "model_file": "own.py"})
+    said(capsys, "config", "set", "trust_remote_code", "on", "--model", "own-code")
+    assert said(capsys, "config", "get", "trust_remote_code", "--model", "org/own-code") == "on"
+    assert json.loads((alone / ".omlx/models.json").read_text())["models"].keys() == {"org/own-code"}
+    said(capsys, "config", "unset", "trust_remote_code", "--model", "own-code")
+    assert said(capsys, "config", "get", "trust_remote_code", "--model", "own-code") == "off"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said_so"), [("port", "9000", True), ("api_key", "a-secret", True), ("draft_max", "8", False)]
+)
+def test_what_a_running_server_does_not_take_up_is_said(
+    alone: Path, capsys: Capture, name: str, value: str, said_so: bool
+) -> None:
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"status": "ok"}')
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server, ThreadPoolExecutor() as threads:
+        threads.submit(server.serve_forever, 0.01)
+        address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            with running.told(alone / ".omlx", address):
+                for words in (["set", name, value], ["unset", name]):
+                    assert main(["config", *words]) == 0
+                    assert (f"server at {address} goes on with what it has" in capsys.readouterr().err) is said_so
+        finally:
+            server.shutdown()
+    said(capsys, "config", "set", name, value)
+
+
+def test_without_a_home_folder_one_has_to_be_named(
+    alone: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "~nobody-at-all/x" in said(capsys, "config", "list", "--home", "~nobody-at-all/x", status=2)
+    monkeypatch.setenv("OMLX_MODEL_DIR", "~nobody-at-all")
+    assert "OMLX_MODEL_DIR: nobody knows" in said(capsys, "config", "list", status=2)
+    monkeypatch.delenv("OMLX_MODEL_DIR")
+    monkeypatch.delenv("OMLX_HOME")
+    monkeypatch.setenv("HOME", "somewhere")
+    assert "OMLX_HOME: nobody knows the home folder" in said(capsys, "config", "list", status=2)
+    monkeypatch.setenv("OMLX_HOME", str(alone / "there"))
+    assert said(capsys, "config", "path") == str(alone / "there/config.json")
+
+
 @pytest.fixture
 def folder(alone: Path) -> Path:
     """A copy of the demo target."""
@@ -116,7 +171,7 @@ def test_write_check_show(folder: Path, capsys: Capture) -> None:
     assert "can be used" in said(capsys, "package", "check", str(folder))
     shown = json.loads(said(capsys, "package", "show", "big", "--json"))
     assert (shown["speculation"]["draft"], shown["speculation"]["draft_source"]) == ("omlx-demo/draft", "package")
-    assert "omlx pull big" in said(capsys, "package", "show", "big", "--no-bundled")
+    assert "omlx pull omlx-demo/draft" in said(capsys, "package", "show", "big", "--no-bundled")
     assert "not on this machine" in said(capsys, "package", "check", "big", "--no-bundled", status=2)
 
 
@@ -183,6 +238,43 @@ def test_what_would_not_work_is_not_written(folder: Path, capsys: Capture, draft
     shutil.copytree(folder, folder.parent / "twin")
     assert words in said(capsys, "package", "write", "big", "--draft", draft, "--window", window, status=2)
     assert not (folder / "model-package.json").exists()
+
+
+LONG = f"/{'a' * 300}"
+"""Longer than the name of any file."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["package", "check", LONG],
+        ["package", "show", LONG],
+        ["package", "write", LONG, "--draft", "draft"],
+        ["package", "write", "big", "--draft", LONG],
+        ["package", "write", "big", "--draft", "draft", "--from-bench", LONG],
+        ["package", "check", "~nobody-at-all/model"],
+        ["pull", LONG],
+        ["pull", f"org/{LONG[1:]}", "--model-dir", LONG],
+        ["config", "get", "draft_model", "--model", LONG],
+    ],
+    ids=lambda arguments: " ".join(arguments).replace(LONG, "LONG"),
+)
+def test_names_that_cannot_be_are_said_in_one_line(folder: Path, capsys: Capture, arguments: list[str]) -> None:
+    shown = said(capsys, *arguments, status=2)
+    assert shown.startswith("omlx: ")
+    assert len(shown.splitlines()) == 1
+
+
+def test_a_draft_that_only_this_command_finds_is_not_declared(folder: Path, capsys: Capture, tmp_path: Path) -> None:
+    elsewhere = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", tmp_path / "elsewhere/tiny"))
+    write = ["package", "write", "big", "--draft", str(elsewhere)]
+    assert str(elsewhere) in said(capsys, *write, status=2)
+    assert not (folder / "model-package.json").exists()
+    said(capsys, *write, "--model-dir", str(elsewhere.parent))
+    assert declared(folder)["draft_model"] == "tiny"
+    elsewhere.rename(folder.parent / "tiny")
+    said(capsys, "package", "write", str(folder), "--draft", str(folder.parent / "tiny"))
+    assert "can be used" in said(capsys, "package", "check", "big")
 
 
 def test_no_terminal_is_needed(folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from omlx.models.discovery import BUNDLED
 from omlx.models.package import FILE
 from tests import zoo
 from tests.cli.serving import Serving, serving
+from tests.cli.test_main import omlx
 from tests.zoo.folder import save_family
 
 DEMO = BUNDLED / "omlx-demo"
@@ -164,6 +166,19 @@ def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(tmp_path
     assert (told["draft"], told["draft_configured"], told["draft_source"]) == (None, named, "cli")
     assert told["reason"]["code"] == code
     assert told["reason"]["message"] in server.announced
+
+
+def test_a_server_that_runs_takes_up_what_others_keep_and_they_hear_what_it_does_not(tmp_path: Path) -> None:
+    place(tmp_path, "big", "target")
+    place(tmp_path, "small", "draft")
+    with serving(tmp_path, "org/big") as server:
+        assert status(server, "org/big")["draft"] is None
+        assert server.url in omlx(tmp_path, "config", "set", "port", "8001").stderr
+        assert omlx(tmp_path, "config", "set", "draft_model", "org/small").stderr == ""
+        end = time.monotonic() + 120
+        while (draft := status(server, "org/big")["draft"]) is None and time.monotonic() < end:
+            time.sleep(0.2)
+    assert draft == "org/small"
 
 
 WATCH = """\

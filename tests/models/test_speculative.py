@@ -127,6 +127,16 @@ def test_a_quantization_that_is_the_same_in_other_words(root: Path) -> None:
     assert found(root, draft_model="org/small:4BIT").draft is not None
 
 
+@pytest.mark.parametrize("name", ["org/Модель 1.5B", "草稿-small", "mine (1)"])
+def test_names_are_as_people_write_them(root: Path, name: str) -> None:
+    model(root / "models" / name)
+    package(root / "models/org/big", {"one": {"type": "draft-model", "draft_model": name}})
+    result = found(root)
+    assert result.draft is not None
+    assert result.draft.id == name
+    assert Reference.parse(f"{name}:4bit@v1") == Reference(name, "4bit", "v1")
+
+
 def test_a_package_that_is_wrong_is_a_reason(root: Path) -> None:
     (root / "models/org/big" / FILE).write_text("{")
     assert (found(root).draft, code(found(root))) == (None, "model.config_unreadable")

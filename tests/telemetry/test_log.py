@@ -41,6 +41,17 @@ def lines(home: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (home / "logs" / "omlx.log").read_text(encoding="utf-8").splitlines()]
 
 
+def test_where_nothing_can_be_written_the_terminal_says_so_and_all_else(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    text = io.StringIO()
+    log.set_up(tmp_path / "home", text)
+    log.log_request(LINE)
+    log.tear_down()
+    first, second = text.getvalue().splitlines()
+    assert first[9:] == f"warning: no log file · {tmp_path / 'home'} · Not a directory"
+    assert "POST /v1/chat/completions 200" in second
+
+
 def test_a_request_is_one_line_of_json_and_one_for_people(tmp_path: Path, terminal: io.StringIO) -> None:
     log.log_request(LINE)
     (line,) = lines(tmp_path / "home")
