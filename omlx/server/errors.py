@@ -71,6 +71,8 @@ def anthropic(error: OmlxError) -> dict[str, Any]:
         message = f"{error.param}: {message}"
     kind = _type(error, _ANTHROPIC_TYPES, "api_error")
     told = {"type": kind, "message": message, "code": error.code, "params": error.params}
+    if (error.code, error.param) == ("request.unsupported", "thread"):  # clients then send the whole conversation
+        told["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     return {"type": "error", "error": told, "request_id": None}
 
 

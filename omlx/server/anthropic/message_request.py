@@ -26,7 +26,7 @@ from omlx.text.tools import ToolUse
 WIRE: Final = Wire(named, idle=named({"type": "ping"}))
 
 # Fields that are not supported, each with the values that ask for nothing.
-UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"mcp_servers": ([],), "container": ()}
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"mcp_servers": ([],), "container": (), "thread": ()}
 
 
 class Tool(Body):

@@ -9,7 +9,7 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, beta_tool
 from anthropic.types import Message, TextBlock, ThinkingBlock, ToolUseBlock
 
 from omlx.settings.schema import Settings
@@ -136,6 +136,26 @@ def test_a_tool_loop_of_two_turns(client: Anthropic) -> None:
     assert second.content[0].text == "<tool_response>\n4 degrees\n</tool_response>"  # type: ignore[union-attr]
     assert second.usage.cache_read_input_tokens > 0  # type: ignore[operator]
     assert second.stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_tool_runner_sends_whole_conversations(client: Anthropic, stream: bool) -> None:
+    """It would rather have the server keep them."""
+    seen = []
+
+    @beta_tool
+    def look(at: str) -> str:
+        """Looks."""
+        seen.append(at)
+        return "4 degrees"
+
+    messages: list[Any] = [{"role": "user", "content": call("look", at="it")}]
+    runner = client.beta.messages.tool_runner(
+        model=TARGET, max_tokens=100, tools=[look], messages=messages, stream=stream
+    )
+    last = runner.until_done()
+    assert seen == ["it"]
+    assert "4 degrees" in last.content[0].text  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
