@@ -52,7 +52,9 @@ def test_a_message_has_all_arguments_and_goes_on_from_them(arguments: str, known
 def test_the_input_of_a_custom_tool_can_be_sent() -> None:
     events = called(r'{"input": "\ud83d x"}')
     assert custom().body(events)["output"][1]["input"] == "\ufffd x"
-    for told in custom().feed(events):
+    stream = custom().feed(events)
+    assert [told["sequence_number"] for told in stream] == list(range(len(stream)))
+    for told in stream:
         json.dumps(told, ensure_ascii=False, allow_nan=False).encode()
     assert custom().body(called("no call"))["output"][1]["input"] == "no call"
 

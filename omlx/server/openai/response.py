@@ -151,8 +151,8 @@ class ResponseEncoder:
                 return [self._item("response.function_call_arguments.done", arguments=self._text, name=item["name"])]
             case "custom_tool_call":
                 item["input"] = _input(self._text)
-                done = self._item("response.custom_tool_call_input.done", input=item["input"])
-                return [self._item("response.custom_tool_call_input.delta", delta=item["input"]), done]
+                delta = self._item("response.custom_tool_call_input.delta", delta=item["input"])
+                return [delta, self._item("response.custom_tool_call_input.done", input=item["input"])]
         part = self._content()
         item["content"] = [part]
         done = {"text": self._text}
