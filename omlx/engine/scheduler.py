@@ -342,6 +342,8 @@ class Scheduler:
             told = read.told(scored, sequence.request.prompt_logprobs) or ()
             return [PrefillProgress(sequence.request.id, done, sequence.prompt_len, told)]
         now = self._clock()
+        if not sequence.clock.first_token and len(self.running) == 1:
+            self.speculator.prompted(sequence.prompt_len - sequence.cached, now - sequence.clock.admitted)
         sequence.clock.first_token = sequence.clock.first_token or now
         sequence.clock.last_token = now
         sequence.unread -= 1

@@ -31,6 +31,17 @@ def test_times_are_those_of_rounds_that_were_timed() -> None:
     assert stats.speedup > 0
 
 
+def test_a_prompt_that_is_read_alone_says_what_wide_passes_cost() -> None:
+    prompt = tuple(i % 50 for i in range(130))
+    bench = Bench(loop_of("llama"))
+    bench.run(request(tokens=prompt, max_tokens=2), request("b", tokens=(9, *prompt), max_tokens=2))
+    assert bench.loop.costs.target.known(128, 130) == 0
+    bench.run(request("c", tokens=(8, *prompt), max_tokens=2))
+    assert bench.loop.costs.target.known(128, 130) == 1
+    bench.run(request("d", tokens=(8, *prompt[:-1], 7), max_tokens=2))
+    assert bench.loop.costs.target.known(128, 130) == 1  # most of it was kept
+
+
 def test_without_a_measured_plain_step_there_is_no_speed_up() -> None:
     bench = Bench(loop_of("llama", model("llama")))
     bench.run(request(max_tokens=1))

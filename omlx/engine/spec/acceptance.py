@@ -18,6 +18,9 @@ PRIOR_WEIGHT: Final = 4.0
 COMMON_WEIGHT: Final = 2.0
 """Misses that it takes to believe that a text, or a draft model in it, misses more or less often than before."""
 
+PROVEN: Final = 8.0
+"""Tokens that were tried, before a drafter counts as known."""
+
 MATCH_STEPS: Final = (3, 4, 5, 6, 7, 8, 9, 12, 17, 33)
 MATCH_CHANCE: Final = (0.5, 0.65, 0.75, 0.8, 0.8, 0.8, 0.85, 0.85, 0.9, 0.95)
 """What a match of 3, 4, … 9-11, 12-16, 17-32, 33+ tokens is worth before anything is seen. Short ones are told apart to
@@ -50,6 +53,11 @@ class Acceptance:
 
     def __post_init__(self) -> None:
         self._expected = self._before()
+
+    @property
+    def proven(self) -> bool:
+        """Whether the belief rests on more than its start."""
+        return sum((self.prior or self)._tries) >= PROVEN
 
     def learn(self, match: int, drafted: int, accepted: int) -> None:
         """A draft was verified, or compared with what came anyway; behind its first miss nothing is known."""

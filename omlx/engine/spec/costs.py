@@ -178,6 +178,9 @@ class Costs:
     draft_share: float = 0.2
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
 
+    spare: float = 0.0
+    """Seconds put by, from answer to answer, to find out whether a draft model is any good."""
+
     def verify(self, width: int, context: int) -> float:
         return self.target.seconds(width, context) or 0.0
 

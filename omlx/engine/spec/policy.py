@@ -54,6 +54,9 @@ STALE: Final = 0.25
 CATCH_UP_ROUNDS: Final = 8.0
 """Rounds that a draft model, once caught up, is expected to serve; then what it did serve counts."""
 
+TOKENS_A_ROUND: Final = 2
+"""What a draft model brings a round at least, where it is worth reading a prompt for."""
+
 PACE_DECAY: Final = 0.94
 NOWHERE: Final = -1
 """The place of a token where nothing matches."""
@@ -167,6 +170,7 @@ class RowPolicy:
         self._pending = 1
         self._drafted = self._padded = 0
         self._elapsed = self._lost = 0.0
+        self._answered = 0
         self._match = 0
         self._pace: dict[int, tuple[float, float]] = {}
         self._until_refresh = REFRESH
@@ -203,12 +207,17 @@ class RowPolicy:
         return best - width if verify(best, context) < CHEAPER * verify(width, context) else 0
 
     def drafting(self, offer: Offer, k: int, context: int, *, amortised: bool = False) -> float:
-        """Seconds that an offer takes for k tokens. A catch-up is an investment: `amortised`, one round's part."""
+        """Seconds that an offer takes for k tokens. A catch-up is an investment: `amortised`, one round's part. That of
+        a model known to be good is made once the answer is so long that, going on for as long again, it pays."""
         if offer.free:
             return 0.0
         one = self.costs.draft(offer.drafter, 1, context)
         late = self.costs.draft(offer.drafter, offer.lag, context) - one if offer.lag > SHORT_LAG else 0.0
-        return late / (self.record(offer).serves if amortised else 1) + k * one
+        if amortised:
+            record = self.record(offer)
+            first = not record.used and record.acceptance.proven
+            late /= max(record.serves, self._answered / TOKENS_A_ROUND) if first else record.serves
+        return late + k * one
 
     def verified(self, offer: Offer, k: int, accepted: int, padded: int = 0) -> None:
         """A draft of k tokens was verified, with `padded` more read behind it."""
@@ -234,12 +243,15 @@ class RowPolicy:
         draft model is known to take is subtracted, the rest is the target's pass, with all that surrounds it."""
         width = PLAIN if interval.overlapped else interval.width or self._pending + self._drafted + self._padded
         drafting = 0.0 if offer is None else self.drafting(offer, self._drafted, context)
+        self._answered += tokens
         self._until_refresh = REFRESH if width == PLAIN else self._until_refresh - tokens
         if offer is not None:
             took = min(interval.seconds, OUTLIER * (drafting + self.costs.verify(width, context)))
             self._lost = max(0.0, self._lost + took - tokens * self._nothing(1, context))
         self._pending, self._drafted, self._padded = 1, 0, 0
         caught_up = offer is None or offer.lag <= SHORT_LAG
+        saved = self.costs.spare + LOSS_SHARE * interval.seconds
+        self.costs.spare = saved if caught_up else max(0.0, saved - drafting)
         spent = interval.seconds - drafting
         if not caught_up or spent <= 0.0 or not self.costs.target.learn(width, context, spent):
             return
@@ -345,7 +357,10 @@ class RowPolicy:
         """Whether a probe could change anything (what is drafted free of charge is scored anyway), at a fair price."""
         plain, k = self._nothing(1, context), self._shortest(offer)
         price = self.costs.verify(1 + k, context) - plain + self.drafting(offer, k, context)
-        if self._lost + price > LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain):
+        allowed = LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain) - self._lost
+        if not self.record(offer).acceptance.proven:
+            allowed = max(allowed, self.costs.spare - self._lost)
+        if price > allowed:
             return False
         if self.costs.target.known(2, context) < SETTLED:
             return True

@@ -9,7 +9,7 @@ from typing import Final
 from omlx.engine.edge import caught
 from omlx.engine.sequence import Interval, Sequence, Tally
 from omlx.engine.spec.acceptance import Acceptance
-from omlx.engine.spec.costs import OUTLIER, Costs
+from omlx.engine.spec.costs import OUTLIER, WIDEST_WINDOW, Costs
 from omlx.engine.spec.drafter import Draft, Drafter
 from omlx.engine.spec.forced import Forced
 from omlx.engine.spec.ngram import Ngram
@@ -165,6 +165,11 @@ class Speculator:
         if row.taken is not None:
             row.policy.verified(row.taken, proposed, accepted, row.padded)
         _count(sequence.tallies.setdefault(drafter, Tally()), proposed, accepted, span, repair)
+
+    def prompted(self, tokens: int, seconds: float) -> None:
+        """So many tokens of a prompt were read, with nobody beside: about what so wide a pass takes."""
+        if tokens > WIDEST_WINDOW:
+            self.costs.target.learn_chunk(tokens, tokens, seconds)
 
     def committed(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
         """The row's newest tokens came, `interval` after those before, where nothing else ran meanwhile."""

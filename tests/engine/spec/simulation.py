@@ -316,12 +316,13 @@ class Run:
 
         return self.play(choose).seconds
 
-    def adaptive(self, window: Window | None = None, costs: Costs | None = None) -> Play:
+    def adaptive(
+        self, window: Window | None = None, costs: Costs | None = None, priors: dict[str, Acceptance] | None = None
+    ) -> Play:
         costs = costs or self.machine.costs(self.text.prompt)
-        priors: dict[str, Acceptance] = {}
         policy = RowPolicy(
             costs,
-            priors,
+            {} if priors is None else priors,
             window,
             recurrent=self.machine.recurrent,
             trims=not self.machine.recurrent,

@@ -105,6 +105,27 @@ def test_a_draft_model_idle_for_300_tokens_of_lookup_is_used_again():
     assert after.count("draft") >= 0.5 * len(after)
 
 
+def answers_to_long_prompts(machine, draft):
+    """What each took, in plain steps; the draft model has read none of the prompts."""
+    costs, priors, shares = machine.costs(4000), {}, []
+    for i in range(8):
+        run = Run(machine, text((Part("fresh", 500, draft),), i, 4000), i)
+        shares.append(run.adaptive(costs=costs, priors=priors).seconds / run.fixed((), 0))
+    return shares
+
+
+def test_a_long_prompt_is_read_by_a_draft_model_once_it_is_known_to_be_good():
+    shares = answers_to_long_prompts(Machine("flat", 0.2), 0.8)
+    assert shares[0] == pytest.approx(1.0, abs=0.01)
+    assert shares[-1] <= 0.75
+
+
+def test_a_hostile_one_reads_one_such_prompt_on_what_was_put_by():
+    shares = answers_to_long_prompts(Machine("flat", 0.2), 0.02)
+    assert sum(shares) <= 1.01 * len(shares)
+    assert sum(share > 1.01 for share in shares) == 1
+
+
 @pytest.mark.parametrize("at", [5, 100, 333])
 def test_a_step_of_eight_hours_changes_nothing(at):
     """It teaches nothing, and what is drafted behind it gains as much."""
