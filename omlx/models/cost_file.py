@@ -69,7 +69,7 @@ class CostFiles:
             return Costs.from_json(_checked(content["costs"]))
         except FileNotFoundError:
             return Costs()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             _warn("costs not read", path, error)
             return Costs()
 

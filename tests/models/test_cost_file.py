@@ -79,6 +79,7 @@ def broken(content: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any
         [{"bucket": 0, "width": 1, "seconds": [-1.0]}],
         [{"bucket": 0, "width": 1, "seconds": [float("nan")]}],
         [{"bucket": 0, "width": 1, "seconds": [float("inf")]}],
+        [{"bucket": 0, "width": 1, "seconds": [10**400]}],
         [{"bucket": -1, "width": 1, "seconds": [1.0]}],
         [{"bucket": 0, "width": "1", "seconds": [1.0]}],
         [{"bucket": 0, "width": 1, "seconds": 5}],
