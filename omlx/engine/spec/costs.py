@@ -61,8 +61,10 @@ class PassCosts:
     _curves: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
-        """Take in a measured pass. False, and nothing learned, if it took ten times what was expected (sleep, swap);
-        three such passes in a row say that the expectation was wrong."""
+        """Take in a measured pass. False, and nothing learned, if it took no time, or ten times what was expected
+        (sleep, swap); three such passes in a row say that the expectation was wrong."""
+        if seconds <= 0.0:
+            return False
         here, reached = bucket(context), self.reaches(width)
         expected = self.seconds(width, context)
         strange = expected is not None and reached and seconds > OUTLIER * expected

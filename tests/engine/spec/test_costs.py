@@ -124,6 +124,12 @@ def test_an_expectation_that_was_wrong_is_given_up():
     assert costs.plain(100) == pytest.approx(0.04)
 
 
+def test_a_pass_that_took_no_time_teaches_nothing():
+    costs = PassCosts()
+    assert not costs.learn(1, 100, 0.0)
+    assert costs.seconds(1, 100) is None
+
+
 @pytest.mark.parametrize("width", [2, 5, 64])
 def test_a_slow_first_pass_of_a_width_is_not_believed(width):
     """It may have compiled kernels. The next one counts, however slow."""
