@@ -19,7 +19,7 @@ from tests.probe.rewinding import draft, shorten, verify
 ROW_OF = {line.split(" | ")[0].lstrip("| "): line for line in PAGE.read_text(encoding="utf-8").splitlines()}
 
 
-class Forgetful(KVCache):  # type: ignore[misc]
+class Forgetful(KVCache):
     """Goes back one token too few."""
 
     def trim(self, n: int) -> int:

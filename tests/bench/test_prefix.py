@@ -24,7 +24,7 @@ def test_ratios_are_medians_within_trials_and_sums_of_tokens() -> None:
 class Parrot(Server):
     """Says the same to everything and computes all of every prompt."""
 
-    def ask(self, messages: list[Message], max_tokens: int) -> Answer:  # type: ignore[override]
+    def ask(self, messages: list[Message], max_tokens: int) -> Answer:
         return Answer("yes", 0.1, 100, 100)
 
 

@@ -45,7 +45,7 @@ def place(home: Path, name: str, demo: str) -> Path:
 
 def scramble(weights: Path) -> None:
     """Replace weights by noise of the same shapes."""
-    arrays: dict[str, mx.array] = mx.load(str(weights))  # type: ignore[assignment]
+    arrays: dict[str, mx.array] = mx.load(str(weights))
     keys = mx.random.split(mx.random.key(0), len(arrays))
     noise = {
         name: mx.random.normal(array.shape, scale=array.shape[-1] ** -0.5, key=key) if array.ndim > 1 else array
@@ -84,7 +84,7 @@ def tokens(answer: ChatCompletion) -> list[tuple[str, list[int] | None]]:
 
 
 def timings(answer: ChatCompletion) -> dict[str, Any]:
-    told: dict[str, Any] = answer.timings  # type: ignore[attr-defined]
+    told: dict[str, Any] = answer.timings
     return told
 
 

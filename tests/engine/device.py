@@ -187,7 +187,7 @@ def ask(name: str, prompt: int = 3, max_tokens: int | None = 5, **more: object) 
     """A request whose prompt counts up to a multiple of 1000, so that its answer is that and what follows."""
     start = 1000 * (1 + sum(map(ord, name)) % 97)
     tokens = tuple(range(start - prompt, start))
-    return Request(name, tokens, Sampling(temperature=0.0), max_tokens, **more)  # type: ignore[arg-type]
+    return Request(name, tokens, Sampling(temperature=0.0), max_tokens, **more)
 
 
 def answer(of: Request, n: int) -> list[int]:

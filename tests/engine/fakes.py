@@ -34,7 +34,7 @@ class Counting(nn.Module):
         self.make_cache = make_cache or (lambda: [KVCache()])
 
     def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
-        if self.poison and self.poison.intersection(tokens.flatten().tolist()):  # type: ignore[arg-type]
+        if self.poison and self.poison.intersection(tokens.flatten().tolist()):
             raise ValueError("a poisonous token")
         rows = tokens[:, None, :, None].astype(mx.float32)  # [rows, 1, tokens, 1]
         cache[0].update_and_fetch(rows, rows)

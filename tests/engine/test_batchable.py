@@ -60,7 +60,7 @@ def test_a_model_whose_fault_shows_on_long_rows_only_is_known_by_name() -> None:
     assert found.code == "batch.off.probe"
 
 
-class Shuffled(KVCache):  # type: ignore[misc]
+class Shuffled(KVCache):
     """Merges, but in the wrong order."""
 
     @classmethod

@@ -12,7 +12,7 @@ LENGTHS = {"a": 13, "b": 6, "c": 20}
 
 
 def named(name: str, **more: object) -> Request:
-    return request(name, prompt(LENGTHS[name], salt=ord(name) % 7), max_tokens=30, **more)  # type: ignore[arg-type]
+    return request(name, prompt(LENGTHS[name], salt=ord(name) % 7), max_tokens=30, **more)
 
 
 def stopping(family: str, name: str, at: int, how: str) -> tuple[Request, list[int]]:

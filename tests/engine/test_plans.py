@@ -37,8 +37,8 @@ class Follower:
         drafts = {
             part.forward.windows[0].row: tuple(part.draft.tolist()) for part in launch.parts if part.draft is not None
         }
-        sent = Plan.from_bytes(launch.plan.with_drafts(drafts).to_bytes())  # type: ignore[arg-type]
-        assert sent == launch.plan.with_drafts(drafts)  # type: ignore[arg-type]
+        sent = Plan.from_bytes(launch.plan.with_drafts(drafts).to_bytes())
+        assert sent == launch.plan.with_drafts(drafts)
         self.ops.update(op.op for op in sent.ops)
         self.symbols += sum(w.tokens == LAST for f in sent.forwards for w in f.windows)
         self.runner.launch(sent, {})

@@ -190,12 +190,12 @@ def test_the_draft_goes_on_from_what_it_had_read(family: str) -> None:
     stats = bench.stats("a+")
     assert stats.cached_n >= 55
     assert stats.draft_n_accepted == stats.draft_n > 10
-    assert drafter._index.counts.hit_tokens >= 50  # type: ignore[attr-defined]
+    assert drafter._index.counts.hit_tokens >= 50
     assert bench.tokens["a+"] == plain(family, unassisted(follow_up))
     bench.run(request("b", (*prompt(36), 1, 2, 3), max_tokens=20))
-    assert drafter._index.counts.hits == 2  # type: ignore[attr-defined]
+    assert drafter._index.counts.hits == 2
     assert bench.stats("b").draft_n_accepted == bench.stats("b").draft_n > 10
-    drafter.check()  # type: ignore[attr-defined]
+    drafter.check()
 
 
 def test_rows_of_a_batch_leave_conversations_too() -> None:

@@ -22,13 +22,13 @@ def draws(sampling: Sampling, n: int = SAMPLES, first: int = 0) -> list[int]:
     """Tokens drawn at `n` positions from the same logits, rows of one call."""
     sampler = RowSampler(sampling, V)
     rows = mx.broadcast_to(LOGITS, (n, V))
-    return draw(rows, [Draw(sampler, first + i) for i in range(n)]).tolist()  # type: ignore[return-value]
+    return draw(rows, [Draw(sampler, first + i) for i in range(n)]).tolist()
 
 
 def chi_square(tokens: list[int], probabilities: mx.array) -> float:
     expected = (probabilities * len(tokens)).tolist()
     counts = [tokens.count(i) for i in range(V)]
-    return sum((n - e) ** 2 / e for n, e in zip(counts, expected, strict=True) if e > 0)  # type: ignore[arg-type]
+    return sum((n - e) ** 2 / e for n, e in zip(counts, expected, strict=True) if e > 0)
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
@@ -41,7 +41,7 @@ def test_draws_follow_the_softmax(temperature: float, seed: int) -> None:
 def test_draws_at_one_position_over_seeds_follow_the_softmax() -> None:
     samplers = [RowSampler(Sampling(seed=seed), V) for seed in range(SAMPLES)]
     tokens = draw(mx.broadcast_to(LOGITS, (SAMPLES, V)), [Draw(sampler, 17) for sampler in samplers]).tolist()
-    assert chi_square(tokens, mx.softmax(LOGITS[0])) < CRITICAL  # type: ignore[arg-type]
+    assert chi_square(tokens, mx.softmax(LOGITS[0])) < CRITICAL
 
 
 def test_neighbouring_positions_are_independent() -> None:
@@ -174,7 +174,7 @@ def test_logprobs_are_the_same_alone_drafted_and_in_company(company: bool) -> No
             (entry.token, round(entry.logprob, 3), len(entry.top))
             for event in bench.events
             if event.request_id == "a" and getattr(event, "logprobs", None)
-            for entry in event.logprobs  # type: ignore[union-attr]
+            for entry in event.logprobs
         ]
 
     plainly, drafted = told(False), told(True)

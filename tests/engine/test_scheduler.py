@@ -186,7 +186,7 @@ def test_unbatchable_rows_run_one_after_another_within_a_step() -> None:
 
 @pytest.mark.parametrize(("traits", "lengths"), [(PLAIN, [5, 8]), (RECURRENT, [2, 2])])
 def test_a_rejected_draft_is_taken_back_at_once_and_replayed_never(traits: object, lengths: list[int]) -> None:
-    desk = Desk(LIMITS, traits, drafters=(Guess(wrong=2),)).run(ask("a", max_tokens=9))  # type: ignore[arg-type]
+    desk = Desk(LIMITS, traits, drafters=(Guess(wrong=2),)).run(ask("a", max_tokens=9))
     rewinds = [op.length for plan in desk.plans for op in plan.ops if isinstance(op, Rewind)]
     assert rewinds[:2] == lengths
     assert desk.said("a") == answer(ask("a"), 9)

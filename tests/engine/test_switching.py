@@ -116,7 +116,7 @@ def test_rows_that_come_and_go_at_every_step(family: str) -> None:
 
 def test_why_nobody_speculates_is_told() -> None:
     def reason(loop: EngineLoop, **asked: object) -> str:
-        bench = Bench(loop).run(request(speculation=Speculation(**{"strategy": DRAFT, **asked})))  # type: ignore[arg-type]
+        bench = Bench(loop).run(request(speculation=Speculation(**{"strategy": DRAFT, **asked})))
         assert bench.tokens["a"] == plain("llama", request())
         assert bench.stats().draft_n == 0
         return bench.stats().speculation.code

@@ -118,7 +118,7 @@ def drafts(
     """Who drafts for the model once it is loaded and after each of two looks; if `brought`, it comes between."""
 
     async def run() -> list[object]:
-        pool = Pool(engine, look(folder), Settings(**settings), default=BIG)  # type: ignore[arg-type]
+        pool = Pool(engine, look(folder), Settings(**settings), default=BIG)
         arrivals = Arrivals(pool, lambda: look(folder), fetch)
         (await pool.lease()).release()
         assert pool.served is not None

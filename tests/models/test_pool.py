@@ -55,7 +55,7 @@ async def pool(
     made = Pool(
         engine,
         DEMO,
-        Settings(**settings),  # type: ignore[arg-type]
+        Settings(**settings),
         configuration=configuration,
         default=TARGET,
         used=lambda: mx.get_active_memory() - base,

@@ -41,7 +41,7 @@ def guarded(**options: object) -> Guard:
     app.add_api_route("/v1/messages", echo, methods=["POST"])
     app.add_api_route("/health", echo, methods=["GET"])
     app.add_exception_handler(OmlxError, refused)
-    return Guard(app, **options)  # type: ignore[arg-type]
+    return Guard(app, **options)
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,7 @@ def test_when_the_engine_dies_everybody_hears_of_it() -> None:
         bias = running.endless()
         stream = client.chat.completions.create(**{**ASK, "max_tokens": 400, "stream": True, "logit_bias": bias})
         next(iter(stream))
-        running.engine.call(lambda: running.engine.attach("bomb", Bomb())).result()  # type: ignore[arg-type]
+        running.engine.call(lambda: running.engine.attach("bomb", Bomb())).result()
         with pytest.raises(APIError, match="engine stopped"):
             list(stream)
         with httpx.Client(base_url=running.url) as http:

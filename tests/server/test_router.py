@@ -54,7 +54,7 @@ def step(done: int) -> PrefillProgress:
 
 def test_what_follows_fast_comes_together_and_an_end_at_once() -> None:
     loop, heard = Slow(), list[Event]()
-    router = Router(loop)  # type: ignore[arg-type]
+    router = Router(loop)
     router.open("a", heard.append)
     router([step(1)])
     loop.run()

@@ -33,7 +33,7 @@ def text(answer: ChatCompletion, choice: int = 0) -> str:
 
 
 def timings(answer: ChatCompletion) -> dict[str, Any]:
-    told: dict[str, Any] = answer.timings  # type: ignore[attr-defined]
+    told: dict[str, Any] = answer.timings
     return told
 
 

@@ -52,7 +52,7 @@ def value(row: Setting, source: Source) -> Value:
         one = Path("/tmp") / source.value
     else:
         one = row.kind(min(row.meta.high, row.meta.low + (at + 1) * (0.125 if row.kind is float else 1)))
-    return (one,) if row.many else one  # type: ignore[return-value]
+    return (one,) if row.many else one
 
 
 def combined(row: Setting, chosen: Iterable[Source], home: Path) -> Resolution:

@@ -110,17 +110,17 @@ def normal(said: list[Piece]) -> list[object]:
                 assert id
                 out.append((name, "", None))
             case ToolCallArguments(text=text):
-                name, before, _ = out[-1]  # type: ignore[misc]
+                name, before, _ = out[-1]
                 out[-1] = (name, before + text, None)
             case ToolCallEnd():
-                name, before, _ = out[-1]  # type: ignore[misc]
+                name, before, _ = out[-1]
                 out[-1] = (name, before)
     return out
 
 
 def read(parser: str, pieces: Iterable[str]) -> list[object]:
     """The same, with arguments as objects."""
-    return [each if isinstance(each, str) else (each[0], json.loads(each[1])) for each in events(parser, pieces)]  # type: ignore[index]
+    return [each if isinstance(each, str) else (each[0], json.loads(each[1])) for each in events(parser, pieces)]
 
 
 def test_the_corpus_has_every_format_of_mlx_lm() -> None:
@@ -184,7 +184,7 @@ def test_prose_with_a_marker_and_then_a_call(parser: str) -> None:
 @pytest.mark.parametrize("parser", PARSERS)
 def test_prose_with_a_marker_is_said_before_the_end(parser: str) -> None:
     machine = Calls(form(parser))
-    said = machine.feed(f"Write {machine._markup.start} to begin; ")  # type: ignore[union-attr]
+    said = machine.feed(f"Write {machine._markup.start} to begin; ")
     assert normal(said) == [f"Write {form(parser).start} to begin;"]
 
 
@@ -195,7 +195,7 @@ def test_a_call_without_its_closing_marker_counts_and_one_cut_off_is_not_lost(pa
     assert read(parser, whole) == [("get_weather", ARGUMENTS)]
     for cut in range(len(whole)):
         said = events(parser, whole[:cut])
-        kept = "".join(each if isinstance(each, str) else each[0] + each[1] for each in said)  # type: ignore[index]
+        kept = "".join(each if isinstance(each, str) else each[0] + each[1] for each in said)
         if all(isinstance(each, str) for each in said):
             assert kept == whole[:cut]
         else:
@@ -207,7 +207,7 @@ def test_a_call_without_its_closing_marker_counts_and_one_cut_off_is_not_lost(pa
 def test_no_call_of_several_is_lost_where_the_output_is_cut_off(parser: str) -> None:
     for cut in range(len(TWO[parser])):
         said = events(parser, TWO[parser][:cut])
-        kept = "".join(each if isinstance(each, str) else each[0] + each[1] for each in said)  # type: ignore[index]
+        kept = "".join(each if isinstance(each, str) else each[0] + each[1] for each in said)
         assert all(each in kept for each in ("look", "get_weather") if each in TWO[parser][:cut])
 
 

@@ -204,7 +204,7 @@ def test_markers_of_several_tokens(bpe: TokenizerWrapper) -> None:
         think_start_tokens = tuple(ids_of(bpe, "<a>"))
         think_end_tokens = tuple(ids_of(bpe, "</a>"))
 
-    of = Grammars(Wordy(), bpe.eos_token_ids)  # type: ignore[arg-type]
+    of = Grammars(Wordy(), bpe.eos_token_ids)
     grammar = of.compile(AnswerForm(Kind.CHOICE, '["yes"]', "form"))
     answer = of.mask(grammar, Lead(may_think=True))
     for at, token in enumerate(ids_of(bpe, "<a>")):

@@ -47,7 +47,7 @@ def oss(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
 
 def read(tokenizer: TokenizerWrapper, chunks: list[list[int]], **spec: object) -> tuple[str, str, list[str]]:
     """Reasoning, text and calls, each call as its name and arguments."""
-    output = Output(tokenizer, OutputSpec(tools=(LOOK,), **spec))  # type: ignore[arg-type]
+    output = Output(tokenizer, OutputSpec(tools=(LOOK,), **spec))
     events = [event for chunk in chunks for event in output.feed(chunk)] + output.finish(FinishReason.STOP, STATS)
     thought, said, calls = "", "", list[str]()
     for event in events:

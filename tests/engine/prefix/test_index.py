@@ -152,7 +152,7 @@ def test_ten_thousand_requests_over_three_hundred_shared_prefixes(layout: Layout
         for id in (*gone, *more_gone):
             del shelf.held[id]
         shelf.index.release(0)
-        shelf._prove = lambda found, tokens: None  # type: ignore[method-assign,misc]
+        shelf._prove = lambda found, tokens: None
         assert shelf.index.nbytes <= 10_000
     shelf.check()
     assert hits > 1_000

@@ -39,7 +39,7 @@ def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> Costs:
 
 
 def policy(table: Costs | None = None, window: WindowBounds | None = None, **options: object) -> RowPolicy:
-    return RowPolicy(costs() if table is None else table, {}, window, **options)  # type: ignore[arg-type]
+    return RowPolicy(costs() if table is None else table, {}, window, **options)
 
 
 def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:

@@ -84,9 +84,9 @@ def test_events_of_a_stream_come_in_the_documented_order(client: Anthropic) -> N
         for event in stream:
             kind = event.type
             if event.type == "content_block_start":
-                kind += f" {event.index} {event.content_block.type}"  # type: ignore[assignment]
+                kind += f" {event.index} {event.content_block.type}"
             if event.type == "content_block_delta":
-                kind += f" {event.index} {event.delta.type}"  # type: ignore[assignment]
+                kind += f" {event.index} {event.delta.type}"
             if not kinds or kinds[-1] != kind:
                 kinds.append(kind)
     assert kinds == [
@@ -119,8 +119,8 @@ def test_the_stream_helper_adds_up_to_the_message(client: Anthropic) -> None:
     whole = ask(client, says, tools=TOOLS, thinking=THINKING)
     assert [block.type for block in final.content] == [block.type for block in whole.content]
     assert final.content[0] == whole.content[0]
-    assert final.content[1].text == whole.content[1].text == "See:"  # type: ignore[union-attr]
-    assert final.content[2].input == whole.content[2].input == {"city": "Oslo"}  # type: ignore[union-attr]
+    assert final.content[1].text == whole.content[1].text == "See:"
+    assert final.content[2].input == whole.content[2].input == {"city": "Oslo"}
     assert final.stop_reason == "tool_use"
     assert final.usage.output_tokens == whole.usage.output_tokens
 
@@ -133,8 +133,8 @@ def test_a_tool_loop_of_two_turns(client: Anthropic) -> None:
     result = {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "4 degrees"}]}
     messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
     second = client.messages.create(model=TARGET, max_tokens=100, messages=messages, tools=TOOLS)
-    assert second.content[0].text == "<tool_response>\n4 degrees\n</tool_response>"  # type: ignore[union-attr]
-    assert second.usage.cache_read_input_tokens > 0  # type: ignore[operator]
+    assert second.content[0].text == "<tool_response>\n4 degrees\n</tool_response>"
+    assert second.usage.cache_read_input_tokens > 0
     assert second.stop_reason == "end_turn"
 
 
@@ -155,7 +155,7 @@ def test_the_tool_runner_sends_whole_conversations(client: Anthropic, stream: bo
     )
     last = runner.until_done()
     assert seen == ["it"]
-    assert "4 degrees" in last.content[0].text  # type: ignore[union-attr]
+    assert "4 degrees" in last.content[0].text
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_thinking_that_is_not_shown_comes_back_in_its_signature(client: Anthropi
             model=TARGET,
             messages=[
                 {"role": "user", "content": says},
-                {"role": "assistant", "content": answer.content},  # type: ignore[typeddict-item]
+                {"role": "assistant", "content": answer.content},
                 {"role": "user", "content": "And?"},
             ],
         ).input_tokens
@@ -204,18 +204,18 @@ def test_without_thinking_no_reasoning_is_opened(client: Anthropic) -> None:
 def test_reasons_to_stop(client: Anthropic) -> None:
     stopped = ask(client, "One, two, END, three.", stop_sequences=["END", "never"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "END")
-    assert stopped.content[0].text == "One, two, "  # type: ignore[union-attr]
+    assert stopped.content[0].text == "One, two, "
     assert ask(client, "One, two, three.", max_tokens=2).stop_reason == "max_tokens"
 
 
 def test_a_prefilled_answer_goes_on(client: Anthropic) -> None:
     messages: list[Any] = [{"role": "user", "content": "One, two, three."}, {"role": "assistant", "content": "One,"}]
-    assert ask(client, "", messages=messages).content[0].text == " two, three."  # type: ignore[union-attr]
+    assert ask(client, "", messages=messages).content[0].text == " two, three."
 
 
 def test_neighbours_of_one_role_are_one_turn(client: Anthropic) -> None:
     apart: list[Any] = [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}]
-    assert ask(client, "", messages=apart).content[0].text == "a\n\nb"  # type: ignore[union-attr]
+    assert ask(client, "", messages=apart).content[0].text == "a\n\nb"
 
 
 def test_what_claude_code_sends(client: Anthropic) -> None:
@@ -319,14 +319,14 @@ def test_refusals_are_of_this_api(client: Anthropic, fields: Any, status: int, k
 def test_an_unknown_model_is_not_found(client: Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
         client.messages.create(model="claude-x", max_tokens=1, messages=[{"role": "user", "content": "x"}])
-    assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    assert caught.value.body["error"]["type"] == "not_found_error"
 
 
 def test_keys_of_either_kind() -> None:
     with omlx(Settings(api_key="secret"), kind=SpellingPool) as running:
         for fields in ({"api_key": "secret"}, {"auth_token": "secret", "api_key": None}):
-            with Anthropic(base_url=running.url, max_retries=0, **fields) as client:  # type: ignore[arg-type]
-                assert ask(client, "Hi.").content[0].text == "Hi."  # type: ignore[union-attr]
+            with Anthropic(base_url=running.url, max_retries=0, **fields) as client:
+                assert ask(client, "Hi.").content[0].text == "Hi."
         with Anthropic(base_url=running.url, api_key="wrong", max_retries=0) as client:
             assert refusal(client)[:2] == (401, "authentication_error")
             with pytest.raises(anthropic.AuthenticationError) as caught:

@@ -35,13 +35,13 @@ def said(message: Any) -> tuple[str, str]:
     parts = message if isinstance(message, list) else [message]
     return tuple(
         "".join(getattr(part, name, None) or "" for part in parts) for name in ("reasoning_content", "content")
-    )  # type: ignore[return-value]
+    )
 
 
 def test_an_answer_has_usage_and_timings(client: OpenAI) -> None:
     answer = chat(client, extra_body={"num_draft_tokens": 3})
     assert (answer.object, answer.model, answer.id[:9]) == ("chat.completion", TARGET, "chatcmpl-")
-    usage, timings = answer.usage, answer.timings  # type: ignore[attr-defined]
+    usage, timings = answer.usage, answer.timings
     assert usage is not None
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     assert usage.completion_tokens == timings["predicted_n"] <= 12
@@ -63,7 +63,7 @@ def test_a_stream_says_what_the_body_says(client: OpenAI) -> None:
     assert [c.choices[0].finish_reason for c in streamed if c.choices][-1] == answer.choices[0].finish_reason
     assert streamed[-1].choices == []
     assert streamed[-1].usage.completion_tokens == answer.usage.completion_tokens
-    assert streamed[-1].timings["seed"] == 5  # type: ignore[attr-defined]
+    assert streamed[-1].timings["seed"] == 5
     assert all(chunk.usage is None for chunk in streamed[:-1])
     assert len({chunk.id for chunk in streamed}) == 1
 
@@ -71,7 +71,7 @@ def test_a_stream_says_what_the_body_says(client: OpenAI) -> None:
 def test_without_usage_the_last_chunk_has_the_timings(client: OpenAI) -> None:
     streamed = chunks(client)
     assert streamed[-1].choices[0].finish_reason is not None
-    assert streamed[-1].timings["predicted_n"] > 0  # type: ignore[attr-defined]
+    assert streamed[-1].timings["predicted_n"] > 0
 
 
 def test_a_seed_repeats_the_answer_with_and_without_speculation(client: OpenAI) -> None:
@@ -79,12 +79,12 @@ def test_a_seed_repeats_the_answer_with_and_without_speculation(client: OpenAI) 
     for body in ({}, OFF, {"num_draft_tokens": 2}, {"num_draft_tokens": 0}):
         again = chat(client, seed=-1, temperature=0.8, extra_body=body)
         assert said(again.choices[0].message) == said(first.choices[0].message)
-    assert chat(client, extra_body=OFF).timings["speculation"]["code"] == "spec.off.requested"  # type: ignore[attr-defined]
+    assert chat(client, extra_body=OFF).timings["speculation"]["code"] == "spec.off.requested"
 
 
 def test_a_drawn_seed_is_reported_and_repeats_the_answer(client: OpenAI) -> None:
     first, second = chat(client, seed=None), chat(client, seed=None)
-    seeds = [answer.timings["seed"] for answer in (first, second)]  # type: ignore[attr-defined]
+    seeds = [answer.timings["seed"] for answer in (first, second)]
     assert seeds[0] != seeds[1]
     assert all(0 <= seed < 2**53 for seed in seeds)
     assert said(chat(client, seed=seeds[0]).choices[0].message) == said(first.choices[0].message)
@@ -189,7 +189,7 @@ def test_32_clients_at_once(client: OpenAI) -> None:
     assert len({answer.id for answer in answers}) == 32
     for i, answer in enumerate(answers):
         assert 1 <= answer.usage.completion_tokens <= 1 + i % 7
-        assert answer.timings["seed"] == i  # type: ignore[attr-defined]
+        assert answer.timings["seed"] == i
 
 
 def test_a_continued_message_and_template_variables(client: OpenAI) -> None:
@@ -215,6 +215,6 @@ def test_other_models_load_at_their_first_request_and_the_first_comes_back(clien
         answers = list(threads.map(lambda name: chat(client, model=name, max_tokens=3), asked))
     assert [answer.model for answer in answers] == asked
     alone = next(answer for answer in answers if answer.model == DRAFT)
-    gates = alone.timings["speculation"]["gates"]  # type: ignore[attr-defined]
+    gates = alone.timings["speculation"]["gates"]
     assert gates["draft"]["reason"]["code"] == "draft.unfit.same_model"
     assert said(chat(client).choices[0].message) == said(before.choices[0].message)

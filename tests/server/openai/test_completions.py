@@ -26,14 +26,14 @@ def test_a_completion(client: OpenAI) -> None:
     assert answer.usage is not None
     assert 1 <= answer.usage.completion_tokens <= 8
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-    assert complete(client, max_tokens=None).usage.completion_tokens <= 16  # type: ignore[union-attr]
+    assert complete(client, max_tokens=None).usage.completion_tokens <= 16
 
 
 def test_a_stream_says_what_the_body_says(client: OpenAI) -> None:
     whole = complete(client, prompt=[PROMPT, "And"], n=2, echo=True)
-    chunks = list(complete(client, prompt=[PROMPT, "And"], n=2, echo=True, stream=True))  # type: ignore[arg-type]
+    chunks = list(complete(client, prompt=[PROMPT, "And"], n=2, echo=True, stream=True))
     for choice in whole.choices:
-        own = [c.choices[0] for c in chunks if c.choices[0].index == choice.index]  # type: ignore[attr-defined]
+        own = [c.choices[0] for c in chunks if c.choices[0].index == choice.index]
         assert "".join(each.text for each in own) == choice.text
         assert own[-1].finish_reason == choice.finish_reason
 
@@ -43,7 +43,7 @@ def test_several_prompts_are_answered_as_if_each_were_alone(client: OpenAI) -> N
     assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
     alone = [complete(client, prompt=prompt, n=2, temperature=1.0) for prompt in (PROMPT, "def main")]
     assert [c.text for c in both.choices] == [c.text for each in alone for c in each.choices]
-    assert both.usage.prompt_tokens == sum(each.usage.prompt_tokens for each in alone)  # type: ignore[union-attr]
+    assert both.usage.prompt_tokens == sum(each.usage.prompt_tokens for each in alone)
 
 
 def test_a_prompt_may_be_token_ids(client: OpenAI, http: httpx.Client) -> None:
@@ -85,20 +85,17 @@ def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
             for value, top in zip(told.token_logprobs[1:], told.top_logprobs[1:], strict=True)
         )
         assert told.token_logprobs[-1] == max(told.top_logprobs[-1].values()), "the last one was sampled, greedily"
-    assert (
-        answer.choices[0].logprobs.token_logprobs[1:5]
-        == pytest.approx(  # type: ignore[union-attr, index]
-            answer.choices[1].logprobs.token_logprobs[1:5],
-            abs=1e-3,  # type: ignore[union-attr, index]
-        )
+    assert answer.choices[0].logprobs.token_logprobs[1:5] == pytest.approx(
+        answer.choices[1].logprobs.token_logprobs[1:5],
+        abs=1e-3,
     )
     again = complete(client, **fields)
-    assert again.usage.prompt_tokens_details.cached_tokens == 0  # type: ignore[union-attr]
+    assert again.usage.prompt_tokens_details.cached_tokens == 0
     chunks: Any = complete(client, **fields, stream=True)
     parts = [chunk.choices[0] for chunk in chunks if chunk.choices and chunk.choices[0].index == 0]
     assert "".join(part.text for part in parts) == answer.choices[0].text
     tokens = [token for part in parts if part.logprobs for token in part.logprobs.tokens]
-    assert tokens == answer.choices[0].logprobs.tokens  # type: ignore[union-attr]
+    assert tokens == answer.choices[0].logprobs.tokens
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -126,7 +123,7 @@ def test_stop_strings(client: OpenAI) -> None:
 
 
 def test_usage_comes_last_where_it_is_asked_for(client: OpenAI) -> None:
-    chunks: Any = list(complete(client, stream=True, stream_options={"include_usage": True}))  # type: ignore[arg-type]
+    chunks: Any = list(complete(client, stream=True, stream_options={"include_usage": True}))
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens > 0
     assert all(chunk.usage is None for chunk in chunks[:-1])

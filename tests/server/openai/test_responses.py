@@ -47,17 +47,17 @@ def test_a_response(spelling: OpenAI) -> None:
     assert (answer.instructions, answer.metadata) == ("Be kind.", {"a": "b"})
     assert answer.usage is not None
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
-    assert ask(spelling, "Hello there.").usage.input_tokens < answer.usage.input_tokens  # type: ignore[union-attr]
+    assert ask(spelling, "Hello there.").usage.input_tokens < answer.usage.input_tokens
 
 
 def test_reasoning_text_and_calls_are_items(spelling: OpenAI) -> None:
     says = f"<think>\nHm.\n</think>\n\nI look.\n{call('get_weather', city='Oslo')}{call('look')}"
     answer = ask(spelling, says, tools=TOOLS, reasoning={})
     assert [item.type for item in answer.output] == ["reasoning", "message", "function_call", "function_call"]
-    assert answer.output[0].content[0].text == "Hm."  # type: ignore[union-attr]
+    assert answer.output[0].content[0].text == "Hm."
     assert answer.output_text == "I look."
     assert calls(answer) == [("get_weather", {"city": "Oslo"}), ("look", {})]
-    assert answer.usage.output_tokens_details.reasoning_tokens > 0  # type: ignore[union-attr]
+    assert answer.usage.output_tokens_details.reasoning_tokens > 0
 
 
 def test_events_come_in_the_documented_order(spelling: OpenAI) -> None:
@@ -85,7 +85,7 @@ def test_events_come_in_the_documented_order(spelling: OpenAI) -> None:
     assert final.output_text == "I look."
     whole = ask(spelling, says, tools=TOOLS, reasoning={})
     assert [each.type for each in whole.output] == [each.type for each in final.output]
-    assert calls(whole) == calls(final)  # type: ignore[arg-type]
+    assert calls(whole) == calls(final)
 
 
 def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
@@ -95,7 +95,7 @@ def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
     second = ask(spelling, [result], tools=TOOLS, instructions="Be kind.", previous_response_id=first.id)
     assert second.output_text == "<tool_response>\n4 degrees\n</tool_response>"
     assert second.previous_response_id == first.id
-    assert second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens / 2  # type: ignore[union-attr]
+    assert second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens / 2
     third = ask(spelling, "And now?", tools=TOOLS, previous_response_id=second.id)
     assert third.output_text == "And now?"
     fourth = spelling.responses.create(model=TARGET, previous_response_id=third.id)
@@ -107,7 +107,7 @@ def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
     history: list[Any] = [{"role": "user", "content": f"<think>\nHm.\n</think>\n\n{call('look')}"}]
     fields: Any = {"tools": TOOLS, "store": False, "reasoning": {}, "include": ["reasoning.encrypted_content"]}
     first = ask(spelling, history, **fields)
-    assert first.output[0].encrypted_content  # type: ignore[union-attr]
+    assert first.output[0].encrypted_content
     history += [item.model_dump(exclude_none=True) for item in first.output]
     history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})
     second = ask(spelling, history, **{**fields, "reasoning": PLAIN})
@@ -140,9 +140,9 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
     tools: list[Any] = [{"type": "namespace", "name": "eyes", "description": "To see.", "tools": [inside]}]
     answer = ask(spelling, call("eyes.look"), tools=tools)
     (found,) = answer.output
-    assert (found.type, found.name, found.namespace) == ("function_call", "look", "eyes")  # type: ignore[union-attr]
+    assert (found.type, found.name, found.namespace) == ("function_call", "look", "eyes")
     history: list[Any] = [{"role": "user", "content": "Look."}, found.model_dump(exclude_none=True)]
-    history.append({"type": "function_call_output", "call_id": found.call_id, "output": "seen"})  # type: ignore[union-attr]
+    history.append({"type": "function_call_output", "call_id": found.call_id, "output": "seen"})
     assert "seen" in ask(spelling, history, tools=tools).output_text
     named = {"type": "function", "name": "look", "namespace": "eyes"}
     for choice in (named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
@@ -159,8 +159,8 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
 def test_a_call_that_was_cut_off_is_incomplete(spelling: OpenAI) -> None:
     says = call("get_weather", city="Oslo and all of its surroundings") * 2
     whole = ask(spelling, says, tools=TOOLS)
-    cut = ask(spelling, says, tools=TOOLS, max_output_tokens=whole.usage.output_tokens - 12)  # type: ignore[union-attr]
-    assert [item.status for item in cut.output] == ["completed", "incomplete"]  # type: ignore[union-attr]
+    cut = ask(spelling, says, tools=TOOLS, max_output_tokens=whole.usage.output_tokens - 12)
+    assert [item.status for item in cut.output] == ["completed", "incomplete"]
     assert cut.status == "incomplete"
 
 
@@ -169,8 +169,8 @@ def test_custom_tools_take_a_text(spelling: OpenAI) -> None:
     says = call("patch", input='*** Begin\n+"x"')
     answer = ask(spelling, says, tools=tools)
     (found,) = answer.output
-    assert (found.type, found.name, found.input) == ("custom_tool_call", "patch", '*** Begin\n+"x"')  # type: ignore[union-attr]
-    result = {"type": "custom_tool_call_output", "call_id": found.call_id, "output": "done"}  # type: ignore[union-attr]
+    assert (found.type, found.name, found.input) == ("custom_tool_call", "patch", '*** Begin\n+"x"')
+    result = {"type": "custom_tool_call_output", "call_id": found.call_id, "output": "done"}
     assert "done" in ask(spelling, [result], tools=tools, previous_response_id=answer.id).output_text
 
 
@@ -197,16 +197,16 @@ def test_what_is_cut_short_is_incomplete(spelling: OpenAI) -> None:
 
 def test_logprobs(spelling: OpenAI) -> None:
     answer = ask(spelling, "Hello.", include=["message.output_text.logprobs"], top_logprobs=2)
-    part = answer.output[0].content[0]  # type: ignore[union-attr,index]
-    assert "".join(each.token for each in part.logprobs) == "Hello."  # type: ignore[union-attr]
-    assert all(len(each.top_logprobs) == 2 for each in part.logprobs)  # type: ignore[union-attr]
+    part = answer.output[0].content[0]
+    assert "".join(each.token for each in part.logprobs) == "Hello."
+    assert all(len(each.top_logprobs) == 2 for each in part.logprobs)
 
 
 def test_a_response_can_be_looked_at_and_forgotten(spelling: OpenAI) -> None:
     made = ask(spelling, "Hello.")
     assert spelling.responses.retrieve(made.id) == made
     (item,) = spelling.responses.input_items.list(made.id).data
-    assert item.content[0].text == "Hello."  # type: ignore[union-attr]
+    assert item.content[0].text == "Hello."
     spelling.responses.delete(made.id)
     with pytest.raises(NotFoundError):
         spelling.responses.retrieve(made.id)

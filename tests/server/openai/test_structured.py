@@ -72,11 +72,11 @@ def test_speculation_says_the_same_and_tells_what_was_forced(client: OpenAI) -> 
     off = ask(client, "Who is there?", extra_body={"speculation": "off"}, **fields)
     on = ask(client, "Who is there?", extra_body={"speculation": "auto"}, **fields)
     assert said(on) == said(off)
-    assert off.timings["drafters"] == {}  # type: ignore[attr-defined]
-    forced = on.timings["drafters"]["forced"]  # type: ignore[attr-defined]
+    assert off.timings["drafters"] == {}
+    forced = on.timings["drafters"]["forced"]
     assert forced["accepted"] == forced["proposed"] > 0
-    details = on.usage.completion_tokens_details  # type: ignore[union-attr]
-    assert details.accepted_prediction_tokens >= forced["accepted"]  # type: ignore[union-attr, operator]
+    details = on.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens >= forced["accepted"]
 
 
 def test_a_stream_of_parts_is_parsed(client: OpenAI) -> None:
@@ -138,7 +138,7 @@ def test_a_thought_comes_before_the_form(spelling: OpenAI) -> None:
         max_tokens=300,
     )
     message = answer.choices[0].message
-    assert message.reasoning_content == "Let me see, {}."  # type: ignore[attr-defined]
+    assert message.reasoning_content == "Let me see, {}."
     assert json.loads(message.content or "") == {"name": "Ada", "age": 36}
 
 
@@ -188,7 +188,7 @@ def test_penalties_logprobs_and_stop_strings_work_with_a_form(client: OpenAI) ->
         client, "Who?", response_format=form, frequency_penalty=1.0, presence_penalty=0.5, logprobs=True, top_logprobs=2
     )
     jsonschema.validate(json.loads(said(answer)), SCHEMAS["all required"])
-    entries = answer.choices[0].logprobs.content or []  # type: ignore[union-attr]
+    entries = answer.choices[0].logprobs.content or []
     assert "".join(entry.token for entry in entries).endswith(said(answer))
     stopped = ask(client, "Who?", response_format=form, stop='"age"')
     assert said(stopped).endswith(", ")
@@ -208,7 +208,7 @@ def test_prefixes_are_kept_and_shared(client: OpenAI) -> None:
     long = "Who is there? " * 30
     first, second = (ask(client, long, response_format=form, temperature=0) for _ in range(2))
     assert said(first) == said(second)
-    assert second.usage.prompt_tokens_details.cached_tokens > 64  # type: ignore[union-attr, operator]
+    assert second.usage.prompt_tokens_details.cached_tokens > 64
 
 
 def test_a_schema_that_is_wrong_is_told_before_anything_runs(server: Running) -> None:
@@ -237,9 +237,9 @@ def test_keywords_that_cannot_be_enforced_are_refused_unless_strict_is_false(cli
 def test_responses_are_parsed(client: OpenAI) -> None:
     answer = client.responses.parse(
         model=TARGET, input="Who is there?", text_format=Person, max_output_tokens=200, reasoning={"effort": "none"}
-    )  # type: ignore[arg-type]
+    )
     assert isinstance(answer.output_parsed, Person)
     with client.responses.stream(
         model=TARGET, input="Who?", text_format=Person, max_output_tokens=200, reasoning={"effort": "none"}
-    ) as stream:  # type: ignore[arg-type]
+    ) as stream:
         assert isinstance(stream.get_final_response().output_parsed, Person)

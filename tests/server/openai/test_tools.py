@@ -40,7 +40,7 @@ def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
 
 def calls(answer: ChatCompletion) -> list[tuple[str, Any]]:
     found = answer.choices[0].message.tool_calls or []
-    return [(each.function.name, json.loads(each.function.arguments)) for each in found]  # type: ignore[union-attr]
+    return [(each.function.name, json.loads(each.function.arguments)) for each in found]
 
 
 def test_text_then_two_calls(spelling: OpenAI) -> None:
@@ -93,7 +93,7 @@ def test_a_tool_loop_of_two_turns(spelling: OpenAI) -> None:
     second = spelling.chat.completions.create(model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN)
     assert second.choices[0].message.content == "<tool_response>\n4 degrees\n</tool_response>"
     assert second.choices[0].finish_reason == "stop"
-    assert second.usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens / 2  # type: ignore[union-attr]
+    assert second.usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens / 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -102,7 +102,7 @@ def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(spelling: 
     for fields in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": []}):
         answer = ask(spelling, says, stream=stream, **fields)
         if stream:
-            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer)  # type: ignore[attr-defined]
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer)
         else:
             text = answer.choices[0].message.content
         assert text == says
@@ -136,24 +136,24 @@ def test_without_parallel_calls_the_first_one_ends_the_answer(spelling: OpenAI, 
     answer = ask(spelling, says, parallel_tool_calls=False, **fields)
     assert calls(answer) == [("look", {"at": "it"})]
     assert answer.choices[0].finish_reason == "tool_calls"
-    assert answer.usage.completion_tokens < 40  # type: ignore[union-attr]
+    assert answer.usage.completion_tokens < 40
 
 
 def test_a_call_that_is_cut_off_is_of_length(spelling: OpenAI) -> None:
     answer = ask(spelling, call("get_weather", city="Oslo" * 50), max_tokens=40)
     assert answer.choices[0].finish_reason == "length"
     (found,) = answer.choices[0].message.tool_calls or []
-    assert found.function.arguments.startswith('{"city": "Oslo')  # type: ignore[union-attr]
+    assert found.function.arguments.startswith('{"city": "Oslo')
 
 
 def test_reasoning_is_apart_and_counted(spelling: OpenAI) -> None:
     says = f"<think>\nWhat is there to do?\n</think>\n\nThis.\n{call('look')}"
     answer = ask(spelling, says, extra_body={})
     message = answer.choices[0].message
-    assert message.reasoning_content == "What is there to do?"  # type: ignore[attr-defined]
+    assert message.reasoning_content == "What is there to do?"
     assert message.content == "This."
     assert calls(answer) == [("look", {})]
-    assert answer.usage.completion_tokens_details.reasoning_tokens > 4  # type: ignore[union-attr]
+    assert answer.usage.completion_tokens_details.reasoning_tokens > 4
     kinds = []
     for chunk in spelling.chat.completions.create(
         model=TARGET, messages=[{"role": "user", "content": says}], tools=TOOLS, stream=True
@@ -196,7 +196,7 @@ def test_an_answer_that_was_begun_goes_on(spelling: OpenAI) -> None:
 
 def test_choices_have_calls_of_their_own(spelling: OpenAI) -> None:
     answer = ask(spelling, call("look"), n=2)
-    ids = [choice.message.tool_calls[0].id for choice in answer.choices]  # type: ignore[index]
+    ids = [choice.message.tool_calls[0].id for choice in answer.choices]
     assert len(set(ids)) == 2
 
 
