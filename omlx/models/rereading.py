@@ -26,7 +26,7 @@ class Rereading:
             await asyncio.sleep(every_s)
             try:
                 await self.look()
-            except Exception:
+            except Exception:  # whatever it was, the files may be read again in the next look
                 log.exception("rereading")
 
     async def look(self) -> list[Loading]:

@@ -32,7 +32,7 @@ class ImpatientProtocol(H11Protocol):
     _alarm: asyncio.TimerHandle | None = None
     _deadline: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's narrows it too
         super().connection_made(transport)
         self._expect()
 

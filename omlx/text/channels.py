@@ -41,7 +41,7 @@ class Splitter:
 
     def _step(self, pieces: list[Piece]) -> bool:
         """Take what can be decided from the held text; True if the rest may be decidable in the new state."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of splitter has its own
 
 
 class Channels(Splitter):

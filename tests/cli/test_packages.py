@@ -177,7 +177,7 @@ def test_a_server_that_runs_takes_up_what_others_keep_and_they_hear_what_it_does
         assert omlx(tmp_path, "config", "set", "draft_model", "org/small").stderr == ""
         end = time.monotonic() + 120
         while (draft := status(server, "org/big")["draft"]) is None and time.monotonic() < end:
-            time.sleep(0.2)
+            time.sleep(0.2)  # between two looks: the server looks at its files every few seconds
     assert draft == "org/small"
 
 

@@ -149,7 +149,9 @@ class PassCosts:
                     points[width] = value if near is None else value * points[near] / entries[near]
             if 1 not in points and PLAIN in points:
                 points[1] = points[PLAIN]
-            widths = sorted(points)
+            # No reading of a prompt takes longer than its tokens one by one: the machine slept meanwhile.
+            limit = 2.0 * points.get(1, math.inf)
+            widths = sorted(width for width in points if width <= WIDEST_WINDOW or points[width] <= limit * width)
             self._curves[here] = widths, [points[width] for width in widths]
         return self._curves[here]
 

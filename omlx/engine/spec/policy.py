@@ -250,12 +250,13 @@ class RowPolicy:
             self._lost = max(0.0, self._lost + took - tokens * self._nothing(1, context))
         self._pending, self._drafted, self._padded = 1, 0, 0
         caught_up = offer is None or offer.lag <= SHORT_LAG
-        saved = self.costs.spare + LOSS_SHARE * interval.seconds
-        self.costs.spare = saved if caught_up else max(0.0, saved - drafting)
+        if not caught_up:
+            self.costs.spare = max(0.0, self.costs.spare - drafting)
         spent = interval.seconds - drafting
         if not caught_up or spent <= 0.0 or not self.costs.target.learn(width, context, spent):
             return
         self._elapsed += interval.seconds
+        self.costs.spare += LOSS_SHARE * interval.seconds
         if offer is not None and offer.sure:
             return  # says nothing of how hard the text is
         place, self._match = slot(self._match, 0) if self._match else NOWHERE, 0
@@ -357,10 +358,8 @@ class RowPolicy:
         """Whether a probe could change anything (what is drafted free of charge is scored anyway), at a fair price."""
         plain, k = self._nothing(1, context), self._shortest(offer)
         price = self.costs.verify(1 + k, context) - plain + self.drafting(offer, k, context)
-        allowed = LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain) - self._lost
-        if not self.record(offer).acceptance.proven:
-            allowed = max(allowed, self.costs.spare - self._lost)
-        if price > allowed:
+        saved = 0.0 if self.record(offer).acceptance.proven else self.costs.spare
+        if self._lost + price > max(saved, LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain)):
             return False
         if self.costs.target.known(2, context) < SETTLED:
             return True

@@ -124,6 +124,14 @@ def test_an_expectation_that_was_wrong_is_given_up():
     assert costs.plain(100) == pytest.approx(0.04)
 
 
+def test_a_prompt_that_was_slept_through_says_nothing_of_narrower_passes():
+    costs, slept = measured({1: 1.0}, times=3), PassCosts()
+    slept.learn_chunk(300, 100, 8 * HOURS)  # the very first: nothing is expected yet
+    for _ in range(3):
+        slept.learn(1, 100, 1.0)
+    assert slept.seconds(8, 100) == costs.seconds(8, 100)
+
+
 def test_a_pass_that_took_no_time_teaches_nothing():
     costs = PassCosts()
     assert not costs.learn(1, 100, 0.0)

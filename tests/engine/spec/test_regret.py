@@ -126,6 +126,12 @@ def test_a_hostile_one_reads_one_such_prompt_on_what_was_put_by():
     assert sum(share > 1.01 for share in shares) == 1
 
 
+def test_nothing_is_put_by_for_hours_that_were_slept():
+    machine, costs = Machine("flat", 0.2), Machine("flat", 0.2).costs(4000)
+    Run(machine, text((Part("fresh", 500, 0.02),), 0, 4000), sleep_at=200).adaptive(costs=costs)
+    assert costs.spare <= 10.0
+
+
 @pytest.mark.parametrize("at", [5, 100, 333])
 def test_a_step_of_eight_hours_changes_nothing(at):
     """It teaches nothing, and what is drafted behind it gains as much."""
