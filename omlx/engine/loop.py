@@ -29,7 +29,7 @@ from omlx.engine.rewind import unfaithful
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Interval, Status
-from omlx.engine.spec.costs import Costs
+from omlx.engine.spec.costs import PLAIN, Costs
 from omlx.engine.spec.draft_model import DraftModel
 from omlx.engine.spec.drafter import Drafter
 from omlx.engine.spec.ngram import Ngram
@@ -217,7 +217,7 @@ class EngineLoop:
         interval = None
         if steady is not None and steady == self._steady:
             width = launch.plan.forwards[0].windows[0].width
-            interval = Interval(now - self._read_at, steady, width)
+            interval = Interval(now - self._read_at, PLAIN if steady else width)
         self._read_at, self._steady = now, steady
         return self.scheduler.commit(launch.plan, reads, interval)
 

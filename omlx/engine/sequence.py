@@ -41,12 +41,11 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The time between two reads. `overlapped`: before both of them the next step had been launched already. `width` is
-    that of the pass, where it is known better than from what was decided last."""
+    """The time between two reads, and how many rows the pass had that it was for; 0 if before both of them the next
+    step had been launched already."""
 
     seconds: float
-    overlapped: bool = False
-    width: int | None = None
+    width: int = 0
 
 
 @dataclass(slots=True)

@@ -110,8 +110,8 @@ class Corrupted(DraftModel):
         self.accepted.append(accepted)
         super().observe(sequence, accepted)
 
-    def _choose(self, logits: mx.array, place: Draw, step: int) -> mx.array:
-        chosen = super()._choose(logits, place, step)
+    def _choose(self, logits: mx.array, place: Draw) -> mx.array:
+        chosen = super()._choose(logits, place)
         return (chosen + 1) % zoo.VOCAB_SIZE if self._bad(place.position) else chosen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,13 @@ import pytest
 from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
 from omlx.engine.spec.draft_model import DraftModel
-from omlx.engine.types import Failed, FinishReason, Sampling
+from omlx.engine.spec.drafter import Drafter
+from omlx.engine.spec.ngram import Ngram
+from omlx.engine.spec.policy import RowPolicy
+from omlx.engine.types import Failed, FinishReason, Sampling, Speculation
+from tests import zoo
 from tests.engine.fakes import VOCAB, Broken, Counting, Failing, Scripted, StuckCache
-from tests.engine.harness import LIMITS, Bench, loop_of, plain, prompt, request
+from tests.engine.harness import LIMITS, Bench, loop_of, model, plain, prompt, request, unassisted
 
 
 def counting(first: int, n: int) -> list[int]:
@@ -116,6 +121,74 @@ def test_a_drafter_that_raises_in_the_middle_is_off_from_then_on_and_told_so() -
     assert (gate.state, gate.reason and gate.reason.code) == ("off", "spec.off.drafter_failed")
 
 
+def raising(drafter: Drafter, method: str, after: int) -> Drafter:
+    """The drafter, whose method raises from its `after`-th call on."""
+    work, calls = getattr(drafter, method), itertools.count()
+
+    def answer(*asked: object) -> object:
+        if next(calls) >= after:
+            raise RuntimeError("no idea")
+        return work(*asked)
+
+    setattr(drafter, method, answer)
+    return drafter
+
+
+def counted_with(*drafters: Drafter) -> Bench:
+    """A count that begins for the second time, so that lookups know it too, with these drafters; it must come right."""
+    loop = EngineLoop(Counting(), VOCAB, LIMITS)
+    loop.use_drafters([*drafters])
+    once_more = request("a", (*range(VOCAB), *range(5)), max_tokens=40, speculation=Speculation())
+    bench = Bench(loop).run(once_more)
+    assert bench.tokens["a"] == counting(4, 40)
+    return bench
+
+
+def scripted(*rounds: int | None) -> Scripted:
+    return Scripted(VOCAB + 5, counting(4, 40), rounds)
+
+
+def failed_gates(bench: Bench) -> set[str]:
+    gates = bench.stats().gates.items()
+    return {name for name, gate in gates if gate.reason and gate.reason.code == "spec.off.drafter_failed"}
+
+
+@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("method", ["offer", "propose", "observe"])
+def test_a_draft_that_raises_leaves_lookups_drafting(method: str, after: int) -> None:
+    bench = counted_with(raising(scripted(2, None, 4, None, 1), method, after), Ngram())
+    assert failed_gates(bench) == {"scripted"}
+    assert bench.stats().drafters["ngram"].accepted > 0
+    assert bench.stats().gates["ngram"].state == "on"
+    assert bench.stats().speculation.code == "spec.on"
+
+
+@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("method", ["peek", "propose", "observe"])
+def test_a_lookup_that_raises_leaves_the_draft_drafting(method: str, after: int) -> None:
+    bench = counted_with(raising(Ngram(), method, after), scripted(2, None, 4))
+    assert failed_gates(bench) == {"ngram"}
+    assert bench.stats().drafters["scripted"].accepted > 0
+
+
+def test_what_others_hold_or_keep_is_proven_when_a_drafter_raises() -> None:
+    guilty, other = scripted(), scripted()
+    other.name = "other"
+    counted_with(raising(guilty, "propose", 2), other)
+    assert guilty.entries[:2] == ["drop 1", "clear"]
+    assert other.entries == ["store 1", "drop 1"]
+    assert other.accepted
+
+
+def test_all_drafters_fall_silent_where_it_is_not_known_who_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = scripted()
+    monkeypatch.setattr(RowPolicy, "choose", lambda *_: 1 / 0)
+    bench = counted_with(drafter, Ngram())
+    assert failed_gates(bench) == {"scripted", "ngram"}
+    assert drafter.entries[:2] == ["drop 1", "clear"]
+    assert bench.stats().speculation.code == "spec.off.drafter_failed"
+
+
 def test_what_a_drafter_held_when_it_raised_is_not_kept() -> None:
     loop = EngineLoop(Counting(), VOCAB, LIMITS)
     drafter = DraftModel("counting", Counting(frozenset({30})), VOCAB, cache_maker(Counting()))
@@ -126,6 +199,24 @@ def test_what_a_drafter_held_when_it_raised_is_not_kept() -> None:
     bench.run(request("b", (41, 42), max_tokens=10))
     assert bench.stats("b").draft_n_accepted > 0
     assert drafter.nbytes > 0
+
+
+def test_a_prefix_that_a_draft_could_not_keep_is_not_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recurrent drafts keep a prompt while they read it."""
+
+    def full(cache: object, pieces: object) -> None:
+        raise MemoryError("no room")
+
+    loop, (one, again) = loop_of("llama"), (request(name, prompt(40), stable=30, max_tokens=12) for name in "ab")
+    drafter = DraftModel("hybrid", model("qwen3_next"), zoo.VOCAB_SIZE, cache_maker(model("qwen3_next")))
+    loop.use_drafters([drafter])
+    with monkeypatch.context() as now:
+        now.setattr(drafter._kept, "keep", full)
+        bench = Bench(loop).run(one)
+    assert bench.stats("a").speculation.code == "spec.off.drafter_failed"
+    bench.run(again)
+    assert bench.stats("b").speculation.code == "spec.on"
+    assert bench.tokens["a"] == bench.tokens["b"] == plain("llama", unassisted(one))
 
 
 def stuck_target() -> EngineLoop:

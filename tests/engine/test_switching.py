@@ -8,10 +8,10 @@ import pytest
 
 from omlx.engine.batch import LINGER_STEPS
 from omlx.engine.loop import EngineLoop
-from omlx.engine.spec.strategy import DRAFT, OFF, WindowBounds
+from omlx.engine.spec.strategy import DRAFT, NGRAM, OFF, WindowBounds
 from omlx.engine.types import Reason, Speculation
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
-from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
+from tests.engine.harness import GREEDY, KINDS, LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
 
 BATCHED = ("llama", "gemma3_text", "gpt_oss", "qwen3_next", "nemotron_h", "falcon_h1", "lfm2", "recurrent_gemma")
 UNMERGEABLE = ("llama_quantized", "llama_concatenate", "llama4")
@@ -47,6 +47,20 @@ def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: st
     assert drafter.accepted == drafter.expected
     assert bench.stats("a").speculation == Reason("spec.on")
     assert bench.stats("b").speculation == Reason("spec.paused.several_active", {"active": 2})
+
+
+def test_a_lookup_that_has_drafted_is_scored_in_company() -> None:
+    """Its answer is one letter, over and over: it is drafted for until the other comes."""
+    letter = replace(GREEDY, logit_bias=((7, 80.0),))
+    loop = loop_of("llama")
+    bench = Bench(loop).submit(request("a", prompt(13), letter, max_tokens=120, speculation=Speculation(NGRAM)))
+    bench.until(lambda: bench.drafted("a") > 4)
+    bench.submit(request("b", prompt(9, 2), max_tokens=60)).until(lambda: len(loop.runner.caches.members) == 2)
+    record = loop.scheduler.speculator._rows[loop.scheduler.running[0].row].policy.records["ngram"]
+    before = record.shadow_hits
+    bench.until(lambda: "b" in bench.finished)
+    assert record.shadow_hits > before
+    bench.run()
 
 
 @pytest.mark.parametrize("family", UNMERGEABLE)

@@ -21,6 +21,9 @@ COMMON_WEIGHT: Final = 2.0
 PROVEN: Final = 8.0
 """Tokens that were tried, before a drafter counts as known."""
 
+POOR: Final = 0.2
+"""A draft model right less often pays nowhere: a token in five is less than its pass and a row more take."""
+
 MATCH_STEPS: Final = (3, 4, 5, 6, 7, 8, 9, 12, 17, 33)
 MATCH_CHANCE: Final = (0.5, 0.65, 0.75, 0.8, 0.8, 0.8, 0.85, 0.85, 0.9, 0.95)
 """What a match of 3, 4, … 9-11, 12-16, 17-32, 33+ tokens is worth before anything is seen. Short ones are told apart to
@@ -58,6 +61,11 @@ class Acceptance:
     def proven(self) -> bool:
         """Whether the belief rests on more than its start."""
         return sum((self.prior or self)._tries) >= PROVEN
+
+    @property
+    def poor(self) -> bool:
+        """Whether a draft model's tokens are known to be wrong nearly always, and so not soon worth another look."""
+        return self.proven and self.chances()[0] < POOR
 
     def learn(self, match: int, drafted: int, accepted: int) -> None:
         """A draft was verified, or compared with what came anyway; behind its first miss nothing is known."""

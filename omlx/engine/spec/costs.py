@@ -44,7 +44,7 @@ PLAIN: Final = 0
 
 def bucket(context: int) -> int:
     """Powers of four from 256 tokens: 0 up to 256, 1 up to 1,024, 2 up to 4,096 …"""
-    return 0 if context <= FIRST_BUCKET else math.ceil(math.log(context / FIRST_BUCKET, 4))
+    return ((max(0, context - 1) // FIRST_BUCKET).bit_length() + 1) // 2
 
 
 @dataclass(slots=True)
@@ -65,15 +65,14 @@ class PassCosts:
         (sleep, swap); three such passes in a row say that the expectation was wrong."""
         if seconds <= 0.0:
             return False
-        here, reached = bucket(context), self.reaches(width)
-        expected = self.seconds(width, context)
-        strange = expected is not None and reached and seconds > OUTLIER * expected
+        here, expected = bucket(context), self.seconds(width, context)
+        strange = expected is not None and seconds > OUTLIER * expected and self.reaches(width)
         self._refused = self._refused + 1 if strange else 0
         if 0 < self._refused < SETTLED:
             return False
         self._refused = 0
-        comes_again = reached or width <= WIDEST_WINDOW
-        if expected and comes_again and seconds > FIRST_TIME * expected and not self._measured(width):
+        slow = expected is not None and 0.0 < FIRST_TIME * expected < seconds
+        if slow and not self._measured(width) and (width <= WIDEST_WINDOW or self.reaches(width)):  # it comes again
             self._slow_at_first.add(width)
             return True
         samples = self._samples.setdefault(here, {}).setdefault(width, deque(maxlen=SAMPLES))
@@ -189,13 +188,14 @@ class Costs:
         return self.target.seconds(width, context) or 0.0
 
     def draft(self, name: str, width: int, context: int) -> float:
-        """A draft model's pass; as far as none is measured, its share of what the target's would cost."""
+        """A draft model's pass; as far as none is measured, its share of what the target's would cost. 0 where neither
+        is, for wide ones though a narrow one be known."""
         costs = self.drafts.get(name)
         share = self.draft_share
         if costs and (one := costs.seconds(1, context)):
             if width == 1 or costs.reaches(width):
                 return costs.seconds(width, context) or one
-            share = one / self.verify(1, context)
+            share = one / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)
 
     def drafted(self, name: str, k: int, lag: int, context: int, seconds: float) -> bool:

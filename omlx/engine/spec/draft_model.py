@@ -122,7 +122,7 @@ class DraftModel:
                 logits = self._read(row, window)
                 if mask is not None:
                     logits = permit(logits, [mask.bits()])
-                window = self._choose(logits, Draw(row.sampler, len(sequence.tokens) + i, history), i)
+                window = self._choose(logits, Draw(row.sampler, len(sequence.tokens) + i, history))
                 if history is not None:
                     history = mx.concatenate([history, window])[-sampling.history :]
                 mx.async_eval(window)
@@ -221,6 +221,6 @@ class DraftModel:
         logits: mx.array = self._model(window[None], cache=row.cache)[:, -1]
         return logits[:, : self._vocab_size] if logits.shape[-1] > self._vocab_size else logits
 
-    def _choose(self, logits: mx.array, place: Draw, step: int) -> mx.array:
-        """The token proposed at `step` of this round, [1]."""
+    def _choose(self, logits: mx.array, place: Draw) -> mx.array:
+        """The token proposed there, [1]."""
         return draw(process(logits, [place]), [place])

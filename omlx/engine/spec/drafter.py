@@ -29,7 +29,8 @@ class Draft:
 class Drafter(Protocol):
     """Proposes continuations. Whatever it keeps per row is its own; `sequence` is read, never written.
 
-    `kind` is its name in strategy strings; `name` tells it from others of its kind.
+    `kind` is its name in strategy strings; `name` tells it from others of its kind. One that learns nothing from what
+    comes of its drafts, and keeps nothing of rows that have ended, inherits the rest.
     """
 
     kind: ClassVar[str]
@@ -47,7 +48,7 @@ class Drafter(Protocol):
 
     def observe(self, sequence: Sequence, accepted: int) -> None:
         """The newest proposal for this row was verified; `accepted` of its tokens stand in `sequence.tokens`."""
-        ...
+        return
 
     def drop(self, row: int) -> None:
         """Forget a row."""
@@ -55,12 +56,12 @@ class Drafter(Protocol):
 
     def store(self, sequence: Sequence) -> None:
         """A row ends well: what the drafter has of its tokens may be kept for others that begin with them."""
-        ...
+        return
 
     def clear(self) -> None:
         """Forget what was kept."""
-        ...
+        return
 
     def bound(self, max_bytes: int) -> None:
         """Keep at most so much from now on."""
-        ...
+        return

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from omlx.engine.masking import forced
 from omlx.engine.sequence import Sequence
-from omlx.engine.spec.drafter import Draft
+from omlx.engine.spec.drafter import Draft, Drafter
 from omlx.engine.spec.policy import LONGEST, Offer
 from omlx.engine.spec.strategy import Step
 
 
-class Forced:
-    """Implements `Drafter` for rows with a mask."""
+class Forced(Drafter):
+    """Drafts for rows with a mask."""
 
     kind: ClassVar[str] = "forced"
     name = "forced"
@@ -34,17 +34,5 @@ class Forced:
         run = self._runs.get(sequence.row, ())[:limit]
         return Draft(self.name, len(run), run) if run else None
 
-    def observe(self, sequence: Sequence, accepted: int) -> None:
-        pass
-
     def drop(self, row: int) -> None:
         self._runs.pop(row, None)
-
-    def store(self, sequence: Sequence) -> None:
-        pass
-
-    def clear(self) -> None:
-        pass
-
-    def bound(self, max_bytes: int) -> None:
-        pass

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from omlx.engine.masking import permitted
 from omlx.engine.sequence import Sequence
-from omlx.engine.spec.drafter import Draft
+from omlx.engine.spec.drafter import Draft, Drafter
 from omlx.engine.spec.policy import LONGEST, Offer
 from omlx.engine.spec.strategy import Step
 
@@ -114,8 +114,9 @@ class NgramIndex:
         return tuple(found)
 
 
-class Ngram:
-    """Implements `Drafter`. Proposes all that followed: how far it is worth following is for the policy to say."""
+class Ngram(Drafter):
+    """Proposes all that followed: how far it is worth following is for the policy to say. It keeps no index: one is
+    made anew from a prompt within milliseconds."""
 
     kind: ClassVar[str] = "ngram"
     name = "ngram"
@@ -143,20 +144,8 @@ class Ngram:
         """The share of the prompt's last tokens that lookups in what stood before them would have predicted."""
         return self._current(sequence).repeats
 
-    def observe(self, sequence: Sequence, accepted: int) -> None:
-        pass
-
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
-
-    def store(self, sequence: Sequence) -> None:
-        """An index is made anew from a prompt: that takes milliseconds."""
-
-    def clear(self) -> None:
-        pass
-
-    def bound(self, max_bytes: int) -> None:
-        pass
 
     def _current(self, sequence: Sequence) -> _Row:
         """The row's index, brought up to date."""

@@ -19,12 +19,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import MATCH_CHANCE, MATCH_STEPS, Acceptance, slot
 from omlx.engine.spec.costs import OUTLIER, PLAIN, SETTLED, SHORT_LAG, Costs
-from omlx.engine.spec.strategy import WindowBounds
+from omlx.engine.spec.strategy import Step, WindowBounds
 from omlx.errors import Reason
 
 WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
@@ -41,6 +41,10 @@ CHEAPER: Final = 0.95
 
 FIRST_WINDOW: Final = 4
 LONGEST: Final = 64
+UNBOUND: Final = Step("auto")
+SECOND_THOUGHT: Final = 8
+"""A draft model that does not pay is reckoned with again in every eighth step: thinking takes time as well."""
+
 FIRST_PROBE: Final = 32
 LAST_PROBE: Final = 256
 LOSS_SHARE: Final = 0.01
@@ -85,21 +89,25 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A drafter's word: it could draft up to `longest` tokens, and is to draft `shortest` or none. `match` is 0 for a
-    draft model; `lag` counts the tokens that a draft model must read first. A `sure` offer is accepted as a whole, and
-    comes before all others."""
+    """A drafter's word: it could draft up to `longest` tokens, within the bounds of the `step` that admits it. `match`
+    is 0 for a draft model; `lag` counts the tokens that a draft model must read first. A `sure` offer is accepted as a
+    whole, and comes before all others."""
 
     drafter: str
     longest: int
     match: int = 0
     lag: int = 0
     sure: bool = False
-    shortest: int = 1
+    step: Step = UNBOUND
 
     @property
     def free(self) -> bool:
         """Whether no model runs for it."""
         return self.sure or self.match > 0
+
+
+Choice: TypeAlias = tuple[Offer, int] | None
+"""An offer, and how many tokens of it; None for plain decoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,35 +175,34 @@ class RowPolicy:
         self._recurrent = recurrent
         self._trims = trims
         self._repeats = repeats
-        self._pending = 1
-        self._drafted = self._padded = 0
+        self._drafted = 0
         self._elapsed = self._lost = 0.0
         self._answered = 0
         self._match = 0
         self._pace: dict[int, tuple[float, float]] = {}
         self._until_refresh = REFRESH
 
-    def choose(self, offers: Sequence[Offer], pending: int, context: int) -> tuple[Offer, int] | None:
-        """The offer to take and how many tokens of it, or None to decode plainly. Call once for every step."""
-        self._pending, self._drafted, self._padded = pending, 0, 0
+    def choose(self, offers: Sequence[Offer], pending: int, context: int) -> Choice:
+        """What to draft now. Call once for every step."""
         if self.window.fixed or (offers and offers[0].sure):
             return next(((offer, min(offer.longest, self.window.longest)) for offer in offers), None)
         offers = [offer for offer in offers if offer.longest >= self._shortest(offer)]
         if self.costs.target.plain(context) is None:
             return None
         self._match = max((offer.match for offer in offers), default=0)
-        forecasts = [self._forecast(offer, pending, context) for offer in offers]
-        awake = [f for f in forecasts if not self.record(f.offer).observing]
+        forecasts = [self._forecast(offer, pending, context) for offer in offers if self._arguable(offer)]
+        if not forecasts:
+            return self._turn(offers, None, pending, context)
         plain = self._nothing(1, context)
-        worth = self._worth(plain, max((f.speedup for f in awake), default=1.0))
+        worth = self._worth(plain, max(f.speedup for f in forecasts))
         best, best_gain, speedup = None, worth[0] - self._nothing(pending, context), 1.0
-        for found in awake:
+        for found in forecasts:
             k, gain = found.best(worth, EQUAL * plain)
             if gain > best_gain:
                 best, best_gain, speedup = (found.offer, k), gain, found.speedup
         if best is not None and self._refreshing(speedup):
             return None
-        return self._turn(offers, best, context)
+        return self._turn(offers, best, pending, context)
 
     def padding(self, width: int, context: int, room: int) -> int:
         """How many tokens to read behind a window because a wider pass, well known, is cheaper: kernels are tiled."""
@@ -219,8 +226,8 @@ class RowPolicy:
             late /= max(record.serves, self._answered / TOKENS_A_ROUND) if first else record.serves
         return late + k * one
 
-    def verified(self, offer: Offer, k: int, accepted: int, padded: int = 0) -> None:
-        """A draft of k tokens was verified, with `padded` more read behind it."""
+    def verified(self, offer: Offer, k: int, accepted: int) -> None:
+        """A draft of k tokens was verified."""
         record = self.record(offer)
         if record.used and offer.lag > SHORT_LAG:
             record.served, record.serves = 0, max(1.0, (record.serves + record.served) / 2)
@@ -229,7 +236,7 @@ class RowPolicy:
         if record.trial:
             # What a lookup would have got right is known without: its probe only times a pass.
             record.trial = 0 if offer.match else max(0, record.trial + (1 if accepted else -2))
-        self._drafted, self._padded = k, padded
+        self._drafted = k
 
     def shadowed(self, offer: Offer, k: int, accepted: int) -> None:
         """A free draft was compared with what came anyway: evidence without cost."""
@@ -241,34 +248,35 @@ class RowPolicy:
     def timed(self, offer: Offer | None, tokens: int, interval: Interval, context: int) -> None:
         """A round (or, with no offer, a plain step) brought `tokens`, `interval` after the commit before it. What a
         draft model is known to take is subtracted, the rest is the target's pass, with all that surrounds it."""
-        width = PLAIN if interval.overlapped else interval.width or self._pending + self._drafted + self._padded
+        seconds, width = interval.seconds, interval.width
         drafting = 0.0 if offer is None else self.drafting(offer, self._drafted, context)
         self._answered += tokens
         self._until_refresh = REFRESH if width == PLAIN else self._until_refresh - tokens
         if offer is not None:
-            took = min(interval.seconds, OUTLIER * (drafting + self.costs.verify(width, context)))
+            took = min(seconds, OUTLIER * (drafting + self.costs.verify(width, context)))
             self._lost = max(0.0, self._lost + took - tokens * self._nothing(1, context))
-        self._pending, self._drafted, self._padded = 1, 0, 0
         caught_up = offer is None or offer.lag <= SHORT_LAG
         if not caught_up:
             self.costs.spare = max(0.0, self.costs.spare - drafting)
-        spent = interval.seconds - drafting
+        spent = seconds - drafting
         if not caught_up or spent <= 0.0 or not self.costs.target.learn(width, context, spent):
             return
-        self._elapsed += interval.seconds
-        self.costs.spare += LOSS_SHARE * interval.seconds
+        self._elapsed += seconds
+        self.costs.spare += LOSS_SHARE * seconds
         if offer is not None and offer.sure:
             return  # says nothing of how hard the text is
         place, self._match = slot(self._match, 0) if self._match else NOWHERE, 0
         before = self._pace.get(place, (0.0, 0.0))
-        self._pace[place] = before[0] * PACE_DECAY + tokens, before[1] * PACE_DECAY + interval.seconds
+        self._pace[place] = before[0] * PACE_DECAY + tokens, before[1] * PACE_DECAY + seconds
 
     def record(self, offer: Offer) -> Record:
         found = self.records.get(offer.drafter)
         if found is None:
             prior = self._priors.setdefault(offer.drafter, Acceptance(MATCH_CHANCE) if offer.match else Acceptance())
             silent = offer.match > 0 and self._repeats < PROMPT_SHARE
-            found = self.records[offer.drafter] = Record(Acceptance(prior.start, prior), silent, offer.sure)
+            interval = LAST_PROBE if prior.poor and not offer.match else FIRST_PROBE
+            acceptance = Acceptance(prior.start, prior)
+            found = self.records[offer.drafter] = Record(acceptance, silent, offer.sure, interval=interval)
         return found
 
     def state(self, drafter: str) -> tuple[State, Reason | None]:
@@ -282,12 +290,17 @@ class RowPolicy:
             return State.OFF, Reason("spec.off.does_not_pay", {"speedup": round(record.speedup, 2)})
         return State.ON, None
 
-    def _forecast(self, offer: Offer, pending: int, context: int) -> Forecast:
-        """What the windows of an offer bring, in tokens and seconds. What pending tokens cost is owed anyway."""
+    def _arguable(self, offer: Offer) -> bool:
+        """Whether to think about an offer now: not of a silent one, and only now and then of one that did not pay."""
         record = self.record(offer)
         # A match so long is as many hits: one token fewer would have predicted the last one.
         record.observing = record.observing and offer.match < MATCH_STEPS[0] + SHADOW_HITS
-        verify, one = self.costs.verify, self.costs.verify(1, context)
+        pays = record.speedup is None or record.speedup >= PAYS
+        return not record.observing and (offer.free or pays or record.idle % SECOND_THOUGHT == 0)
+
+    def _forecast(self, offer: Offer, pending: int, context: int) -> Forecast:
+        """What the windows of an offer bring, in tokens and seconds. What pending tokens cost is owed anyway."""
+        record, verify, one = self.record(offer), self.costs.verify, self.costs.verify(1, context)
         plain = self._nothing(1, context)
         owed = self._nothing(pending, context) - plain
         chances = record.acceptance.chances()
@@ -328,13 +341,15 @@ class RowPolicy:
         return min(offer.longest, self.window.longest, max(thought, self._shortest(offer)))
 
     def _shortest(self, offer: Offer) -> int:
-        return min(max(1, self.window.shortest, offer.shortest), self.window.longest)
+        """The least that is drafted at a time, if anything is: more than is allowed is not asked for."""
+        least = max(1, self.window.shortest, offer.step.shortest_draft or 1)
+        return min(least, self.window.longest, offer.step.longest_draft or LONGEST)
 
     def _nothing(self, pending: int, context: int) -> float:
         """Seconds of drafting nothing."""
         return self.costs.verify(PLAIN if pending == 1 else pending, context)
 
-    def _turn(self, offers: Sequence[Offer], best: tuple[Offer, int] | None, context: int) -> tuple[Offer, int] | None:
+    def _turn(self, offers: Sequence[Offer], best: Choice, pending: int, context: int) -> Choice:
         """The best offer; or, in place of a plain step, a short look at one that has been idle for its interval."""
         for offer in offers:
             record = self.record(offer)
@@ -343,7 +358,7 @@ class RowPolicy:
                 continue
             record.idle += 1
             # Behind a rejection that left tokens pending, a look that fails would have them read a third time.
-            if best is not None or record.observing or (self._pending > 1 and not offer.free):
+            if best is not None or record.observing or (pending > 1 and not offer.free):
                 continue
             if record.idle >= record.interval and self._worth_a_look(offer, context):
                 record.trial = FIRST_TRIAL

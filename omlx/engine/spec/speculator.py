@@ -6,14 +6,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from omlx.engine.edge import caught
+from omlx.engine.edge import T, caught
 from omlx.engine.sequence import Interval, Sequence, Tally
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import OUTLIER, WIDEST_WINDOW, Costs
 from omlx.engine.spec.drafter import Draft, Drafter
 from omlx.engine.spec.forced import Forced
 from omlx.engine.spec.ngram import Ngram
-from omlx.engine.spec.policy import Offer, RowPolicy, State
+from omlx.engine.spec.policy import Choice, Offer, RowPolicy, State
 from omlx.engine.spec.strategy import Step, Strategy, WindowBounds
 from omlx.engine.types import Gate
 from omlx.errors import Reason
@@ -36,25 +36,23 @@ class _Shadow:
 
 @dataclass(slots=True)
 class _Row:
+    """`drafters` are asked; `off` says of others, by name, why they are not, whatever the policy says."""
+
     policy: RowPolicy
     drafters: list[Drafter]
-    lookup: Ngram | None
+    off: dict[str, Reason]
     taken: Offer | None = None
     shadow: _Shadow | None = None
-    gave_up: Reason | None = None
-    padded: int = 0
     drafting: float = 0.0
     expected: float = 0.0
     spent: float = 0.0
     plain: float = 0.0
 
     @property
-    def barred(self) -> Reason | None:
-        """Why nobody drafts for it, whatever the policy says."""
-        return self.gave_up or (Reason("spec.off.zero_window") if self.policy.window.longest < 1 else None)
-
-    def gate(self, drafter: str) -> Gate:
-        return Gate(*self.policy.state(drafter)) if self.barred is None else Gate(State.OFF, self.barred)
+    def gates(self) -> dict[str, Gate]:
+        """What each drafter does, by name; first those that are not asked."""
+        off = {name: Gate(State.OFF, why) for name, why in self.off.items()}
+        return off | {d.name: Gate(*self.policy.state(d.name)) for d in self.drafters}
 
 
 @dataclass(slots=True)
@@ -86,9 +84,7 @@ class Speculator:
             return self.off
         row = self._row(sequence)
         if not row.drafters:
-            return self.no_draft
-        if row.barred is not None:
-            return row.barred
+            return next(iter(row.off.values()), self.no_draft)
         if decoding > 1:
             return Reason("spec.paused.several_active", {"active": decoding})
         return None
@@ -100,21 +96,20 @@ class Speculator:
     def propose(self, sequence: Sequence) -> Draft | None:
         """A draft for a row that is not refused; never past the request's end, never on too long a window."""
         row = self._row(sequence)
-        row.taken = None
         if sequence.pending > MAX_PENDING or (choice := self._choose(sequence)) is None:
             return None
         offer, k = choice
         drafter = next(d for d in row.drafters if d.name == offer.drafter)
-        draft = drafter.propose(sequence, k)
+        draft = self._heard(sequence, drafter, caught(drafter.propose, sequence, k))
         if draft is None:
             return None
-        row.padded = row.policy.padding(sequence.pending + draft.n, len(sequence.tokens), sequence.room - 1 - draft.n)
+        pad = row.policy.padding(sequence.pending + draft.n, len(sequence.tokens), sequence.room - 1 - draft.n)
         row.taken = offer
         row.drafting = draft.seconds or row.policy.drafting(offer, draft.n, len(sequence.tokens))
-        row.expected = row.drafting + self.costs.verify(sequence.pending + draft.n + row.padded, len(sequence.tokens))
+        row.expected = row.drafting + self.costs.verify(sequence.pending + draft.n + pad, len(sequence.tokens))
         if draft.seconds is not None:
             self.costs.drafted(draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds)
-        return replace(draft, pad=row.padded) if row.padded else draft
+        return replace(draft, pad=pad) if pad else draft
 
     def verdict(self, sequence: Sequence) -> Reason:
         """Why this request is drafting or not, for whoever asks."""
@@ -125,8 +120,8 @@ class Speculator:
         if len(sequence.tokens) <= sequence.prompt_len + 1:
             return Reason("spec.off.no_chance")
         row = self._rows.get(sequence.row)
-        states = [row.policy.state(d.name) for d in row.drafters] if row else []
-        return next((why for state, why in states if state is State.OFF and why), Reason("spec.observing"))
+        gates = row.gates.values() if row else ()
+        return next((g.reason for g in gates if g.state is State.OFF and g.reason), Reason("spec.observing"))
 
     def effective(self, sequence: Sequence) -> Strategy:
         """What is left of the request's strategy, given who drafts here."""
@@ -136,7 +131,7 @@ class Speculator:
     def gates(self, sequence: Sequence) -> dict[str, Gate]:
         """What the row's drafters do, by name; `draft` is a model that the strategy asks for and is not there."""
         row, asked = self._rows.get(sequence.row), sequence.request.speculation.strategy
-        gates = {d.name: row.gate(d.name) for d in row.drafters} if row else {}
+        gates = row.gates if row else {}
         absent = asked.step("draft") is not None and all(d.kind != "draft" for d in self.drafters)
         return gates | ({"draft": Gate("off", self.no_draft)} if absent else {})
 
@@ -147,23 +142,27 @@ class Speculator:
 
     # -- what came of it -----------------------------------------------------------------------------------------
 
-    def give_up(self, sequence: Sequence, error: Exception) -> Reason:
-        """A drafter raised: the row drafts no more, and what was held for it is unproven. Returns the reason."""
-        for drafter in self.drafters:
-            caught(drafter.drop, sequence.row)
-        reason = Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
+    def give_up(self, sequence: Sequence, error: Exception, by: Drafter | None = None) -> Reason:
+        """A drafter raised, or (None) nobody knows which: what it holds for the row, or keeps, is unproven, and it is
+        asked no more for this row. Returns the reason."""
         row = self._row(sequence)
-        row.gave_up, row.taken = reason, None
+        reason = Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
+        for drafter in row.drafters if by is None else (by,):
+            caught(drafter.drop, sequence.row)
+            caught(drafter.clear)
+            row.off[drafter.name] = reason
+        row.drafters, row.taken = [d for d in row.drafters if d.name not in row.off], None
         return reason
 
     def observe(self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str) -> None:
         """Record a verified window. `span` and `repair` name its class."""
         row = self._row(sequence)
-        for candidate in row.drafters:
-            if candidate.name == drafter:
-                candidate.observe(sequence, accepted)
+        by = next((d for d in row.drafters if d.name == drafter), None)
+        if by is not None and isinstance(error := caught(by.observe, sequence, accepted), Exception):
+            self.give_up(sequence, error, by)
+            return
         if row.taken is not None:
-            row.policy.verified(row.taken, proposed, accepted, row.padded)
+            row.policy.verified(row.taken, proposed, accepted)
         _count(sequence.tallies.setdefault(drafter, Tally()), proposed, accepted, span, repair)
 
     def prompted(self, tokens: int, seconds: float) -> None:
@@ -179,8 +178,10 @@ class Speculator:
         if interval is not None:
             row.policy.timed(row.taken, len(new), interval, len(sequence.tokens))
             self._clock(row, sequence, len(new), interval.seconds)
-        if row.lookup is not None:
-            self._follow(row, row.lookup, sequence, new)
+        for drafter in row.drafters:
+            if isinstance(drafter, Ngram):
+                self._follow(row, drafter, sequence, new)
+        row.taken = None  # steps in company are nobody's round
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
@@ -211,26 +212,26 @@ class Speculator:
             admitted = [d for d in self.drafters if asked.strategy.step(d.kind)]
             if sequence.request.mask is not None:
                 admitted.insert(0, self._forced)  # whatever the strategy names, unless it is off
-            lookup = next((d for d in admitted if isinstance(d, Ngram)), None)
-            repeats = lookup.repeats(sequence) if lookup else 0.0
+            repeats = next((d.repeats(sequence) for d in admitted if isinstance(d, Ngram)), 0.0)
             window = asked.window or self.window
+            off = {d.name: Reason("spec.off.zero_window") for d in admitted if window.longest < 1}
             policy = RowPolicy(
                 self.costs, self._priors, window, recurrent=self.recurrent, trims=self.trims, repeats=repeats
             )
-            row = self._rows[sequence.row] = _Row(policy, admitted, lookup)
+            row = self._rows[sequence.row] = _Row(policy, [] if off else admitted, off)
         return row
 
-    def _choose(self, sequence: Sequence) -> tuple[Offer, int] | None:
+    def _choose(self, sequence: Sequence) -> Choice:
         row, room = self._row(sequence), sequence.room - 1
         offers = [offer for d in row.drafters if (offer := self._offer(d, sequence, room)) is not None]
         return row.policy.choose(offers, sequence.pending, len(sequence.tokens)) if offers else None
 
     def _offer(self, drafter: Drafter, sequence: Sequence, room: int) -> Offer | None:
-        strategy = sequence.request.speculation.strategy
-        step = Step(drafter.kind) if drafter is self._forced else strategy.step(drafter.kind)
-        assert step is not None
-        offer = drafter.offer(sequence, min(room, step.longest_draft or room), step)
-        return None if offer is None else replace(offer, shortest=step.shortest_draft or 1)
+        named = None if drafter is self._forced else sequence.request.speculation.strategy.step(drafter.kind)
+        step = named or Step(drafter.kind)
+        limit = min(room, step.longest_draft or room)
+        offer = self._heard(sequence, drafter, caught(drafter.offer, sequence, limit, step))
+        return None if offer is None else replace(offer, step=step)
 
     def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float) -> None:
         """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""
@@ -254,8 +255,15 @@ class Speculator:
             if not right or shadow.hits == len(shadow.tokens):
                 row.policy.shadowed(shadow.offer, len(shadow.tokens), shadow.hits)
                 row.shadow = None
-        if row.shadow is None and (found := lookup.peek(sequence, SHADOW)) is not None:
+        if row.shadow is None and (found := self._heard(sequence, lookup, caught(lookup.peek, sequence, SHADOW))):
             row.shadow = _Shadow(*found)
+
+    def _heard(self, sequence: Sequence, drafter: Drafter, answer: T | Exception) -> T | None:
+        """What a drafter answered when asked for the row; nothing if it raised."""
+        if isinstance(answer, Exception):
+            self.give_up(sequence, answer, drafter)
+            return None
+        return answer
 
 
 def _count(tally: Tally, proposed: int, accepted: int, span: str, repair: str) -> None:

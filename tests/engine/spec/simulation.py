@@ -15,7 +15,7 @@ from itertools import product
 
 from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import Acceptance
-from omlx.engine.spec.costs import Costs, PassCosts
+from omlx.engine.spec.costs import PLAIN, Costs, PassCosts
 from omlx.engine.spec.ngram import NgramIndex
 from omlx.engine.spec.policy import Offer, RowPolicy
 from omlx.engine.spec.strategy import WindowBounds as Window
@@ -284,13 +284,12 @@ class Run:
                     seconds += drafting
                     held = context + min(accepted, k - 1)
             if policy is not None:
-                self._tell(policy, offers, offer, k, accepted, pad, at)
+                self._tell(policy, offers, offer, k, accepted, at)
                 if offer and not offer.match and (drafts < 4 or drafts % 16 == 0):
                     policy.costs.drafted(offer.drafter, k, offer.lag, context, drafting)
                 took = 8 * 3600.0 if at == self._sleep_at else seconds
-                policy.timed(
-                    offer, accepted + 1, Interval(took, overlapped=not k and pending == 1 and in_flight), context
-                )
+                overlapped = not k and pending == 1 and in_flight
+                policy.timed(offer, accepted + 1, Interval(took, PLAIN if overlapped else width), context)
             log.append((at, offer.drafter if offer else "", k, accepted))
             total += seconds
             in_flight = offer is None
@@ -299,10 +298,10 @@ class Run:
         return Play(total, log, policy)
 
     def _tell(
-        self, policy: RowPolicy, offers: list[Offer], offer: Offer | None, k: int, accepted: int, pad: int, at: int
+        self, policy: RowPolicy, offers: list[Offer], offer: Offer | None, k: int, accepted: int, at: int
     ) -> None:
         if offer is not None:
-            policy.verified(offer, k, accepted, pad)
+            policy.verified(offer, k, accepted)
         for free in offers:
             if free.match and free is not offer:
                 seen = min(accepted + 1, free.longest)

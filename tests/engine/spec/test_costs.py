@@ -44,6 +44,13 @@ def test_wider_than_measured_goes_on_as_rows_cost_so_far():
     assert measured({1: 1.0}).seconds(5, 100) == pytest.approx(1.32)
 
 
+def test_a_draft_model_may_be_known_before_its_target():
+    costs = Costs()
+    costs.drafted("draft", 4, 1, 100, 0.4)
+    assert costs.draft("draft", 1, 100) == pytest.approx(0.1)
+    assert costs.draft("draft", 40, 100) == 0.0
+
+
 def test_a_prompt_bounds_the_guess_for_narrow_windows():
     costs = measured({1: 1.0})
     costs.learn_chunk(300, 100, 300.0)

@@ -18,9 +18,10 @@ from omlx.engine.spec.policy import (
     RowPolicy,
     State,
 )
-from omlx.engine.spec.strategy import WindowBounds
+from omlx.engine.spec.strategy import Step, WindowBounds
 
 CONTEXT = 100
+EIGHT = Step("draft", shortest_draft=8)
 LOOKUP = Offer("ngram", 20, match=10)
 MODEL = Offer("draft", 16, lag=1)
 
@@ -50,9 +51,9 @@ def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:
         if choice is not None:
             drafted.append(step)
             row.verified(*choice, 0)
-            row.timed(choice[0], 1, Interval(1.0 + 0.13 * choice[1]), CONTEXT)
+            row.timed(choice[0], 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT)
         else:
-            row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
+            row.timed(None, 1, Interval(1.0), CONTEXT)
     return drafted
 
 
@@ -64,14 +65,14 @@ def good_rounds(row: RowPolicy, offer: Offer, rounds: int) -> list[int]:
         lengths.append(choice[1])
         row.verified(*choice, choice[1])
         drafting = 0.0 if offer.match else 0.1 * choice[1]
-        row.timed(offer, choice[1] + 1, Interval(1.0 + 0.03 * choice[1] + drafting), CONTEXT)
+        row.timed(offer, choice[1] + 1, Interval(1.0 + 0.03 * choice[1] + drafting, 1 + choice[1]), CONTEXT)
     return lengths
 
 
 def test_nothing_is_drafted_before_a_plain_step_was_timed():
     row = policy(Costs(), repeats=1.0)
     assert row.choose([LOOKUP, MODEL], 1, CONTEXT) is None
-    row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
+    row.timed(None, 1, Interval(1.0), CONTEXT)
     assert row.choose([LOOKUP], 1, CONTEXT) is not None
 
 
@@ -104,21 +105,27 @@ def test_bounds_hold():
     [
         (WindowBounds(16, 8, 16), Offer("ngram", 63, match=64)),
         (WindowBounds(5, 5, 64), MODEL),
-        (WindowBounds(), Offer("ngram", 63, match=64, shortest=8)),
-        (WindowBounds(), Offer("draft", 63, shortest=8)),
+        (WindowBounds(), Offer("ngram", 63, match=64, step=EIGHT)),
+        (WindowBounds(), Offer("draft", 63, step=EIGHT)),
         (WindowBounds(1, 1, 1), MODEL),
     ],
     ids=str,
 )
 def test_a_lower_bound_is_where_windows_begin(window, offer):
     lengths = good_rounds(policy(window=window, repeats=1.0), offer, 6)
-    assert lengths[0] == max(min(FIRST_WINDOW, window.longest), window.shortest, offer.shortest)
-    assert all(k >= max(window.shortest, offer.shortest) for k in lengths)
+    shortest = max(window.shortest, offer.step.shortest_draft or 1)
+    assert lengths[0] == max(min(FIRST_WINDOW, window.longest), shortest)
+    assert all(k >= shortest for k in lengths)
 
 
 def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
-    lengths = good_rounds(policy(window=WindowBounds(4, 1, 4), repeats=1.0), Offer("draft", 63, shortest=8), 4)
+    lengths = good_rounds(policy(window=WindowBounds(4, 1, 4), repeats=1.0), Offer("draft", 63, step=EIGHT), 4)
     assert lengths == [4, 4, 4, 4]
+
+
+def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bound():
+    four = Offer("draft", 4, step=Step("draft", longest_draft=4))
+    assert good_rounds(policy(window=WindowBounds(8, 8, 16), repeats=1.0), four, 4) == [4, 4, 4, 4]
 
 
 def test_an_offer_below_the_lower_bound_is_passed_over():
@@ -131,7 +138,7 @@ def test_a_fixed_window_knows_no_gate():
     for _ in range(50):
         assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
         row.verified(LOOKUP, 5, 0)
-        row.timed(LOOKUP, 1, Interval(6.0), CONTEXT)
+        row.timed(LOOKUP, 1, Interval(6.0, 6), CONTEXT)
     assert row.state("ngram") == (State.ON, None)
 
 
@@ -157,7 +164,7 @@ def test_a_lookup_is_silent_until_it_would_have_been_right():
     assert row.choose([weak], 1, CONTEXT) is None
     state, reason = row.state("ngram")
     assert (state, reason and reason.code) == (State.OBSERVING, "spec.observing")
-    row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
+    row.timed(None, 1, Interval(1.0), CONTEXT)
     row.shadowed(weak, 1, 1)
     assert row.choose([weak], 1, CONTEXT) is not None
     assert row.state("ngram") == (State.ON, None)
@@ -186,9 +193,9 @@ def test_a_probe_that_hits_goes_on_until_it_pays():
         rounds += 1
         if (choice := row.choose([MODEL], 1, CONTEXT)) is not None:
             row.verified(*choice, choice[1])
-            row.timed(choice[0], choice[1] + 1, Interval(1.0 + 0.13 * choice[1]), CONTEXT)
+            row.timed(choice[0], choice[1] + 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT)
         else:
-            row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
+            row.timed(None, 1, Interval(1.0), CONTEXT)
     assert row.state("draft")[0] is State.ON
 
 
@@ -246,10 +253,10 @@ def test_probes_wait_while_more_is_lost_than_may_be():
     for step in range(1500):
         choice = row.choose([late if not row.record(late).trial else MODEL], 1, CONTEXT)
         if choice is None:
-            row.timed(None, 1, Interval(1.0, overlapped=True), CONTEXT)
+            row.timed(None, 1, Interval(1.0), CONTEXT)
             continue
         row.verified(*choice, 0)
-        row.timed(choice[0], 1, Interval(1.13 if choice[0] is MODEL else 4.13), CONTEXT)
+        row.timed(choice[0], 1, Interval(1.13 if choice[0] is MODEL else 4.13, 1 + choice[1]), CONTEXT)
         if choice[0] is late:
             probes.append(step)
         assert row._lost <= LOSS_SHARE * (step + LOSS_AHEAD) + 1.0
@@ -291,7 +298,7 @@ def test_eight_hours_change_nothing():
         assert choice is not None
         player.verified(*choice, choice[1])
         if seconds:
-            player.timed(choice[0], choice[1] + 1, Interval(seconds), CONTEXT)
+            player.timed(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)
     assert row.costs.to_json() == twin.costs.to_json()
     assert row.choose([LOOKUP], 1, CONTEXT) == twin.choose([LOOKUP], 1, CONTEXT)
     assert row._pace == twin._pace
@@ -304,11 +311,11 @@ def test_plain_steps_are_measured_now_and_then_where_the_answer_matters():
     while tokens < 4096:
         choice = row.choose([MODEL], 1, CONTEXT)
         if choice is None:
-            row.timed(None, 1, Interval(1.0, overlapped=plain_at[-1:] == [tokens - 1]), CONTEXT)
+            row.timed(None, 1, Interval(1.0, PLAIN if plain_at[-1:] == [tokens - 1] else 1), CONTEXT)
             plain_at.append(tokens)
         else:
             row.verified(*choice, choice[1])
-            row.timed(MODEL, choice[1] + 1, Interval(1.0 + 0.7 * choice[1]), CONTEXT)
+            row.timed(MODEL, choice[1] + 1, Interval(1.0 + 0.7 * choice[1], 1 + choice[1]), CONTEXT)
         tokens += choice[1] + 1 if choice else 1
     refreshed = [at for at in plain_at if at > 200]
     assert 2 * 5 <= len(refreshed) <= 2 * 8
@@ -334,6 +341,6 @@ def test_a_padded_pass_is_learned_by_its_width():
     assert choice is not None
     offer, k = choice
     before = row.costs.target.known(k + 4, CONTEXT)
-    row.verified(offer, k, k, padded=3)
-    row.timed(offer, k + 1, Interval(1.2), CONTEXT)
+    row.verified(offer, k, k)
+    row.timed(offer, k + 1, Interval(1.2, k + 4), CONTEXT)
     assert row.costs.target.known(k + 4, CONTEXT) in (before + 1, SAMPLES)

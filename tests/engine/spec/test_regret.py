@@ -126,6 +126,20 @@ def test_a_hostile_one_reads_one_such_prompt_on_what_was_put_by():
     assert sum(share > 1.01 for share in shares) == 1
 
 
+def test_short_answers_do_not_each_try_a_draft_known_to_be_wrong_but_a_long_one_finds_that_it_got_better():
+    machine = Machine("sawtooth", 0.15)
+    costs, priors, tries = machine.costs(300), {}, []
+    for i in range(20):
+        run = Run(machine, text((Part("fresh", 120, 0.02),), i), i)
+        tries.append(sum(drafter == "draft" for _, drafter, _, _ in run.adaptive(costs=costs, priors=priors).log))
+    assert sum(tries[:10]) > 0
+    assert sum(tries[10:]) == 0
+    better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20).adaptive(costs=costs, priors=priors)
+    drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
+    assert drafted.index(True) <= LAST_PROBE
+    assert sum(drafted[-50:]) >= 45
+
+
 def test_nothing_is_put_by_for_hours_that_were_slept():
     machine, costs = Machine("flat", 0.2), Machine("flat", 0.2).costs(4000)
     Run(machine, text((Part("fresh", 500, 0.02),), 0, 4000), sleep_at=200).adaptive(costs=costs)
