@@ -7,7 +7,8 @@ from typing import Final
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-BELOW: Final = "/admin"
+from omlx.server.guard import has_own_gate
+
 POLICY: Final = "; ".join(
     (
         "default-src 'self'",
@@ -35,7 +36,7 @@ class SecurityHeaders:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not (scope["path"] == BELOW or scope["path"].startswith(f"{BELOW}/")):
+        if scope["type"] != "http" or not has_own_gate(scope["path"]):
             await self._app(scope, receive, send)
             return
         keeping = "no-cache" if scope["path"].startswith(f"{self._files}/") else "no-store"

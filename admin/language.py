@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from omlx.catalog import SOURCE
+
 COOKIE: Final = "omlx_language"
-FALLBACK: Final = "en"
 
 
 def choose(chosen: str | None, accepted: str | None, available: Collection[str]) -> str:
@@ -16,7 +17,7 @@ def choose(chosen: str | None, accepted: str | None, available: Collection[str])
     """
     if chosen is not None and chosen in available:
         return chosen
-    return next((language for language in _by_preference(accepted or "") if language in available), FALLBACK)
+    return next((language for language in _by_preference(accepted or "") if language in available), SOURCE)
 
 
 def _by_preference(accepted: str) -> list[str]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.models.pool import Pool
+from omlx.server.fields import Body, read_query
 from omlx.server.record import Record
 from omlx.server.stream import Engine
 from omlx.telemetry.timeline import STEP_S
@@ -54,6 +57,12 @@ class LiveData:
         return sum(self._pool.told(entry.id).waiting for entry in self._pool.models)
 
 
+class Asked(Body):
+    """What is new after `since`, the `now` of the answer before."""
+
+    since: Annotated[float, Field(ge=0)] = 0.0
+
+
 class LiveRoutes:
     def __init__(self, gate: Gate, data: LiveData) -> None:
         self._gate = gate
@@ -64,7 +73,6 @@ class LiveRoutes:
         router.add_api_route("/live", self.show, methods=["GET"])
         return router
 
-    async def show(self, request: Request, since: float = Query(0.0, ge=0)) -> Response:
-        """What is new after `since`, the `now` of the answer before."""
+    async def show(self, request: Request) -> Response:
         self._gate.session(request)
-        return JSONResponse(asdict(self._data.now(since)), headers={"Cache-Control": "no-store"})
+        return JSONResponse(asdict(self._data.now(read_query(Asked, request.query_params).since)))

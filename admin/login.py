@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, Unauthorized
-from omlx.server import errors
+from omlx.server.fields import read
 
 from .credentials import Credentials
 from .sessions import COOKIE, Session, Sessions, Throttle
 
-Body = TypeVar("Body", bound=BaseModel)
 Secret = Annotated[str, Field(max_length=4096)]
 
 
@@ -105,7 +104,7 @@ class Gate:
         return self._told(self.find(request) is not None)
 
     async def log_in(self, request: Request) -> Response:
-        by_link = await self.admit(parse(Login, await request.body()))
+        by_link = await self.admit(read(Login, await request.body()))
         response = self._told(True)
         self.renew(request, response, by_link=by_link)
         return response
@@ -117,7 +116,7 @@ class Gate:
 
     async def change_password(self, request: Request) -> Response:
         """All other sessions end."""
-        await self.set_password(self.session(request), parse(NewPassword, await request.body()))
+        await self.set_password(self.session(request), read(NewPassword, await request.body()))
         response = self._told(True)
         self.renew(request, response, by_link=False)
         return response
@@ -132,11 +131,3 @@ class Gate:
 
     def _told(self, logged_in: bool) -> JSONResponse:
         return JSONResponse({"logged_in": logged_in, "password_set": self._credentials.has_password})
-
-
-def parse(kind: type[Body], raw: bytes) -> Body:
-    """Raises BadRequest, naming the field."""
-    try:
-        return kind.model_validate_json(raw)
-    except ValidationError as error:
-        raise errors.from_validation(error) from None

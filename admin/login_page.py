@@ -3,19 +3,19 @@ before. What is refused is said in the page."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
-from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from omlx.errors import OmlxError
-from omlx.server import errors
+from omlx.server.fields import read_query
 
 from .credentials import LOGIN, LONGEST, SHORTEST, Credentials
-from .login import Body, Gate, Login, NewPassword
+from .login import Gate, Login, NewPassword
 from .pages import Page, Pages, local
 from .typed import typed
 
@@ -72,7 +72,7 @@ class LoginPage:
         fields = await typed(request)
         then = local(fields.get("next"))
         try:
-            by_link = await self._gate.admit(_read(Login, fields, "token", "password"))
+            by_link = await self._gate.admit(read_query(Login, _only(fields, "token", "password")))
         except OmlxError as error:
             return self._pages.answer(request, self._login(None, then, error))
         goal = then if self._credentials.has_password else f"{PASSWORD}?next={quote(then, safe='')}"
@@ -92,7 +92,7 @@ class LoginPage:
         if session is None:
             return RedirectResponse(LOGIN, 303)
         try:
-            await self._gate.set_password(session, _read(NewPassword, fields, "password", "current"))
+            await self._gate.set_password(session, read_query(NewPassword, _only(fields, "password", "current")))
         except OmlxError as error:
             return self._pages.answer(request, self._password(request, then, error))
         response = RedirectResponse(then, 303)
@@ -109,9 +109,5 @@ class LoginPage:
         return Page("password/page.html", view, status=200 if problem is None else problem.status)
 
 
-def _read(kind: type[Body], fields: dict[str, str], *names: str) -> Body:
-    """Raises BadRequest, naming the field."""
-    try:
-        return kind.model_validate({name: fields[name] for name in names if name in fields})
-    except ValidationError as error:
-        raise errors.from_validation(error) from None
+def _only(fields: Mapping[str, str], *names: str) -> Mapping[str, str]:
+    return {name: fields[name] for name in names if name in fields}

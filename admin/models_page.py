@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from .models_view import Memory, models_view
+from .models_view import Memory, ModelsView, models_view
 from .pages import PARTS, Page, Pages
 from .standing import Standings
 
@@ -28,7 +28,7 @@ class ModelsPage:
     async def show_list(self, request: Request) -> Page:
         return Page("models/list.html", await self._view())
 
-    async def _view(self) -> object:
+    async def _view(self) -> ModelsView:
         pool = self._standings.pool
         memory = Memory(pool.limit_bytes, pool.used_bytes)
         return models_view(await self._standings.all(), memory, pool.default)

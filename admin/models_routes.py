@@ -13,9 +13,10 @@ from omlx.models.pool import Pool
 from omlx.models.telling import reason_record
 from omlx.server import prefixes, status
 from omlx.server.connection import while_connected
+from omlx.server.fields import read
 from omlx.server.generation import GenerationRequest
 
-from .login import Gate, parse
+from .login import Gate
 from .settings_view import Json
 
 
@@ -71,7 +72,7 @@ class ModelsRoutes:
     async def probe_prefixes(self, request: Request, name: str) -> Response:
         """How much of a prompt is kept; null for a model that is not in memory. Nothing is computed."""
         self._gate.session(request)
-        prompt = parse(Probed, await request.body()).prompt
+        prompt = read(Probed, await request.body()).prompt
         asked = GenerationRequest(messages=[{"role": "user", "content": prompt}])
         return JSONResponse(await prefixes.look_up(request.app.state, name, asked))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
 
 from omlx.models.pool import Pool
 from omlx.server.guard import ApiKey
@@ -61,3 +62,4 @@ def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) ->
     for router in routers:
         app.include_router(router)
     serve_files(app)
+    app.add_exception_handler(HTTPException, pages.misrouted)

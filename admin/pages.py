@@ -12,10 +12,14 @@ from typing import Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from omlx.catalog import languages
 from omlx.errors import ConfigError, NotFound
+from omlx.server import errors
+from omlx.server.app import misrouted
+from omlx.server.guard import has_own_gate
 
 from . import language
 from .credentials import LOGIN
@@ -73,6 +77,15 @@ class Pages:
                 return self.answer(request, Page("error/page.html", error, status=error.status))
 
         router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
+
+    async def misrouted(self, request: Request, error: Exception) -> Response:
+        """A browser that looks for a page below `HOME` gets one that says that it is not there; others hear the same as
+        anywhere."""
+        assert isinstance(error, HTTPException)
+        looks = has_own_gate(request.url.path) and "text/html" in request.headers.get("accept", "")
+        if error.status_code != 404 or not looks:
+            return await misrouted(request, error)
+        return self.answer(request, Page("error/page.html", errors.from_http(error, request.scope), status=404))
 
     def answer(self, request: Request, page: Page) -> Response:
         shell = Shell(

@@ -14,17 +14,16 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import BadRequest, ConfigError, ModelError, Reason, Unconditional
-from omlx.models.entry import ModelEntry, Status
-from omlx.models.fit import unfit_entry
-from omlx.models.names import check_alias
+from omlx.errors import BadRequest, ConfigError, Unconditional
+from omlx.models.entry import Status
+from omlx.models.names import check_alias, check_draft
 from omlx.models.package import usable_package
 from omlx.models.pool import Pool
-from omlx.models.reference import Reference, find
 from omlx.models.resident import Loading
 from omlx.models.speculative import check_value
 from omlx.models.telling import reason_record, speculation_record
 from omlx.server.exposure import check_exposure
+from omlx.server.fields import read
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.parse import from_json
@@ -32,7 +31,7 @@ from omlx.settings.resolve import Resolution
 from omlx.settings.schema import Scope, Settings, table
 from omlx.settings.store import Store
 
-from .login import Gate, parse
+from .login import Gate
 from .settings_view import Json, applied_view, settings_view
 
 CONFIRMED = frozenset({"trust_remote_code"})
@@ -97,11 +96,11 @@ class SettingsRoutes:
         return self._answer(await asyncio.to_thread(self.view, model, asked.changes, waits))
 
     def view(self, model: str | None, changes: Mapping[str, Any] | None = None, waits: bool = False) -> Json:
-        """The settings for all models or for one, as they are told. Reads the files; raises ConfigError, NotFound."""
+        """The settings for all models or for one, as they are told. Reads the files; raises NotFound."""
         scope, own = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
         resolution = self._resolve(model)
         view = settings_view(scope, resolution, self._store.layer(model), self._store.revision(model))
-        view["notes"] = [reason_record(Reason(note.code, note.params)) for note in self._store.notes]
+        view["notes"] = [reason_record(note) for note in self._configuration.notes]
         if changes is not None:
             view["applied"] = applied_view(changes, resolution, own, waits=waits)
         if model is not None:
@@ -111,13 +110,13 @@ class SettingsRoutes:
         return view
 
     def inherited(self, model: str) -> Settings:
-        """What a model has where nothing is kept for it alone. Reads the files; raises ConfigError, NotFound."""
+        """What a model has where nothing is kept for it alone. Reads the files; raises NotFound."""
         return self._configuration.resolve(None, usable_package(self._pool.known(model).path).layer).settings
 
     async def _keep(self, request: Request, model: str | None) -> Change:
         """Raises BadRequest for what cannot be, naming the setting; Outdated and Unconditional."""
         revision = request.headers.get("if-match")
-        asked = parse(Change, await request.body())
+        asked = read(Change, await request.body())
         if revision is None:
             raise Unconditional("config.unconditional")
         try:
@@ -146,7 +145,7 @@ class SettingsRoutes:
             except ConfigError as error:
                 raise ConfigError(error.code, param=name, **error.params) from error
             if name == "draft_model":
-                self._check_draft(str(value), model)
+                check_draft(str(value), self._pool.known(model) if model is not None else None, self._pool.registry)
             if name in CONFIRMED and value and name not in asked.confirm:
                 raise BadRequest("config.confirm", param=name, name=name)
         if model is None and asked.changes.keys() & {"host", "api_key"}:
@@ -161,19 +160,6 @@ class SettingsRoutes:
             return now.value
         return table()[name].default if changes[name] is None else changes[name]
 
-    def _check_draft(self, name: str, model: str | None) -> None:
-        """A draft that is here must not be known to be unfit; one that is not here must at least be a name."""
-        try:
-            Reference.parse(name)
-        except ModelError as error:
-            raise BadRequest(error.code, param="draft_model", **error.params) from error
-        found = find(name, self._pool.registry)
-        target = self._pool.known(model) if model is not None else None
-        if target is not None and isinstance(found, ModelEntry):
-            reason = unfit_entry(target, found)
-            if reason is not None:
-                raise BadRequest(reason.code, param="draft_model", **reason.params)
-
     def _resolve(self, model: str | None) -> Resolution:
         if model is None:
             return self._configuration.resolve()
@@ -185,4 +171,4 @@ class SettingsRoutes:
         return any(self._pool.told(each).active for each in ids)
 
     def _answer(self, view: Json) -> Response:
-        return JSONResponse(view, headers={"ETag": f'"{view["revision"]}"', "Cache-Control": "no-store"})
+        return JSONResponse(view, headers={"ETag": f'"{view["revision"]}"'})

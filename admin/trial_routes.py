@@ -21,10 +21,11 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Conflict
 from omlx.server import sse
+from omlx.server.fields import read
 from omlx.trial.texts import WRITTEN, Kind
 from omlx.trial.trial import Plan, Trial
 
-from .login import Gate, parse
+from .login import Gate
 from .pages import language_of
 from .trial_view import estimate_view
 from .trying import Trying
@@ -104,7 +105,7 @@ class TrialRoutes:
     async def apply(self, request: Request, name: str) -> Response:
         """`takes` says of each setting when it takes effect; `revision` is that of the model's settings now."""
         model = self._model(request, name)
-        asked = parse(Chosen, await request.body() or b"{}")
+        asked = read(Chosen, await request.body() or b"{}")
         setup = await self._trying.chosen(model, asked.setup)
         return JSONResponse({"setup": setup.name, **await self._trying.applying.apply(model, setup)})
 
@@ -115,7 +116,7 @@ class TrialRoutes:
 
     async def write(self, request: Request, name: str) -> Response:
         model = self._model(request, name)
-        asked = parse(Chosen, await request.body() or b"{}")
+        asked = read(Chosen, await request.body() or b"{}")
         return JSONResponse(await self._trying.applying.write(model, await self._trying.chosen(model, asked.setup)))
 
     def _model(self, request: Request, name: str) -> str:
@@ -124,7 +125,7 @@ class TrialRoutes:
         return self._trying.pool.known(name).id
 
     async def _plan(self, request: Request, model: str) -> Plan:
-        asked = parse(Wanted, await request.body() or b"{}")
+        asked = read(Wanted, await request.body() or b"{}")
         return await self._trying.planner.plan(model, asked.drafts, asked.kinds, asked.tokens)
 
     async def _frames(self, request: Request, trial: Trial) -> AsyncGenerator[bytes, None]:

@@ -17,7 +17,7 @@ from . import formats
 from .settings_view import Json
 
 
-def report_view(report: Mapping[str, Any], language: str = "en") -> Json:
+def report_view(report: Mapping[str, Any], language: str) -> Json:
     """A report with its sentences."""
     told = dict(report)
     for name in ("reason", "exact"):
@@ -28,7 +28,7 @@ def report_view(report: Mapping[str, Any], language: str = "en") -> Json:
     return told
 
 
-def kept_view(kept: Kept, now: Conditions, language: str = "en") -> Json:
+def kept_view(kept: Kept, now: Conditions, language: str) -> Json:
     """Something that was measured earlier: `at` in seconds since 1970; `stale` says why it no longer counts."""
     reasons = [_said(reason, language) for reason in kept.stale(now)]
     record = report_view(kept.record, language) if "verdict" in kept.record else dict(kept.record)

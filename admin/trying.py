@@ -42,7 +42,7 @@ class Trying:
     def planner(self) -> Planner:
         return Planner(self._app.state.engine, self.pool, self._app.state.generations)
 
-    async def view(self, model: str, language: str = "en") -> Json:
+    async def view(self, model: str, language: str) -> Json:
         """`trial` is the newest one of this run, over or not; `last` the newest that came to its end, of earlier runs
         too; `results` what was last found of each draft. `running` names the model that is being tried, whichever."""
         trials, history, applied = self.trials, await self.trials.history(model), self.applying.of(model)
@@ -65,7 +65,7 @@ class Trying:
             "applied": None if applied is None else setup_record(applied.setup),
         }
 
-    def told(self, trial: Trial, language: str = "en") -> Json:
+    def told(self, trial: Trial, language: str) -> Json:
         return report_view(report(trial), language)
 
     async def rate(self, model: str) -> float | None:

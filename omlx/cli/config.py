@@ -14,7 +14,7 @@ from omlx.cli.columns import columns
 from omlx.cli.configured import configured
 from omlx.errors import ConfigError, ModelError, NotFound
 from omlx.models.discovery import discover
-from omlx.models.names import check_alias
+from omlx.models.names import check_alias, check_draft
 from omlx.models.package import usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
@@ -64,9 +64,8 @@ def _set(arguments: Namespace, configuration: Configuration) -> None:
     row = _row(arguments.name)
     value = parse(row, arguments.value, row.name)
     model = _model(arguments, configuration, new=True)
-    if row.name == "alias" and model is not None:
-        settings = configuration.resolve().settings
-        check_alias(str(value), model, discover(settings, os.environ), configuration)
+    if row.name in ("alias", "draft_model"):
+        _check_name(row.name, str(value), model, configuration)
     _store(configuration).patch({row.name: value}, model)
     resolution = _resolution(arguments, configuration)
     source = resolution.sources[row.name]
@@ -74,6 +73,15 @@ def _set(arguments: Namespace, configuration: Configuration) -> None:
         params = {"name": row.name, "value": _shown(row, resolution[row.name].value), "source": source.value}
         sys.stderr.write(f"omlx: {sentence('cli.config.overridden', params)}\n")
     _tell_of_server(row, configuration)
+
+
+def _check_name(setting: str, name: str, model: str | None, configuration: Configuration) -> None:
+    """What neither the table nor the store can judge. Raises ConfigError, BadRequest."""
+    registry = discover(configuration.resolve().settings, os.environ)
+    if setting == "draft_model":
+        check_draft(name, registry.find(model) if model is not None and model in registry else None, registry)
+    elif model is not None:
+        check_alias(name, model, registry, configuration)
 
 
 def _unset(arguments: Namespace, configuration: Configuration) -> None:

@@ -14,14 +14,15 @@ from omlx.settings.schema import table
 from omlx.settings.store import Store
 
 
-def configured(arguments: Namespace) -> Configuration:
-    """Says on standard error which files do not count, and why. Raises ConfigError for whatever cannot be."""
+def configured(arguments: Namespace, *, aside: bool = False) -> Configuration:
+    """Says on standard error which files do not count, and why. What cannot be parsed is moved `aside`, or left to a
+    server that may be running. Raises ConfigError for whatever cannot be."""
     run = (cli_layer(arguments), environment_layer(os.environ))
     home = resolve(run).settings.home
     if not home.is_absolute():  # no HOME, and nobody knows this user
         raise ConfigError("config.home_unknown", where=table()["home"].variable, value=str(home))
     store = Store(home, check_value)
-    for note in store.validate():
+    for note in store.validate(aside=aside):
         sys.stderr.write(f"omlx: {note.message}\n")
     configuration = Configuration(run, store)
     strategy_of(configuration.resolve())

@@ -126,7 +126,9 @@ def _files(home: Path) -> Rows:
     for name in (GLOBAL_FILE, MODELS_FILE, ADMIN_FILE):
         path = home / name
         try:
-            note = "written by another program" if path.exists() and read(path).foreign else ""
+            content = read(path)
+            broken = content.note.message if content.note is not None else ""
+            note = "written by another program" if content.foreign else broken
         except ConfigError as error:
             note = error.message
         yield name, _mode(path), note

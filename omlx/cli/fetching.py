@@ -1,4 +1,7 @@
-"""Fetching a model for a running server: `omlx pull` in a process of its own, so that the server stays offline."""
+"""Fetching a draft that a package declares: what a person would type, and how a running server does it itself.
+
+That is `omlx pull` in a process of its own, so that the server stays offline.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,17 @@ import asyncio
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 
+from omlx.catalog import sentence
+from omlx.cli.columns import size
 from omlx.cli.environment import environment
 from omlx.engine.types import Reason
-from omlx.models.reference import Reference
+from omlx.models.reference import Reference, Wanted
+
+
+def how_to_fetch(wanted: Wanted) -> str:
+    """The command, and how large it is that will come."""
+    known = "?" if wanted.size_bytes is None else size(wanted.size_bytes)
+    return sentence("cli.package.wanted", {"draft": str(wanted.reference), "size": known})
 
 
 async def fetch(reference: Reference) -> Reason | None:

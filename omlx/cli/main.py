@@ -1,4 +1,4 @@
-"""`omlx COMMAND …`. Exit status: 0 well, 1 it failed, 2 what was asked for is wrong.
+"""`omlx COMMAND …`. Exit status: 0 well, 1 it failed, 2 what was asked for is wrong, 141 nobody reads what it writes.
 
 A command is a module with `add_arguments(parser)` and `run(arguments) -> int`; only the one that is asked for is
 imported, so that `omlx models` and `omlx --version` do not wait for mlx. argparse: the flags are rows of a table at
@@ -8,10 +8,10 @@ run time, which decorators over function signatures would have to repeat.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -34,6 +34,8 @@ COMMANDS = {
 }
 
 ONLINE = frozenset({"pull"})
+_NOBODY_READS = 128 + signal.SIGPIPE
+"""What a shell sees of a tool that SIGPIPE has ended."""
 
 
 class Command(Protocol):
@@ -46,11 +48,21 @@ def entry() -> NoReturn:
     go of Python objects, would abort it (seen in a third of all stops on a busy machine)."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
-    status = main()
-    with suppress(BrokenPipeError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)
+    os._exit(_status())
+
+
+def _status() -> int:
+    """That of the command, once what it wrote has been read or lies in a pipe."""
+    try:
+        try:
+            return main()
+        except SystemExit as ended:  # argparse has shown help, or said what is wrong
+            return int(ended.code or 0)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+    except BrokenPipeError:  # whoever read it has gone, as `head` goes
+        return _NOBODY_READS
 
 
 def main(argv: Sequence[str] | None = None) -> int:

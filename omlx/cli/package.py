@@ -10,18 +10,19 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx.catalog import sentence
-from omlx.cli.columns import columns, size
+from omlx.cli.columns import columns
 from omlx.cli.configured import configured
+from omlx.cli.fetching import how_to_fetch
 from omlx.cli.named import look_in, named
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
 from omlx.models.package import DraftModel, WindowPolicy, read_package, strategy_record, window_from
-from omlx.models.package_file import check_package, declare_draft, window_from_bench, write_package
+from omlx.models.package_file import check_package, declare_draft, unusable, window_from_bench, write_package
 from omlx.models.reference import find
 from omlx.models.speculative import speculative
 from omlx.models.telling import speculation_record
@@ -115,20 +116,23 @@ def _check(arguments: Namespace, subject: Subject) -> None:
 def _show(arguments: Namespace, subject: Subject) -> None:
     package = read_package(subject.entry.path)
     found = speculative(subject.entry, subject.registry, subject.configuration)
+    if found.drafting is not None and (reason := unusable(subject.entry, found.drafting)) is not None:
+        found = replace(found, draft=None, reason=reason)
     record = speculation_record(found)
     declared = None if package.declared is None else strategy_record(package.declared)
     if arguments.json:
-        whole = {"model": subject.entry.id, "declares": declared, "speculation": record}
+        drafters = list(found.drafters)
+        whole = {"model": subject.entry.id, "declares": declared, "drafters": drafters, "speculation": record}
         sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
         return
     rows = [("strategy", str(found.strategy), found.sources["speculation"].value)]
+    rows.append(("drafters", ", ".join(found.drafters) or "–", ""))
     drafting = found.drafting.id if found.drafting is not None else "–"
     rows.append(("draft", drafting, found.sources["draft_model"].value))
     rows.append(("window", f"{found.window.initial}, {found.window.shortest} to {found.window.longest}", ""))
     lines = [reason.message for reason in (found.undrafted, *found.warnings) if reason is not None]
     if found.wanted is not None:
-        known = size(found.wanted.size_bytes) if found.wanted.size_bytes is not None else "?"
-        lines.append(sentence("cli.package.wanted", {"draft": str(found.wanted.reference), "size": known}))
+        lines.append(how_to_fetch(found.wanted))
     if isinstance(package.declared, DraftModel):
         rows.insert(0, ("declared", str(package.declared.draft), package.default or ""))
     sys.stdout.write(columns(rows) + "".join(f"{line}\n" for line in lines))

@@ -14,13 +14,12 @@ from omlx.catalog import sentence
 from omlx.cli.columns import size
 from omlx.cli.configured import configured
 from omlx.engine.types import Reason
-from omlx.errors import ModelError
 from omlx.models.discovery import Registry, discover
 from omlx.models.entry import ModelEntry, Status
 from omlx.models.fit import unfit_entry
 from omlx.models.hub import pull
 from omlx.models.package import DraftModel, usable_package
-from omlx.models.package_file import misfit
+from omlx.models.package_file import unusable
 from omlx.models.places import HUB_CACHE
 from omlx.models.reference import Reference, find
 from omlx.models.speculative import FETCHABLE
@@ -74,16 +73,9 @@ def _bring_draft(target: ModelEntry, settings: Settings) -> None:
         reason = found if isinstance(found, Reason) else unfit_entry(target, found)
         if reference.on_hub and (reason is None or reason.code in FETCHABLE):
             found = _bring(reference, settings)
-        reason = found if isinstance(found, Reason) else _unfit(target, found)
+        reason = found if isinstance(found, Reason) else unusable(target, found)
         reasons += [reason] if reason is not None else []
     _say(reasons)
-
-
-def _unfit(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    try:
-        return misfit(target, draft)
-    except ModelError as error:
-        return Reason("draft.unfit.unusable", {"draft": draft.id, "why": error.message})
 
 
 def _say(reasons: Iterable[Reason]) -> None:

@@ -27,7 +27,7 @@ from omlx.catalog import sentence
 from omlx.cli import running
 from omlx.cli.bind import BACKLOG, listen, url
 from omlx.cli.configured import configured
-from omlx.cli.fetching import fetch
+from omlx.cli.fetching import fetch, how_to_fetch
 from omlx.cli.named import id_of, look_in, path_of
 from omlx.cli.progress import LoadingBars
 from omlx.engine.thread import EngineThread
@@ -61,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    configuration = configured(arguments)
+    configuration = configured(arguments, aside=True)
     settings = configuration.resolve().settings
     check_exposure(settings.host, settings.api_key)
     choice = choose(arguments.model, configuration)
@@ -165,8 +165,13 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
+        if not self.started:
+            return
+        try:
             self._ready()
+        except BrokenPipeError:  # nobody reads it: end as a server that was told to
+            await self.shutdown(sockets)
+            raise
 
 
 async def _warm_up() -> None:
@@ -184,6 +189,8 @@ def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
         lines.append(sentence("cli.serve.draft_ready", {"draft": served.draft}))
     elif served is not None and served.no_draft is not None and served.no_draft.code != "spec.off.no_draft_model":
         lines.append(sentence(served.no_draft.code, served.no_draft.params))
+        if served.speculative.wanted is not None and served.speculative.settings.draft_download == "ask":
+            lines.append(how_to_fetch(served.speculative.wanted))
     model = served.id if served is not None else next((entry.id for entry in pool.models), None)
     lines += _first_link(settings, address)
     if model is None:

@@ -1,4 +1,4 @@
-"""A draft that a package declares and that was not here: noticed when it is, fetched if the settings say so.
+"""A draft that was not here: noticed when it is. One that a package declares is fetched if the settings say so.
 
 Who brings it does not matter, a person with `omlx pull` or this server; it is used from the next idle moment on. No
 request waits for any of it.
@@ -10,11 +10,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 from omlx.engine.types import Reason
 from omlx.models.discovery import Registry
 from omlx.models.pool import Pool
 from omlx.models.reference import Reference, Wanted
+from omlx.models.refusals import Files, files_of
+from omlx.models.speculative import Speculative
 
 log = logging.getLogger("omlx.models")
 
@@ -30,6 +33,7 @@ class Arrivals:
         self._discover = discover
         self._fetch = fetch
         self._tried: set[Reference] = set()
+        self._failed: dict[Path, Files] = {}
 
     async def run(self, every_s: float) -> None:
         """Look again and again. Nothing that goes wrong in one look ends it."""
@@ -41,17 +45,29 @@ class Arrivals:
             await asyncio.sleep(every_s)
 
     async def look(self) -> None:
-        """If models that are loaded lack their drafts, see whether those are here; if they are to be fetched, do."""
-        lacking = [served for served in self._pool.loaded if served.speculative.wanted is not None]
-        if not lacking:
+        """If models that are loaded lack their drafts, see whether those are here; if they are to be fetched, do.
+
+        A draft that could not be read is tried again once its files are others.
+        """
+        lacking = [served for served in self._pool.loaded if served.speculative.lacks_draft]
+        mended = await self._mended()
+        if not lacking and not mended:
             return
         registry = await asyncio.to_thread(self._discover)
         for served in lacking:
-            if self._pool.lacks(served.id, registry) and served.speculative.settings.draft_download == "auto":
+            if self._pool.lacks(served.id, registry) and _fetches(served.speculative):
                 await self._fetch_once(served.speculative.wanted)
                 registry = await asyncio.to_thread(self._discover)
-        if not all(self._pool.lacks(served.id, registry) for served in lacking):
+        if mended or not all(self._pool.lacks(served.id, registry) for served in lacking):
             await self._pool.reconsider(registry)
+            await self._mended()  # what has failed just now is known as it was then
+
+    async def _mended(self) -> bool:
+        """Whether a draft that could not be used has other files than at the last look."""
+        drafts = [served.speculative.drafting for served in self._pool.loaded if served.draft_failed]
+        before, paths = self._failed, [draft.path for draft in drafts if draft is not None]
+        self._failed = await asyncio.to_thread(lambda: {path: files_of(path) for path in paths})
+        return any(before.get(path, files) != files for path, files in self._failed.items())
 
     async def _fetch_once(self, wanted: Wanted | None) -> None:
         if wanted is None or wanted.reference in self._tried:
@@ -63,3 +79,8 @@ class Arrivals:
         if failed is not None:
             fields = {"draft": str(wanted.reference), "code": failed.code}
             log.warning("draft not fetched", extra={"fields": fields})
+
+
+def _fetches(speculative: Speculative) -> bool:
+    """Whether a draft is to be brought that is not here: not for a strategy that would leave it out."""
+    return speculative.settings.draft_download == "auto" and speculative.strategy.step("draft") is not None

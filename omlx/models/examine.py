@@ -47,7 +47,7 @@ def examine(model_id: str, directory: Path, source: str) -> ModelEntry:
         config = _read_object(directory / "config.json")
         if config is not None:
             entry = replace(entry, model_type=_model_type(config), quantization=_quantization(config))
-        reason = _files_reason(directory, config) or _config_reason(config or {})
+        reason = _head_reason(config or {}) or _files_reason(directory, config) or _config_reason(config or {})
     except (OSError, ValueError) as error:
         reason = Reason("model.unreadable", {"detail": _said(error)})
     return entry if reason is None else replace(entry, status=Status.SKIPPED, reason=reason)
@@ -65,6 +65,12 @@ def head_kind(config: Mapping[str, Any]) -> str | None:
         if any(pattern.search(str(name)) for name in names):
             return kind
     return None
+
+
+def _head_reason(config: Mapping[str, Any]) -> Reason | None:
+    """Comes before what is wrong with its files: with other ones it would be a head all the same."""
+    kind = head_kind(config)
+    return None if kind is None else Reason("model.head_only", {"kind": kind})
 
 
 def _files_reason(directory: Path, config: Mapping[str, Any] | None) -> Reason | None:
@@ -102,9 +108,6 @@ def _without_weights(directory: Path) -> Reason:
 
 def _config_reason(config: Mapping[str, Any]) -> Reason | None:
     """What the config says against loading it, if anything."""
-    kind = head_kind(config)
-    if kind is not None:
-        return Reason("model.head_only", {"kind": kind})
     if config.get("model_file") is not None:
         return Reason("model.remote_code", {"file": str(config["model_file"])})
     model_type = _model_type(config)

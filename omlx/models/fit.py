@@ -48,8 +48,8 @@ def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
             return Reason("draft.unfit.gguf", {"draft": draft.id})
         case code if code == "model.half_download" or (draft.source == HUB_CACHE and code in _INCOMPLETE):
             return Reason("draft.unfit.half_download", {"draft": draft.id})
-        case code:
-            return Reason("draft.unfit.unusable", {"draft": draft.id, "why": code})
+        case _:
+            return Reason("draft.unfit.unusable", {"draft": draft.id, "why": draft.reason.message})
 
 
 def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:

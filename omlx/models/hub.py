@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final, cast
@@ -33,6 +34,7 @@ from omlx.models.package import FILE
 from omlx.models.reference import Reference
 
 WANTED: Final = ("model*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_POOLING: Final = "*_Pooling/config.json"
 _SPARE_BYTES = 1 << 30
 _CHUNK = 1 << 20
 # Its bases are what the library's HTTP client raises, whichever client that is.
@@ -58,7 +60,11 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
         fetched = {file.rfilename for file in files if _fetch_weights(blobs, repository, info.sha, file)}
         if (package := _take_along(folder, revision or constants.DEFAULT_REVISION, str(info.sha))) is not None:
             notes.append(Reason("pull.taken_along", {"file": str(package)}))
-        snapshot = Path(snapshot_download(repository, revision=revision, allow_patterns=[f.rfilename for f in files]))
+        names = [file.rfilename for file in files]
+        # By its commit first: what the revision means is a whole model at any time, the old one until then.
+        snapshot = Path(snapshot_download(repository, revision=info.sha, allow_patterns=names))
+        notes += _checked(files, snapshot, blobs, fetched)
+        snapshot_download(repository, revision=revision, allow_patterns=names)
     except HFValidationError as error:
         raise ModelError("draft.malformed", draft=repository) from error
     except RevisionNotFoundError as error:
@@ -71,25 +77,35 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
         raise ModelError("pull.offline") from error
     except _ERRORS as error:
         raise ModelError("pull.failed", repository=repository, detail=_said(error)) from error
-    for file in files:
-        path = snapshot / file.rfilename
-        if file.rfilename in fetched or _as_promised(path, file):
-            continue
-        if _links_into(blobs, path):
-            raise _corrupt(path, file)
-        notes.append(Reason("pull.kept", {"file": str(path)}))
     return snapshot, notes
 
 
 def _files(info: ModelInfo, reference: Reference) -> list[RepoSibling]:
-    """The files at the top of the repository that omlx can use. Raises ModelError if there are no weights."""
+    """The files of the repository that omlx can use: those at its top, and how a model pools that gives embeddings.
+
+    Raises ModelError if there are no weights.
+    """
     siblings = info.siblings or []
     files = [file for file in siblings if any(fnmatch(file.rfilename, pattern) for pattern in WANTED)]
-    files = [file for file in files if "/" not in file.rfilename]
+    files = [file for file in files if "/" not in file.rfilename or fnmatch(file.rfilename, _POOLING)]
     if not any(file.rfilename.endswith(".safetensors") for file in files):
         gguf = any(file.rfilename.endswith(".gguf") for file in siblings)
         raise ModelError("pull.gguf" if gguf else "pull.no_weights", repository=reference.repository)
     return files
+
+
+def _checked(files: list[RepoSibling], snapshot: Path, blobs: Path, known: set[str]) -> Iterator[Reason]:
+    """Compare the files of a snapshot, but for the `known` ones, with what the hub says of them.
+
+    What a person has put there stays, and is told; what was fetched is thrown away, and raises ModelError.
+    """
+    for file in files:
+        path = snapshot / file.rfilename
+        if file.rfilename in known or _as_promised(path, file):
+            continue
+        if _links_into(blobs, path):
+            raise _corrupt(path, file)
+        yield Reason("pull.kept", {"file": str(path)})
 
 
 def _missing_bytes(blobs: Path, file: RepoSibling) -> int:

@@ -37,6 +37,11 @@ class Served:
     speculative: Speculative = field(default_factory=Speculative)
     grammars: Grammars = field(init=False)
 
+    @property
+    def draft_failed(self) -> bool:
+        """Whether its draft fits as far as its files tell, and could not be used."""
+        return self.no_draft is not None and self.no_draft.code == "spec.off.draft_failed"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "grammars", Grammars(self.tokenizer, self.stop_ids))
 

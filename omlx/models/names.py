@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from omlx.engine.types import Reason
-from omlx.errors import ConfigError, ModelError, NotFound
+from omlx.errors import BadRequest, ConfigError, ModelError, NotFound
 from omlx.models.discovery import Registry, find_mapped
 from omlx.models.entry import ModelEntry, Status
+from omlx.models.fit import unfit_entry
+from omlx.models.reference import Reference, find
 from omlx.settings.configuration import Configuration
 
 _NEEDS_TRUST = "model.remote_code"
@@ -43,8 +45,8 @@ def find_model(name: str, registry: Registry, configuration: Configuration) -> M
 
 def aliases(configuration: Configuration) -> Mapping[str, str]:
     """By model, the alias it has been given."""
-    store = configuration.store
-    given = {model: store.layer(model).values.get("alias") for model in store.models()} if store is not None else {}
+    stored = configuration.store.models() if configuration.store is not None else {}
+    given = {model: layer.values.get("alias") for model, layer in stored.items()}
     return {model: str(alias) for model, alias in given.items() if alias is not None}
 
 
@@ -55,6 +57,18 @@ def check_alias(alias: str, model: str, registry: Registry, configuration: Confi
     taken |= {given: other for other, given in aliases(configuration).items() if other != model}
     if alias in taken:
         raise ConfigError("config.alias_taken", where="alias", alias=alias, model=taken[alias])
+
+
+def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> None:
+    """Raise BadRequest for what names no model, and for one that is here and cannot draft for `target`."""
+    try:
+        Reference.parse(name)
+    except ModelError as error:
+        raise BadRequest(error.code, param="draft_model", **error.params) from error
+    found = find(name, registry)
+    reason = unfit_entry(target, found) if target is not None and isinstance(found, ModelEntry) else None
+    if reason is not None:
+        raise BadRequest(reason.code, param="draft_model", **reason.params)
 
 
 def _needs_trust(entry: ModelEntry) -> bool:

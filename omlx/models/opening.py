@@ -161,6 +161,8 @@ class Opener:
                 draft = draft or await reading.finish(choice.draft)
             except (ModelError, Overloaded) as error:
                 if choice.asked:
+                    if error.params.get("model") == choice.draft.id:
+                        error.param = "draft_model"
                     raise
                 await reading.drop(choice.draft)
                 choice = choice.undrafted("spec.off.draft_failed", error.message)
@@ -287,14 +289,13 @@ async def _whole(work: Coroutine[Any, Any, T]) -> T:
 
 def limits_of(configured: Speculative, context_length: int) -> Limits:
     """The bounds of a model that was made for `context_length` tokens. What its prefixes may take is told later."""
-    settings, window = configured.settings, configured.window
+    settings = configured.settings
     return Limits(
         context_length=min(context_length, settings.max_context or context_length),
         max_rows=settings.max_concurrent_requests,
         max_waiting=settings.max_waiting,
         prefill_chunk=settings.prefill_chunk,
         prefix_bytes=0,
-        num_draft_tokens=window.longest if window.fixed else None,
     )
 
 

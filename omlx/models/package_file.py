@@ -36,6 +36,14 @@ def misfit(target: ModelEntry, draft: ModelEntry) -> Reason | None:
     return reason or unfit_tokenizers(read_tokenizer(target), read_tokenizer(draft))
 
 
+def unusable(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """The same, of broken ones too."""
+    try:
+        return misfit(target, draft)
+    except ModelError as error:
+        return Reason("draft.unfit.unusable", {"draft": draft.id, "why": error.message})
+
+
 def declare_draft(target: ModelEntry, draft: str, window: WindowPolicy | None, registry: Registry) -> DraftModel:
     """A declaration of `draft` for `target`. Raises ModelError if it is not here or does not fit."""
     found = find(draft, registry)

@@ -25,7 +25,7 @@ from omlx.engine.memory import MemoryGuard
 from omlx.engine.spec.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
-from omlx.errors import BadRequest, ConfigError, ModelError
+from omlx.errors import BadRequest, ModelError
 from omlx.models.cost_file import CostFiles
 from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
@@ -159,17 +159,19 @@ class Pool:
         )
 
     def speculative(self, name: str) -> Speculative:
-        """What is configured and declared for a model now, loaded or not. Raises as `model` does, and ConfigError."""
+        """What is configured and declared for a model now, loaded or not. Raises as `model` does.
+
+        Its warnings tell of files of settings that do not count, too.
+        """
         found = self._configured(self.model(name))
-        if found.wanted is None:
-            return found
-        return replace(found, wanted=self.fetching.get(found.wanted.reference, found.wanted))
+        wanted = found.wanted and self.fetching.get(found.wanted.reference, found.wanted)
+        return replace(found, wanted=wanted, warnings=(*found.warnings, *self._configuration.notes))
 
     def lacks(self, model: str, registry: Registry) -> bool:
-        """Whether a loaded model would want a draft fetched if `registry` were all there is."""
+        """Whether a loaded model would be without its draft if `registry` were all there is."""
         if model not in registry:
             return True
-        return speculative(registry.find(model), registry, self._configuration).wanted is not None
+        return speculative(registry.find(model), registry, self._configuration).lacks_draft
 
     # -- using it ------------------------------------------------------------------------------------------------
 
@@ -237,7 +239,7 @@ class Pool:
         for resident in list(self.residents):
             try:
                 configured = await asyncio.to_thread(self.speculative, resident.entry.id)
-            except (ConfigError, BadRequest, ModelError) as error:
+            except (BadRequest, ModelError) as error:
                 log.warning("settings not taken up", extra={"fields": {"model": resident.entry.id, "code": error.code}})
                 continue
             target = resident.weights.get(resident.entry.path)
@@ -269,11 +271,8 @@ class Pool:
             await self.keep_costs()
 
     def _limit(self) -> int:
-        """What models may take, as the settings have it now; while those cannot be read, as they had it last."""
-        try:
-            limit = self._configuration.resolve().settings.memory_limit
-        except ConfigError:
-            limit = self.memory.limit
+        """What models may take, as the settings have it now."""
+        limit = self._configuration.resolve().settings.memory_limit
         return default_limit_bytes() if limit is None else limit
 
     def _configured(self, entry: ModelEntry) -> Speculative:

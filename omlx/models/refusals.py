@@ -35,7 +35,7 @@ class Circumstances:
     @classmethod
     def now(cls, target: ModelEntry, draft: ModelEntry, settings: Settings) -> Circumstances:
         """Looks at the files, and opens none."""
-        files = _files(target.path), _files(draft.path)
+        files = files_of(target.path), files_of(draft.path)
         return cls(target, draft, settings.dtype, settings.trust_remote_code, files)
 
 
@@ -59,7 +59,7 @@ class Refusals:
             raise
 
 
-def _files(folder: Path) -> Files:
+def files_of(folder: Path) -> Files:
     """What changes when one of them does; nothing for a folder that is gone."""
     try:
         found = [(path.name, path.stat() if path.exists() else path.lstat()) for path in sorted(folder.iterdir())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,11 +123,12 @@ class Resident:
     def outlives(self, configured: Speculative, limits: Limits) -> bool:
         """Whether it can take up these settings as it is. Otherwise its loop has to be made again.
 
-        The window may differ: requests bring it along.
+        The window may differ: requests bring it along. A draft that could not be used gets another try.
         """
         now = self.served.speculative
         return (
-            replace(limits, num_draft_tokens=None) == replace(self.limits, num_draft_tokens=None)
+            not self.served.draft_failed
+            and limits == self.limits
             and configured.settings.dtype == self.dtype
             and configured.drafting == now.drafting
             and configured.undrafted == now.undrafted

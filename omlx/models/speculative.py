@@ -49,18 +49,26 @@ class Speculative:
         return self.draft if self.strategy.step("draft") is not None else None
 
     @property
+    def drafters(self) -> tuple[str, ...]:
+        """Who may draft with the draft that is here, as strategies name them: none where speculation is off."""
+        here = ("ngram", "draft") if self.drafting is not None else ("ngram",)
+        return tuple(name for name in here if self.strategy.step(name) is not None)
+
+    @property
     def undrafted(self) -> Reason | None:
         """Why no draft is to be loaded; None if one is."""
         if self.strategy.step("draft") is None:
             return Reason("spec.off.strategy", {"strategy": str(self.strategy), "source": self.sources["speculation"]})
         return self.reason
 
+    @property
+    def lacks_draft(self) -> bool:
+        """Whether its draft, whoever named it, is not here as a whole: it may still come."""
+        return self.reason is not None and self.reason.code in FETCHABLE
+
 
 def speculative(entry: ModelEntry, registry: Registry, configuration: Configuration) -> Speculative:
-    """Read the package and the files of settings anew. Whatever is wrong with a draft or a package is a reason.
-
-    Raises ConfigError for settings that cannot be.
-    """
+    """Read the package and the files of settings anew. Whatever is wrong with a draft or a package is a reason."""
     package = usable_package(entry.path)
     resolution = configuration.resolve(entry.id, package.layer)
     strategy = strategy_of(resolution)

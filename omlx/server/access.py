@@ -111,7 +111,7 @@ def _stream_fields(stream: GenerationStream) -> Fields:
             "speculation": times["speculation"]["code"],
             "strategy": times["speculation"]["strategy"],
             "drafters": _listed(times["drafters"], lambda each: f"{each['accepted']}/{each['proposed']}"),
-            "gates": _listed(times["speculation"]["gates"], lambda each: str(each["state"])),
+            "gates": _listed(times["speculation"]["gates"], _gate),
         }
     return fields
 
@@ -119,3 +119,9 @@ def _stream_fields(stream: GenerationStream) -> Fields:
 def _listed(parts: Mapping[str, Any], show: Callable[[Any], str]) -> str:
     """`ngram 12/20, org/small 3/8`"""
     return ", ".join(f"{name} {show(part)}" for name, part in parts.items())
+
+
+def _gate(told: Mapping[str, Any]) -> str:
+    """`on`, or `off (spec.off.does_not_pay)`"""
+    reason = told["reason"]
+    return str(told["state"]) if reason is None else f"{told['state']} ({reason['code']})"

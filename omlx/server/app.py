@@ -88,7 +88,7 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
     app.add_api_route("/v1/models/{name:path}/prefixes", prefixes.clear, methods=["DELETE"])
     app.add_api_route("/v1/models/{name:path}/prefixes/probe", prefixes.probe, methods=["POST"])
     app.add_exception_handler(OmlxError, _refused)
-    app.add_exception_handler(HTTPException, _misrouted)
+    app.add_exception_handler(HTTPException, misrouted)
     app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(ClientDisconnect, _gone)
     return app
@@ -185,17 +185,18 @@ def _model(entry: ModelEntry) -> dict[str, object]:
     return {"id": entry.id, "object": "model", "created": created, "owned_by": entry.id.partition("/")[0]}
 
 
+async def misrouted(request: Request, error: Exception) -> Response:
+    """An address that is none, or a method that it does not have."""
+    assert isinstance(error, HTTPException)
+    response = errors.response(errors.from_http(error, request.scope), request.scope)
+    response.headers.update(error.headers or {})
+    return response
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, OmlxError)
     note(request.scope, error)
     return errors.response(error, request.scope)
-
-
-async def _misrouted(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    response = errors.response(errors.from_http(error), request.scope)
-    response.headers.update(error.headers or {})
-    return response
 
 
 async def _gone(request: Request, error: Exception) -> Response:

@@ -24,6 +24,8 @@ _OPENAI_CODES = {
     "auth.key": "invalid_api_key",
 }
 _MESSAGES: Final = "/v1/messages"
+_PROMPTS: Final = {"/v1/completions": "prompt", "/v1/responses": "input"}
+"""What is `messages` elsewhere, and to the parts that complain of it, by path."""
 _ANTHROPIC: Final = "anthropic-version"
 """Clients of that API send it; some paths are of both dialects."""
 _ANTHROPIC_TYPES = {
@@ -47,15 +49,20 @@ _VALIDATION_CODES = {
     "less_than_equal": "request.range",
 }
 _UNION_TAGS = ("str", "constrained-str")
+_SHOWN: Final = 200
+"""So many characters of a path are told."""
 
 
-def openai(error: OmlxError) -> dict[str, Any]:
-    """The error object of OpenAI's API, with our parameters beside it so that a reader of any language can be told."""
+def openai(error: OmlxError, prompt: str = "messages") -> dict[str, Any]:
+    """The error object of OpenAI's API, with our parameters beside it so that a reader of any language can be told.
+
+    `prompt` is the field that the prompt came in.
+    """
     return {
         "error": {
             "message": error.message,
             "type": _type(error, _TYPES, "server_error"),
-            "param": error.param,
+            "param": prompt if error.param == "messages" else error.param,
             "code": _OPENAI_CODES.get(error.code, error.code),
             "params": error.params,
         }
@@ -92,7 +99,7 @@ def response(error: OmlxError, scope: Scope) -> Response:
         headers["Connection"] = "close"
     if speaks_anthropic(scope):
         return JSONResponse(anthropic(error), 529 if isinstance(error, Overloaded) else error.status, headers)
-    return JSONResponse(openai(error), error.status, headers)
+    return JSONResponse(openai(error, _PROMPTS.get(scope["path"], "messages")), error.status, headers)
 
 
 def from_validation(error: ValidationError) -> BadRequest:
@@ -101,18 +108,20 @@ def from_validation(error: ValidationError) -> BadRequest:
     Where a field may be one of several types, the type that the value came closest to being is the one to speak of.
     """
     found = error.errors(include_url=False)
-    told = max((each for each in found if each["loc"][:1] == found[0]["loc"][:1]), key=lambda each: len(each["loc"]))
+    told = max((each for each in found if each["loc"][:1] == found[0]["loc"][:1]), key=_closeness)
     field = _field(told)
-    otherwise = "request.type" if told["type"].endswith("_type") else "request.invalid"
-    code = _VALIDATION_CODES.get(told["type"], otherwise)
+    code = _VALIDATION_CODES.get(told["type"], "request.type" if _mistyped(told) else "request.invalid")
     return BadRequest(code, param=field or None, field=field, detail=told["msg"])
 
 
-def from_http(error: HTTPException) -> OmlxError:
+def from_http(error: HTTPException, scope: Scope) -> OmlxError:
     """Routing errors of the framework: an unknown path, a method that the path does not have."""
+    path = scope["path"][:_SHOWN]
     if error.status_code == 404:
-        return NotFound("http.not_found")
-    translated = BadRequest("http.refused", status=error.status_code, detail=error.detail)
+        return NotFound("http.not_found", path=path)
+    translated = BadRequest(
+        "http.refused", method=scope["method"], path=path, status=error.status_code, detail=error.detail
+    )
     translated.status = error.status_code
     return translated
 
@@ -127,6 +136,15 @@ def _type(error: OmlxError, by_status: Mapping[int, str], fault: str) -> str:
     if isinstance(error, Overloaded):
         return "overloaded_error"
     return by_status.get(error.status, "invalid_request_error" if error.status < 500 else fault)
+
+
+def _closeness(error: ErrorDetails) -> tuple[int, bool]:
+    """How far a value was read as a type before that failed."""
+    return len(error["loc"]), not _mistyped(error)
+
+
+def _mistyped(error: ErrorDetails) -> bool:
+    return error["type"].endswith("_type")
 
 
 def _field(error: ErrorDetails) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -12,16 +12,18 @@ from pydantic_core import from_json
 from omlx.engine.spec import strategy
 from omlx.errors import BadRequest
 from omlx.server import errors
-from omlx.server.generation import SAMPLING, WindowWish
+from omlx.server.generation import WindowWish, sampling_in
 
 T = TypeVar("T")
-B = TypeVar("B", bound="Body")
+B = TypeVar("B", bound=BaseModel)
 
 Text = Annotated[str, Field(min_length=1)]
 Listed: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
 """Looked at up to the first item that is wrong: a body has room for millions of them."""
 Stops = Annotated[list[Text], Field(max_length=64)]
 """Every one of them is looked for behind every token."""
+Choice = Literal["none", "auto", "required"]
+"""What `tool_choice` is where it names no tool."""
 IMAGES: Final = frozenset({"image", "image_url", "input_image", "input_audio", "input_video", "video_url", "audio_url"})
 
 
@@ -65,8 +67,7 @@ class Sampled(Body):
 
     @property
     def sampling(self) -> dict[str, float]:
-        given = {name: getattr(self, name) for name in SAMPLING}
-        return {name: value for name, value in given.items() if value is not None}
+        return sampling_in(self)
 
     @property
     def strategy(self) -> strategy.Strategy | None:
@@ -134,15 +135,9 @@ def read(kind: type[B], body: bytes) -> B:
     return found
 
 
-class Function(Body):
-    name: Text
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class NamedFunction(Body):
-    name: Text
-
-
-Choice = Literal["none", "auto", "required"]
+def read_query(kind: type[B], query: Mapping[str, str]) -> B:
+    """Raises BadRequest, naming the parameter."""
+    try:
+        return kind.model_validate_strings(dict(query))
+    except ValidationError as error:
+        raise errors.from_validation(error) from error

@@ -23,7 +23,6 @@ from omlx.models.pool import Pool, Served
 from omlx.server.record import Record
 from omlx.server.router import Router
 from omlx.server.stream import Engine, GenerationStream
-from omlx.settings.schema import Settings
 from omlx.text.fill import fill, gap_ids
 from omlx.text.grammar import AnswerForm, Grammar, Lead
 from omlx.text.output import OutputSpec, OutputWatcher
@@ -70,13 +69,16 @@ class WindowWish:
         return next(((*low, *high) for low, high in pairs), None)
 
     def within(self, configured: WindowBounds) -> WindowBounds:
-        """The bounds to work with: what is configured counts as far as the request leaves room for it."""
+        """The bounds to work with: what is configured counts where the request says nothing of it, and as far as it
+        leaves room for it."""
         if self.fixed is not None:
             return WindowBounds.fixed_at(self.fixed)
         low, high = self.shortest or 1, self.longest or MAX_DRAFT
-        wanted = (configured.initial, configured.shortest, configured.longest)
-        initial, shortest, longest = (min(max(value, low), high) for value in wanted)
-        return WindowBounds(initial, shortest, longest, configured.fixed)
+        if configured.fixed:
+            return WindowBounds.fixed_at(min(max(configured.longest, low), high))
+        shortest = self.shortest or min(configured.shortest, high)
+        longest = self.longest or max(configured.longest, low)
+        return WindowBounds(min(max(configured.initial, shortest), longest), shortest, longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,19 +327,17 @@ def _check(request: GenerationRequest, served: Served) -> None:
 
 
 def sampling_of(served: Served, asked: Mapping[str, float]) -> Sampling:
-    """What a request asks for, over the settings, over the model's own files."""
-    return _sampling({**served.sampling, **_given(served.speculative.settings), **asked})
+    """What a request asks for, over the settings, over the model's own files.
 
-
-def _given(settings: Settings) -> dict[str, float]:
-    """The sampling settings that somebody has set."""
-    values = {name: getattr(settings, name) for name in SAMPLING}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _sampling(values: Mapping[str, float]) -> Sampling:
-    """`top_p` 0 means the one most likely token; the engine says that with `top_k`."""
-    values = dict(values)
+    `top_p` 0 means the one most likely token; the engine says that with `top_k`.
+    """
+    values: dict[str, Any] = {**served.sampling, **sampling_in(served.speculative.settings), **asked}
     if values.get("top_p") == 0:
         values |= {"top_p": 1.0, "top_k": 1}
-    return Sampling(**{"top_k": int(values.pop("top_k", 0)), **values})  # type: ignore[arg-type]
+    return Sampling(**values)
+
+
+def sampling_in(given: object) -> dict[str, float]:
+    """What settings or a body say of sampling; None says nothing."""
+    values = {name: getattr(given, name) for name in SAMPLING}
+    return {name: value for name, value in values.items() if value is not None}

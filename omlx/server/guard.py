@@ -84,7 +84,7 @@ class Guard:
         if origin is None or origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower()):
             return
         allowed = "*" in self._origins or origin.lower() in self._origins
-        if not allowed or _has_own_gate(path):
+        if not allowed or has_own_gate(path):
             raise Forbidden("guard.origin", origin=origin)
 
     def _check_key(self, scope: Scope, key: str) -> None:
@@ -140,10 +140,11 @@ def hostname(host: str) -> str:
 
 
 def _is_open(path: str) -> bool:
-    return path in OPEN_PATHS or _has_own_gate(path)
+    return path in OPEN_PATHS or has_own_gate(path)
 
 
-def _has_own_gate(path: str) -> bool:
+def has_own_gate(path: str) -> bool:
+    """Whether it is of the dashboard."""
     return path == OWN_GATE or path.startswith(f"{OWN_GATE}/")
 
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 from fastapi import Request
 from starlette.datastructures import State
 from starlette.responses import JSONResponse, Response
 
 from omlx.models.pool import Pool
+from omlx.server.dialect import Json
 from omlx.server.generation import GenerationRequest, Generations
 from omlx.server.openai import chat_request
 from omlx.server.stream import Engine
-
-Json = dict[str, Any]
 
 
 async def clear(request: Request, name: str) -> Response:

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from omlx.engine.types import DrafterStats, Event, Finished, Request
+from omlx.engine.types import DrafterStats, Event, Finished, Gate, Request
 from omlx.engine.types import RequestStats as RequestStats
 from omlx.server.activity import Activity
 from omlx.telemetry.metrics import Drafted, Gauges, Generated, Metrics
@@ -49,6 +49,7 @@ class Record:
             decode_s=stats.predicted_ms / 1000,
             reason=event.reason.value,
             speculation=stats.speculation.code,
+            gates={name: _gate(gate) for name, gate in stats.gates.items()},
         )
         self.metrics.generated(model, answer, {name: _drafted(each) for name, each in stats.drafters.items()})
 
@@ -58,8 +59,13 @@ def _drafted(stats: DrafterStats) -> Drafted:
         stats.proposed,
         stats.accepted,
         stats.rounds,
+        stats.accepted_at,
         stats.spans,
         stats.repairs,
         stats.draft_ms / 1000,
         stats.verify_ms / 1000,
     )
+
+
+def _gate(gate: Gate) -> tuple[str, str]:
+    return gate.state, gate.reason.code if gate.reason is not None else ""

@@ -25,9 +25,8 @@ from omlx.models.lease import Served
 from omlx.models.resident import State, Told
 from omlx.models.speculative import Speculative
 from omlx.models.telling import reason_record, speculation_record
-from omlx.server.usage import gate_record
-
-Json = dict[str, Any]
+from omlx.server.dialect import Json
+from omlx.server.usage import accepted_at, gate_record
 
 STATES: Final = ("observing", "on", "off")
 
@@ -130,9 +129,7 @@ def _acceptance(parts: Sequence[DrafterStats]) -> list[float] | None:
     rounds = sum(part.rounds for part in parts)
     if not rounds:
         return None
-    depth = max(len(part.accepted_at) for part in parts)
-    counts = [sum(part.accepted_at[i] for part in parts if i < len(part.accepted_at)) for i in range(depth)]
-    return [round(count / rounds, 4) for count in counts]
+    return [round(count / rounds, 4) for count in accepted_at(parts)]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Json:

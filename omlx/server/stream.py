@@ -27,6 +27,7 @@ from omlx.engine.types import PrefixReport as PrefixReport
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool import Lease, Served
 from omlx.server.dialect import ChoiceEvent
+from omlx.server.record import Record
 from omlx.server.router import Router
 from omlx.text.events import Finish, OutputEvent, PromptScored
 from omlx.text.output import Output, OutputSpec
@@ -78,39 +79,15 @@ class Engine(Protocol):
         ...
 
 
-class Listener(Protocol):
-    """Hears of every request, on the event loop; of those whose clients have gone too."""
-
-    def began(self, model: str, request: Request) -> None:
-        """A request is on its way to the engine; `heard` will be told its end."""
-        ...
-
-    def heard(self, model: str, event: Event) -> None: ...
-
-
-class Nobody:
-    """A listener that keeps nothing."""
-
-    def began(self, model: str, request: Request) -> None: ...
-
-    def heard(self, model: str, event: Event) -> None: ...
-
-
 class GenerationStream:
     """`batches` gives the events, once; `close` may come at any time and is final.
 
     `finishes` fills as choices end. Of `prompts`, the newest has `prompt_n` tokens; `first_tokens` has one of each.
-    `seed` is the one in use, whether asked for or drawn.
+    `seed` is the one in use, whether asked for or drawn. `record` hears all, also when the client has gone.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        router: Router,
-        lease: Lease,
-        request_id: str,
-        seed: int,
-        listener: Listener | None = None,
+        self, engine: Engine, router: Router, lease: Lease, request_id: str, seed: int, record: Record
     ) -> None:
         self.id = request_id
         self.seed = seed
@@ -122,7 +99,7 @@ class GenerationStream:
         self._engine = engine
         self._router = router
         self._lease = lease
-        self._listener = listener or Nobody()
+        self._record = record
         self._outputs: dict[str, tuple[int, Output]] = {}
         self._running: set[str] = set()
         self._mail: list[Event] = []
@@ -155,11 +132,11 @@ class GenerationStream:
             self.first_tokens.append(request.tokens[0])
         self._running.add(request.id)
         self._router.open(request.id, self._receive)
-        self._listener.began(self.served.id, request)
+        self._record.began(self.served.id, request)
         try:
             self._engine.submit(self.served.id, request, self._router)
         except OmlxError as error:
-            self._listener.heard(self.served.id, Failed(request.id, error))
+            self._record.heard(self.served.id, Failed(request.id, error))
             self._ended(request.id)
             raise
 
@@ -220,7 +197,7 @@ class GenerationStream:
                 return [(choice, PromptScored(logprobs))] if logprobs else []
 
     def _receive(self, event: Event) -> None:
-        self._listener.heard(self.served.id, event)
+        self._record.heard(self.served.id, event)
         if isinstance(event, Finished | Failed):
             self._ended(event.request_id)
         self._mail.append(event)

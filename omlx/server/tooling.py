@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from typing import Any, Final
@@ -41,10 +41,12 @@ def tool_use(
     none: bool = False,
     forced: bool = False,
     name: str | None = None,
+    allowed: Iterable[str] | None = None,
     single: bool = False,
     strict: Iterable[str] = (),
 ) -> ToolUse | None:
-    """None where nothing may be called: then the model is not told of the functions either.
+    """None where nothing may be called: then the model is not told of the functions either, nor ever of those that are
+    not among the `allowed`.
 
     Raises BadRequest for too many or too large functions, for two of one name, and for a choice that is not there.
     """
@@ -57,13 +59,15 @@ def tool_use(
     names = Counter(each["function"]["name"] for each in functions)
     if twice := [each for each, count in names.items() if count > 1]:
         raise BadRequest("tools.twice", param="tools", name=twice[0])
-    if name is not None and name not in names:
-        raise BadRequest("tools.not_there", param="tool_choice", name=name)
+    told: Collection[str] = names if allowed is None else dict.fromkeys(allowed)
+    if missing := [each for each in (told if name is None else (name,)) if each not in names]:
+        raise BadRequest("tools.not_there", param="tool_choice", name=missing[0])
+    functions = [each for each in functions if each["function"]["name"] in told]
     if forced and not functions:
         raise BadRequest("tools.none", param="tool_choice")
     if none or not functions:
         return None
-    return ToolUse(tuple(functions), forced, name, single or name is not None, frozenset(names.keys() & strict))
+    return ToolUse(tuple(functions), forced, name, single or name is not None, frozenset(strict).intersection(told))
 
 
 def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from omlx.engine.types import DrafterStats, Gate, RequestStats
@@ -86,17 +87,21 @@ def _drafters(choices: Sequence[dict[str, DrafterStats]]) -> dict[str, Any]:
 
 
 def _drafter(parts: Sequence[DrafterStats]) -> dict[str, Any]:
-    depth = max(len(part.accepted_at) for part in parts)
     return {
         "proposed": sum(part.proposed for part in parts),
         "accepted": sum(part.accepted for part in parts),
         "rounds": sum(part.rounds for part in parts),
-        "accepted_at": [sum(part.accepted_at[i] for part in parts if i < len(part.accepted_at)) for i in range(depth)],
+        "accepted_at": accepted_at(parts),
         "spans": _added([part.spans for part in parts]),
         "repairs": _added([part.repairs for part in parts]),
         "draft_ms": round(sum(part.draft_ms for part in parts), 3),
         "verify_ms": round(sum(part.verify_ms for part in parts), 3),
     }
+
+
+def accepted_at(parts: Sequence[DrafterStats]) -> list[int]:
+    """By position: in how many rounds the draft was right so far."""
+    return [sum(counts) for counts in zip_longest(*(part.accepted_at for part in parts), fillvalue=0)]
 
 
 def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:

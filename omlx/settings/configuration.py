@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omlx.errors import Reason
 from omlx.settings.layer import Layer, Source
 from omlx.settings.resolve import Resolution, resolve
 from omlx.settings.schema import Settings, table
@@ -23,11 +24,13 @@ class Configuration:
         values = {name: getattr(settings, name) for name in table()}
         return cls((Layer(Source.CLI, {name: v for name, v in values.items() if v != table()[name].default}),))
 
-    def resolve(self, model: str | None = None, *more: Layer) -> Resolution:
-        """Every setting for `model`; `more` are a package's or a request's layers. Reads the files.
+    @property
+    def notes(self) -> tuple[Reason, ...]:
+        """Which files did not count when they were last read, and why."""
+        return () if self.store is None else tuple(Reason(note.code, note.params) for note in self.store.notes)
 
-        Raises ConfigError for a file that holds what cannot be.
-        """
+    def resolve(self, model: str | None = None, *more: Layer) -> Resolution:
+        """Every setting for `model`; `more` are a package's layers. Reads the files, as `Store` does."""
         layers = [*self.run, *more]
         if self.store is not None:
             layers.append(self.store.layer())

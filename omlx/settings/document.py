@@ -23,11 +23,14 @@ next source decide again. By hand:
     models.json   {"format": "omlx-config/1", "models": {"org/name": {"speculative": {"speculation": "ngram"}}}}
 
 A key that is not in the tables below is refused by its name. A file without that `format` belongs to another program:
-it is left alone and does not count. One that has it and is broken is kept as `*.corrupt-<time>`, and said.
+it is left alone and does not count. One that has it and cannot be parsed is kept as
+`*.corrupt-<time>` when a server starts, and when settings are to be written in its place; that is said.
 
 A server that runs takes up what is written into them, whoever writes it, within some seconds: at once, or at the next
 moment at which a model has no requests. The rest, and the API key, it takes up when it starts; `omlx config set` and
-`unset` say which those are.
+`unset` say which those are. A file in which something is wrong stops a start, and nothing else: a server that runs
+goes on with what it last read, says what is wrong and where (`warnings` in the [status](api.md) of a model, the
+dashboard, the log), and takes the file up once it is right.
 
 The last columns: where `config.json` keeps a setting, and whether a model (M) or a request (R) may have its own.
 Generated from `omlx/settings/schema.py` by `make docs`.

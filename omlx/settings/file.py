@@ -1,8 +1,9 @@
 """One JSON file that belongs to omlx: it says so itself, in its `format`.
 
 A file without that mark is someone else's: read as if it were not there, never written, moved or parsed further. A file
-with the mark that cannot be read any more is kept aside and reported. A file is replaced as a whole (written beside
-itself, synced, renamed), so that a reader, or a power cut, meets the old content or the new one.
+with the mark that cannot be read any more is reported, and kept aside before another takes its place. A file is
+replaced as a whole (written beside itself, synced, renamed), so that a reader, or a power cut, meets the old content or
+the new one.
 """
 
 from __future__ import annotations
@@ -29,17 +30,22 @@ log = logging.getLogger("omlx.settings")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file holds; `note` says why that is nothing, if it is not simply missing."""
+    """What a file holds; `note` says why that is nothing, if it is not simply missing: it is `foreign`, or `broken`."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     note: ConfigError | None = None
     foreign: bool = False
 
+    @property
+    def broken(self) -> bool:
+        return self.note is not None and not self.foreign
+
 
 def read(path: Path, *, held: bool = False) -> Content:
-    """The object in a file. One of ours that cannot be parsed is renamed to `*.corrupt-<time>`, and the log says so.
+    """The object in a file. Raises ConfigError if the file is there and cannot be opened.
 
-    `held`: the caller is inside `locked`. Raises ConfigError if the file is there and cannot be opened.
+    `held`: the caller is inside `locked`. Then one of ours that cannot be parsed is renamed to `*.corrupt-<time>`, and
+    the log says so.
     """
     try:
         raw = path.read_bytes()
@@ -52,9 +58,8 @@ def read(path: Path, *, held: bool = False) -> Content:
     except (ValueError, RecursionError) as error:
         if _MARK.search(raw) is None:
             return _foreign(path)
-        if not held:  # another process may have replaced it meanwhile: what is there now decides
-            with locked(path.parent):
-                return read(path, held=True)
+        if not held:  # somebody may be writing it
+            return Content(note=ConfigError("config.broken", file=str(path), detail=str(error)))
         kept = _keep_aside(path)
         return Content(note=ConfigError("config.corrupt", file=str(path), detail=str(error), kept=str(kept)))
     said = values.get("format") if isinstance(values, dict) else None
@@ -66,8 +71,12 @@ def read(path: Path, *, held: bool = False) -> Content:
 
 
 def write(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace the file, which must be ours or not there yet; call it inside `locked`. Raises ConfigError."""
+    """Replace the file, which must be ours or not there yet; call it inside `locked`. Raises ConfigError.
+
+    The folder is closed to others. Where the file is a link, what it leads to is replaced, in a folder left as it is.
+    """
     try:
+        path.parent.chmod(0o700)
         target = path.resolve()
         text = json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
         _replace(target, text.encode(errors="backslashreplace"))  # as JSON writes what is no text: a name of a file
@@ -109,7 +118,6 @@ def _replace(target: Path, data: bytes) -> None:
     prefix = f".{target.name}.omlx-"
     for left_over in target.parent.glob(f"{prefix}*"):
         left_over.unlink()
-    target.parent.chmod(0o700)
     handle, name = tempfile.mkstemp(prefix=prefix, dir=target.parent)  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:

@@ -11,9 +11,8 @@ from omlx.settings.schema import Value
 
 
 class Source(StrEnum):
-    """Who set a value; the first that did wins."""
+    """Who set a value; the first that did wins. A request goes before them all, and is no layer: it has fields."""
 
-    REQUEST = "request"
     CLI = "cli"
     ENVIRONMENT = "environment"
     MODEL = "model"

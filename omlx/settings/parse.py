@@ -56,8 +56,8 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
     if setting.kind in (int, float) and not (setting.meta.is_bytes and isinstance(raw, str)):
         if isinstance(raw, bool) or not isinstance(raw, int if setting.kind is int else int | float):
             raise _out_of_range(setting, _shown(raw), where)
-        number: int | float = int(raw) if setting.kind is int else float(raw)
-        return _bounded(setting, number, str(raw), where)
+        number: int | float = setting.kind(_bounded(setting, raw, str(raw), where))
+        return number
     if not isinstance(raw, str):
         raise ConfigError("config.string", where=where, value=_shown(raw))
     return _one(setting, raw, where)
@@ -98,9 +98,18 @@ def _one(setting: Setting, raw: str, where: str) -> Value:
 
 
 def _object(raw: object, where: str) -> dict[str, Any]:
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or not _is_json(raw):
         raise ConfigError("config.object_text", where=where, value=_shown(raw))
     return raw
+
+
+def _is_json(raw: object) -> bool:
+    """Not with NaN or Infinity in it, which Python reads and writes: no answer can tell of them."""
+    try:
+        json.dumps(raw, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(setting: Setting, raw: str, where: str) -> int | float:
@@ -122,11 +131,11 @@ def _out_of_range(setting: Setting, raw: str, where: str) -> ConfigError:
     return ConfigError(code, where=where, value=raw, low=setting.meta.low, high=setting.meta.high)
 
 
-def _size(raw: str, where: str) -> int:
+def _size(raw: str, where: str) -> float:
     match = _SIZE.fullmatch(raw)
     if match is None:
         raise ConfigError("config.size", where=where, value=raw)
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return float(match[1]) * _UNITS[match[2].lower()]
 
 
 def _switch(raw: str, where: str) -> bool:

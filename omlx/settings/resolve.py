@@ -1,7 +1,7 @@
 """Which of several sources decides a setting, and where its value came from.
 
 A source is a layer: the values it sets, and nothing about the rest. Layers of the two files come from the store, those
-of packages and requests are made elsewhere; all go through the same `resolve`.
+of packages are made elsewhere; all go through the same `resolve`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@
 
 Every key is a row of the table; one that is not is refused by its name. A change names what it changes and leaves the
 rest: None takes a value out, so that the next source decides.
+
+What is wrong in a file stops a start. A file that goes wrong under a process that has read it stops nothing: what it
+held when it was last right counts until it is right again, and `notes` tell why.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from omlx.errors import ConfigError, Outdated
-from omlx.settings.file import Content, locked, read, write
+from omlx.settings.file import locked, read, write
 from omlx.settings.layer import Layer, Source, check_bounds
 from omlx.settings.parse import from_json, to_json
 from omlx.settings.schema import Scope, Setting, Value, table
@@ -27,16 +31,32 @@ from omlx.settings.schema import Scope, Setting, Value, table
 GLOBAL_FILE: Final = "config.json"
 MODELS_FILE: Final = "models.json"
 
+Stamp: TypeAlias = tuple[int, int, int] | None
 Check = Callable[[str, Value, str], None]
 """Given a setting's name, a value and its place, raises ConfigError for what the table cannot judge."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Right:
+    """What a file holds that is right: as JSON has it, and what it sets, by model (None: for all)."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str | None, Layer] = field(default_factory=dict)
+
+    def layer(self, model: str | None) -> Layer:
+        return self.layers.get(model) or Layer(Source.GLOBAL if model is None else Source.MODEL, {})
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
-    """The files in `home`. They are read at every call: another process may have changed them."""
+    """The files in `home`. They are read at every call: another process may have changed them.
+
+    Whatever reads raises ConfigError for a key or value that cannot be in a file that has never been right.
+    """
 
     home: Path
     check: Check = lambda name, value, where: None
+    _right: dict[Path, _Right] = field(init=False, repr=False, compare=False, default_factory=dict)
     _notes: dict[Path, ConfigError] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @property
@@ -45,71 +65,93 @@ class Store:
         return list(self._notes.values())
 
     def layer(self, model: str | None = None) -> Layer:
-        """What is stored for all models, or for one. Raises ConfigError for a key or value that cannot be."""
-        return self._layer(self._read(self.path(model)).values, model)
+        """What is stored for all models, or for one."""
+        return self._read(self.path(model)).layer(model)
 
-    def validate(self) -> list[ConfigError]:
-        """Read everything. Returns `notes`; raises ConfigError for a key or value that cannot be."""
-        general, own = self._read(self.home / GLOBAL_FILE), self._read(self.home / MODELS_FILE)
-        self._layer(general.values, None)
-        for model in _models(own.values, self.home / MODELS_FILE):
-            self._layer(own.values, model)
+    def validate(self, *, aside: bool = False) -> list[ConfigError]:
+        """Read everything, having moved `aside` what cannot be parsed. Returns `notes`."""
+        for path in self.paths:
+            if aside and read(path).broken:
+                with locked(self.home):
+                    self._note(path, read(path, held=True).note)
+            self._read(path)
         return self.notes
 
-    def models(self) -> list[str]:
-        """The models that have settings of their own."""
-        path = self.home / MODELS_FILE
-        return list(_models(self._read(path).values, path))
+    def models(self) -> Mapping[str, Layer]:
+        """What is stored for each model that has settings of its own."""
+        layers = self._read(self.home / MODELS_FILE).layers
+        return {model: layer for model, layer in layers.items() if model is not None}
 
     def revision(self, model: str | None = None) -> str:
         """A name for what is stored for all models, or for one, as it is now: the same values have the same one."""
         return _revision(self.layer(model))
 
-    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What tells the files as they are from the files as they were, without reading them."""
-        return tuple(_stamp(self.home / name) for name in (GLOBAL_FILE, MODELS_FILE))
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        return self.home / GLOBAL_FILE, self.home / MODELS_FILE
 
     def patch(self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None) -> None:
         """Change what is stored for all models, or for one; None takes a value out. Values may be as JSON has them.
 
-        Raises ConfigError, and changes nothing, for unknown or misplaced names, for values that contradict each other,
-        for a file that is not ours; and Outdated if the revision is not the `expected` one.
+        In place of a file that cannot be parsed, what counts is written. Raises ConfigError, and changes nothing, for
+        unknown or misplaced names, for values that contradict each other, for a file that is not ours or holds what
+        cannot be; and Outdated if the revision is not the `expected` one.
         """
         path = self.path(model)
         rows = [_row(name, Scope.GLOBAL if model is None else Scope.MODEL) for name in changes]
         with locked(self.home):
-            content = self._read(path, held=True)
+            content = read(path, held=True)
+            self._note(path, content.note)
             if content.foreign:
                 raise ConfigError("config.not_ours", file=str(path))
-            found = _revision(self._layer(content.values, model))
-            if expected is not None and found != expected:
+            now = self._counting(path) if content.broken else self._judged(content.values, path)
+            if expected is not None and _revision(now.layer(model)) != expected:
                 raise Outdated("config.outdated")
-            values = deepcopy(dict(content.values))
+            values = deepcopy(dict(now.values))
             for row in rows:
                 _put(values, _steps(row, model), to_json(changes[row.name]))
-            self._layer(values, model)
+            self._judged(values, path)
             write(path, values)
 
     def path(self, model: str | None = None) -> Path:
         return self.home / (GLOBAL_FILE if model is None else MODELS_FILE)
 
-    def _read(self, path: Path, *, held: bool = False) -> Content:
-        content = read(path, held=held)
-        if content.note is not None:
-            self._notes[path] = content.note
-        elif (note := self._notes.get(path)) is not None and not os.path.exists(str(note.params.get("kept", ""))):
+    def _read(self, path: Path) -> _Right:
+        """What counts of a file."""
+        try:
+            content = read(path)
+            if content.note is None:
+                self._right[path] = self._judged(content.values, path)
+        except ConfigError as error:
+            if path not in self._right:
+                raise
+            self._note(path, error)
+        else:
+            self._note(path, content.note)
+        return self._counting(path)
+
+    def _counting(self, path: Path) -> _Right:
+        return self._right.get(path, _Right())
+
+    def _note(self, path: Path, note: ConfigError | None) -> None:
+        if note is not None:
+            self._notes[path] = note
+        elif (known := self._notes.get(path)) is not None and not os.path.exists(str(known.params.get("kept", ""))):
             self._notes.pop(path, None)
-        return content
+
+    def _judged(self, values: Mapping[str, Any], path: Path) -> _Right:
+        """Raises ConfigError for a key or value that cannot be."""
+        known = self._counting(path)
+        if repr(values) == repr(known.values):  # and not ==, to which 1 is true
+            return known
+        models = (None,) if path == self.path() else _models(values, path)
+        return _Right(values, {model: self._layer(values, model) for model in models})
 
     def _layer(self, values: Mapping[str, Any], model: str | None) -> Layer:
         scope, source = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
         path = self.path(model)
-        if model is None:
-            found = dict(_leaves(values, {_steps(row, None): row for row in table().values()}, path, ()))
-        else:
-            own = _models(values, path).get(model, {})
-            rows = {_steps(row, model)[2:]: row for row in table().values() if row.may_stand_in(Scope.MODEL)}
-            found = dict(_leaves(own, rows, path, ("models", model)))
+        own, above = (values, ()) if model is None else (_models(values, path).get(model, {}), ("models", model))
+        found = dict(_leaves(own, _rows(scope), path, above))
         read_values = {}
         for row, raw in found.items():
             where = f"{path}: {_dotted(_steps(row, model))}"
@@ -122,7 +164,8 @@ class Store:
         return layer
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp(path: Path) -> Stamp:
+    """What tells a file as it is from the file as it was, without reading it."""
     try:
         about = path.stat()
     except OSError:
@@ -174,6 +217,14 @@ def _put(values: dict[str, Any], steps: tuple[str, ...], value: object) -> None:
     _put(inner, tuple(rest), value)
     if not inner:
         del values[key]
+
+
+@cache
+def _rows(scope: Scope) -> Mapping[tuple[str, ...], Setting]:
+    """The settings by where they stand: in config.json, or below a model."""
+    if scope is Scope.GLOBAL:
+        return {_steps(row, None): row for row in table().values()}
+    return {_steps(row, "")[2:]: row for row in table().values() if row.may_stand_in(scope)}
 
 
 def _steps(row: Setting, model: str | None) -> tuple[str, ...]:

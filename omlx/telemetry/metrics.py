@@ -6,7 +6,7 @@ servers of one process. The labels take few values: ids of models, names of draf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -23,7 +23,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One answer. `cached` of the `prompt` tokens were not computed; times in seconds."""
+    """One answer. `cached` of the `prompt` tokens were not computed; times in seconds. `gates` holds by drafter the
+    state at the end and the code of its reason, "" for none."""
 
     prompt: int
     cached: int
@@ -33,15 +34,18 @@ class Generated:
     decode_s: float
     reason: str
     speculation: str
+    gates: Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What one drafter did for one answer. `spans` counts verified windows by class, `repairs` by kind."""
+    """What one drafter did for one answer. `accepted_at[i]` counts the rounds in which the first i + 1 tokens were
+    right, `spans` verified windows by class, `repairs` by kind."""
 
     proposed: int
     accepted: int
     rounds: int
+    accepted_at: Sequence[int]
     spans: Mapping[str, int]
     repairs: Mapping[str, int]
     draft_s: float
@@ -93,6 +97,8 @@ class Metrics:
         self._proposed = self._counter("draft_proposed_tokens", "tokens drafted and verified", drafter)
         self._accepted = self._counter("draft_accepted_tokens", "drafted tokens accepted", drafter)
         self._rounds = self._counter("draft_rounds", "windows verified", drafter)
+        self._at = self._counter("draft_accepted_at", "windows right up to a position, from 1", (*drafter, "position"))
+        self._gates = self._counter("draft_gates", "answers by gate at the end", (*drafter, "state", "code"))
         self._spans = self._counter("draft_spans", "windows verified, by how they ended", (*drafter, "class"))
         self._repairs = self._counter("draft_repairs", "caches taken back, by how", (*drafter, "kind"))
         self._draft_s = self._counter("draft_seconds", "time spent drafting, where it is known", drafter)
@@ -111,6 +117,8 @@ class Metrics:
         self._queue.labels(model).observe(answer.queue_s)
         self._prefill.labels(model).observe(answer.prefill_s)
         self._decode.labels(model).observe(answer.decode_s)
+        for name, gate in answer.gates.items():
+            self._gates.labels(model, name, *gate).inc()
         for name, drafted in drafters.items():
             self._drafted(model, name, drafted)
 
@@ -125,6 +133,8 @@ class Metrics:
         self._rounds.labels(model, drafter).inc(drafted.rounds)
         self._draft_s.labels(model, drafter).inc(drafted.draft_s)
         self._verify_s.labels(model, drafter).inc(drafted.verify_s)
+        for i, count in enumerate(drafted.accepted_at):
+            self._at.labels(model, drafter, str(i + 1)).inc(count)
         for span, count in drafted.spans.items():
             self._spans.labels(model, drafter, span).inc(count)
         for repair, count in drafted.repairs.items():

@@ -153,9 +153,7 @@ class Calls:
             self._looked = max(0, len(self._held) - len(markup.end) + 1)
             return False
         behind = self._held[at + len(markup.end) :].lstrip()
-        inside = _unfinished(
-            markup, self._held[:at]
-        )  # of a value, unless a tag was forgotten and the next call follows
+        inside = _unfinished(markup, self._held[:at])  # of a value, unless a tag was forgotten: the next call follows
         if inside and markup.form.inner and markup.start.startswith(behind):
             return False
         if inside and not (markup.form.inner and behind.startswith(markup.start)):

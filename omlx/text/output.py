@@ -146,16 +146,15 @@ class OutputWatcher:
         return self._output.stopped or (self._single and any(isinstance(event, ToolCallEnd) for event in events))
 
 
-def think_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
-    return (tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
-
-
 def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Channels | Headers:
-    if not spec.raw and tokenizer.response_initial_state is not None:
+    if spec.raw:
+        return Channels(None)
+    if tokenizer.response_initial_state is not None:
         return Headers(tokenizer.response_initial_state, tokenizer.response_transitions)
-    if not spec.raw and harmony.spoken(tokenizer):
+    if harmony.spoken(tokenizer):
         return Headers(HEADER, harmony.TRANSITIONS)
-    return Channels(None if spec.raw else think_markers(tokenizer), thinking=spec.thinking)
+    markers = (tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
+    return Channels(markers, thinking=spec.thinking)
 
 
 def _joined(pieces: Iterable[Piece]) -> list[OutputEvent]:

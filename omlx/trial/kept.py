@@ -63,7 +63,10 @@ class Results:
         """`held`: the caller is inside `locked`."""
         path = self._path(model)
         try:
-            values = read(path, held=held).values
+            content = read(path, held=held)
+            if content.note is not None:
+                raise content.note
+            values = content.values
             if values.get("model") != model:
                 return History()
             drafts = {str(draft): Kept.from_json(each) for draft, each in values["drafts"].items()}

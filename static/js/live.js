@@ -1,5 +1,6 @@
 // A part of a page that keeps up: fetched again every few seconds while somebody looks, and replaced where it differs.
-// Focus stays on the element of the same id, and what was opened stays open.
+
+import { renew } from "./renew.js";
 
 class Live extends HTMLElement {
   connectedCallback() {
@@ -35,16 +36,8 @@ class Live extends HTMLElement {
     if (answer.redirected) location.reload(); // the session has ended: the page itself leads to the login
     if (!answer.ok) return;
     const text = await answer.text();
-    if (text !== this.last) this.replace(text);
+    if (text !== this.last) renew(this, () => (this.innerHTML = text));
     this.last = text;
-  }
-
-  replace(text) {
-    const focused = this.contains(document.activeElement) ? document.activeElement.id : "";
-    const open = [...this.querySelectorAll("details[open][id]")].map((each) => each.id);
-    this.innerHTML = text;
-    for (const id of open) this.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
-    if (focused) this.querySelector(`#${CSS.escape(focused)}`)?.focus({ preventScroll: true });
   }
 }
 

@@ -4,6 +4,7 @@
 import { announce } from "./announce.js";
 import { send } from "./api.js";
 import { clear, show } from "./form-problem.js";
+import { renew } from "./renew.js";
 import { t } from "./text.js";
 
 const OUTDATED = 412;
@@ -108,11 +109,7 @@ class Settings extends HTMLElement {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.querySelector(`omlx-settings[data-form="${this.dataset.form ?? ""}"]`);
     if (!fresh) return location.reload();
-    const open = [...this.querySelectorAll("details[open][id]")].map((each) => each.id);
-    const focused = document.activeElement?.id;
-    this.replaceChildren(...fresh.childNodes);
-    for (const id of open) this.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
-    if (focused) this.querySelector(`#${CSS.escape(focused)}`)?.focus({ preventScroll: true });
+    renew(this, () => this.replaceChildren(...fresh.childNodes));
     this.setUp();
   }
 
@@ -146,7 +143,7 @@ function parsed(kind, text) {
     case "switch":
       return text === "true";
     case "number":
-      return text.trim() === "" || Number.isNaN(Number(text)) ? text : Number(text);
+      return Number.isNaN(Number(text)) ? text : Number(text);
     case "lines":
       return text.split("\n").map((line) => line.trim()).filter(Boolean);
     case "object":

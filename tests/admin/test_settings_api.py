@@ -9,8 +9,9 @@ from pathlib import Path
 
 import httpx
 
-from omlx.settings.store import GLOBAL_FILE, Store
-from tests.admin.running import API, Administered, administered, change
+from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
+from tests.admin.running import API, administered, change
+from tests.server.running import TARGET
 
 
 def test_a_flag_wins_and_the_answer_says_so(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_an_unknown_key_and_a_foreign_file_are_refused(tmp_path: Path) -> None:
         assert json.loads((tmp_path / GLOBAL_FILE).read_text()) == {"model_dirs": []}
 
 
-def test_models_are_listed_loaded_and_unloaded(browser: httpx.Client, server: Administered) -> None:
+def test_models_are_listed_loaded_and_unloaded(browser: httpx.Client) -> None:
     address = f"{API}/models/omlx-demo/hybrid"
     assert browser.post(f"{address}/load").json()["state"] == "ready"
     listed = browser.get(f"{API}/models").json()
@@ -80,3 +81,14 @@ def test_models_are_listed_loaded_and_unloaded(browser: httpx.Client, server: Ad
     assert states["omlx-demo/hybrid"] == "ready"
     assert 0 < listed["memory"]["used_bytes"] <= listed["memory"]["limit_bytes"]
     assert browser.post(f"{address}/unload").json()["state"] == "unloaded"
+
+
+def test_numbers_that_json_does_not_have_are_refused_and_not_kept(tmp_path: Path) -> None:
+    path = f"models/{TARGET}/settings"
+    with administered(tmp_path) as running, running.browser() as client:
+        revision = client.get(f"{API}/{path}").headers["etag"]
+        body = '{"changes": {"chat_template_kwargs": {"a": [NaN]}}}'
+        answer = client.patch(f"{API}/{path}", content=body, headers={"If-Match": revision})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request.json")
+        assert client.get(f"{API}/{path}").headers["etag"] == revision
+    assert not (tmp_path / MODELS_FILE).exists()

@@ -65,7 +65,7 @@ def stored(server: Administered) -> dict[str, Any]:
     return dict(Store(server.home).layer(TARGET).values)
 
 
-def test_from_the_estimate_to_the_verdict_and_back(own: Administered, copied: Registry) -> None:
+def test_from_the_estimate_to_the_verdict_and_back(own: Administered) -> None:
     with own.browser() as client:
         estimate = client.post(f"{TRIAL}/estimate", json=SMALL).json()
         assert 0 < estimate["least_s"] < estimate["most_s"]

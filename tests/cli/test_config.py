@@ -76,6 +76,8 @@ def test_a_key_is_never_shown(alone: Path, capsys: Capture) -> None:
         (["set", "speculation", "ngram:q=1"], "Column 7"),
         (["set", "speculation", "eagle3"], "eagle3"),
         (["set", "draft_max", "0"], "draft_max"),
+        (["set", "draft_model", "./small"], "'./small' does not name a model"),
+        (["set", "draft_model", TARGET, "--model", "target"], "is the target itself"),
         (["set", "draft_max", "4", "--model", "org/none"], "no model called 'org/none'"),
         (["set", "port", "1", "--model", TARGET], "'port' is not kept"),
     ],
@@ -221,7 +223,7 @@ def test_the_window_may_come_from_a_benchmark(folder: Path, capsys: Capture, tmp
         ("twin", "fixed:4", "not smaller"),
         ("org/none", "fixed:4", "not on this machine"),
         ("org/none-GGUF:Q4_K_M", "fixed:4", "GGUF"),
-        ("head", "fixed:4", "EAGLE draft head"),
+        ("head", "fixed:4", "draft head (EAGLE)"),
         ("stranger", "fixed:4", "vocabularies differ"),
     ],
 )
@@ -238,6 +240,46 @@ def test_what_would_not_work_is_not_written(folder: Path, capsys: Capture, draft
     shutil.copytree(folder, folder.parent / "twin")
     assert words in said(capsys, "package", "write", "big", "--draft", draft, "--window", window, status=2)
     assert not (folder / "model-package.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "drafters", "why"),
+    [
+        ("auto", ["ngram"], "No draft model is set."),
+        ("ngram:m=8;draft", ["ngram"], "No draft model is set."),
+        ("draft", [], "No draft model is set."),
+        ("ngram", ["ngram"], "the strategy is 'ngram'"),
+        ("off", [], "the strategy is 'off'"),
+    ],
+)
+def test_show_tells_who_drafts_without_a_draft_model_and_why_there_is_none(
+    folder: Path, capsys: Capture, strategy: str, drafters: list[str], why: str
+) -> None:
+    said(capsys, "config", "set", "speculation", strategy)
+    shown = said(capsys, "package", "show", "big")
+    assert why in shown
+    assert "Speculation is off" not in shown
+    (line,) = [line.split() for line in shown.splitlines() if line.startswith("drafters")]
+    assert line[1:] == (drafters or ["–"])
+    assert json.loads(said(capsys, "package", "show", "big", "--json"))["drafters"] == drafters
+    said(capsys, "config", "unset", "speculation")
+    said(capsys, "package", "write", "big", "--draft", "draft")
+    assert json.loads(said(capsys, "package", "show", "big", "--json"))["drafters"] == ["ngram", "draft"]
+
+
+@pytest.mark.parametrize("tokenizer", ["other", "broken"])
+def test_show_tells_of_a_draft_that_only_its_tokenizer_speaks_against(
+    folder: Path, capsys: Capture, tokenizer: str
+) -> None:
+    said(capsys, "package", "write", "big", "--draft", "draft")
+    file = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "omlx-demo/draft")) / "tokenizer.json"
+    content = json.loads(file.read_text())
+    del content["added_tokens"][-1]
+    file.write_text("{" if tokenizer == "broken" else json.dumps(content))
+    told = json.loads(said(capsys, "package", "show", "big", "--json"))["speculation"]
+    codes = {"other": "draft.unfit.vocabulary", "broken": "draft.unfit.unusable"}
+    assert (told["draft"], told["reason"]["code"]) == (None, codes[tokenizer])
+    assert told["reason"]["message"] in said(capsys, "package", "show", "big")
 
 
 LONG = f"/{'a' * 300}"

@@ -58,6 +58,30 @@ def test_version(tmp_path: Path) -> None:
     assert omlx(tmp_path, "--version").stdout.startswith(f"omlx {__version__} (mlx ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    [
+        (["doctor"], ""),
+        (["doctor"], "1"),
+        (["config", "list"], "1"),
+        (["models", "--json"], "1"),
+        (["serve", "--port", "0"], ""),
+        (["serve", "--help"], ""),
+        (["--version"], ""),
+    ],
+)
+def test_who_writes_into_a_closed_pipe_ends_quietly(tmp_path: Path, arguments: list[str], unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "omlx", *arguments]
+    variables = environment(tmp_path, PYTHONUNBUFFERED=unbuffered)
+    try:
+        ended = subprocess.run(command, env=variables, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
 def test_models_lists_all_with_reasons(tmp_path: Path) -> None:
     model(tmp_path / ".lmstudio/models/org/whole")
     hub_model(tmp_path / ".cache/huggingface/hub", "org/whole")
@@ -105,6 +129,20 @@ def test_a_wrong_variable_is_named(alone: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("OMLX_PORT", "http")
     assert main(["serve"]) == 2
     assert "OMLX_PORT: 'http'" in capfd.readouterr().err
+
+
+def test_a_start_moves_a_broken_file_away_and_no_command_that_only_reads_does(alone: Path, capfd: Capture) -> None:
+    (alone / ".omlx").mkdir()
+    file = alone / ".omlx/models.json"
+    file.write_text('{"format": "omlx-config/1", "models": {')
+    for command in (["models"], ["config", "list"], ["doctor"]):
+        assert main(command) == 0
+        assert "could not be understood" in capfd.readouterr().err
+    assert [path.name for path in (alone / ".omlx").iterdir()] == ["models.json"]
+    assert main(["serve", "no/such-model"]) == 2
+    (kept,) = (alone / ".omlx").iterdir()
+    assert kept.name.startswith("models.json.corrupt-")
+    assert str(kept) in capfd.readouterr().err
 
 
 def test_a_truncated_model_is_named_and_nothing_is_served(alone: Path, capfd: Capture) -> None:

@@ -25,8 +25,8 @@ TOKENIZER = "tokenizer.json"
 CHUNK = 10 << 20  # what the library writes at a time
 
 
-def package(draft: str) -> dict[str, bytes]:
-    strategy = {"type": "draft-model", "draft_model": draft}
+def package(draft: str, **more: object) -> dict[str, bytes]:
+    strategy = {"type": "draft-model", "draft_model": draft, **more}
     block = {"default": "small", "strategies": {"small": strategy}}
     return {FILE: json.dumps({"generation": {"speculative_decoding": block}}).encode()}
 
@@ -47,12 +47,15 @@ def usable(hub: Hub, home: Path) -> set[str]:
 
 
 def test_a_model_comes_with_its_declared_draft_and_only_what_is_of_use(hub: Hub, tmp_path: Path) -> None:
-    hub.add("org/big", DEMO / "target", {**package("org/small"), "pytorch_model.bin": b"x", "weights.gguf": b"x"})
+    pooling = {"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
+    useless = {"pytorch_model.bin": b"x", "weights.gguf": b"x", "onnx/config.json": b"{}"}
+    hub.add("org/big", DEMO / "target", {**package("org/small"), **pooling, **useless})
     hub.add("org/small", DEMO / "draft")
     result = pull(hub, tmp_path, "org/big")
     assert result.returncode == 0, result.stderr
     assert usable(hub, tmp_path) == {"org/big", "org/small"}
-    assert not {name for _, name, _ in hub.seen} & {"pytorch_model.bin", "weights.gguf"}
+    fetched = {name for _, name, _ in hub.seen}
+    assert (fetched & useless.keys(), fetched & pooling.keys()) == (set(), pooling.keys())
     before = len(hub.seen)
     assert pull(hub, tmp_path, "org/big").returncode == 0
     assert [method for method, *_ in hub.seen[before:] if method == "GET"] == []
@@ -81,6 +84,34 @@ def test_a_download_that_was_killed_is_continued(hub: Hub, tmp_path: Path) -> No
     assert asked == [CHUNK]
     (snapshot,) = tmp_path.glob("hub/*/snapshots/*")
     assert (snapshot / "model.safetensors").read_bytes() == weights
+
+
+def test_a_model_is_not_in_sight_before_all_of_it_is_here(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/small", DEMO / "draft")
+    hub.stall[TOKENIZER] = 1000
+    process = subprocess.Popen(
+        [sys.executable, "-m", "omlx", "pull", "org/small"],
+        env=environment(tmp_path, **hub.environment(tmp_path / "hub")),
+        stdout=subprocess.DEVNULL,
+    )
+    assert hub.stalled.wait(120)
+    while not list(tmp_path.glob("hub/*/snapshots/*/model.safetensors")):
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    meanwhile = usable(hub, tmp_path)
+    hub.released.set()
+    assert process.wait(120) == 0
+    assert (meanwhile, usable(hub, tmp_path)) == (set(), {"org/small"})
+
+
+def test_a_corrupted_update_leaves_what_was_here(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "draft")
+    assert pull(hub, tmp_path, "org/big").returncode == 0
+    hub.add("org/big", DEMO / "draft", {"config.json": b"{}"})
+    hub.commit = "1" * 40
+    hub.corrupt |= {"config.json"}
+    assert pull(hub, tmp_path, "org/big").returncode == 2
+    assert usable(hub, tmp_path) == {"org/big"}
 
 
 def test_a_corrupted_download_is_thrown_away_and_can_be_repeated(hub: Hub, tmp_path: Path) -> None:
@@ -263,6 +294,24 @@ def test_a_server_fetches_a_declared_draft_and_uses_it(hub: Hub, tmp_path: Path)
         assert "loaded" in loaded
 
 
+def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_somebody_has(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/big", DEMO / "target", package("org/small", size_bytes=3_500_000))
+    hub.add("org/small", DEMO / "draft")
+    assert pull(hub, tmp_path, "org/big", "--no-draft").returncode == 0
+    with fetching(hub, tmp_path, "ask", lines=4) as (announced, log):
+        assert announced[2:] == [
+            "The draft model org/small is not on this machine.",
+            "To fetch org/small (3.5 MB): omlx pull org/small",
+        ]
+        status = f"{announced[0].split()[-1]}/v1/models/org/big"
+        wanted = httpx.get(status).json()["speculation"]["wanted"]
+        assert (wanted["repository"], wanted["size_bytes"], wanted["fetching"]) == ("org/small", 3_500_000, False)
+        assert pull(hub, tmp_path, "org/small").returncode == 0
+        assert "loaded" in next(line for line in log if "org/small" in line)
+        told = httpx.get(status).json()["speculation"]
+        assert (told["draft"], told["wanted"], told["reason"]) == ("org/small", None, None)
+
+
 def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(hub: Hub, tmp_path: Path) -> None:
     hub.add("org/big", DEMO / "target", package("org/small"))
     hub.add("org/small", DEMO / "draft")
@@ -281,10 +330,10 @@ def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(hu
 
 
 @contextmanager
-def fetching(hub: Hub, home: Path) -> Iterator[tuple[list[str], IO[str]]]:
-    """A server of org/big that fetches declared drafts: the first lines that it announced, and its log."""
+def fetching(hub: Hub, home: Path, choice: str = "auto", lines: int = 3) -> Iterator[tuple[list[str], IO[str]]]:
+    """A server of org/big that fetches declared drafts, or does not: its first lines, and its log."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "omlx", "serve", "org/big", "--port", "0", "--draft-download", "auto"],
+        [sys.executable, "-m", "omlx", "serve", "org/big", "--port", "0", "--draft-download", choice],
         env=environment(home, **hub.environment(home / "hub")),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -293,7 +342,7 @@ def fetching(hub: Hub, home: Path) -> Iterator[tuple[list[str], IO[str]]]:
     try:
         assert process.stdout is not None
         assert process.stderr is not None
-        yield [process.stdout.readline().strip() for _ in range(3)], process.stderr
+        yield [process.stdout.readline().strip() for _ in range(lines)], process.stderr
     finally:
         process.terminate()
         process.communicate()

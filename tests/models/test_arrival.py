@@ -146,9 +146,10 @@ def test_a_declared_draft_that_is_here_drafts(engine: EngineThread, folder: Path
     assert fetch.asked == []
 
 
-def test_one_that_a_person_brings_turns_on(engine: EngineThread, folder: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"draft_model": SMALL, "draft_download": "auto"}], ids=["declared", "named"])
+def test_one_that_a_person_brings_turns_on(engine: EngineThread, folder: Path, settings: dict[str, str]) -> None:
     fetch = Fetching(folder)
-    assert drafts(engine, folder, fetch, brought=True) == ["draft.not_here", SMALL, SMALL]
+    assert drafts(engine, folder, fetch, brought=True, **settings) == ["draft.not_here", SMALL, SMALL]
     assert fetch.asked == []
 
 
@@ -171,6 +172,14 @@ def test_one_that_is_missing_is_fetched_only_if_the_settings_say_so(
     after = SMALL if asked else "draft.not_here"
     assert drafts(engine, folder, fetch, draft_download=choice) == ["draft.not_here", after, after]
     assert len(fetch.asked) == asked
+
+
+@pytest.mark.parametrize("strategy", ["off", "ngram"])
+def test_one_that_the_strategy_leaves_out_is_not_fetched(engine: EngineThread, folder: Path, strategy: str) -> None:
+    fetch = Fetching(folder)
+    plain = ["spec.off.strategy"] * 3
+    assert drafts(engine, folder, fetch, draft_download="auto", speculation=strategy) == plain
+    assert fetch.asked == []
 
 
 def test_one_that_cannot_be_fetched_is_tried_once_and_said(engine: EngineThread, folder: Path) -> None:
@@ -254,14 +263,49 @@ def spoil(folder: Path, how: str) -> None:
     elif how == "head":
         config = json.loads((folder / SMALL / "config.json").read_text())
         (folder / SMALL / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen3_5MTP"]}))
+    elif how == "config":
+        config = json.loads((folder / SMALL / "config.json").read_text())
+        config["rope_scaling"] = {"type": "linear", "factor": 0}
+        (folder / SMALL / "config.json").write_text(json.dumps(config))
     elif how == "package":
         (folder / BIG / FILE).write_text('{"generation": {"speculative_decoding": {"default": 1}}}')
     else:
         declare(folder, {"itself": BIG, "gguf": "unsloth/small-GGUF:Q4_K_M"}[how])
 
 
+@pytest.fixture
+def spoilt(folder: Path, how: str) -> Path:
+    """The folder of models, with a draft that is spoilt as the case says."""
+    bring(folder)
+    spoil(folder, how)
+    return folder
+
+
+@pytest.mark.parametrize("how", ["weights", "tokenizer"])
+def test_one_that_could_not_be_read_is_tried_again_once_its_files_are_others(
+    engine: EngineThread, spoilt: Path
+) -> None:
+
+    async def run() -> None:
+        pool = Pool(engine, look(spoilt), Settings(), default=BIG)
+        arrivals = Arrivals(pool, lambda: look(spoilt), Fetching(spoilt))
+        (await pool.lease()).release()
+        await arrivals.look()
+        first = pool.residents.find(BIG)
+        await arrivals.look()
+        assert pool.residents.find(BIG) is first
+        assert _state(pool) == "spec.off.draft_failed"
+        bring(spoilt)
+        await arrivals.look()
+        assert _state(pool) == SMALL
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+
+    asyncio.run(run())
+
+
 SPOILT = {
     "weights": "spec.off.draft_failed",
+    "config": "spec.off.draft_failed",
     "tokenizer": "spec.off.draft_failed",
     "mute": "spec.off.draft_failed",
     "passes": "spec.off.draft_failed",
@@ -278,27 +322,23 @@ SPOILT = {
 
 @pytest.mark.filterwarnings(OLD_NAME)
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_draft_never_stops_a_start(engine: EngineThread, folder: Path, how: str) -> None:
-    bring(folder)
-    spoil(folder, how)
-    assert drafts(engine, folder, Fetching(folder), draft_download="auto") == [SPOILT[how]] * 3
+def test_a_draft_never_stops_a_start(engine: EngineThread, spoilt: Path, how: str) -> None:
+    assert drafts(engine, spoilt, Fetching(spoilt), draft_download="auto") == [SPOILT[how]] * 3
 
 
 @pytest.mark.filterwarnings(OLD_NAME)
 @pytest.mark.parametrize("how", ["passes", "rewind", "mute", "copy"])
 def test_one_that_cannot_be_used_is_not_kept_and_whoever_names_it_hears_why(
-    engine: EngineThread, folder: Path, how: str
+    engine: EngineThread, spoilt: Path, how: str
 ) -> None:
-    bring(folder)
-    spoil(folder, how)
 
     async def run() -> None:
-        pool = Pool(engine, look(folder), Settings(), default=BIG)
+        pool = Pool(engine, look(spoilt), Settings(), default=BIG)
         for _ in range(2):  # the second time, a request has named it meanwhile
             (lease := await pool.lease()).release()
             assert lease.served.no_draft is not None
             assert (lease.served.draft, lease.served.no_draft.code) == (None, SPOILT[how])
-            assert (pool.told(BIG).draft, pool.residents.held(look(folder).find(SMALL), "auto")) == (None, None)
+            assert (pool.told(BIG).draft, pool.residents.held(look(spoilt).find(SMALL), "auto")) == (None, None)
             with pytest.raises((BadRequest, ModelError)) as caught:
                 await pool.lease(draft=SMALL)
             code = "model.tokenizer" if how == "mute" else SPOILT[how]

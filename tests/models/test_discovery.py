@@ -226,6 +226,12 @@ def test_a_draft_head_is_recognised_from_its_config(tmp_path: Path, config: dict
     assert entry.reason.params == {"kind": kind}
 
 
+@pytest.mark.parametrize("files", [["pytorch_model.bin"], ["mtp.safetensors"], ["model.safetensors.part"], []])
+def test_a_draft_head_is_one_whatever_its_weights_are_in(tmp_path: Path, files: list[str]) -> None:
+    head = {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}
+    assert code(only(model(tmp_path / "m", head, files))) == "model.head_only"
+
+
 def test_a_model_with_an_mtp_layer_of_its_own_is_a_model(tmp_path: Path) -> None:
     config = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "num_nextn_predict_layers": 1}
     assert only(model(tmp_path / "m", config)).status is Status.USABLE

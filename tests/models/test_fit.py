@@ -105,6 +105,7 @@ def test_nor_does_a_model_of_its_own_weights_or_of_as_many(tmp_path: Path) -> No
         ({"model_type": "eagle"}, ["model.safetensors"], "draft.unfit.head_only"),
         ({"model_type": "qwen3", "dflash_config": {}}, ["model.safetensors"], "draft.unfit.head_only"),
         ({"model_type": "qwen3_5_mtp"}, ["model.safetensors"], "draft.unfit.head_only"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, ["pytorch_model.bin"], "draft.unfit.head_only"),
         ({"model_type": "llama"}, ["model.safetensors.part"], "draft.unfit.half_download"),
         ({}, ["draft.gguf"], "draft.unfit.gguf"),
         ({"model_type": "llama"}, [], "draft.unfit.unusable"),
@@ -117,3 +118,4 @@ def test_what_the_files_alone_tell(tmp_path: Path, config: dict[str, Any], files
     reason = unfit_entry(entry(DEMO), draft)
     assert (reason.code if reason else None) == code
     assert code is None or code in catalog()
+    assert reason is None or "model." not in reason.message, "a code where a sentence ought to be"

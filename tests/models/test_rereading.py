@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
+import pytest
+
 from omlx.engine.thread import EngineThread
+from omlx.models.discovery import BUNDLED, gather
+from omlx.models.package import FILE, DraftModel
+from omlx.models.package_file import write_package
+from omlx.models.places import Folder
+from omlx.models.pool import Pool
+from omlx.models.reference import Reference
 from omlx.models.rereading import Rereading
 from omlx.settings.schema import Settings
 from omlx.settings.store import GLOBAL_FILE, Store
+from omlx.telemetry.log import fields_of
 from tests.models.test_pool import DRAFT, TARGET, engine, pool
 
 __all__ = ["engine"]
@@ -34,19 +44,59 @@ def test_what_is_kept_by_others_is_taken_up(engine: EngineThread, tmp_path: Path
     asyncio.run(run())
 
 
-def test_a_file_that_cannot_be_is_not_taken_up_and_the_next_one_is(engine: EngineThread, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_is_not_taken_up_and_the_next_one_is(
+    engine: EngineThread, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged() -> list[str]:
+        records = [record for record in caplog.records if record.getMessage() == "settings not taken up"]
+        return [fields_of(record)["code"] for record in records]
+
     async def run() -> None:
         async with pool(engine, home=tmp_path) as models:
-            rereading, store = Rereading(models, Store(tmp_path)), Store(tmp_path)
+            store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
+            rereading = Rereading(models, store)
+            assert store.validate() == []
             (await models.lease()).release()
             store.patch({"temperature": 0.5})
-            good = (tmp_path / GLOBAL_FILE).read_bytes()
-            (tmp_path / GLOBAL_FILE).write_bytes(good.replace(b"temperature", b"temperatur"))
+            good = file.read_bytes()
+            for broken, codes in (
+                (good[:-5], ["config.broken"]),
+                (good.replace(b"temperature", b"temperatur"), ["config.broken", "config.key"]),
+            ):
+                file.write_bytes(broken)
+                assert await rereading.look() == []
+                store.patch({"draft_max": 3}, TARGET)
+                await rereading.look()
+                assert told(models.loaded[0].speculative.settings) == (None, 3)
+                assert logged() == codes
+            file.write_bytes(good)
             await rereading.look()
-            assert told(models.loaded[0].speculative.settings) == (None, None)
-            (tmp_path / GLOBAL_FILE).write_bytes(good)
-            await rereading.look()
-            assert told(models.loaded[0].speculative.settings) == (0.5, None)
+            assert told(models.loaded[0].speculative.settings) == (0.5, 3)
+            assert logged() == codes
+
+    asyncio.run(run())
+
+
+def test_a_package_that_somebody_writes_is_taken_up(engine: EngineThread, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(BUNDLED / TARGET, tmp_path / "models/big"))
+    registry = gather([Folder("here", tmp_path / "models"), Folder("bundled", BUNDLED)])
+
+    async def run() -> None:
+        models = Pool(engine, registry, Settings(), default="big")
+        rereading = Rereading(models, Store(tmp_path / "home"))
+        (await models.lease()).release()
+        assert await rereading.look() == []
+        for change, draft in (
+            (lambda: write_package(folder, DraftModel(Reference(DRAFT), None, None), "small"), DRAFT),
+            ((folder / FILE).unlink, None),
+        ):
+            change()
+            (loading,) = await rereading.look()
+            assert loading.task is not None
+            await loading.task
+            assert models.loaded[0].draft == draft
+            assert await rereading.look() == []
+        await models.unload("big")
 
     asyncio.run(run())
 

@@ -43,12 +43,14 @@ class CountingLoop(EngineLoop):
 
 
 class WatchedEngine(EngineThread):
-    """Knows at which step each request was cancelled and at which it ended, and when there was time to calibrate."""
+    """Knows at which step each request was cancelled and at which it ended, which is the newest, and when there was
+    time to calibrate."""
 
     def __init__(self, *, calibrates: bool = False) -> None:
         super().__init__(calibrates=calibrates)
         self.measured = threading.Event()
         self.submitted: list[str] = []
+        self.newest: Request | None = None
         self.cancelled: dict[str, int] = {}
         self.ended: dict[str, tuple[int, Finished | Failed]] = {}
         self._change = threading.Condition()
@@ -80,6 +82,7 @@ class WatchedEngine(EngineThread):
         super().submit(model, request, watched)
         with self._change:
             self.submitted.append(request.id)
+            self.newest = request
             self._change.notify_all()
 
     def cancel(self, request_id: str) -> None:

@@ -49,15 +49,16 @@ def test_one_line_a_request_with_what_happened(home: Path, server: Running, stre
 
 def test_the_line_says_who_drafted_and_why_not(home: Path, server: Running) -> None:
     with httpx.Client(base_url=server.url, timeout=60) as http:
-        for fields in ({"speculation": "draft", "num_draft_tokens": 3}, {"speculation": "off"}):
+        for fields in ({"speculation": "draft", "num_draft_tokens": 3}, {"speculation": "off"}, {"max_tokens": 1}):
             timings = http.post(CHAT, json={**ASK, **fields}).json()["timings"]
             if timings["draft_n"]:
                 counts = f"{timings['draft_n_accepted']}/{timings['draft_n']}"
-    drafted, plain = requests(home)
+    drafted, plain, short = requests(home)
     assert (drafted["strategy"], drafted["speculation"]) == ("draft", "spec.on")
     assert (drafted["drafters"], drafted["gates"]) == (f"{DRAFT} {counts}", f"{DRAFT} on")
     assert (plain["strategy"], plain["speculation"]) == ("off", "spec.off.requested")
     assert (plain["drafters"], plain["gates"]) == ("", "")
+    assert short["gates"] == f"ngram observing (spec.observing), {DRAFT} observing (spec.observing)"
 
 
 def test_refusals_have_a_code_and_nothing_has_the_prompt(home: Path, server: Running) -> None:

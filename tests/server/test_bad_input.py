@@ -59,16 +59,22 @@ def test_each_mistake_has_its_code_and_field(
     assert http.post(CHAT, json=ask()).status_code == 200
 
 
+@pytest.mark.parametrize(("path", "field"), [("/v1/completions", "prompt"), ("/v1/responses", "input")])
+def test_a_prompt_that_is_too_long_is_named_as_it_came(http: httpx.Client, path: str, field: str) -> None:
+    answer = http.post(path, json={"model": TARGET, field: "word " * 5000})
+    refused(answer, 400, "context_length_exceeded", field)
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"messages": "\xff"}', b"[" * 100_000])
 def test_bodies_that_are_not_json(http: httpx.Client, body: bytes) -> None:
     refused(http.post(CHAT, content=body), 400, "request.json")
 
 
 def test_unknown_paths_and_methods_have_the_same_shape(http: httpx.Client) -> None:
-    refused(http.get("/v1/nothing"), 404, "http.not_found")
+    assert "/v1/nothing" in refused(http.get("/v1/nothing"), 404, "http.not_found")
     refused(http.get("/v1/models/org/none"), 404, "model_not_found", "model")
     answer = http.get(CHAT)
-    refused(answer, 405, "http.refused")
+    assert f"GET {CHAT}: " in refused(answer, 405, "http.refused")
     assert answer.headers["Allow"] == "POST"
 
 
@@ -135,7 +141,7 @@ def test_a_model_that_cannot_be_loaded_is_the_error_of_who_asked(broken: httpx.C
 def test_a_draft_that_cannot_be_used_leaves_the_target_as_it_was(broken: httpx.Client) -> None:
     for name in ("short", "empty", "other"):
         answer = broken.post(CHAT, json=ask(draft_model=f"t/{name}"))
-        assert answer.status_code == 400
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "draft_model")
         assert "draft" in broken.post(CHAT, json=ask()).json()["timings"]["speculation"]["gates"]
     fit = broken.post(CHAT, json=ask(draft_model="t/whole", num_draft_tokens=3, max_tokens=6)).json()
     assert fit["timings"]["drafters"]["t/whole"]["proposed"] > 0

@@ -18,10 +18,14 @@ from omlx.server.generation import WindowWish
         (WindowWish(longest=1), WindowBounds(), (1, 1, 1)),
         (WindowWish(shortest=8, longest=16), WindowBounds.fixed_at(4), (8, 8, 8)),
         (WindowWish(longest=16), WindowBounds.fixed_at(4), (4, 4, 4)),
-        (WindowWish(shortest=2, longest=16), WindowBounds(4, 3, 6), (4, 3, 6)),
+        (WindowWish(shortest=2, longest=16), WindowBounds(4, 3, 6), (4, 2, 16)),
+        (WindowWish(shortest=2), WindowBounds(4, 3, 6), (4, 2, 6)),
+        (WindowWish(longest=16), WindowBounds(4, 3, 6), (4, 3, 16)),
+        (WindowWish(shortest=8), WindowBounds(4, 3, 6), (8, 8, 8)),
+        (WindowWish(longest=2), WindowBounds(4, 3, 6), (2, 2, 2)),
     ],
 )
-def test_a_request_bounds_what_is_configured(
+def test_a_request_goes_before_what_is_configured_and_bounds_the_rest(
     wish: WindowWish, configured: WindowBounds, bounds: tuple[int, int, int]
 ) -> None:
     found = wish.within(configured)

@@ -156,4 +156,3 @@ def test_only_what_has_sessions_is_open_beside_the_key() -> None:
         app.add_api_route(path, echo, methods=["GET"])
     with serving(Guard(app, key=ApiKey(KEY))) as url, httpx.Client(base_url=url) as http:
         assert [http.get(path).status_code for path in ("/admin", "/admin/x", "/administrators")] == [200, 200, 401]
-        assert http.get("/admin/../v1/models").status_code in (401, 404)  # as the client sends it

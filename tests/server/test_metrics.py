@@ -54,6 +54,9 @@ def test_counts_are_those_of_the_answers(own: tuple[Running, httpx.Client]) -> N
     assert grown("omlx_draft_proposed_tokens_total", **by_drafter) == drafted["proposed"] > 0
     assert grown("omlx_draft_accepted_tokens_total", **by_drafter) == drafted["accepted"]
     assert grown("omlx_draft_rounds_total", **by_drafter) == drafted["rounds"]
+    for i, count in enumerate(drafted["accepted_at"]):
+        assert grown("omlx_draft_accepted_at_total", **by_drafter, position=str(i + 1)) == count
+    assert grown("omlx_draft_gates_total", **by_drafter, state="on", code="") == 1
     for span, count in drafted["spans"].items():
         assert grown("omlx_draft_spans_total", **by_drafter, **{"class": span}) == count
     for repair, count in drafted["repairs"].items():

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -131,7 +130,7 @@ def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
     assert all(before < after for before, after in pairwise(steps))
 
 
-def test_load_and_unload(http: httpx.Client, server: Running) -> None:
+def test_load_and_unload(http: httpx.Client) -> None:
     address = f"/v1/models/{HYBRID}"
     loaded = http.post(f"{address}/load").json()
     assert (loaded["state"], loaded["loaded"], loaded["active"]) == ("ready", True, 0)
@@ -155,7 +154,7 @@ def test_a_page_cannot_load_models(http: httpx.Client) -> None:
         assert http.post(f"/v1/models/{TARGET}/unload", headers=origin).status_code == 403
 
 
-def test_what_does_not_fit_is_refused_with_the_figures(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_with_the_figures() -> None:
     with omlx(Settings(memory_limit=1 << 20)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
         answer = http.post(CHAT, json=ask(TARGET, 1))
         assert answer.status_code == 400

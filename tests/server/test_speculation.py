@@ -16,7 +16,7 @@ from omlx.models.discovery import Registry
 from omlx.models.entry import ModelEntry
 from omlx.settings.schema import Settings
 from tests import zoo
-from tests.server.running import DEMO, DRAFT, TARGET, Running, omlx
+from tests.server.running import DEMO, DRAFT, TARGET, omlx
 from tests.zoo.folder import save_family
 
 ASK: list[Any] = [{"role": "user", "content": "Say hello, then count."}]
@@ -132,7 +132,7 @@ def test_settings_are_the_default_of_requests() -> None:
 
 
 def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
-    server: Running, client: OpenAI, http: httpx.Client
+    client: OpenAI, http: httpx.Client
 ) -> None:
     chat(client, extra_body={"num_draft_tokens": 3})
     chat(client)

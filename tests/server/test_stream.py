@@ -25,8 +25,10 @@ from omlx.engine.types import (
 )
 from omlx.errors import EngineDead, EngineError
 from omlx.models.pool import Lease, Served
+from omlx.server.record import Record
 from omlx.server.router import Router
 from omlx.server.stream import GenerationStream
+from omlx.telemetry.metrics import Gauges
 from omlx.text.detokenize import TokenBytes
 from omlx.text.events import Finish, TextDelta
 from omlx.text.output import OutputSpec
@@ -59,6 +61,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     return byte_level(tmp_path_factory.mktemp("tokenizer"))
 
 
+def nothing() -> Gauges:
+    return Gauges(True, {}, {}, {})
+
+
 class Setting:
     """A stream of `n` choices, not yet told anything. `released` counts how often its lease was given back."""
 
@@ -67,7 +73,7 @@ class Setting:
         self.engine = Scripted()
         served = Served("m", tokenizer, TokenBytes(tokenizer), 300, 100, frozenset(), {}, None, None)
         lease = Lease(served, self._count)
-        self.stream = GenerationStream(self.engine, Router(asyncio.get_running_loop()), lease, "id", 7)
+        self.stream = GenerationStream(self.engine, Router(asyncio.get_running_loop()), lease, "id", 7, Record(nothing))
         for choice in range(n):
             self.stream.submit(Request(f"id-{choice}", (1,), Sampling(choice=choice)), OutputSpec(stops=("ab",)))
 

@@ -1,4 +1,7 @@
-"""Every combination of sources, for every setting that several may set: the first in order decides, and is named."""
+"""Every combination of sources, for every setting that several may set: the first in order decides, and is named.
+
+That a request, which comes over HTTP and is no layer, goes before them all is in tests/server/test_request_settings.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ from omlx.settings.store import Store
 
 MODEL = "org/model"
 SCOPE = {
-    Source.REQUEST: Scope.REQUEST,
     Source.CLI: Scope.CLI,
     Source.ENVIRONMENT: Scope.ENVIRONMENT,
     Source.MODEL: Scope.MODEL,

@@ -34,12 +34,12 @@ def test_a_flag_given_its_default_still_wins() -> None:
 def test_layers_are_ordered_by_their_source_not_by_their_place() -> None:
     layers = [
         Layer(Source.PACKAGE, {"num_draft_tokens": 1, "draft_model": "a/package"}),
-        Layer(Source.REQUEST, {"num_draft_tokens": 2}),
+        Layer(Source.CLI, {"num_draft_tokens": 2}),
         Layer(Source.MODEL, {"num_draft_tokens": 3, "draft_model": None}),
     ]
     for order in (layers, layers[::-1]):
         result = resolve(order)
-        assert (result["num_draft_tokens"].value, result["num_draft_tokens"].source) == (2, Source.REQUEST)
+        assert (result["num_draft_tokens"].value, result["num_draft_tokens"].source) == (2, Source.CLI)
         assert (result["draft_model"].value, result["draft_model"].source) == (None, Source.MODEL)
 
 

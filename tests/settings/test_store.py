@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from omlx.errors import ConfigError, Outdated
 from omlx.settings.file import FORMAT, locked
 from omlx.settings.layer import Source
 from omlx.settings.schema import Scope, Value, table
-from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
+from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Stamp, Store, stamp
 
 MODEL = "org/name.with.dots"
 
@@ -52,7 +53,7 @@ def test_models_have_settings_of_their_own(tmp_path: Path) -> None:
     )
     assert (store.layer(MODEL).source, store.layer().source) == (Source.MODEL, Source.GLOBAL)
     store.patch({"draft_model": None}, MODEL)
-    assert store.models() == ["other"]
+    assert list(store.models()) == ["other"]
     assert not (tmp_path / GLOBAL_FILE).exists()
 
 
@@ -95,13 +96,17 @@ def test_a_folder_whose_name_is_no_text_is_kept(tmp_path: Path) -> None:
 
 def test_a_stamp_tells_whether_somebody_has_written(tmp_path: Path) -> None:
     store = Store(tmp_path / "home")
-    stamps = [store.stamp()]
+
+    def stamps() -> list[Stamp]:
+        return [stamp(path) for path in store.paths]
+
+    seen = [stamps()]
     for model in (None, MODEL, None):
-        store.patch({"draft_max": len(stamps)}, model)
-        stamps.append(store.stamp())
-        assert stored(store, model) == {"draft_max": len(stamps) - 1}
-        assert store.stamp() == stamps[-1]
-    assert len(set(stamps)) == 4
+        store.patch({"draft_max": len(seen)}, model)
+        assert stamps() not in seen
+        seen.append(stamps())
+        assert stored(store, model) == {"draft_max": len(seen) - 1}
+        assert stamps() == seen[-1]
 
 
 def test_files_are_private(tmp_path: Path) -> None:
@@ -147,6 +152,8 @@ def test_what_cannot_be_is_refused_and_nothing_changes(
         (GLOBAL_FILE, {"defaults": {"speculative": {"draft": 1}}}, "defaults.speculative.draft'"),
         (GLOBAL_FILE, {"defaults": 5}, "defaults"),
         (GLOBAL_FILE, {"server": {"port": "80"}}, "server.port"),
+        (GLOBAL_FILE, {"defaults": {"sampling": {"temperature": 10**400}}}, "defaults.sampling.temperature"),
+        (GLOBAL_FILE, {"pool": {"memory_limit": f"{10**400}GB"}}, "memory_limit"),
         (GLOBAL_FILE, {"defaults": {"speculative": {"no_draft": True}}}, "no_draft"),
         (MODELS_FILE, {"model": {}}, "'model'"),
         (MODELS_FILE, {"models": {MODEL: {"server": {"port": 1}}}}, f"models.{MODEL}.server'"),
@@ -156,6 +163,7 @@ def test_what_cannot_be_is_refused_and_nothing_changes(
             f"models.{MODEL}.speculative.draft_max",
         ),
         (MODELS_FILE, {"models": []}, "models"),
+        (MODELS_FILE, {"models": {MODEL: {"sampling": {"chat_template_kwargs": {"a": nan}}}}}, "chat_template_kwargs"),
     ],
 )
 def test_unknown_keys_and_wrong_values_in_a_file_are_named(
@@ -199,41 +207,78 @@ def test_the_files_of_others_do_not_count_and_are_never_touched(tmp_path: Path, 
     assert [path.name for path in tmp_path.iterdir()] == [GLOBAL_FILE]
 
 
-def test_a_broken_file_is_kept_aside_and_reported(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_file_that_is_broken_from_the_start_is_kept_aside_where_that_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for port in (1, 2):
+        store = Store(tmp_path)
         broken = b'{"format": "omlx-config/1", "server": {"port": %d,}}' % port
         (tmp_path / GLOBAL_FILE).write_bytes(broken)
-        (note,) = store.validate()
+        assert [note.code for note in store.validate()] == ["config.broken"]
+        assert (stored(store), (tmp_path / GLOBAL_FILE).read_bytes()) == ({}, broken)
+        caplog.clear()
+        (note,) = store.validate(aside=True)
         assert note.code == "config.corrupt"
         kept = Path(str(note.params["kept"]))
         assert kept.name.startswith("config.json.corrupt-")
         assert (kept.read_bytes(), str(kept) in note.message) == (broken, True)
+        (record,) = caplog.records
+        assert (record.levelno, record.getMessage()) == (logging.WARNING, "config.json kept aside")
     store.patch({"port": 3})
     assert stored(store) == {"port": 3}
     assert len(list(tmp_path.glob("config.json.corrupt-*"))) == 2
-
-
-def test_a_file_that_breaks_while_it_is_in_use_is_told_for_as_long_as_it_lies_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
-    store.patch({"port": 1, "api_key": "k"})
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-10])
-    assert stored(store) == {}
-    (kept,) = tmp_path.glob("config.json.corrupt-*")
-    (record,) = caplog.records
-    assert (record.levelno, record.getMessage()) == (logging.WARNING, "config.json kept aside")
-    store.patch({"port": 2})
-    assert [(note.code, note.params["kept"]) for note in store.notes] == [("config.corrupt", str(kept))]
-    assert store.validate() == store.notes
+    assert store.validate() == [note]
     kept.unlink()
     assert store.validate() == []
-    file.write_text("{}")
-    assert [note.code for note in store.validate()] == ["config.foreign"]
-    file.write_bytes(whole)
-    assert (store.validate(), stored(store)) == ([], {"port": 1, "api_key": "k"})
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        (b'{"format": "omlx-config/1", "server": {"port"', "config.broken"),
+        (b'{"format": "omlx-config/1", "server": {"prt": 1}}', "config.key"),
+        (b'{"format": "omlx-config/1", "server": {"port": -1}}', "config.int"),
+        (b"", "config.foreign"),
+    ],
+)
+def test_a_file_that_goes_wrong_counts_as_it_was_and_is_told(tmp_path: Path, broken: bytes, code: str) -> None:
+    store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
+    store.patch({"port": 1, "api_key": "k"})
+    right, revision = file.read_bytes(), store.revision()
+    file.write_bytes(broken)
+    assert stored(store) == {"port": 1, "api_key": "k"}
+    assert store.revision() == revision
+    assert [note.code for note in store.notes] == [code]
+    assert store.validate() == store.notes
+    assert (file.read_bytes(), len(list(tmp_path.iterdir()))) == (broken, 1)
+    file.write_bytes(right.replace(b"1,", b"2,"))
+    assert (stored(store), store.notes) == ({"port": 2, "api_key": "k"}, [])
+
+
+def test_a_file_that_cannot_be_opened_any_more_counts_as_it_was(tmp_path: Path) -> None:
+    store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
+    store.patch({"port": 1})
+    assert stored(store) == {"port": 1}
+    file.unlink()
+    file.mkdir()
+    assert (stored(store), [note.code for note in store.notes]) == ({"port": 1}, ["config.unreadable"])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        stored(Store(tmp_path))
+
+
+def test_a_change_takes_the_place_of_what_cannot_be_parsed_and_loses_nothing(tmp_path: Path) -> None:
+    store, file = Store(tmp_path), tmp_path / MODELS_FILE
+    store.patch({"draft_max": 3}, "other")
+    store.patch({"draft_max": 2, "draft_min": 1}, MODEL)
+    revision = store.revision(MODEL)
+    broken = file.read_bytes()[:-10]
+    file.write_bytes(broken)
+    store.patch({"draft_max": 4}, MODEL, expected=revision)
+    assert stored(Store(tmp_path), MODEL) == {"draft_max": 4, "draft_min": 1}
+    assert stored(store, "other") == {"draft_max": 3}
+    (kept,) = tmp_path.glob("models.json.corrupt-*")
+    assert kept.read_bytes() == broken
+    assert [note.code for note in store.notes] == ["config.corrupt"]
 
 
 def test_a_file_that_somebody_repairs_meanwhile_stays_where_it_is(tmp_path: Path) -> None:
@@ -243,20 +288,24 @@ def test_a_file_that_somebody_repairs_meanwhile_stays_where_it_is(tmp_path: Path
     os.mkfifo(file)  # whoever reads it waits for what is written into it
     with ThreadPoolExecutor() as threads:
         with locked(tmp_path):
-            reader = threads.submit(stored, store)
+            reader = threads.submit(store.validate, aside=True)
             file.write_text('{"format": "omlx-config/1"')
             good.rename(file)
-        assert reader.result() == {"port": 7}
-    assert (store.notes, [path.name for path in tmp_path.iterdir()]) == ([], [GLOBAL_FILE])
+        assert reader.result() == []
+    assert (stored(store), [path.name for path in tmp_path.iterdir()]) == ({"port": 7}, [GLOBAL_FILE])
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:
-    real = tmp_path / "real"
-    real.mkdir()
-    (tmp_path / GLOBAL_FILE).symlink_to(real / "mine.json")
-    Store(tmp_path).patch({"port": 5})
-    assert (tmp_path / GLOBAL_FILE).is_symlink()
+    home, real = tmp_path / "home", tmp_path / "real"
+    for folder in (home, real):
+        folder.mkdir()
+        folder.chmod(0o755)
+    (home / GLOBAL_FILE).symlink_to(real / "mine.json")
+    Store(home).patch({"port": 5})
+    assert (home / GLOBAL_FILE).is_symlink()
     assert "5" in (real / "mine.json").read_text()
+    modes = [path.stat().st_mode & 0o777 for path in (home, real, real / "mine.json")]
+    assert modes == [0o700, 0o755, 0o600]
 
 
 SAVER = """
@@ -287,6 +336,54 @@ def test_a_kill_amid_a_thousand_saves_leaves_the_old_file_or_the_new_one(tmp_pat
     store.patch({"max_tokens": 3})
     assert sorted(path.name for path in tmp_path.iterdir()) == [GLOBAL_FILE, MODELS_FILE]
     assert (tmp_path / MODELS_FILE).read_bytes() == b"someone else's"
+
+
+EVERY_STEP = """
+import os, signal, sys
+from itertools import count
+from pathlib import Path
+from omlx.settings.file import locked, read, write
+
+path, left = Path(sys.argv[1]), 0
+old, new = {"at": 1}, {"at": 2, "more": ["x" * 500] * 50}
+
+def watch(frame, event, argument):
+    global left
+    left -= event in ("c_call", "c_return")
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def save(values):
+    with locked(path.parent):
+        write(path, values)
+
+save(old)
+seen = []
+for step in count():
+    if not (child := os.fork()):
+        left = step
+        sys.setprofile(watch)
+        save(new)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    found = read(path)
+    assert (found.values, found.note) in ((old, None), (new, None)), (step, path.read_bytes()[:80])
+    seen.append(found.values["at"])
+    if os.waitstatus_to_exitcode(status) == 0:
+        break
+    save(old)
+assert seen == sorted(seen), seen
+print(*map(seen.count, (1, 2)))
+"""
+
+
+def test_a_kill_at_any_step_of_a_save_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", EVERY_STEP, str(tmp_path / GLOBAL_FILE)], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    assert all(int(kills) > 3 for kills in said.stdout.split()), said.stdout  # before the new one is there, and after
+    assert GLOBAL_FILE in (path.name for path in tmp_path.iterdir())
 
 
 def test_two_processes_do_not_lose_each_others_changes(tmp_path: Path) -> None:

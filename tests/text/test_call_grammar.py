@@ -134,7 +134,7 @@ def valid(calls: Sequence[tuple[str, Any]], schemas: Mapping[str, Schema]) -> bo
     return True
 
 
-def test_every_format_with_json_in_it_is_tried(json_tools: TokenizerWrapper) -> None:
+def test_every_format_with_json_in_it_is_tried() -> None:
     written = {name for name, form in FORMS.items() if form.written is not None and form.parameter is None}
     assert {each.partition(",")[0] for each in FORMATS} == written
 

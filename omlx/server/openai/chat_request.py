@@ -6,6 +6,7 @@ ignored, as clients send many that are meant for somebody else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -18,9 +19,7 @@ from omlx.server.fields import (
     Body,
     Choice,
     ContentPart,
-    Function,
     Listed,
-    NamedFunction,
     Sampled,
     Stops,
     StreamOptions,
@@ -99,14 +98,35 @@ class ChatMessage(Body):
         return text + (self.refusal or "") if self.role == "assistant" else text
 
 
+class Function(Body):
+    name: Text
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
 class Tool(Body):
     type: Literal["function"]
     function: Function
 
 
+class NamedFunction(Body):
+    name: Text
+
+
 class NamedChoice(Body):
     type: Literal["function"]
     function: NamedFunction
+
+
+class Allowed(Body):
+    mode: Literal["auto", "required"]
+    tools: Listed[NamedChoice]
+
+
+class AllowedChoice(Body):
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
 
 
 class Prediction(Body):
@@ -133,7 +153,7 @@ class ChatRequest(Sampled):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Listed[Tool] | None = None
-    tool_choice: Choice | NamedChoice | None = None
+    tool_choice: Choice | NamedChoice | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
@@ -153,7 +173,7 @@ class ChatRequest(Sampled):
             messages=tooling.with_names([message.rendered(at) for at, message in enumerate(self.messages)]),
             model=self.model,
             draft_model=self.draft_model,
-            template_variables=self._variables(),
+            template_variables=variables(self.reasoning_effort, self.chat_template_kwargs),
             tools=self._tools(),
             continue_last=self._continues,
             sampling=self.sampling,
@@ -182,26 +202,20 @@ class ChatRequest(Sampled):
             head, stream.n, include_usage=bool(self.stream_options and self.stream_options.include_usage)
         )
 
-    def _variables(self) -> Json:
-        """What the template may read. A client's own variables win over what its other fields mean."""
-        variables: Json = {}
-        if self.reasoning_effort == NO_THINKING:
-            variables["enable_thinking"] = False
-        elif self.reasoning_effort is not None:
-            variables["reasoning_effort"] = self.reasoning_effort
-        return variables | (self.chat_template_kwargs or {})
-
     def _tools(self) -> ToolUse | None:
         functions = [
             tooling.function(tool.function.name, tool.function.description, tool.function.parameters)
             for tool in self.tools or ()
         ]
-        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedChoice) else None
+        choice = self.tool_choice
+        named = choice.function.name if isinstance(choice, NamedChoice) else None
+        allowed = choice.allowed_tools if isinstance(choice, AllowedChoice) else None
         return tooling.tool_use(
             functions,
-            none=self.tool_choice == "none",
-            forced=named is not None or self.tool_choice == "required",
+            none=choice == "none",
+            forced=named is not None or (choice if allowed is None else allowed.mode) == "required",
             name=named,
+            allowed=None if allowed is None else [each.function.name for each in allowed.tools],
             single=self.parallel_tool_calls is False,
             strict=(tool.function.name for tool in self.tools or () if tool.function.strict),
         )
@@ -210,6 +224,14 @@ class ChatRequest(Sampled):
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("request.top_logprobs", param="top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def variables(effort: str | None, own: Mapping[str, Any] | None) -> Json:
+    """What the template may read. A client's own variables win over what its other fields mean."""
+    meant: Json = {} if effort is None else {"reasoning_effort": effort}
+    if effort == NO_THINKING:
+        meant = {"enable_thinking": False}
+    return meant | dict(own or {})
 
 
 def parse(body: bytes) -> ChatRequest:

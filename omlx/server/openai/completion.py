@@ -54,7 +54,7 @@ class CompletionEncoder:
         return [chunk for each in self._heard(events) for chunk in self._encode(each.choice, each.event)]
 
     def failed(self, error: OmlxError) -> list[Json]:
-        return [errors.openai(error)]
+        return [errors.openai(error, "prompt")]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
         by_choice: dict[int, list[OutputEvent]] = {choice: [] for choice in range(self._total)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field
 
@@ -28,13 +28,17 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "prompt_logprobs": (),
 }
 
-Ids = Annotated[Listed[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Ids: TypeAlias = Annotated[Listed[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Given: TypeAlias = (
+    Text | Annotated[Listed[Text], Field(min_length=1)] | Ids | Annotated[Listed[Ids], Field(min_length=1)]
+)
+"""One text or several, each as it is or as token ids."""
 
 
 class CompletionRequest(Sampled):
     """The body of POST /v1/completions."""
 
-    prompt: Text | Annotated[Listed[Text], Field(min_length=1)] | Ids | Annotated[Listed[Ids], Field(min_length=1)]
+    prompt: Given
     suffix: str | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -47,14 +51,7 @@ class CompletionRequest(Sampled):
 
     @property
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        """A list of numbers is one prompt, any other list is several."""
-        given = self.prompt
-        if isinstance(given, str):
-            return (given,)
-        ids = tuple(each for each in given if isinstance(each, int))
-        if ids:
-            return (ids,)
-        return tuple(each if isinstance(each, str) else tuple(each) for each in given if not isinstance(each, int))
+        return apart(self.prompt)
 
     def asked(self) -> Asked:
         return Asked(self.neutral(), bool(self.stream), "cmpl-", self._encoder, OPENAI)
@@ -99,6 +96,15 @@ class CompletionRequest(Sampled):
         if not self.echo:
             return ""
         return prompt if isinstance(prompt, str) else str(stream.served.tokenizer.decode(list(prompt)))
+
+
+def apart(given: Given) -> tuple[str | tuple[int, ...], ...]:
+    """A list of numbers is one text, any other list is several."""
+    if isinstance(given, str):
+        return (given,)
+    if ids := tuple(each for each in given if isinstance(each, int)):
+        return (ids,)
+    return tuple(each if isinstance(each, str) else tuple(each) for each in given if not isinstance(each, int))
 
 
 def parse(body: bytes) -> CompletionRequest:

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from omlx.errors import BadRequest
 from omlx.server.dialect import Json
-from omlx.server.fields import Body, Listed, Text, read
-from omlx.server.openai.completion_request import Ids
+from omlx.server.fields import Body, Text, read
+from omlx.server.openai.completion_request import Given, apart
 
 MAX_INPUTS: Final = 2048
 
@@ -22,22 +22,18 @@ class EmbeddingRequest(Body):
     """The body of POST /v1/embeddings."""
 
     model: Text
-    input: Text | Annotated[Listed[Text], Field(min_length=1)] | Ids | Annotated[Listed[Ids], Field(min_length=1)]
+    input: Given
     dimensions: Annotated[int, Field(ge=1)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     user: str | None = None
 
     @property
-    def inputs(self) -> list[str | tuple[int, ...]]:
-        """A list of numbers is one input, any other list is several. Raises BadRequest for too many."""
-        given = self.input
-        if isinstance(given, str):
-            return [given]
-        if ids := tuple(each for each in given if isinstance(each, int)):
-            return [ids]
-        if len(given) > MAX_INPUTS:
-            raise BadRequest("request.too_many", param="input", field="input", count=len(given), limit=MAX_INPUTS)
-        return [each if isinstance(each, str) else tuple(each) for each in given if not isinstance(each, int)]
+    def inputs(self) -> tuple[str | tuple[int, ...], ...]:
+        """Raises BadRequest for too many."""
+        inputs = apart(self.input)
+        if len(inputs) > MAX_INPUTS:
+            raise BadRequest("request.too_many", param="input", field="input", count=len(inputs), limit=MAX_INPUTS)
+        return inputs
 
     def body(self, model: str, vectors: Sequence[Sequence[float]], tokens: int) -> Json:
         told = [self._told(vector) for vector in vectors]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from omlx.errors import BadRequest
-from omlx.server import errors
 from omlx.server.dialect import Json
 from omlx.server.fields import Body
 
@@ -32,11 +31,3 @@ class Page(Body):
         data = ordered[: self.limit]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
         return {"object": "list", "data": data, "has_more": len(ordered) > len(data), **ends}
-
-
-def parse(query: Mapping[str, str]) -> Page:
-    """Raises BadRequest, naming the parameter."""
-    try:
-        return Page.model_validate_strings(dict(query))
-    except ValidationError as error:
-        raise errors.from_validation(error) from error

@@ -30,8 +30,6 @@ from omlx.text.events import (
 )
 
 _STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete", FinishReason.CANCELLED: "cancelled"}
-
-
 _FUNCTION = ("function_call", "fc", "arguments")
 _CUSTOM = ("custom_tool_call", "ctc", "input")
 _NO_TOOLS: Mapping[str, Called] = {}

@@ -13,7 +13,7 @@ from omlx.server.dialect import Json
 from omlx.server.fields import Body, Choice, Listed, Sampled, Text, read
 from omlx.server.generation import GenerationRequest
 from omlx.server.openai import response_tools
-from omlx.server.openai.chat_request import NO_THINKING
+from omlx.server.openai.chat_request import variables
 from omlx.server.openai.head import Head
 from omlx.server.openai.items import Conversation, Item
 from omlx.server.openai.response import ResponseEncoder
@@ -101,7 +101,7 @@ class ResponseRequest(Sampled):
             messages=tooling.with_names(_instructed(self.instructions, conversation)),
             model=self.model,
             draft_model=self.draft_model,
-            template_variables=self._variables(),
+            template_variables=variables(self.reasoning.effort if self.reasoning else None, self.chat_template_kwargs),
             tools=self._tools(),
             sampling=self.sampling,
             seed=self.seed,
@@ -143,26 +143,16 @@ class ResponseRequest(Sampled):
             "user": self.user,
         }
 
-    def _variables(self) -> Json:
-        effort = self.reasoning.effort if self.reasoning is not None else None
-        variables: Json = {}
-        if effort == NO_THINKING:
-            variables["enable_thinking"] = False
-        elif effort is not None:
-            variables["reasoning_effort"] = effort
-        return variables | (self.chat_template_kwargs or {})
-
     def _tools(self) -> ToolUse | None:
-        functions = response_tools.functions(self.tools or ())
         choice = self.tool_choice
-        if isinstance(choice, AllowedTools):
-            allowed = {tool.told for tool in choice.tools}
-            functions = [each for each in functions if each["function"]["name"] in allowed]
+        named = choice.told if isinstance(choice, Named) else None
+        allowed = choice if isinstance(choice, AllowedTools) else None
         return tooling.tool_use(
-            functions,
+            response_tools.functions(self.tools or ()),
             none=choice == "none",
-            forced=choice == "required" or isinstance(choice, Named) or getattr(choice, "mode", None) == "required",
-            name=choice.told if isinstance(choice, Named) else None,
+            forced=named is not None or (choice if allowed is None else allowed.mode) == "required",
+            name=named,
+            allowed=None if allowed is None else [each.told for each in allowed.tools],
             single=self.parallel_tool_calls is False,
             strict=response_tools.strict(self.tools or ()),
         )

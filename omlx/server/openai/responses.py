@@ -8,13 +8,15 @@ from typing import Final
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import OmlxError
+from omlx.errors import BadRequest, OmlxError
 from omlx.server.access import note
 from omlx.server.answer import Asked, answer, collected
 from omlx.server.connection import while_connected
 from omlx.server.dialect import NAMED, Encoder, Json
+from omlx.server.fields import read_query
 from omlx.server.generation import Generations
-from omlx.server.openai import page, response_request
+from omlx.server.openai import response_request
+from omlx.server.openai.page import Page
 from omlx.server.openai.response import ResponseEncoder
 from omlx.server.openai.response_request import ResponseRequest
 from omlx.server.openai.response_store import Open, ResponseStore
@@ -49,10 +51,12 @@ class Responses:
         return JSONResponse(encoder.response)
 
     async def show(self, request: Request, id: str) -> Response:
+        if request.query_params.get("stream") == "true":
+            raise BadRequest("response.no_stream", param="stream")
         return JSONResponse(self.store.get(id))
 
     async def items(self, request: Request, id: str) -> Response:
-        return JSONResponse(page.parse(request.query_params).of(self.store.items(id)))
+        return JSONResponse(read_query(Page, request.query_params).of(self.store.items(id)))
 
     async def delete(self, request: Request, id: str) -> Response:
         self.store.delete(id)

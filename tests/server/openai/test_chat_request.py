@@ -57,6 +57,7 @@ def body(**fields: Any) -> bytes:
         (body(stop=5), "request.type", "stop"),
         (body(stop=[""]), "request.empty", "stop[0]"),
         (body(stop=""), "request.empty", "stop"),
+        (body(stop=["a"] * 65), "request.invalid", "stop"),
         (body(seed=2**64), "request.range", "seed"),
         (body(seed=1.5), "request.type", "seed"),
         (body(top_logprobs=3), "request.top_logprobs", "top_logprobs"),

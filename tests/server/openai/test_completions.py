@@ -9,7 +9,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from openai.types import Completion
 
-from tests.server.running import TARGET, Running
+from tests.server.running import TARGET
 
 PROMPT = "Once upon a time"
 
@@ -133,7 +133,7 @@ def test_usage_comes_last_where_it_is_asked_for(client: OpenAI) -> None:
     ("fields", "code", "param"),
     [
         ({"prompt": ""}, "request.empty", "prompt"),
-        ({"prompt": []}, "request.type", "prompt"),
+        ({"prompt": []}, "request.empty", "prompt"),
         ({"prompt": [10**9]}, "request.token", "prompt"),
         ({"prompt": ["a"] * 200}, "request.too_many", "prompt"),
         ({"suffix": "end"}, "request.no_gap", "suffix"),
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_named(client: OpenAI, fields: dict[str, Any], code: st
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
-def test_tokens_there_and_back(http: httpx.Client, server: Running) -> None:
+def test_tokens_there_and_back(http: httpx.Client) -> None:
     told = http.post("/tokenize", json={"model": TARGET, "content": "naïve 日本"}).json()
     assert told["count"] == len(told["tokens"]) > 3
     back = http.post("/detokenize", json={"model": TARGET, "tokens": told["tokens"]}).json()

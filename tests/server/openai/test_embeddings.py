@@ -123,7 +123,7 @@ def test_fewer_dimensions_are_of_length_1_again(client: OpenAI) -> None:
     assert found == pytest.approx(unit(states(tokens(client, "One."))[-1][:8]), abs=1e-4)
 
 
-def test_beside_an_answer(client: OpenAI, server: Running) -> None:
+def test_beside_an_answer(client: OpenAI) -> None:
     stream = client.completions.create(model="t/last", prompt="x", max_tokens=300, stream=True, temperature=0)
     next(stream)
     alone = embed(client, LONG)

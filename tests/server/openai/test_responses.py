@@ -148,9 +148,11 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
     for choice in (named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
         again = ask(spelling, call("eyes.look"), tools=[*tools, TOOLS[0]], tool_choice=choice)
         assert [(item.name, item.namespace) for item in again.output] == [("look", "eyes")]
-    with pytest.raises(BadRequestError) as caught:
-        ask(spelling, "x", tools=tools, tool_choice={"type": "function", "name": "look"})
-    assert caught.value.code == "tools.not_there"
+    bare = {"type": "function", "name": "look"}
+    for choice in (bare, {"type": "allowed_tools", "mode": "auto", "tools": [named, bare]}):
+        with pytest.raises(BadRequestError) as caught:
+            ask(spelling, "x", tools=tools, tool_choice=choice)
+        assert caught.value.code == "tools.not_there"
     with pytest.raises(BadRequestError) as caught:
         ask(spelling, "x", tools=[{"type": "namespace", "name": "a", "tools": [{"type": "web_search"}]}])
     assert (caught.value.code, caught.value.param) == ("tools.server", "tools[0].tools[0]")
@@ -205,6 +207,9 @@ def test_logprobs(spelling: OpenAI) -> None:
 def test_a_response_can_be_looked_at_and_forgotten(spelling: OpenAI) -> None:
     made = ask(spelling, "Hello.")
     assert spelling.responses.retrieve(made.id) == made
+    with pytest.raises(BadRequestError, match="streamed once") as caught:
+        spelling.responses.retrieve(made.id, stream=True)
+    assert (caught.value.code, caught.value.param) == ("response.no_stream", "stream")
     (item,) = spelling.responses.input_items.list(made.id).data
     assert item.content[0].text == "Hello."
     spelling.responses.delete(made.id)
@@ -250,7 +255,7 @@ def test_a_response_in_the_background_ends_or_is_cancelled(spelling: OpenAI, spe
     assert spelling.responses.retrieve(made.id).status == "cancelled"
 
 
-def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI, speller: Running) -> None:
+def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI) -> None:
     stream = spelling.responses.create(model=TARGET, input="word " * 900, reasoning=PLAIN, stream=True)
     events = iter(stream)
     created = next(events)

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI, pydantic_function_tool
+from openai import BadRequestError, OpenAI, pydantic_function_tool
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
@@ -120,6 +120,21 @@ def test_a_named_call_is_that_one_and_the_only_one(spelling: OpenAI) -> None:
     choice: Any = {"type": "function", "function": {"name": "look"}}
     says = call("look", at="it") + call("get_weather", city="Oslo")
     assert calls(ask(spelling, says, tool_choice=choice)) == [("look", {"at": "it"})]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools_are_all_that_the_model_is_told_of(spelling: OpenAI, mode: str) -> None:
+    def choice(*names: str) -> Any:
+        functions = [{"type": "function", "function": {"name": name}} for name in names]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": functions}}
+
+    alone = ask(spelling, call("look", at="it"), tools=TOOLS[1:])
+    answer = ask(spelling, call("look", at="it"), tool_choice=choice("look"))
+    assert calls(answer) == calls(alone) == [("look", {"at": "it"})]
+    assert answer.usage.prompt_tokens == alone.usage.prompt_tokens
+    with pytest.raises(BadRequestError, match="'jump'") as caught:
+        ask(spelling, "x", tool_choice=choice("look", "jump"))
+    assert (caught.value.code, caught.value.param) == ("tools.not_there", "tool_choice")
 
 
 def test_a_thought_comes_before_a_forced_call(spelling: OpenAI) -> None:

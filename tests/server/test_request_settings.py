@@ -1,0 +1,74 @@
+"""A request wins over whatever is configured, in every setting that a request may have: a real server, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+
+from omlx.engine.spec.strategy import WindowBounds
+from omlx.settings.schema import Scope, Settings, table
+from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
+
+Seen: TypeAlias = Callable[[Running], object]
+
+ROWS = [name for name, row in table().items() if row.may_stand_in(Scope.REQUEST)]
+TOKENS = {"num_draft_tokens": (6, 3), "draft_min": (6, 3), "draft_max": (6, 3), "max_tokens": (6, 3), "top_k": (6, 3)}
+GIVEN: dict[str, tuple[Any, Any]] = {
+    **dict.fromkeys(ROWS, (0.25, 0.75)),
+    **TOKENS,
+    "speculation": ("off", "ngram:n=4"),
+    "draft_model": (HYBRID, DRAFT),
+    "chat_template_kwargs": ({"enable_thinking": True}, {"enable_thinking": False}),
+}
+"""What is configured, and what a request says."""
+
+
+def window(running: Running) -> WindowBounds:
+    assert running.engine.newest is not None
+    assert running.engine.newest.speculation.window is not None
+    return running.engine.newest.speculation.window
+
+
+def seen(running: Running, name: str) -> object:
+    """What a request came to, as the engine was told."""
+    request = running.engine.newest
+    assert request is not None
+    match name:
+        case "speculation":
+            return str(request.speculation.strategy)
+        case "draft_model":
+            return running.pool.served.draft if running.pool.served is not None else None
+        case "num_draft_tokens":
+            return window(running).longest if window(running).fixed else None
+        case "draft_min":
+            return window(running).shortest
+        case "draft_max":
+            return window(running).longest
+        case "max_tokens":
+            return request.max_tokens
+        case "chat_template_kwargs":
+            return len(request.tokens)
+        case _:
+            return getattr(request.sampling, name)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_request_says_goes_before_what_is_configured(name: str) -> None:
+    configured, said = GIVEN[name]
+    ask: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "Hello."}]}
+    if name != "max_tokens":
+        ask["max_tokens"] = 2
+    with omlx(Settings(**{name: configured})) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        found = []
+        for more in ({}, {name: said}, {}):
+            http.post("/v1/chat/completions", json={**ask, **more}).raise_for_status()
+            found.append(seen(running, name))
+    if name == "chat_template_kwargs":
+        assert found[0] == found[2] > found[1]  # it opens a thought, which is a token or more
+    elif name == "draft_model":
+        assert found == [configured, said, said]  # who has no opinion takes the one that is loaded
+    else:
+        assert found == [configured, said, configured]

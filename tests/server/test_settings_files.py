@@ -1,0 +1,103 @@
+"""Files of settings that somebody breaks by hand while a server runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.models.speculative import check_value
+from omlx.settings.configuration import Configuration
+from omlx.settings.file import FORMAT
+from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
+from tests.server.running import TARGET, Running, omlx
+
+OWN = {"pool": {"alias": "mine"}, "speculative": {"draft_max": 3}}
+RIGHT = {
+    GLOBAL_FILE: {"format": FORMAT, "defaults": {"speculative": {"draft_min": 2}}},
+    MODELS_FILE: {"format": FORMAT, "models": {TARGET: OWN}},
+}
+TEXTS = {name: json.dumps(content) for name, content in RIGHT.items()}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[Running]:
+    write(home)
+    store = Store(home, check_value)
+    assert store.validate() == []
+    with omlx(configuration=Configuration((), store)) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Running, home: Path) -> Iterator[httpx.Client]:
+    write(home)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        assert told(client)["window"]["max"] == 3  # it has read them
+        yield client
+
+
+def write(home: Path) -> None:
+    for name, text in TEXTS.items():
+        (home / name).write_text(text)
+
+
+def told(client: httpx.Client) -> dict[str, Any]:
+    answer = client.get(f"/v1/models/{TARGET}")
+    assert answer.status_code == 200, answer.text
+    speculation: dict[str, Any] = answer.json()["speculation"]
+    return speculation
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "code", "place"),
+    [
+        (MODELS_FILE, TEXTS[MODELS_FILE][:-3], "config.broken", "line 1 column"),
+        (MODELS_FILE, "", "config.foreign", MODELS_FILE),
+        (MODELS_FILE, TEXTS[MODELS_FILE].replace("draft_max", "draft_mx"), "config.key", "speculative.draft_mx"),
+        (MODELS_FILE, TEXTS[MODELS_FILE].replace("3", "300"), "config.int", "speculative.draft_max"),
+        (MODELS_FILE, TEXTS[MODELS_FILE].replace(TARGET, "org/other").replace("3", "[]"), "config.int", "org/other"),
+        (GLOBAL_FILE, TEXTS[GLOBAL_FILE][:-3], "config.broken", "line 1 column"),
+        (GLOBAL_FILE, TEXTS[GLOBAL_FILE].replace("defaults", "default"), "config.key", "default"),
+        (GLOBAL_FILE, TEXTS[GLOBAL_FILE].replace("2", "-2"), "config.int", "speculative.draft_min"),
+        (GLOBAL_FILE, TEXTS[GLOBAL_FILE].replace("draft_min", "temperature"), "config.key", "temperature"),
+        (
+            GLOBAL_FILE,
+            TEXTS[GLOBAL_FILE].replace('"draft_min": 2', '"speculation": "eagle3"'),
+            "config.strategy",
+            "eag",
+        ),
+    ],
+)
+def test_what_was_read_last_counts_until_the_file_is_right_again(
+    client: httpx.Client, home: Path, name: str, broken: str, code: str, place: str
+) -> None:
+    (home / name).write_text(broken)
+    for model in ("mine", "target", TARGET, None):
+        asked = {"model": model, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
+        assert client.post("/v1/chat/completions", json=asked).status_code == 200, model
+    found = told(client)
+    assert (found["window"]["min"], found["window"]["max"]) == (2, 3)
+    (warning,) = found["warnings"]
+    assert warning["code"] == code
+    assert str(home / name) in warning["message"]
+    assert place in warning["message"]
+    assert sorted(path.name for path in home.iterdir()) == [GLOBAL_FILE, MODELS_FILE]
+    (home / name).write_text(TEXTS[name].replace("3", "5").replace("2", "1"))
+    after = told(client)
+    assert after["warnings"] == []
+    assert (after["window"]["min"], after["window"]["max"]) == ((2, 5) if name == MODELS_FILE else (1, 3))
+
+
+def test_a_file_that_is_taken_away_sets_nothing(client: httpx.Client, home: Path) -> None:
+    (home / MODELS_FILE).unlink()
+    assert (told(client)["window"]["max"], told(client)["warnings"]) == (64, [])
