@@ -1,1 +1,2 @@
-"""Measures the engine against mlx-lm: one process, interleaved pairs, medians of ratios. A program, never a test."""
+"""`omlx bench`: interleaved pairs, medians of ratios within them, and whether both sides said the same. Programs, never
+tests."""

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from math import inf
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.bench.measure import Measured, Run
 from omlx.bench.result import Difference, Exactness
+from omlx.bench.sides import engine, request
 from omlx.bench.subject import Subject
-from omlx.bench.suites import Settings, plain_reference
+from omlx.bench.suites import Settings
 from omlx.engine.sampling import noise_key
 from omlx.engine.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where an answer first differs from another one. In logits, as plain decoding sees that place: `margin` lies
+    between its best two candidates, `apart` between the two tokens that came. Infinite where one merely ended earlier.
+    """
+
+    token: int
+    margin: float
+    apart: float
 
 
 def exactness(subject: Subject, settings: Settings, measured: Measured) -> Exactness | None:
@@ -23,36 +37,49 @@ def exactness(subject: Subject, settings: Settings, measured: Measured) -> Exact
     if case.suite == "batch":
         prompts = [subject.prompts[i % len(subject.prompts)] for i in range(int(case.params["rows"]))]
     temperature = float(case.params.get("temperature", 0.0))
-    if temperature == 0.0:
-        return _compare("mlx-lm", prompts, measured.ours, measured.theirs, subject.gap)
-    plain = [
-        [plain_reference(subject, prompt, settings.tokens, temperature, seed) for prompt in prompts]
+    asked = [
+        [
+            request(prompt, settings.tokens, stop_ids=subject.stop_ids, temperature=temperature, seed=seed)
+            for prompt in prompts
+        ]
         for seed in range(len(measured.ours))
     ]
-    return _compare("omlx without speculation", prompts, measured.ours, plain, subject.gap)
+    if temperature == 0.0:
+        return _compare(subject, asked, measured.ours, "mlx-lm", measured.theirs)
+    plain = [[engine(subject.loop, [one]) for one in trial] for trial in asked]
+    return _compare(subject, asked, measured.ours, "omlx without speculation", plain)
 
 
 def _compare(
-    reference: str,
-    prompts: Seq[tuple[int, ...]],
+    subject: Subject,
+    asked: Iterable[Iterable[Request]],
     ours: Iterable[Iterable[Run]],
+    reference: str,
     theirs: Iterable[Iterable[Run]],
-    gap: Callable[[list[int], int, int], float],
 ) -> Exactness:
     same = of = 0
     first: Difference | None = None
-    for our_trial, their_trial in zip(ours, theirs, strict=True):
-        a, b = _answers(our_trial), _answers(their_trial)
-        for i, (prompt, one, other) in enumerate(zip(prompts, a, b, strict=True)):
+    for requests, our_trial, their_trial in zip(asked, ours, theirs, strict=True):
+        for i, answers in enumerate(zip(requests, _answers(their_trial), _answers(our_trial), strict=True)):
             of += 1
-            place = first_difference(one, other)
-            if place is None:
+            _, one, other = answers
+            if one == other:
                 same += 1
-            elif first is None:
-                ended = place >= min(len(one), len(other))
-                apart = float("nan") if ended else gap([*prompt, *one[:place]], one[place], other[place])
-                first = Difference(i, place, apart)
+            elif first is None and (found := parting(subject, *answers)) is not None:
+                first = Difference(i, found.token, found.apart)
     return Exactness(reference, same, of, first)
+
+
+def parting(subject: Subject, asked: Request, one: Seq[int], other: Seq[int]) -> Parting | None:
+    """Where two answers to a request part, or None if they are the same."""
+    place = first_difference(one, other)
+    if place is None:
+        return None
+    if place >= min(len(one), len(other)):
+        return Parting(place, inf, inf)
+    scores = seen_by_plain(subject, asked, one[:place])
+    second, best = (float(score) for score in mx.sort(scores)[-2:])
+    return Parting(place, best - second, abs(float(scores[one[place]]) - float(scores[other[place]])))
 
 
 def first_difference(one: Seq[int], other: Seq[int]) -> int | None:

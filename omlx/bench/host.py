@@ -69,10 +69,6 @@ def cpu_us_per_step(run: Run) -> float:
     return 1e6 * run.cpu_s * len(run.tokens) / max(1, run.counted)
 
 
-def wall_us_per_step(run: Run) -> float:
-    return 1e6 * run.seconds * len(run.tokens) / max(1, run.counted)
-
-
 def graph(model: Any, widths: tuple[int, ...] = (1, 4, 16), calls: int = CALLS) -> dict[int, Samples]:
     """µs that a model call takes to build its graph, evaluation apart, by number of tokens in the window."""
     built: dict[int, Samples] = {}

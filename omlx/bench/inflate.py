@@ -14,9 +14,15 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
 OUTPUTS: Final = frozenset({"o_proj", "out_proj", "down_proj", "w2", "c_proj", "dense", "wo"})
 """What mlx-lm's models call the last projection of an attention, a convolution or an MLP."""
+
+
+QUANTIZED: Final = (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)
+WORD: Final = 32
+"""Bits of the words that they pack weights into."""
 
 
 class NotInflatable(ValueError):
@@ -24,8 +30,13 @@ class NotInflatable(ValueError):
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers the model holds."""
-    return sum(array.size for _, array in flat(model))
+    """How many numbers the model holds; of a quantized matrix its weights, which are packed, without their scales."""
+    held = sum(array.size for _, array in flat(model))
+    for module in model.modules():
+        if isinstance(module, QUANTIZED):
+            arrays = [module[name].size for name in ("weight", "scales", "biases") if name in module]
+            held += arrays[0] * WORD // module.bits - sum(arrays)
+    return held
 
 
 def flat(model: nn.Module) -> list[tuple[str, mx.array]]:

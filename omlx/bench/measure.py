@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import reduce
+from math import nan
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
@@ -92,7 +93,8 @@ Side = Callable[[int], Run]
 
 
 def tokens_per_second(run: Run) -> float:
-    return run.counted / run.seconds if run.seconds else 0.0
+    """NaN for a run that ended with its first tokens: there was nothing to time."""
+    return run.counted / run.seconds if run.seconds else nan
 
 
 @dataclass(frozen=True, slots=True)

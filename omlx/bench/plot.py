@@ -13,8 +13,9 @@ TEXT = 'font-family="system-ui, sans-serif" font-size="12" fill="#1f2937"'
 
 
 def plot(results: Seq[Result], title: str) -> str:
-    """The SVG document."""
-    longest = max((max(result.ratio.values) for result in results), default=1.0)
+    """The SVG document. What could not be timed has no bar."""
+    results = [result for result in results if result.ratio.known]
+    longest = max((result.ratio.most for result in results), default=1.0)
     scale = BARS / max(1.25, 1.05 * longest)
     height = TOP + ROW * len(results) + 34
     one = LABELS + scale
@@ -34,7 +35,7 @@ def plot(results: Seq[Result], title: str) -> str:
 
 
 def _bar(result: Result, y: int, scale: float) -> str:
-    low, median, high = min(result.ratio.values), result.ratio.median, max(result.ratio.values)
+    low, median, high = result.ratio.least, result.ratio.median, result.ratio.most
     colour = COLOURS.get(result.case.suite, "#4b5563")
     middle = y + ROW / 2
     x1, x2 = LABELS + scale * low, LABELS + scale * high

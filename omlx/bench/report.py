@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import platform
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,7 @@ HEAD = ("suite", "case", "against mlx-lm's", "omlx", "mlx-lm", "unit", "ratio", 
 LEGEND = """\
 ratio: median over trials, above 1.00 omlx is better. Rates count from the first tokens on, prefill apart; host is
 processor time of the host's thread a step. accepted: of the proposed draft tokens, omlx / mlx-lm.
-same answers: at T=0 as mlx-lm, else as omlx without speculation; gap: of the logits where they first part."""
+same answers: at T=0 as mlx-lm, else as omlx without speculation; gap: in logits, of the tokens that first differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,21 @@ class Report:
         if rows:
             parts.append(table([("summary", "geometric mean", "least", ""), *rows]))
         return "\n\n".join(parts) + "\n"
+
+
+def write_json(file: Path | None, report: Json) -> None:
+    """Write a report where one is wanted. A figure that is none, such as the ratio of what could not be timed, is null:
+    JSON has no word for it."""
+    if file is not None:
+        file.write_text(json.dumps(_told(report), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _told(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _told(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(rows: Iterable[Seq[str]]) -> str:
@@ -110,7 +127,7 @@ def _row(result: Result) -> tuple[str, ...]:
         f"{result.theirs.median:.1f}",
         result.case.unit,
         f"{result.ratio.median:.3f}",
-        f"{min(result.ratio.values):.3f}–{max(result.ratio.values):.3f}",
+        f"{result.ratio.least:.3f}–{result.ratio.most:.3f}",
         accepted,
         "" if result.exact is None else str(result.exact),
     )

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
-from math import exp, log
+from math import exp, isnan, log, nan
 from typing import TypeAlias
 
 from omlx.bench.measure import Case, Measured, Run, total
@@ -16,30 +16,42 @@ Json: TypeAlias = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """One figure a trial."""
+    """One figure a trial; NaN where a trial has none, which then counts for nothing."""
 
     values: tuple[float, ...]
 
     @property
+    def known(self) -> tuple[float, ...]:
+        return tuple(value for value in self.values if not isnan(value))
+
+    @property
     def median(self) -> float:
-        return statistics.median(self.values)
+        return statistics.median(self.known) if self.known else nan
+
+    @property
+    def least(self) -> float:
+        return min(self.known, default=nan)
+
+    @property
+    def most(self) -> float:
+        return max(self.known, default=nan)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        if len(self.values) < 2:
-            return self.values[0], self.values[0]
-        low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
+        if len(self.known) < 2:
+            return self.median, self.median
+        low, _, high = statistics.quantiles(self.known, n=4, method="inclusive")
         return low, high
 
     def to_json(self) -> Json:
         low, high = self.quartiles
-        spread = {"min": min(self.values), "q1": low, "median": self.median, "q3": high, "max": max(self.values)}
+        spread = {"min": self.least, "q1": low, "median": self.median, "q3": high, "max": self.most}
         return {**spread, "samples": list(self.values)}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token that differs, by answer and place. `gap` lies between the two candidates' logits."""
+    """The first token that differs, by answer and place. `gap` lies between the two, in logits."""
 
     answer: int
     token: int
@@ -126,7 +138,7 @@ def _overall(run: Run) -> float:
 
 
 def _ratios(over: Iterable[float], under: Iterable[float]) -> tuple[float, ...]:
-    return tuple(x / y if y else float("nan") for x, y in zip(over, under, strict=True))
+    return tuple(x / y if y else nan for x, y in zip(over, under, strict=True))
 
 
 def _acceptance(runs: Iterable[Run]) -> float | None:

@@ -38,19 +38,17 @@ class Subject:
     @cached_property
     def loop(self) -> EngineLoop:
         """The engine that serves it. It keeps no prefixes: every run computes its prompts anew."""
-        limits = Limits(context_length=1 << 20, max_rows=64, prefix_bytes=0)
+        return self.new_loop(prefix_bytes=0)
+
+    def new_loop(self, prefix_bytes: int) -> EngineLoop:
+        """An engine of one's own, which keeps so much of the prompts that it has read."""
+        limits = Limits(context_length=1 << 20, max_rows=64, prefix_bytes=prefix_bytes)
         return EngineLoop(self.model, self.vocab_size, limits, draft=self.draft)
 
     @cached_property
     def mlx_lm_speculates(self) -> bool:
         """Whether mlx-lm can verify drafts with this model: it needs every layer to trim."""
         return bool(can_trim_prompt_cache(make_prompt_cache(self.model)))
-
-    def gap(self, prefix: list[int], one: int, other: int) -> float:
-        """How far apart the logits of two candidates are after `prefix`: near zero, rounding decides between them."""
-        logits: mx.array = self.model(mx.array(prefix, mx.uint32)[None])[0, -1]
-        difference: float = mx.abs(logits[one] - logits[other]).item()  # type: ignore[assignment]
-        return difference
 
     def describe(self) -> Json:
         models = {"model": self.model, "draft": self.draft}

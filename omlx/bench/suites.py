@@ -57,11 +57,6 @@ def batch(subject: Subject, settings: Settings) -> Iterator[Case]:
         yield Case("batch", f"{rows} rows", "BatchGenerator", [pair], {"rows": rows})
 
 
-def plain_reference(subject: Subject, prompt: tuple[int, ...], tokens: int, temperature: float, seed: int) -> Run:
-    """What the engine says without speculation: what it must say with it."""
-    return _ours(subject, prompt, tokens, temperature=temperature)(seed)
-
-
 def _ours(
     subject: Subject, prompt: tuple[int, ...], tokens: int, *, temperature: float, window: int | None = None
 ) -> Side:

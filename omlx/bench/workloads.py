@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +70,6 @@ class Workload:
     ask: Callable[[Maker], Question]
     repeats: int = 1
     random_draft: bool = False
-    tells: str = field(default="", compare=False)
 
 
 def questions(workload: Workload, trial: int, rows: int, context: int, count: Callable[[str], int]) -> list[Question]:
@@ -114,6 +113,7 @@ def uses(code: str, name: str) -> int:
 
 
 def _verbatim(maker: Maker) -> Question:
+    """A file to repeat word for word."""
     code = maker.file(0.45)
     request = maker.rng.choice(("Repeat this code exactly.", "Copy this code.", "Return the code unchanged."))
     return Question([_user(_shown(request, code))], maker.room(code))
@@ -136,7 +136,7 @@ def _heavy_edit(maker: Maker) -> Question:
 
 
 def _warm_coding(maker: Maker) -> Question:
-    """The second edit of one file: the question, the file and the first answer stand in the conversation."""
+    """The second edit of one file; the first question and its answer stand in the conversation."""
     code = maker.file(0.29)
     chosen = maker.rng.sample(names(code), 2)
     first, edited = _rename(maker, code, chosen[0])
@@ -146,7 +146,7 @@ def _warm_coding(maker: Maker) -> Question:
 
 
 def _tools(maker: Maker) -> Question:
-    """By turns a tool to call, and a record to write again."""
+    """A tool to call, or JSON to write again."""
     rng = maker.rng
     if rng.random() < 0.5:
         subject = maker.words(rng.randint(2, 5))
@@ -158,6 +158,7 @@ def _tools(maker: Maker) -> Question:
 
 
 def _reasoning(maker: Maker) -> Question:
+    """A sum, thought out aloud."""
     a, b = maker.rng.randrange(100, 1000), maker.rng.randrange(100, 1000)
     return Question([_user(f"What is {a} + {b}?")], 160, thinks=True)
 
@@ -176,14 +177,14 @@ def _hostile(maker: Maker) -> Question:
 
 
 WORKLOADS: Final = (
-    Workload("verbatim", _verbatim, tells="a file to repeat word for word"),
-    Workload("small edit", _small_edit, tells="one name to change"),
-    Workload("heavy edit", _heavy_edit, tells="the three names used most to change"),
-    Workload("warm coding", _warm_coding, tells="a second edit, the first answer in the conversation"),
-    Workload("tools", _tools, repeats=4, tells="tool calls, and JSON to write again with one change"),
-    Workload("reasoning", _reasoning, repeats=2, tells="sums, thought out aloud"),
-    Workload("prose", _prose, tells="free text, sampled"),
-    Workload("hostile", _hostile, random_draft=True, tells="text that never repeats, and a draft that knows nothing"),
+    Workload("verbatim", _verbatim),
+    Workload("small edit", _small_edit),
+    Workload("heavy edit", _heavy_edit),
+    Workload("warm coding", _warm_coding),
+    Workload("tools", _tools, repeats=4),
+    Workload("reasoning", _reasoning, repeats=2),
+    Workload("prose", _prose),
+    Workload("hostile", _hostile, random_draft=True),
 )
 
 

@@ -59,6 +59,17 @@ def test_without_a_draft_there_is_no_speculation(capsys: pytest.CaptureFixture[s
     assert "graph of" in capsys.readouterr().out
 
 
+def test_a_folder_without_weights_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text((DRAFT / "config.json").read_text())
+    for command in ("engine", "spec", "exact"):
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        assert run(parser.parse_args([command, "--model", str(tmp_path)])) == 2
+        told = capsys.readouterr().err
+        assert "safetensors" in told
+        assert "Traceback" not in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -66,6 +77,11 @@ def test_without_a_draft_there_is_no_speculation(capsys: pytest.CaptureFixture[s
         (("--model", str(DRAFT), "--only", "plain,spam"), "spam: choose from"),
         (("--model", str(DRAFT), "--trials", "0"), "not a number above 0"),
         (("--model", str(DRAFT), "--inflate", "many"), "such as 20M"),
+        (("--model", str(DRAFT), "--inflate", "infM"), "such as 20M"),
+        (("--model", str(DRAFT), "--inflate=-5M"), "such as 20M"),
+        (("--model", str(DRAFT), "--rows", "4-1"), "has no numbers"),
+        (("--model", str(DRAFT), "--json", "no/such/folder/file.json"), "cannot be written"),
+        (("--model", str(DRAFT), "--plot", str(DRAFT)), "cannot be written"),
         ((), "--model"),
     ],
 )
@@ -77,5 +93,5 @@ def test_bad_flags_are_named(arguments: tuple[str, ...], told: str, capsys: pyte
 
 
 def test_numbers() -> None:
-    args = parse("--model", str(DRAFT), "--windows", "1-4", "--rows", "2,8", "--inflate", "1.5M")
+    args = parse("--model", str(DRAFT), "--windows", "1-4", "--rows", "8,2,8", "--inflate", "1.5M")
     assert (args.windows, args.rows, args.inflate) == ((1, 2, 3, 4), (2, 8), 1_500_000)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx.bench.inflate import NotInflatable, inflate, parameters
+from omlx.bench.inflate import NotInflatable, flat, inflate, parameters
 from tests.zoo import build
 
 
@@ -23,6 +24,16 @@ def test_a_model_grows_and_says_the_same(name: str) -> None:
     assert len(caches[1]) == len(grown.layers)
     for each in (tokens, tokens[:, :1]):
         assert mx.array_equal(model(each, cache=caches[0]), grown(each, cache=caches[1]))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_packed_weights_are_counted_one_by_one(name: str, bits: int) -> None:
+    model = build(name)
+    held = parameters(model)
+    nn.quantize(model, group_size=32, bits=bits)
+    assert any(array.dtype == mx.uint32 for _, array in flat(model))
+    assert parameters(model) == held
 
 
 def test_kinds_of_layers_stay_in_proportion() -> None:

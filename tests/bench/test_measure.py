@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import isnan
 
 import pytest
 
 from omlx.bench.exact import first_difference
-from omlx.bench.measure import Case, Meter, Run, Side, measure, total
+from omlx.bench.measure import Case, Meter, Run, Side, measure, tokens_per_second, total
 from omlx.bench.result import result_of, summary
 
 PAIRS, TRIALS = 3, 4
@@ -62,6 +63,7 @@ def test_a_run_without_a_second_step_counts_nothing() -> None:
     meter = Meter(1)
     meter.arrived({0: (1,)}, ended=True)
     assert (meter.run().counted, meter.run().seconds) == (0, 0.0)
+    assert isnan(tokens_per_second(meter.run()))
 
 
 def test_ratios_are_taken_within_trials() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import signal
 import xml.etree.ElementTree as ET
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,13 @@ import mlx.core as mx
 import pytest
 
 from omlx.bench.cli import add_arguments, run
-from omlx.bench.exact import seen_by_plain
+from omlx.bench.exact import Parting, parting, seen_by_plain
 from omlx.bench.sides import engine, request
 from omlx.bench.spec.document import BEGIN, END
 from omlx.bench.spec.document import main as document
 from omlx.bench.spec.modes import MODES, untrained
-from omlx.bench.spec.outcome import checksum, margin
+from omlx.bench.spec.outcome import checksum
+from omlx.bench.spec.plot import plot
 from omlx.bench.spec.recital import Reciter
 from omlx.models.discovery import BUNDLED
 from omlx.models.package_file import window_from_bench
@@ -129,6 +134,18 @@ def test_the_plot_has_a_bar_for_every_result(measured: Path, report: dict[str, A
     assert len(bars) == len(report["results"])
 
 
+def test_labels_of_groups_do_not_run_into_each_other() -> None:
+    gain = {"min": 0.9, "median": 1.5, "max": 7.0}
+    names = ("verbatim", "small edit", "heavy edit", "warm coding", "tools")
+    results = [{"model": "model", "streams": 1, "workload": name, "mode": "auto", "gain": gain} for name in names]
+    root = ET.fromstring(plot(results, "A title"))
+    labels = {each.text: float(each.attrib["x"]) for each in root if each.get("text-anchor") == "middle"}
+    assert tuple(labels) == names
+    for (one, left), (other, right) in pairwise(labels.items()):
+        assert right - left > 6 * (len(one) + len(other)) / 2, (one, other)  # letters of 12 px are some 6 px wide
+    assert max(labels.values()) + 6 * len(names[-1]) / 2 < float(root.attrib["width"])
+
+
 def test_a_page_takes_the_tables_between_its_marks(measured: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n{BEGIN}\nof last year\n{END}\n\nThe end.\n", encoding="utf-8")
@@ -140,11 +157,8 @@ def test_a_page_takes_the_tables_between_its_marks(measured: Path, tmp_path: Pat
         assert "of last year" not in text
         assert text.count("| prose |") > 2
         assert text.count("### A title") == 1
-        assert "measured/report.svg" not in text
-    (tmp_path / "measured").mkdir()
-    (tmp_path / "measured/report.svg").write_text((measured / "report.svg").read_text())
-    assert document([str(page), str(measured / "report.json")]) == 0
-    assert "](measured/report.svg)" in page.read_text(encoding="utf-8")
+        assert "](measured/report.svg)" in text
+        assert (tmp_path / "measured/report.svg").read_text() == (measured / "report.svg").read_text()
 
 
 def test_a_page_without_marks_is_left_alone(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,6 +167,16 @@ def test_a_page_without_marks_is_left_alone(measured: Path, tmp_path: Path, caps
     assert document([str(page), str(measured / "report.json")]) == 2
     assert "needs the marks" in capsys.readouterr().err
     assert page.read_text(encoding="utf-8") == "# Title\n"
+    assert not (tmp_path / "measured").exists()
+
+
+def test_a_page_takes_no_other_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, other = tmp_path / "page.md", tmp_path / "other.json"
+    page.write_text(f"{BEGIN}{END}", encoding="utf-8")
+    other.write_text('{"format": 1}')
+    assert document([str(page), str(other)]) == 2
+    assert "other.json is no report" in capsys.readouterr().err
+    assert page.read_text(encoding="utf-8") == f"{BEGIN}{END}"
 
 
 def test_the_page_of_the_documentation_has_its_marks() -> None:
@@ -162,10 +186,13 @@ def test_the_page_of_the_documentation_has_its_marks() -> None:
 
 def test_out_of_time_it_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     args = parse(*SMALL, "--modes", "ngram", "--workloads", "tools,prose", "--streams", "1", "--budget", "0")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert run(args) == 0
-    printed = capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler  # who ends it gets what there is, too
+    printed, told = capsys.readouterr()
     assert "model: tools, ngram: 0 of 1 trials" in printed
     assert "model: prose, ngram: 0 of 1 trials" in printed
+    assert told == "what passes cost: 0 of 4 pairs\n"
 
 
 def test_streams_run_together(tmp_path: Path) -> None:
@@ -188,14 +215,38 @@ def test_without_a_draft_only_lookups_are_measured(tmp_path: Path) -> None:
     assert "uint32" in report["models"]["model"]["model"]["dtype"]
 
 
+def test_a_mode_that_nobody_can_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parse(*SMALL, "--modes", "ngram,draft 4,chain")) == 2
+    assert capsys.readouterr().err.startswith("draft 4, chain: without a draft model")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(("--modes", "draft 3"), "draft 3: choose from"), (("--workloads", "chess"), "chess: choose from")],
+    [
+        (("--modes", "draft 3"), "draft 3: choose from"),
+        (("--workloads", "chess"), "chess: choose from"),
+        (("--widths", "1,2"), "2 to 65 tokens wide"),
+        (("--widths", "8,66"), "2 to 65 tokens wide"),
+        (("--streams", "2-1"), "has no numbers"),
+        (("--budget", "nan"), "not a number from 0 on"),
+        (("--budget=-1",), "not a number from 0 on"),
+    ],
 )
-def test_bad_names_are_named(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_values_are_named(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(*SMALL, *arguments)
     assert told in capsys.readouterr().err
+
+
+def test_a_hybrid_of_another_vocabulary_cannot_recite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = shutil.copytree(HYBRID, tmp_path / "other")
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    one, two = list(tokenizer["model"]["vocab"])[300:302]
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert run(parse(*SMALL, "--hybrid", str(other))) == 2
+    assert "another vocabulary" in capsys.readouterr().err
 
 
 def test_modes_cover_fixed_windows_and_every_strategy() -> None:
@@ -229,6 +280,11 @@ def test_a_margin_is_that_of_what_the_token_was_chosen_by(temperature: float) ->
     for place, chosen in enumerate(answer):
         scores = seen_by_plain(it, asked, answer[:place])
         assert int(mx.argmax(scores)) == chosen
-        other = int(mx.argsort(scores)[-2])
-        best_two = float(mx.max(scores)) - float(scores[other])
-        assert margin(it, asked, answer[:place], chosen, other) == pytest.approx(best_two, abs=1e-5)
+        *_, third, second, _ = (int(token) for token in mx.argsort(scores))
+        to_second, to_third = (float(scores[chosen]) - float(scores[token]) for token in (second, third))
+        found = parting(it, asked, answer, (*answer[:place], third))
+        assert found is not None
+        assert found.token == place
+        assert (found.margin, found.apart) == pytest.approx((to_second, to_third), abs=1e-5)
+    assert parting(it, asked, answer, answer[:5]) == Parting(5, inf, inf)
+    assert parting(it, asked, answer, answer) is None

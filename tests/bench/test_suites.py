@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mlx.core as mx
 import pytest
 
 from omlx.bench.cli import run_suites
+from omlx.bench.exact import exactness, seen_by_plain
 from omlx.bench.host import graphs, host
 from omlx.bench.measure import measure
 from omlx.bench.sides import engine, request
-from omlx.bench.suites import Settings
+from omlx.bench.suites import Settings, spec
 from tests.bench.subjects import PROMPTS, subject
 
 SETTINGS = Settings(trials=1, prompts=2, tokens=12, windows=(1, 3), rows=(1, 3))
@@ -60,10 +63,23 @@ def test_where_mlx_lm_cannot_speculate_its_plain_decoding_is_the_other_side() ->
     assert greedy.exact.first is None
 
 
-def test_a_difference_tells_how_near_a_tie_it_was() -> None:
-    it = subject()
-    logits = it.model(mx.array([PROMPTS[0]]))[0, -1]
-    assert it.gap(list(PROMPTS[0]), 4, 9) == pytest.approx(abs(float(logits[4]) - float(logits[9])), rel=1e-4)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_difference_tells_how_near_a_tie_it_was(temperature: float) -> None:
+    """Of what tokens were chosen by, which is the noise as well."""
+    it, settings = subject(), replace(SETTINGS, prompts=1, windows=(3,))
+    (case,) = (case for case in spec(it, settings) if case.params["temperature"] == temperature)
+    measured = measure(case, 1, lambda: None)
+    (run,) = measured.ours[0]
+    (answer,) = run.tokens
+    scores = seen_by_plain(it, request(PROMPTS[0], 12, temperature=temperature, seed=0), answer[:4])
+    second, best = (int(token) for token in mx.argsort(scores)[-2:])
+    assert answer[4] == best
+    wrong = replace(run, tokens=((*answer[:4], second, *answer[5:]),))
+    found = exactness(it, settings, replace(measured, ours=((wrong,),)))
+    assert found is not None
+    assert found.first is not None
+    assert (found.same, found.first.token) == (0, 4)
+    assert found.first.gap == pytest.approx(float(scores[best]) - float(scores[second]), abs=1e-5)
 
 
 def test_the_host_is_measured_with_rows_in_one_batch() -> None:

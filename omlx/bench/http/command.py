@@ -7,7 +7,6 @@ but read bytes. The two take turns; each answers the same questions, greedily an
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -17,12 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from omlx.bench.arguments import model_dir, numbers, positive
+from omlx.bench.arguments import add, numbers, positive
 from omlx.bench.http import streams
 from omlx.bench.http.alone import Alone, alone
 from omlx.bench.prefix.servers import Server, omlx_server
 from omlx.bench.prompts import WORKLOADS
-from omlx.bench.report import machine, table, versions
+from omlx.bench.report import machine, table, versions, write_json
 from omlx.bench.result import Json
 
 ERRORS = 50
@@ -47,15 +46,14 @@ class Compared:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `omlx bench http`."""
-    parser.add_argument("--model", type=model_dir, metavar="DIR", required=True, help="folder of the model")
+    add(parser, "--model", "--json")
     parser.add_argument("--streams", type=numbers, default=(1, 16), metavar="N,…", help="how many at once")
     parser.add_argument("--trials", type=positive, default=7, metavar="N", help="default %(default)s")
     parser.add_argument("--tokens", type=positive, default=300, metavar="N", help="longest answer")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, raw samples too")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table, write the file."""
+    """Measure, write the file, print the table."""
     load_before = os.getloadavg()
     rows = max(args.streams)
     with (
@@ -65,17 +63,16 @@ def run(args: argparse.Namespace) -> int:
     ):
         compared = [compare(server, engine, n, args.trials, args.tokens) for n in args.streams]
         errors = sorted(streams.first_byte_of_an_error(server.port) for _ in range(ERRORS))
+    report: Json = {
+        "machine": machine(load_before),
+        "versions": versions(),
+        "model": args.model.name,
+        "settings": {"trials": args.trials, "tokens": args.tokens},
+        "streams": [each.to_json() for each in compared],
+        "error_seconds": errors,
+    }
+    write_json(args.json, report)
     sys.stdout.write(to_text(compared, errors))
-    if args.json:
-        report: Json = {
-            "machine": machine(load_before),
-            "versions": versions(),
-            "model": args.model.name,
-            "settings": {"trials": args.trials, "tokens": args.tokens},
-            "streams": [each.to_json() for each in compared],
-            "error_seconds": errors,
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -16,30 +16,26 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm import load
 
-from omlx.bench.arguments import amount, model_dir, positive
+from omlx.bench.arguments import add, positive
 from omlx.bench.inflate import flat, inflate, parameters
 from omlx.bench.prefix.servers import mlx_lm_server, omlx_server
 from omlx.bench.prefix.talk import FirstToken, Talk, converse, first_tokens
-from omlx.bench.report import machine, table, versions
+from omlx.bench.report import machine, table, versions, write_json
 from omlx.bench.result import Json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `omlx bench prefix`."""
-    parser.add_argument("--model", type=model_dir, metavar="DIR", required=True, help="folder of the model")
+    add(parser, "--model", "--inflate", "--json")
     parser.add_argument("--prefix", type=positive, default=2000, metavar="N", help="tokens that two prompts share")
     parser.add_argument("--trials", type=positive, default=5, metavar="N", help="default %(default)s")
     parser.add_argument("--turns", type=positive, default=20, metavar="N", help="of the conversation")
     parser.add_argument("--tokens", type=positive, default=32, metavar="N", help="longest answer of a turn")
-    parser.add_argument(
-        "--inflate", type=amount, default=0, metavar="N", help="add identity layers up to N parameters, such as 20M"
-    )
     parser.add_argument("--alone", action="store_true", help="without mlx-lm's server")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, raw samples too")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the tables, write the file."""
+    """Measure, write the file, print the tables."""
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as work, ExitStack() as stack:
         folder = Path(work) / args.model.name
@@ -49,18 +45,16 @@ def run(args: argparse.Namespace) -> int:
             servers.append(stack.enter_context(mlx_lm_server(folder)))
         firsts = first_tokens(servers, tokenizer, args.prefix, args.trials)
         talks = {server.name: converse(server, tokenizer, args.turns, args.tokens) for server in servers}
+    report: Json = {
+        "machine": machine(load_before),
+        "versions": versions(),
+        "model": {"name": args.model.name, "parameters": held},
+        "settings": {name: getattr(args, name) for name in ("prefix", "trials", "turns", "tokens", "inflate")},
+        "first_token": {name: each.to_json() for name, each in firsts.items()},
+        "conversation": {name: each.to_json() for name, each in talks.items()},
+    }
+    write_json(args.json, report)
     sys.stdout.write(to_text(firsts, talks))
-    if args.json:
-        settings: Json = {name: getattr(args, name) for name in ("prefix", "trials", "turns", "tokens", "inflate")}
-        report: Json = {
-            "machine": machine(load_before),
-            "versions": versions(),
-            "model": {"name": args.model.name, "parameters": held},
-            "settings": settings,
-            "first_token": {name: each.to_json() for name, each in firsts.items()},
-            "conversation": {name: each.to_json() for name, each in talks.items()},
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Final
 
 from omlx.bench.result import Json, Samples, geometric_mean
@@ -70,20 +69,17 @@ def hybrid_against_twin(outcomes: Seq[Outcome]) -> Iterator[Comparison]:
 
 
 def draft_window(outcomes: Seq[Outcome]) -> Json | None:
-    """What a package should say of the draft model: the best fixed window over all workloads, bounded by those that
-    are nearly as good. None where none was measured."""
-    gains: dict[int, list[float]] = {}
+    """What a package should say of the draft model: the best fixed window over the workloads that all of them were
+    measured with, bounded by those that are nearly as good. None where there is no such workload."""
+    gains: dict[int, dict[str, float]] = {}
     for outcome in outcomes:
         case = outcome.case
-        if (
-            case.mode.window is not None
-            and (case.role, case.streams) == ("model", 1)
-            and not case.workload.random_draft
-        ):
-            gains.setdefault(case.mode.window, []).append(outcome.gain.median)
-    if not gains:
+        if case.mode.window is not None and (case.role, case.streams) == (MODEL, 1) and not case.workload.random_draft:
+            gains.setdefault(case.mode.window, {})[case.workload.name] = outcome.gain.median
+    shared = [name for name in next(iter(gains.values()), {}) if all(name in found for found in gains.values())]
+    if not shared:
         return None
-    means = {window: geometric_mean(found) for window, found in gains.items()}
+    means = {window: geometric_mean(found[name] for name in shared) for window, found in gains.items()}
     best = max(means, key=lambda window: means[window])
     good = [window for window, mean in means.items() if mean >= AS_GOOD * means[best]]
     return {"default": "adaptive", "initial_window": best, "min_window": min(good), "max_window": max(good)}
@@ -91,7 +87,7 @@ def draft_window(outcomes: Seq[Outcome]) -> Json | None:
 
 def _compared(one: Outcome, against: str, other: Samples) -> Comparison:
     """Over the trials that both finished, which asked the same."""
-    ratio = median(a / b for a, b in zip(one.gain.values, other.values, strict=False))
+    ratio = Samples(tuple(a / b for a, b in zip(one.gain.values, other.values, strict=False))).median
     case = one.case
     return Comparison(case.role, case.workload.name, case.mode.name, one.gain.median, against, other.median, ratio)
 

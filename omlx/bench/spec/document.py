@@ -1,7 +1,7 @@
 """`python -m omlx.bench.spec.document PAGE FILE…`: writes the reports of `omlx bench spec --json` into a page.
 
-What stands between the two marks of the page is replaced; the rest stays. The plot of `FILE.json` is shown if it lies
-beside the page as `measured/FILE.svg`.
+What stands between the two marks of the page is replaced; the rest stays. The plot of `FILE.json` is drawn beside the
+page, as `measured/FILE.svg`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,34 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.bench.spec.report import EVERYTHING, LEGEND
+from omlx.bench.spec.plot import plot
+from omlx.bench.spec.report import EVERYTHING, FORMAT, LEGEND, MISSING
 
 BEGIN: Final = "<!-- measured: begin -->"
 END: Final = "<!-- measured: end -->"
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: 2 if there is nothing to write, or nowhere to write it."""
+    """Returns the exit status: 2 if there is nothing to write, or nowhere to write it; nothing is written then."""
     if len(arguments) < 2:
         sys.stderr.write("usage: python -m omlx.bench.spec.document PAGE FILE…\n")
         return 2
     page, *files = map(Path, arguments)
-    reports = [(file.stem, json.loads(file.read_text(encoding="utf-8"))) for file in files]
-    plots = {name: f"measured/{name}.svg" for name, _ in reports if (page.parent / f"measured/{name}.svg").is_file()}
+    reports = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    for name, report in reports.items():
+        if not isinstance(report, dict) or report.get("format") != FORMAT:
+            sys.stderr.write(f"{name}.json is no report of omlx bench spec\n")
+            return 2
     text = page.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         sys.stderr.write(f"{page} needs the marks {BEGIN} and {END}, each once\n")
         return 2
-    sections = (section(report, plots.get(name)) for name, report in reports)
+    (page.parent / "measured").mkdir(exist_ok=True)
+    for name, report in reports.items():
+        if report["results"]:
+            drawn = plot(report["results"], f"{report['title']}: times plain decoding")
+            (page.parent / _plot(name)).write_text(drawn, encoding="utf-8")
+    sections = (section(name, report) for name, report in reports.items())
     page.write_text(inserted(text, "\n\n".join(sections)), encoding="utf-8")
     return 0
 
@@ -42,11 +51,15 @@ def inserted(page: str, measured: str) -> str:
     return f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}"
 
 
-def section(report: dict[str, Any], plot: str | None = None) -> str:
+def section(name: str, report: dict[str, Any]) -> str:
     """One report as Markdown: what was measured on what, whether it was exact, the plot, the tables."""
-    image = [f"![{report['title']}, times plain decoding]({plot})"] if plot else []
+    image = [f"![{report['title']}, times plain decoding]({_plot(name)})"] if report["results"] else []
     parts = [f"### {report['title']}", *_subject(report), *_exactness(report), *image, *_tables(report["tables"])]
     return "\n\n".join(parts)
+
+
+def _plot(name: str) -> str:
+    return f"measured/{name}.svg"
 
 
 def _subject(report: dict[str, Any]) -> Iterator[str]:
@@ -55,7 +68,7 @@ def _subject(report: dict[str, Any]) -> Iterator[str]:
     weights = f", {settings['quantize']} bit" if settings.get("quantize") else ""
     blas = f", {', '.join(machine['preloaded'])}" if machine["preloaded"] else ""
     yield (
-        f"{'; '.join(dict.fromkeys(models))}{weights}. About {settings['context']} tokens of context, "
+        f"{'; '.join(dict.fromkeys(models))}{weights}. About {settings['context']:,} tokens of context, "
         f"median of {settings['trials']} trials. {machine['platform']}, {machine['cores']} cores, "
         f"{machine['device']}{blas}; mlx {versions['mlx']}, mlx-lm {versions['mlx-lm']}."
     )
@@ -77,7 +90,7 @@ def _exactness(report: dict[str, Any]) -> Iterator[str]:
     if report["divergences"]:
         yield "\n".join(f"- {line}" for line in report["divergences"])
     if report["missing"]:
-        yield f"Out of time, unfinished: {'; '.join(report['missing'])}."
+        yield f"{MISSING}: {'; '.join(report['missing'])}."
 
 
 def _tables(tables: Iterable[dict[str, Any]]) -> Iterator[str]:

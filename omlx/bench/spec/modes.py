@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from omlx.bench.subject import Subject
-from omlx.engine.model import cache_maker
+from omlx.engine.model import cache_maker, weight_bytes
 from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.draft_model import DraftModel
 from omlx.engine.spec.drafter import Drafter
@@ -53,6 +53,17 @@ MODES: Final = (
 PLAIN: Final = Mode(OFF, Speculation(parse("off")))
 
 
+def chosen(names: tuple[str, ...] | None, *, draft: bool) -> tuple[Mode, ...]:
+    """The modes of these names; if there are none, all that can run. Raises ValueError for one that wants a draft model
+    where there is no `draft`."""
+    if names is None:
+        return tuple(mode for mode in MODES if draft or not mode.needs_draft)
+    found = tuple(mode for mode in MODES if mode.name in names)
+    if not draft and (idle := [mode.name for mode in found if mode.needs_draft]):
+        raise ValueError(f"{', '.join(idle)}: without a draft model, which --draft names, there is nothing to measure")
+    return found
+
+
 class Minds:
     """What the engine has learned, mode by mode and workload by workload: costs, acceptance, the drafters' caches.
 
@@ -71,19 +82,17 @@ class Minds:
         """Let the engine speculate with what this mode has learned of this workload."""
         loop, key = self._subject.loop, (workload, mode.name)
         if key not in self._kept:
+            draft = self._random_draft if random_draft else self._subject.draft
             loop.costs = self._costs()
-            loop.use_drafters(self._drafters(random_draft), self._off)
+            drafters: list[Drafter] = [Ngram()]
+            if draft is not None:
+                drafters.append(DraftModel("draft", draft, self._subject.vocab_size, cache_maker(draft)))
+                loop.costs.draft_share = weight_bytes(draft) / weight_bytes(self._subject.model)  # as a server has it
+            loop.use_drafters(drafters, self._off)
             self._kept[key] = loop.scheduler.speculator
         loop.scheduler.speculator = self._kept[key]
         loop.interrupt()
         return self._kept[key]
-
-    def _drafters(self, random_draft: bool) -> list[Drafter]:
-        draft = self._random_draft if random_draft else self._subject.draft
-        drafters: list[Drafter] = [Ngram()]
-        if draft is not None:
-            drafters.append(DraftModel("draft", draft, self._subject.vocab_size, cache_maker(draft)))
-        return drafters
 
 
 def untrained(model: Any | None) -> Any | None:

@@ -6,23 +6,21 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
 
-from omlx.bench.exact import first_difference, seen_by_plain
+from omlx.bench.exact import parting
 from omlx.bench.measure import Run, tokens_per_second
 from omlx.bench.result import Json, Samples
 from omlx.bench.sides import Driven
 from omlx.bench.spec.oracle import Bound, RoundCosts, allowed, bound
 from omlx.bench.spec.trials import Case, Measured, Trial
-from omlx.bench.subject import Subject
 from omlx.engine.types import DrafterStats, Request
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where an answer first differs from plain decoding's. `margin` lies between the two candidates, in logits: near
-    zero, rounding decided. NaN where one answer merely ended earlier."""
+    """Where an answer first differs from plain decoding's. `margin` lies between the two tokens, in logits: near zero,
+    rounding decided. Infinite where one answer merely ended earlier."""
 
     trial: int
     answer: int
@@ -33,9 +31,9 @@ class Divergence:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Rates in tokens a second, times in seconds with the prompt read. Ratios within trials; above 1 the mode is
-    faster. `cold` is the ratio of the first request that the mode ever saw. `reasons` counts the codes of requests,
-    `gates` by drafter those of its gate, or `on`. `bounds`, if any, are one a trial; `allowed` is the gain that their
-    share of copied tokens allows.
+    faster. `cold` is the ratio of the first request that the mode ever saw. `errors` are those of both sides, `reasons`
+    counts the codes of requests, `gates` by drafter those of its gate, or `on`. `bounds`, if any, are one a trial;
+    `allowed` is the gain that their share of copied tokens allows.
     """
 
     case: Case
@@ -118,11 +116,12 @@ class Outcome:
 
 
 def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
-    """The outcome of a case, or None if no trial was finished. `costs` for the bound of a perfect lookup."""
-    if not measured.trials or measured.cold is None:
-        return None
+    """The outcome of a case, or None if no trial could be timed. `costs` for the bound of a perfect lookup."""
     ours = [trial.our_run for trial in measured.trials]
     theirs = [trial.their_run for trial in measured.trials]
+    gain = Samples(tuple(map(_gain, ours, theirs)))
+    if not gain.known or measured.cold is None:
+        return None
     whole = [*measured.trials, measured.cold]
     sides = [driven for trial in whole for driven in trial.ours]
     bounds = () if costs is None else tuple(_bound(trial, costs) for trial in measured.trials)
@@ -130,14 +129,14 @@ def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
         case=measured.case,
         rate=Samples(tuple(map(tokens_per_second, ours))),
         plain_rate=Samples(tuple(map(tokens_per_second, theirs))),
-        gain=Samples(tuple(map(_gain, ours, theirs))),
+        gain=gain,
         wall=Samples(tuple(run.total_s for run in ours)),
         plain_wall=Samples(tuple(run.total_s for run in theirs)),
         wall_gain=Samples(tuple(b.total_s / a.total_s for a, b in zip(ours, theirs, strict=True))),
         tokens=sum(len(tokens) for run in ours for tokens in run.tokens),
         proposed=sum(run.proposed for run in ours),
         accepted=sum(run.accepted for run in ours),
-        errors=sum(len(driven.errors) for driven in sides),
+        errors=sum(len(driven.errors) for trial in whole for driven in (*trial.ours, *trial.theirs)),
         checksum=checksum(tokens for driven in sides for tokens in driven.run.tokens),
         plain_checksum=checksum(tokens for trial in whole for side in trial.theirs for tokens in side.run.tokens),
         divergences=tuple(_divergences(measured)),
@@ -158,29 +157,19 @@ def checksum(answers: Iterable[Iterable[int]]) -> str:
     return f"{value:08x}"
 
 
-def margin(subject: Subject, asked: Request, said: Seq[int], one: int, other: int) -> float:
-    """How far apart two candidates are behind the tokens `said` of an answer, in logits, as plain decoding sees it."""
-    scores = seen_by_plain(subject, asked, said)
-    return abs(float(scores[one]) - float(scores[other]))
-
-
 def _gain(ours: Run, theirs: Run) -> float:
-    plain = tokens_per_second(theirs)
-    return tokens_per_second(ours) / plain if plain else float("nan")
+    return tokens_per_second(ours) / tokens_per_second(theirs)
 
 
 def _divergences(measured: Measured) -> Iterator[Divergence]:
     trials = [measured.cold, *measured.trials] if measured.cold else measured.trials
     for number, trial in enumerate(trials):
         for answer, (group, asked, ours, theirs) in enumerate(_answers(trial)):
-            place = first_difference(ours, theirs)
-            if place is None:
+            if ours == theirs:
                 continue
-            ended = place >= min(len(ours), len(theirs))
             measured.case.rehearse(group)
-            found = (measured.case.subject, asked, ours[:place])
-            apart = float("nan") if ended else margin(*found, ours[place], theirs[place])
-            yield Divergence(number, answer, place, apart)
+            if (found := parting(measured.case.subject, asked, theirs, ours)) is not None:
+                yield Divergence(number, answer, found.token, found.apart)
 
 
 def _answers(trial: Trial) -> Iterator[tuple[tuple[Request, ...], Request, tuple[int, ...], tuple[int, ...]]]:

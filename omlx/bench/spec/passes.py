@@ -19,8 +19,8 @@ from omlx.bench.measure import settle, tokens_per_second
 from omlx.bench.sides import drive, request
 from omlx.bench.spec.oracle import RoundCosts
 from omlx.bench.subject import Subject
+from omlx.engine.loop import EngineLoop
 from omlx.engine.sequence import Sequence
-from omlx.engine.spec.costs import Costs
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.policy import Offer
@@ -32,6 +32,7 @@ ROUNDS: Final = 4
 STEPS: Final = 32
 REPEATS: Final = 5
 PASSES: Final = 30
+PREFIX_BYTES: Final = 1 << 30
 
 
 class Script(Ngram):
@@ -53,12 +54,11 @@ class Script(Ngram):
 
 def round_costs(subject: Subject, context: int, widths: Seq[int] = WIDTHS, repeats: int = REPEATS) -> RoundCosts:
     """Measure plain steps and rounds of these widths around `context` tokens, in turns: a machine's speed drifts, and
-    what a round takes is told in plain steps of its own time. Leaves the engine without drafters."""
-    loop = subject.loop
+    what a round takes is told in plain steps of its own time. The prompt is read once, by an engine of its own."""
+    loop = subject.new_loop(PREFIX_BYTES)
     longest = max(widths) * (ROUNDS + 1)
     prompt = tuple(i % subject.vocab_size for i in range(7, 7 + 3 * max(1, context - longest // 2), 3))
     off = loop.scheduler.speculator.off
-    loop.costs = Costs()
     loop.use_drafters([], off)
     answer = drive(loop, [request(prompt, longest)]).run.tokens[0]
     script = Script(prompt + answer)
@@ -72,8 +72,7 @@ def round_costs(subject: Subject, context: int, widths: Seq[int] = WIDTHS, repea
         for width, found in rounds.items():
             asks = Speculation(NGRAM, WindowBounds.fixed_at(width - 1))
             asked = replace(request(prompt, width * (ROUNDS + 1)), speculation=asks)
-            found.append(_round_seconds(subject, asked, width) / plain[-1])
-    loop.use_drafters([], off)
+            found.append(_round_seconds(loop, asked, width) / plain[-1])
     step = median(plain)
     return RoundCosts(step, tuple(widths), tuple(step * median(found) for found in rounds.values()))
 
@@ -91,7 +90,7 @@ def draft_seconds(model: Any, context: int, passes: int = PASSES) -> float:
     return median(times)
 
 
-def _round_seconds(subject: Subject, asked: Request, width: int) -> float:
+def _round_seconds(loop: EngineLoop, asked: Request, width: int) -> float:
     settle()
-    run = drive(subject.loop, [asked]).run
+    run = drive(loop, [asked]).run
     return run.seconds * width / run.counted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
+from math import inf, isnan
 
 from omlx.bench.report import machine, table, versions
 from omlx.bench.result import Json
@@ -22,10 +23,12 @@ HEAD = (
 BOUNDS = ("model", "workload", "mode", "proposes of all tokens", "with foresight", "reached", "share alone", "reached")
 LEGEND = """\
 Δ: change against plain decoding, median over trials of the ratio within each; spread: its least and greatest value.
-tok/s from the first tokens on; wall with the prompt read. cold: the first request that the mode ever saw.
-tokens: checksum of all answers; = the same as plain decoding, else the number of answers that differ and the largest
-margin between the candidates. With foresight: a lookup that knows where and how far to copy, the gain as a share of its
-own. Share alone: the best window if as many tokens are proposed right but misses fall anywhere (streams 1)."""
+tok/s from the first tokens on, until one of several streams ends; wall with the prompt read. cold: the first request
+that the mode ever saw. tokens: checksum of all answers; = the same as plain decoding, else the number of answers that
+differ and the largest margin between the candidates, in logits. With foresight: a lookup that knows where and how far
+to copy, the gain as a share of its own (a draft model that helps makes it more). Share alone: the best window if as
+many tokens are proposed right but misses fall anywhere (streams 1). Break-even –: no acceptance would do."""
+MISSING = "Fewer trials than asked for (out of time, or answers too short to be timed)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Report:
         parts += [LEGEND] if self.outcomes else []
         parts += [f"First difference: {line}" for line in divergences(self.outcomes)]
         if self.missing:
-            parts.append("Out of time; unfinished: " + "; ".join(self.missing))
+            parts.append(f"{MISSING}: {'; '.join(self.missing)}")
         return "\n\n".join(parts) + "\n"
 
     def tables(self) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
@@ -109,7 +112,8 @@ class Report:
         for role, passes in self.passes.items():
             head = ("window", "a round in plain steps", "break-even of a lookup", "of the draft model")
             rows = [(str(k), f"{cost:.2f}", _per_cent(a), _per_cent(b)) for k, cost, a, b in passes.rows()]
-            yield f"From which acceptance on a window pays ({role})", [head, *rows]
+            columns = 3 if passes.draft is None else 4
+            yield f"From which acceptance on a window pays ({role})", [line[:columns] for line in (head, *rows)]
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
@@ -123,7 +127,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
         f"{outcome.wall.median:.2f}",
         _per_cent(outcome.acceptance),
         _change(outcome.gain.median),
-        f"×{min(outcome.gain.values):.2f}–{max(outcome.gain.values):.2f}",
+        f"×{outcome.gain.least:.2f}–{outcome.gain.most:.2f}",
         _change(1 / outcome.wall_gain.median),
         _change(outcome.cold),
         str(outcome.errors),
@@ -164,12 +168,12 @@ def _bounds(outcomes: Seq[Outcome]) -> Iterator[tuple[str, ...]]:
 def _tokens(outcome: Outcome) -> str:
     if outcome.exact:
         return f"{outcome.checksum} ="
-    largest = max((each.margin for each in outcome.divergences), default=float("nan"))
+    largest = max((each.margin for each in outcome.divergences), default=inf)
     return f"{outcome.checksum} {len(outcome.divergences)} differ, margin ≤ {largest:.0e}"
 
 
 def _change(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.0f} %"
+    return "–" if isnan(ratio) else f"{100 * (ratio - 1):+.0f} %"
 
 
 def _per_cent(share: float | None) -> str:

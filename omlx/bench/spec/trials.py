@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from omlx.bench.measure import Run, settle, total
+from omlx.bench.progress import Progress
 from omlx.bench.sides import Driven, drive, request
 from omlx.bench.spec.modes import PLAIN, Minds, Mode
 from omlx.bench.spec.recital import Recital
@@ -78,10 +78,8 @@ class Measured:
     trials: list[Trial] = field(default_factory=list)
 
 
-def measure(
-    cases: Seq[Case], trials: int, tick: Callable[[str], object], deadline: float | None = None
-) -> list[Measured]:
-    """Run all pairs; stop after the pair in which `deadline` (monotonic) passes. `tick` is told of every pair.
+def measure(cases: Seq[Case], trials: int, progress: Progress, deadline: float | None = None) -> list[Measured]:
+    """Run all pairs, each a unit of `progress`; stop after the pair in which `deadline` (monotonic) passes.
 
     An interrupt ends it early as well, with what was measured.
     """
@@ -92,12 +90,13 @@ def measure(
             for i, found in enumerate(measured):
                 if deadline is not None and time.monotonic() > deadline:
                     return measured
+                progress.runs(found.case.name)
                 pairs = _pairs(found.case, trial, swap=(trial + i) % 2 == 1)
                 if trial == COLD:
                     found.cold = pairs
                 else:
                     found.trials.append(pairs)
-                tick(found.case.name)
+                progress.tick()
     except KeyboardInterrupt:
         pass
     return measured
