@@ -145,7 +145,7 @@ class _Filler(Ngram):
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
         k = min(limit, (self.next_width() or 1) - sequence.pending)
-        return Offer(self.name, k, match=1) if k > 0 else None
+        return Offer(self.name, k, match=1, step=step) if k > 0 else None
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         first = len(sequence.tokens)

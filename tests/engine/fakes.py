@@ -58,7 +58,7 @@ class Scripted:
         self._prompt_len, self._answer, self._rounds = prompt_len, list(answer), list(rounds)
 
     def offer(self, sequence: Record, limit: int, step: Step) -> Offer | None:
-        return Offer(self.name, limit) if limit > 0 else None
+        return Offer(self.name, limit, step=step) if limit > 0 else None
 
     def propose(self, sequence: Record, limit: int) -> Draft | None:
         right = self._rounds.pop(0) if self._rounds else limit

@@ -44,7 +44,7 @@ class Script(Ngram):
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
         super().offer(sequence, limit, step)
-        return Offer(self.name, limit, match=1) if limit > 0 else None
+        return Offer(self.name, limit, match=1, step=step) if limit > 0 else None
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         size = len(sequence.tokens)

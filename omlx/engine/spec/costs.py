@@ -131,7 +131,7 @@ class PassCosts:
 
     def plain(self, context: int) -> float | None:
         """The interval between plain steps, or the pass of one row; None while neither is measured."""
-        measured = any(PLAIN in entries or 1 in entries for entries in self._medians.values())
+        measured = self._medians and self._curve(bucket(context))[0][0] <= 1
         return self.seconds(PLAIN, context) if measured else None
 
     def _curve(self, here: int) -> tuple[list[int], list[float]]:

@@ -85,7 +85,7 @@ class DraftModel:
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
         if limit < 1:
             return None
-        return Offer(self.name, limit, lag=len(sequence.tokens) - self._row(sequence).valid)
+        return Offer(self.name, limit, lag=len(sequence.tokens) - self._row(sequence).valid, step=step)
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         if limit < 1:

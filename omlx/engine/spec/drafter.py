@@ -39,7 +39,7 @@ class Drafter(Protocol):
     def name(self) -> str: ...
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
-        """What it could do now: at most `limit` tokens, within the step's bounds. Commits to nothing."""
+        """What it could do now: at most `limit` tokens, for the step that admits it. Commits to nothing."""
         ...
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:

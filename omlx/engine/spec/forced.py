@@ -27,7 +27,7 @@ class Forced(Drafter):
         mask = sequence.request.mask
         run = forced(mask, min(limit, LONGEST)) if mask is not None else ()
         self._runs[sequence.row] = run
-        return Offer(self.name, len(run), sure=True) if run else None
+        return Offer(self.name, len(run), sure=True, step=step) if run else None
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         """What the offer just made was about."""

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from omlx.engine.masking import permitted
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft, Drafter
-from omlx.engine.spec.policy import LONGEST, Offer
+from omlx.engine.spec.policy import LONGEST, UNBOUND, Offer
 from omlx.engine.spec.strategy import Step
 
 GRAM: Final = 3
@@ -125,7 +125,7 @@ class Ngram(Drafter):
         self._rows: dict[int, _Row] = {}
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
-        proposal = self.peek(sequence, min(limit, LONGEST), step.shortest_match or GRAM)
+        proposal = self.peek(sequence, min(limit, LONGEST), step)
         return None if proposal is None else proposal[0]
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
@@ -133,12 +133,12 @@ class Ngram(Drafter):
         tokens = () if proposal is None else permitted(sequence.request.mask, proposal[1])
         return Draft(self.name, len(tokens), tokens) if tokens else None
 
-    def peek(self, sequence: Sequence, limit: int, shortest: int = GRAM) -> tuple[Offer, tuple[int, ...]] | None:
+    def peek(self, sequence: Sequence, limit: int, step: Step = UNBOUND) -> tuple[Offer, tuple[int, ...]] | None:
         """What it would propose, for comparison with what comes anyway. Nothing behind what ends the answer."""
         index = self._current(sequence).index
-        found = index.lookup(shortest)
+        found = index.lookup(step.shortest_match or GRAM)
         tokens = index.after(found, limit, sequence.request.stop_ids) if found else ()
-        return (Offer(self.name, len(tokens), match=found.length), tokens) if found and tokens else None
+        return (Offer(self.name, len(tokens), match=found.length, step=step), tokens) if found and tokens else None
 
     def repeats(self, sequence: Sequence) -> float:
         """The share of the prompt's last tokens that lookups in what stood before them would have predicted."""

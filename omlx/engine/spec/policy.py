@@ -31,6 +31,9 @@ WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
 """Passes worth measuring: few enough to know each, close enough to miss no cheap one."""
 
 PAYS: Final = 1.05
+FAINT: Final = 0.01
+"""The chance below which no more is reckoned with: what lies that deep in a draft brings nothing."""
+
 EQUAL: Final = 0.02
 LEAST: Final = 0.5
 """What a window counts for at least, in plain steps: where kernels are tiled, the pass that reads pending tokens alone
@@ -194,7 +197,7 @@ class RowPolicy:
         if not forecasts:
             return self._turn(offers, None, pending, context)
         plain = self._nothing(1, context)
-        worth = self._worth(plain, max(f.speedup for f in forecasts))
+        worth = self._worth(plain, max(f.speedup for f in forecasts), max(len(f.reach) for f in forecasts))
         best, best_gain, speedup = None, worth[0] - self._nothing(pending, context), 1.0
         for found in forecasts:
             k, gain = found.best(worth, EQUAL * plain)
@@ -321,15 +324,17 @@ class RowPolicy:
                     width += self.padding(width, context, LONGEST)
                 cost = verify(width, context) + before + k * pass_of_draft + debt
                 found.windows.append((k, cost, tokens * plain / max(cost - owed, LEAST * plain)))
+                if before_it < FAINT:
+                    break
         speedup = found.speedup
         record.speedup = speedup if record.speedup is None else 0.9 * record.speedup + 0.1 * speedup
         return found
 
-    def _worth(self, plain: float, speedup: float) -> list[float]:
-        """The seconds that each of the next tokens takes by now, if those before it go on as matched; at most what
+    def _worth(self, plain: float, speedup: float, n: int) -> list[float]:
+        """The seconds that each of the next n tokens takes by now, if those before it go on as matched; at most what
         they take with the fastest window at hand."""
         here = plain / max(1.0, speedup)
-        places = [slot(self._match, i) if self._match else NOWHERE for i in range(LONGEST + 1)]
+        places = [slot(self._match, i) if self._match else NOWHERE for i in range(n)]
         worth = {place: min(plain, seconds / tokens) for place, (tokens, seconds) in self._pace.items()}
         worth[places[0]] = here
         return [worth.get(place, here) for place in places]
@@ -371,8 +376,8 @@ class RowPolicy:
 
     def _worth_a_look(self, offer: Offer, context: int) -> bool:
         """Whether a probe could change anything (what is drafted free of charge is scored anyway), at a fair price."""
-        plain, k = self._nothing(1, context), self._shortest(offer)
-        price = self.costs.verify(1 + k, context) - plain + self.drafting(offer, k, context)
+        plain, k, verify = self._nothing(1, context), self._shortest(offer), self.costs.verify
+        price = verify(1 + k, context) - plain + self.drafting(offer, k, context)
         saved = 0.0 if self.record(offer).acceptance.proven else self.costs.spare
         if self._lost + price > max(saved, LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain)):
             return False
@@ -381,8 +386,7 @@ class RowPolicy:
         one = self.drafting(Offer(offer.drafter, 1), 1, context)
         longest = min(offer.longest, self.window.longest)
         windows = [n for n in range(k, longest + 1) if 1 + n in WIDTHS or n == longest]
-        costs = [(n, self.costs.verify(1 + n, context) + n * one) for n in windows]
-        return not offer.free and any((1 + n) * plain >= PAYS * cost for n, cost in costs)
+        return not offer.free and any((1 + n) * plain >= PAYS * (verify(1 + n, context) + n * one) for n in windows)
 
     def _refreshing(self, speedup: float) -> bool:
         """Whether to step plainly once more: what plain costs is long unmeasured, and the answer might matter."""

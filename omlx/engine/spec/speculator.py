@@ -40,6 +40,7 @@ class _Row:
 
     policy: RowPolicy
     drafters: list[Drafter]
+    steps: dict[str, Step]
     off: dict[str, Reason]
     taken: Offer | None = None
     shadow: _Shadow | None = None
@@ -209,29 +210,28 @@ class Speculator:
         row = self._rows.get(sequence.row)
         if row is None:
             asked = sequence.request.speculation
-            admitted = [d for d in self.drafters if asked.strategy.step(d.kind)]
-            if sequence.request.mask is not None:
-                admitted.insert(0, self._forced)  # whatever the strategy names, unless it is off
+            steps = {d.name: step for d in self.drafters if (step := asked.strategy.step(d.kind))}
+            if sequence.request.mask is not None:  # whatever the strategy names, unless it is off
+                steps[self._forced.name] = Step(self._forced.kind)
+            admitted = [d for d in (self._forced, *self.drafters) if d.name in steps]
             repeats = next((d.repeats(sequence) for d in admitted if isinstance(d, Ngram)), 0.0)
             window = asked.window or self.window
             off = {d.name: Reason("spec.off.zero_window") for d in admitted if window.longest < 1}
             policy = RowPolicy(
                 self.costs, self._priors, window, recurrent=self.recurrent, trims=self.trims, repeats=repeats
             )
-            row = self._rows[sequence.row] = _Row(policy, [] if off else admitted, off)
+            row = self._rows[sequence.row] = _Row(policy, [] if off else admitted, steps, off)
         return row
 
     def _choose(self, sequence: Sequence) -> Choice:
         row, room = self._row(sequence), sequence.room - 1
-        offers = [offer for d in row.drafters if (offer := self._offer(d, sequence, room)) is not None]
+        offers = [offer for d in row.drafters if (offer := self._offer(row, d, sequence, room)) is not None]
         return row.policy.choose(offers, sequence.pending, len(sequence.tokens)) if offers else None
 
-    def _offer(self, drafter: Drafter, sequence: Sequence, room: int) -> Offer | None:
-        named = None if drafter is self._forced else sequence.request.speculation.strategy.step(drafter.kind)
-        step = named or Step(drafter.kind)
+    def _offer(self, row: _Row, drafter: Drafter, sequence: Sequence, room: int) -> Offer | None:
+        step = row.steps[drafter.name]
         limit = min(room, step.longest_draft or room)
-        offer = self._heard(sequence, drafter, caught(drafter.offer, sequence, limit, step))
-        return None if offer is None else replace(offer, step=step)
+        return self._heard(sequence, drafter, caught(drafter.offer, sequence, limit, step))
 
     def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float) -> None:
         """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""
