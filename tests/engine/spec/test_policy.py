@@ -9,6 +9,7 @@ from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import PLAIN, SAMPLES, Costs, PassCosts
 from omlx.engine.spec.policy import (
+    FAINT,
     FIRST_PROBE,
     FIRST_WINDOW,
     LAST_PROBE,
@@ -223,6 +224,18 @@ def test_a_long_lag_makes_a_draft_model_dearer():
     near = row._forecast(MODEL, 1, CONTEXT)
     far = row._forecast(Offer("draft", 16, lag=256), 1, CONTEXT)
     assert far.speedup < near.speedup
+
+
+def test_a_forecast_goes_as_deep_as_there_is_a_chance():
+    row, far = policy(), Offer("ngram", 63, match=40)
+    doubtful = Offer("ngram", 63, match=3)
+    good_rounds(row, far, 8)
+    assert row._forecast(far, 1, CONTEXT).windows[-1][0] == 63
+    for _ in range(40):
+        row.shadowed(doubtful, 1, 0)
+    forecast = row._forecast(doubtful, 1, CONTEXT)
+    assert forecast.windows[-1][0] < 32
+    assert forecast.reach[-1] < FAINT
 
 
 def test_catching_up_is_spread_over_as_many_rounds_as_it_served_before():
