@@ -18,7 +18,8 @@ from omlx.engine.sequence import Sequence
 from omlx.engine.spec.costs import FIRST_BUCKET, PLAIN, SETTLED, Costs
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.ngram import Ngram
-from omlx.engine.spec.policy import LONGEST, WIDTHS, Offer
+from omlx.engine.spec.offer import LONGEST, Offer
+from omlx.engine.spec.policy import WIDTHS
 from omlx.engine.spec.strategy import DRAFT, NGRAM, Step, WindowBounds
 from omlx.engine.types import Calibrated, Failed, Request, Sampling, Speculation
 

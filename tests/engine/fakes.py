@@ -15,7 +15,7 @@ from omlx.engine.sampling import Draw
 from omlx.engine.sequence import Sequence as Record
 from omlx.engine.spec.draft_model import DraftModel
 from omlx.engine.spec.drafter import Draft
-from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.offer import Offer
 from omlx.engine.spec.strategy import Step
 from tests import zoo
 

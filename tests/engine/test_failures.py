@@ -164,7 +164,7 @@ def test_a_draft_that_raises_leaves_lookups_drafting(method: str, after: int) ->
 
 
 @pytest.mark.parametrize("after", range(5))
-@pytest.mark.parametrize("method", ["peek", "propose", "observe"])
+@pytest.mark.parametrize("method", ["offer", "propose", "observe"])
 def test_a_lookup_that_raises_leaves_the_draft_drafting(method: str, after: int) -> None:
     bench = counted_with(raising(Ngram(), method, after), scripted(2, None, 4))
     assert failed_gates(bench) == {"ngram"}

@@ -6,7 +6,11 @@ import json
 
 import pytest
 
+from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.spec.costs import Costs
+from omlx.engine.spec.offer import Offer
+from omlx.engine.spec.policy import RowPolicy
+from omlx.engine.spec.speculator import KEPT, Speculator
 from omlx.engine.spec.strategy import AUTO, OFF, Strategy, WindowBounds, parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Gate, Reason, Speculation
@@ -29,6 +33,29 @@ def test_times_are_those_of_rounds_that_were_timed() -> None:
     assert drafter.verify_ms > 0
     assert stats.speedup is not None
     assert stats.speedup > 0
+
+
+def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    came, learned, at_once = [], [], []
+    committed, timed = Speculator.committed, RowPolicy.timed
+
+    def commit(self: Speculator, sequence: Sequence, new: list[int], interval: Interval | None) -> None:
+        came.extend([interval] if interval else [])
+        before = len(learned)
+        committed(self, sequence, new, interval)
+        at_once.append(len(learned) - before)
+
+    def learn(self: RowPolicy, offer: Offer | None, tokens: int, interval: Interval, context: int) -> None:
+        learned.append(interval)
+        timed(self, offer, tokens, interval, context)
+
+    monkeypatch.setattr(Speculator, "committed", commit)
+    monkeypatch.setattr(RowPolicy, "timed", learn)
+    loop = loop_of("llama", model("llama", 3), window=None)
+    Bench(loop).run(request(max_tokens=90, speculation=Speculation(parse("draft"))))
+    assert learned == came
+    assert len(came) >= 60
+    assert 1 < max(at_once) <= KEPT
 
 
 def test_a_prompt_that_is_read_alone_says_what_wide_passes_cost() -> None:

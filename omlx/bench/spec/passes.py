@@ -23,7 +23,7 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft
 from omlx.engine.spec.ngram import Ngram
-from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.offer import Offer
 from omlx.engine.spec.strategy import NGRAM, Step, WindowBounds
 from omlx.engine.types import Request, Speculation
 

@@ -25,7 +25,7 @@ from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft
-from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.offer import Offer
 from omlx.engine.spec.strategy import Step
 from omlx.errors import RewindError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from omlx.engine.sequence import Sequence
-from omlx.engine.spec.policy import Offer
+from omlx.engine.spec.offer import Offer
 from omlx.engine.spec.strategy import Step
 
 

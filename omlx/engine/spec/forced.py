@@ -10,7 +10,7 @@ from typing import ClassVar
 from omlx.engine.masking import forced
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft, Drafter
-from omlx.engine.spec.policy import LONGEST, Offer
+from omlx.engine.spec.offer import LONGEST, Offer
 from omlx.engine.spec.strategy import Step
 
 

@@ -15,12 +15,14 @@ from typing import ClassVar, Final
 from omlx.engine.masking import permitted
 from omlx.engine.sequence import Sequence
 from omlx.engine.spec.drafter import Draft, Drafter
-from omlx.engine.spec.policy import LONGEST, UNBOUND, Offer
+from omlx.engine.spec.offer import LONGEST, Offer
 from omlx.engine.spec.strategy import Step
 
 GRAM: Final = 3
 MAX_CHAIN: Final = 64
 MAX_MATCH: Final = 64
+TELLING: Final = 16
+"""Of two matches so long, the longer one says no more of what comes."""
 RECENT: Final = 2000
 """How much of a prompt is searched for repetition."""
 
@@ -60,24 +62,29 @@ class NgramIndex:
                 if len(places) > 2 * MAX_CHAIN:
                     del places[:MAX_CHAIN]
 
-    def lookup(self, shortest: int = GRAM) -> Match | None:
-        """The longest earlier match of the present, the newest of equals; at least `shortest` tokens long."""
-        known = self.tokens
-        size = len(known)
-        best = Match(0, 0)
+    def lookup(self) -> Match | None:
+        """The longest earlier match of the present, as far as it is telling. Of equals, those that most agree on what
+        follows, and of these the newest: in a run of one token all places agree but the end of the run before."""
+        longest, present, by_next = 0, list[int](), dict[int, list[int]]()
         for at in self.places():
-            # A longer match than the best must agree at the best's own length first.
-            if best.length and (at <= best.length or known[at - 1 - best.length] != known[size - 1 - best.length]):
+            if self.tokens[max(0, at - longest) : at] != present:
                 continue
-            length = GRAM
-            limit = min(MAX_MATCH, at)
-            while length < limit and known[at - 1 - length] == known[size - 1 - length] != BARRIER:
-                length += 1
-            if length > best.length:
-                best = Match(at, length)
-                if length == MAX_MATCH:
-                    break
-        return best if best.length >= max(shortest, GRAM) else None
+            length = self._length(at, max(GRAM, longest), TELLING)
+            if length > longest:
+                longest, present, by_next = length, self.tokens[-length:], {}
+            by_next.setdefault(self.tokens[at], []).append(at)
+        if not by_next:
+            return None
+        newest, *_ = max(by_next.values(), key=len)
+        return Match(newest, self._length(newest, longest, MAX_MATCH))
+
+    def _length(self, at: int, known: int, limit: int) -> int:
+        """How many tokens before `at` are those before the present: `known` ones, and how many more up to a limit."""
+        tokens, size = self.tokens, len(self.tokens)
+        limit = min(limit, at)
+        while known < limit and tokens[at - 1 - known] == tokens[size - 1 - known] != BARRIER:
+            known += 1
+        return known
 
     def places(self) -> list[int]:
         """Where the last three tokens stood before, newest first: the positions behind them."""
@@ -125,20 +132,15 @@ class Ngram(Drafter):
         self._rows: dict[int, _Row] = {}
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
-        proposal = self.peek(sequence, min(limit, LONGEST), step)
-        return None if proposal is None else proposal[0]
+        found = self._current(sequence).match
+        if found is None or found.length < (step.shortest_match or GRAM):
+            return None
+        tokens = self._after(sequence, min(limit, LONGEST))
+        return Offer(self.name, len(tokens), match=found.length, step=step, tokens=tokens) if tokens else None
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
-        proposal = self.peek(sequence, limit)
-        tokens = () if proposal is None else permitted(sequence.request.mask, proposal[1])
+        tokens = permitted(sequence.request.mask, self._after(sequence, limit))
         return Draft(self.name, len(tokens), tokens) if tokens else None
-
-    def peek(self, sequence: Sequence, limit: int, step: Step = UNBOUND) -> tuple[Offer, tuple[int, ...]] | None:
-        """What it would propose, for comparison with what comes anyway. Nothing behind what ends the answer."""
-        index = self._current(sequence).index
-        found = index.lookup(step.shortest_match or GRAM)
-        tokens = index.after(found, limit, sequence.request.stop_ids) if found else ()
-        return (Offer(self.name, len(tokens), match=found.length, step=step), tokens) if found and tokens else None
 
     def repeats(self, sequence: Sequence) -> float:
         """The share of the prompt's last tokens that lookups in what stood before them would have predicted."""
@@ -147,8 +149,13 @@ class Ngram(Drafter):
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
 
+    def _after(self, sequence: Sequence, limit: int) -> tuple[int, ...]:
+        """What followed the match, if there is one, and nothing behind what ends the answer."""
+        row = self._current(sequence)
+        return row.index.after(row.match, limit, sequence.request.stop_ids) if row.match else ()
+
     def _current(self, sequence: Sequence) -> _Row:
-        """The row's index, brought up to date."""
+        """The row's index and what it finds, brought up to date."""
         row = self._rows.get(sequence.row)
         if row is None:
             prediction = sequence.request.speculation.prediction
@@ -157,17 +164,21 @@ class Ngram(Drafter):
             prompt = sequence.request.tokens
             index.extend(list(prompt[:-RECENT]))
             row.repeats = index.predicted(prompt[-RECENT:]) / max(1, min(len(prompt), RECENT))
+            row.match = index.lookup()
         index = row.index
         known = len(index.tokens) - row.offset
         if known < len(sequence.tokens):
             index.extend(sequence.tokens[known:])
+            row.match = index.lookup()
         return row
 
 
 @dataclass(slots=True)
 class _Row:
-    """`offset` is where the sequence's own tokens begin in the index, behind the prediction."""
+    """`offset` is where the sequence's own tokens begin in the index, behind the prediction; `match` is what a lookup
+    finds by now."""
 
     index: NgramIndex
     offset: int
+    match: Match | None = None
     repeats: float = 0.0

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
 from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import MATCH_CHANCE, MATCH_STEPS, Acceptance, slot
 from omlx.engine.spec.costs import OUTLIER, PLAIN, SETTLED, SHORT_LAG, Costs
-from omlx.engine.spec.strategy import Step, WindowBounds
+from omlx.engine.spec.offer import LONGEST, Choice, Offer
+from omlx.engine.spec.pace import Pace
+from omlx.engine.spec.strategy import WindowBounds
 from omlx.errors import Reason
 
 WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
@@ -43,10 +45,12 @@ CHEAPER: Final = 0.95
 """A pass is padded where the wider one takes at most so much of its time."""
 
 FIRST_WINDOW: Final = 4
-LONGEST: Final = 64
-UNBOUND: Final = Step("auto")
-SECOND_THOUGHT: Final = 8
-"""A draft model that does not pay is reckoned with again in every eighth step: thinking takes time as well."""
+SECOND_THOUGHT: Final = 16
+"""A draft model that does not pay is reckoned with again in every sixteenth step: thinking takes time as well."""
+
+DULL: Final = 0.9
+DULL_MATCHES: Final = 8
+"""A lookup below that: in every eighth match of a length."""
 
 FIRST_PROBE: Final = 32
 LAST_PROBE: Final = 256
@@ -63,10 +67,6 @@ CATCH_UP_ROUNDS: Final = 8.0
 
 TOKENS_A_ROUND: Final = 2
 """What a draft model brings a round at least, where it is worth reading a prompt for."""
-
-PACE_DECAY: Final = 0.94
-NOWHERE: Final = -1
-"""The place of a token where nothing matches."""
 
 REFRESH: Final = 512
 REFRESH_BELOW: Final = 1.5
@@ -88,29 +88,6 @@ class State(StrEnum):
     OBSERVING = "observing"
     ON = "on"
     OFF = "off"
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A drafter's word: it could draft up to `longest` tokens, within the bounds of the `step` that admits it. `match`
-    is 0 for a draft model; `lag` counts the tokens that a draft model must read first. A `sure` offer is accepted as a
-    whole, and comes before all others."""
-
-    drafter: str
-    longest: int
-    match: int = 0
-    lag: int = 0
-    sure: bool = False
-    step: Step = UNBOUND
-
-    @property
-    def free(self) -> bool:
-        """Whether no model runs for it."""
-        return self.sure or self.match > 0
-
-
-Choice: TypeAlias = tuple[Offer, int] | None
-"""An offer, and how many tokens of it; None for plain decoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +116,9 @@ class Forecast:
 
 @dataclass(slots=True)
 class Record:
-    """One drafter in one request. `idle` counts decisions since it last drafted; `trial` is positive in a probe;
-    `served` counts rounds since it last caught up, `serves` is how many that makes by and large."""
+    """One drafter in one request. `idle` counts decisions since it last drafted, up to the `interval` after which it is
+    tried again; `trial` is positive in a probe; `served` counts rounds since it last caught up, `serves` is how many
+    that makes by and large. `dull` says how many matches more, by slot, are passed over."""
 
     acceptance: Acceptance
     observing: bool
@@ -153,12 +131,25 @@ class Record:
     served: int = 0
     serves: float = CATCH_UP_ROUNDS
     speedup: float | None = None
+    dull: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def pays(self) -> bool:
+        """Whether it does, or nobody knows yet."""
+        return self.speedup is None or self.speedup >= PAYS
+
+    @property
+    def patience(self) -> int:
+        """How many decisions more can do without a draft model that does not pay."""
+        rest = min(self.interval - self.idle - 1, -self.idle % SECOND_THOUGHT)
+        return 0 if self.trial or self.pays else max(0, rest)
 
 
 class RowPolicy:
     """Decides for one request. `costs` and `priors` belong to the model and outlive it; `recurrent` says that a
     rejection leaves accepted tokens pending, `trims` that one costs nothing, `repeats` is the share of the prompt that
-    a lookup would have got right.
+    a lookup would have got right. `calm` counts the decisions to come that need no thought unless a lookup finds
+    something.
     """
 
     def __init__(
@@ -173,6 +164,7 @@ class RowPolicy:
     ) -> None:
         self.costs = costs
         self.window = window or WindowBounds()
+        self.calm = 0
         self.records: dict[str, Record] = {}
         self._priors = priors
         self._recurrent = recurrent
@@ -181,30 +173,39 @@ class RowPolicy:
         self._drafted = 0
         self._elapsed = self._lost = 0.0
         self._answered = 0
-        self._match = 0
-        self._pace: dict[int, tuple[float, float]] = {}
+        self._pace = Pace()
         self._until_refresh = REFRESH
 
+    def rests(self, offers: Sequence[Offer]) -> bool:
+        """Whether nothing could come of a decision now, which is then made."""
+        if not self.calm or any(offer.free for offer in offers):
+            return False
+        self.calm -= 1
+        for offer in offers:
+            self.record(offer).idle += 1
+        return True
+
     def choose(self, offers: Sequence[Offer], pending: int, context: int) -> Choice:
-        """What to draft now. Call once for every step."""
+        """What to draft now. Call once for every step at which it does not rest."""
+        self.calm = 0
         if self.window.fixed or (offers and offers[0].sure):
             return next(((offer, min(offer.longest, self.window.longest)) for offer in offers), None)
         offers = [offer for offer in offers if offer.longest >= self._shortest(offer)]
         if self.costs.target.plain(context) is None:
             return None
-        self._match = max((offer.match for offer in offers), default=0)
+        self._pace.match = max((offer.match for offer in offers), default=0)
         forecasts = [self._forecast(offer, pending, context) for offer in offers if self._arguable(offer)]
         if not forecasts:
             return self._turn(offers, None, pending, context)
         plain = self._nothing(1, context)
-        worth = self._worth(plain, max(f.speedup for f in forecasts), max(len(f.reach) for f in forecasts))
+        worth = self._pace.worth(plain, max(f.speedup for f in forecasts), max(len(f.reach) for f in forecasts))
         best, best_gain, speedup = None, worth[0] - self._nothing(pending, context), 1.0
         for found in forecasts:
             k, gain = found.best(worth, EQUAL * plain)
             if gain > best_gain:
                 best, best_gain, speedup = (found.offer, k), gain, found.speedup
-        if best is not None and self._refreshing(speedup):
-            return None
+        if best is not None and self._until_refresh < 0 and speedup < REFRESH_BELOW:
+            return None  # what plain costs is long unmeasured, and the answer might matter
         return self._turn(offers, best, pending, context)
 
     def padding(self, width: int, context: int, room: int) -> int:
@@ -266,11 +267,8 @@ class RowPolicy:
             return
         self._elapsed += seconds
         self.costs.spare += LOSS_SHARE * seconds
-        if offer is not None and offer.sure:
-            return  # says nothing of how hard the text is
-        place, self._match = slot(self._match, 0) if self._match else NOWHERE, 0
-        before = self._pace.get(place, (0.0, 0.0))
-        self._pace[place] = before[0] * PACE_DECAY + tokens, before[1] * PACE_DECAY + seconds
+        if offer is None or not offer.sure:  # which says nothing of how hard the text is
+            self._pace.learn(tokens, seconds)
 
     def record(self, offer: Offer) -> Record:
         found = self.records.get(offer.drafter)
@@ -298,8 +296,11 @@ class RowPolicy:
         record = self.record(offer)
         # A match so long is as many hits: one token fewer would have predicted the last one.
         record.observing = record.observing and offer.match < MATCH_STEPS[0] + SHADOW_HITS
-        pays = record.speedup is None or record.speedup >= PAYS
-        return not record.observing and (offer.free or pays or record.idle % SECOND_THOUGHT == 0)
+        if not offer.free:
+            return record.pays or record.idle % SECOND_THOUGHT == 0
+        place = slot(offer.match, 0)
+        record.dull[place] = record.dull.get(place, 0) - 1
+        return not record.observing and record.dull[place] < 0
 
     def _forecast(self, offer: Offer, pending: int, context: int) -> Forecast:
         """What the windows of an offer bring, in tokens and seconds. What pending tokens cost is owed anyway."""
@@ -327,17 +328,10 @@ class RowPolicy:
                 if before_it < FAINT:
                     break
         speedup = found.speedup
+        if speedup < DULL:
+            record.dull[slot(offer.match, 0)] = DULL_MATCHES - 1
         record.speedup = speedup if record.speedup is None else 0.9 * record.speedup + 0.1 * speedup
         return found
-
-    def _worth(self, plain: float, speedup: float, n: int) -> list[float]:
-        """The seconds that each of the next n tokens takes by now, if those before it go on as matched; at most what
-        they take with the fastest window at hand."""
-        here = plain / max(1.0, speedup)
-        places = [slot(self._match, i) if self._match else NOWHERE for i in range(n)]
-        worth = {place: min(plain, seconds / tokens) for place, (tokens, seconds) in self._pace.items()}
-        worth[places[0]] = here
-        return [worth.get(place, here) for place in places]
 
     def _longest(self, offer: Offer, record: Record, pending: int) -> int:
         """The longest draft worth a thought: short at first, and never far beyond the widths that were measured."""
@@ -365,29 +359,33 @@ class RowPolicy:
             # Behind a rejection that left tokens pending, a look that fails would have them read a third time.
             if best is not None or record.observing or (pending > 1 and not offer.free):
                 continue
-            if record.idle >= record.interval and self._worth_a_look(offer, context):
-                record.trial = FIRST_TRIAL
-                record.interval = min(2 * record.interval, LAST_PROBE)
-                record.acceptance.fade(STALE)
+            if record.idle >= record.interval:
+                if wait := self._wait(offer, context):
+                    record.interval = record.idle + wait
+                else:
+                    record.trial = FIRST_TRIAL
+                    record.interval = min(2 * record.interval, LAST_PROBE)
+                    record.acceptance.fade(STALE)
             if 0 < record.trial < LAST_TRIAL:
                 best = offer, self._shortest(offer)
             record.trial %= LAST_TRIAL
+        if best is None and pending == 1:
+            self.calm = min((self.record(offer).patience for offer in offers if not offer.free), default=SECOND_THOUGHT)
         return best
 
-    def _worth_a_look(self, offer: Offer, context: int) -> bool:
-        """Whether a probe could change anything (what is drafted free of charge is scored anyway), at a fair price."""
+    def _wait(self, offer: Offer, context: int) -> int:
+        """For how many decisions a probe has to wait: until its price is fair, or because it could change nothing (what
+        is drafted free of charge is scored anyway)."""
         plain, k, verify = self._nothing(1, context), self._shortest(offer), self.costs.verify
         price = verify(1 + k, context) - plain + self.drafting(offer, k, context)
         saved = 0.0 if self.record(offer).acceptance.proven else self.costs.spare
-        if self._lost + price > max(saved, LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain)):
-            return False
+        missing = self._lost + price - max(saved, LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain))
+        if missing > 0.0:
+            return 1 + int(missing / (LOSS_SHARE * plain))
         if self.costs.target.known(2, context) < SETTLED:
-            return True
+            return 0
         one = self.drafting(Offer(offer.drafter, 1), 1, context)
         longest = min(offer.longest, self.window.longest)
         windows = [n for n in range(k, longest + 1) if 1 + n in WIDTHS or n == longest]
-        return not offer.free and any((1 + n) * plain >= PAYS * (verify(1 + n, context) + n * one) for n in windows)
-
-    def _refreshing(self, speedup: float) -> bool:
-        """Whether to step plainly once more: what plain costs is long unmeasured, and the answer might matter."""
-        return self._until_refresh < 0 and speedup < REFRESH_BELOW
+        pays = any((1 + n) * plain >= PAYS * (verify(1 + n, context) + n * one) for n in windows)
+        return SECOND_THOUGHT if offer.free or not pays else 0

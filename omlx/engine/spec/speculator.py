@@ -13,7 +13,8 @@ from omlx.engine.spec.costs import OUTLIER, WIDEST_WINDOW, Costs
 from omlx.engine.spec.drafter import Draft, Drafter
 from omlx.engine.spec.forced import Forced
 from omlx.engine.spec.ngram import Ngram
-from omlx.engine.spec.policy import Choice, Offer, RowPolicy, State
+from omlx.engine.spec.offer import Choice, Offer
+from omlx.engine.spec.policy import RowPolicy, State
 from omlx.engine.spec.strategy import Step, Strategy, WindowBounds
 from omlx.engine.types import Gate
 from omlx.errors import Reason
@@ -24,19 +25,22 @@ MAX_PENDING: Final = 12
 SHADOW: Final = 16
 """How far a silent lookup is followed before it is asked again, in tokens."""
 
+KEPT: Final = 16
+"""How many calm steps are learned from at once, at most: learning takes time as well, and less if the code is warm."""
+
 
 @dataclass(slots=True)
 class _Shadow:
-    """A silent proposal, and how much of it has come true."""
+    """What a lookup would have proposed, and how much of it has come true."""
 
     offer: Offer
-    tokens: tuple[int, ...]
     hits: int = 0
 
 
 @dataclass(slots=True)
 class _Row:
-    """`drafters` are asked; `off` says of others, by name, why they are not, whatever the policy says."""
+    """`drafters` are asked; `off` says of others, by name, why they are not, whatever the policy says. `kept` are steps
+    not yet learned from: (tokens, interval, context)."""
 
     policy: RowPolicy
     drafters: list[Drafter]
@@ -44,6 +48,7 @@ class _Row:
     off: dict[str, Reason]
     taken: Offer | None = None
     shadow: _Shadow | None = None
+    kept: list[tuple[Seq[int], Interval | None, int]] = field(default_factory=list)
     drafting: float = 0.0
     expected: float = 0.0
     spent: float = 0.0
@@ -139,6 +144,8 @@ class Speculator:
     def speedup(self, sequence: Sequence) -> float | None:
         """How fast the row's timed steps were, in plain decoding's speed; None if either is not measured."""
         row = self._rows.get(sequence.row)
+        if row is not None:
+            self._learn(row, sequence)
         return row.plain / row.spent if row is not None and row.plain and row.spent else None
 
     # -- what came of it -----------------------------------------------------------------------------------------
@@ -176,13 +183,11 @@ class Speculator:
         row = self._rows.get(sequence.row)
         if row is None:
             return
-        if interval is not None:
-            row.policy.timed(row.taken, len(new), interval, len(sequence.tokens))
-            self._clock(row, sequence, len(new), interval.seconds)
-        for drafter in row.drafters:
-            if isinstance(drafter, Ngram):
-                self._follow(row, drafter, sequence, new)
-        row.taken = None  # steps in company are nobody's round
+        row.kept.append((new, interval, len(sequence.tokens)))
+        if interval is None:  # in company nobody asks for offers
+            self._learn(row, sequence, self._offers(row, sequence))
+        elif not row.policy.calm or len(row.kept) == KEPT:
+            self._learn(row, sequence)
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
@@ -224,39 +229,57 @@ class Speculator:
         return row
 
     def _choose(self, sequence: Sequence) -> Choice:
-        row, room = self._row(sequence), sequence.room - 1
-        offers = [offer for d in row.drafters if (offer := self._offer(row, d, sequence, room)) is not None]
-        return row.policy.choose(offers, sequence.pending, len(sequence.tokens)) if offers else None
+        row = self._row(sequence)
+        offers = self._offers(row, sequence)
+        if not offers or row.policy.rests(offers):
+            return None
+        self._learn(row, sequence, offers)
+        return row.policy.choose(offers, sequence.pending, len(sequence.tokens))
 
-    def _offer(self, row: _Row, drafter: Drafter, sequence: Sequence, room: int) -> Offer | None:
-        step = row.steps[drafter.name]
-        limit = min(room, step.longest_draft or room)
-        return self._heard(sequence, drafter, caught(drafter.offer, sequence, limit, step))
+    def _offers(self, row: _Row, sequence: Sequence) -> list[Offer]:
+        found, room = [], sequence.room - 1
+        for drafter in row.drafters:
+            step = row.steps[drafter.name]
+            answer = caught(drafter.offer, sequence, min(room, step.longest_draft or room), step)
+            if (offer := self._heard(sequence, drafter, answer)) is not None:
+                found.append(offer)
+        return found
 
-    def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float) -> None:
+    def _learn(self, row: _Row, sequence: Sequence, offers: Seq[Offer] = ()) -> None:
+        """From the steps that were kept: what they took, and what of it a lookup had foreseen. One of the offers is
+        followed next."""
+        for new, interval, context in row.kept:
+            if interval is not None:
+                row.policy.timed(row.taken, len(new), interval, context)
+                self._clock(row, sequence, len(new), interval.seconds, context)
+            if row.taken is not None and row.taken.match:
+                row.shadow = None  # it was verified, which says more
+            self._follow(row, new)
+            row.taken = None  # steps in company are nobody's round
+        row.kept.clear()
+        row.shadow = row.shadow or next((_Shadow(offer) for offer in offers if offer.match), None)
+
+    def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float, context: int) -> None:
         """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""
         if row.taken is not None and (tally := sequence.tallies.get(row.taken.drafter)) is not None:
             drafting = min(row.drafting, seconds)
             tally.draft_ms += 1000 * drafting
             tally.verify_ms += 1000 * (seconds - drafting)
-        plain = self.costs.target.plain(len(sequence.tokens))
+        plain = self.costs.target.plain(context)
         if plain and seconds <= OUTLIER * (row.expected if row.taken is not None else plain):
             row.plain, row.spent = row.plain + tokens * plain, row.spent + seconds
 
-    def _follow(self, row: _Row, lookup: Ngram, sequence: Sequence, new: Seq[int]) -> None:
-        """Score the silent proposal against what came, and make the next one."""
-        if row.taken is not None and row.taken.match:
-            row.shadow = None  # it was verified, which says more
+    def _follow(self, row: _Row, new: Seq[int]) -> None:
+        """Score the silent proposal against what came."""
         for token in new:
             if (shadow := row.shadow) is None:
                 break
-            right = shadow.tokens[shadow.hits] == token
+            followed = shadow.offer.tokens[:SHADOW]
+            right = followed[shadow.hits] == token
             shadow.hits += right
-            if not right or shadow.hits == len(shadow.tokens):
-                row.policy.shadowed(shadow.offer, len(shadow.tokens), shadow.hits)
+            if not right or shadow.hits == len(followed):
+                row.policy.shadowed(shadow.offer, len(followed), shadow.hits)
                 row.shadow = None
-        if row.shadow is None and (found := self._heard(sequence, lookup, caught(lookup.peek, sequence, SHADOW))):
-            row.shadow = _Shadow(*found)
 
     def _heard(self, sequence: Sequence, drafter: Drafter, answer: T | Exception) -> T | None:
         """What a drafter answered when asked for the row; nothing if it raised."""

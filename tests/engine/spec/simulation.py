@@ -17,7 +17,8 @@ from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import PLAIN, Costs, PassCosts
 from omlx.engine.spec.ngram import NgramIndex
-from omlx.engine.spec.policy import Offer, RowPolicy
+from omlx.engine.spec.offer import Offer
+from omlx.engine.spec.policy import RowPolicy
 from omlx.engine.spec.strategy import WindowBounds as Window
 
 LONGEST = 63
@@ -327,7 +328,11 @@ class Run:
             trims=not self.machine.recurrent,
             repeats=self.text.repeats,
         )
-        return self.play(policy.choose, policy)
+
+        def choose(offers: list[Offer], pending: int, context: int) -> Choice:
+            return None if not offers or policy.rests(offers) else policy.choose(offers, pending, context)
+
+        return self.play(choose, policy)
 
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 31, 63)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from omlx.engine.sequence import Clock, Sequence
-from omlx.engine.spec.ngram import BARRIER, MAX_CHAIN, MAX_MATCH, Match, Ngram, NgramIndex
+from omlx.engine.spec.ngram import BARRIER, MAX_CHAIN, MAX_MATCH, TELLING, Match, Ngram, NgramIndex
 from omlx.engine.spec.strategy import Step
 from omlx.engine.types import Request, Speculation
 
@@ -15,16 +15,24 @@ STEP = Step("ngram")
 
 
 def naive(tokens: list[int]) -> Match | None:
-    """The longest match of the present among the newest places, the newest of equals, token by token."""
-    size, best = len(tokens), None
+    """Of the newest places, those with the longest match as far as it is telling; of these, those with the commonest
+    next token; of these the newest. Token by token."""
+    size, lengths = len(tokens), dict[int, int]()
     places = [at for at in range(size - 1, 2, -1) if tokens[at - 3 : at] == tokens[size - 3 :]]
     for at in places[:MAX_CHAIN]:
         length = 0
         while length < min(MAX_MATCH, at) and tokens[at - 1 - length] == tokens[size - 1 - length] != BARRIER:
             length += 1
-        if best is None or length > best.length:
-            best = Match(at, length)
-    return best
+        lengths[at] = length
+    longest = min(TELLING, max(lengths.values(), default=0))
+    equals = [at for at, length in lengths.items() if length >= longest]
+    said = [tokens[at] for at in equals]
+    at = max(
+        equals,
+        key=lambda at: (said.count(tokens[at]), max(a for a in equals if tokens[a] == tokens[at]), at),
+        default=0,
+    )
+    return Match(at, lengths[at]) if at else None
 
 
 @pytest.mark.parametrize("letters", [1, 2, 3, 6])
@@ -40,10 +48,18 @@ def test_a_lookup_finds_what_a_search_finds(letters: int, seed: int) -> None:
         assert index.lookup() == naive(index.tokens)
 
 
-@pytest.mark.parametrize("shortest", [3, 5, 8])
-def test_a_match_is_at_least_as_long_as_asked_for(shortest: int) -> None:
-    index = NgramIndex([9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5])
-    assert index.lookup(shortest) == (Match(6, 5) if shortest <= 5 else None)
+def test_in_a_run_of_one_token_the_end_of_the_run_before_is_not_foreseen_at_every_step() -> None:
+    runs = [1, *20 * [7], 2, *30 * [7], 3]
+    foreseen = [
+        index.after(found, 1) for n in range(3, 18) if (found := (index := NgramIndex(runs + n * [7])).lookup())
+    ]
+    assert foreseen == 15 * [(7,)]
+
+
+def test_of_two_matches_that_say_enough_the_newer_one_counts() -> None:
+    same = list(range(100, 100 + TELLING))
+    assert NgramIndex([5, *same, 1, 6, *same, 2, 5, *same]).lookup() == Match(2 * TELLING + 3, TELLING)
+    assert NgramIndex([5, *same[1:], 1, 6, *same[1:], 2, 5, *same[1:]]).lookup() == Match(TELLING, TELLING)
 
 
 def test_a_match_that_runs_into_the_present_goes_on_through_it() -> None:
@@ -77,6 +93,7 @@ def proposed(sequence: Sequence, limit: int, step: Step = STEP) -> tuple[int, ..
     assert draft is not None
     assert draft.tokens is not None
     assert offer.longest == draft.n == len(draft.tokens) <= limit
+    assert offer.tokens == draft.tokens
     return draft.tokens
 
 
@@ -86,6 +103,12 @@ def test_an_offer_is_as_long_as_what_followed() -> None:
     assert proposed(sequence, 99)[:9] == (4, 5, 6, 7, 1, 2, 3, 4, 5)
     assert proposed(sequence, 0) == ()
     assert proposed(record((1, 2, 3)), 9) == proposed(record((1,)), 9) == ()
+
+
+@pytest.mark.parametrize("shortest", [None, 3, 5, 8])
+def test_a_match_is_at_least_as_long_as_asked_for(shortest: int | None) -> None:
+    offer = Ngram().offer(record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Step("ngram", shortest))
+    assert (offer and offer.tokens) == (None if shortest == 8 else (7, 8))
 
 
 def test_a_prediction_is_looked_into_as_far_as_it_goes() -> None:

@@ -1,6 +1,7 @@
 """Single decisions of a row's policy."""
 
 import copy
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,14 +9,15 @@ import pytest
 from omlx.engine.sequence import Interval
 from omlx.engine.spec.acceptance import Acceptance
 from omlx.engine.spec.costs import PLAIN, SAMPLES, Costs, PassCosts
+from omlx.engine.spec.offer import Offer
 from omlx.engine.spec.policy import (
+    DULL_MATCHES,
     FAINT,
     FIRST_PROBE,
     FIRST_WINDOW,
     LAST_PROBE,
     LOSS_AHEAD,
     LOSS_SHARE,
-    Offer,
     RowPolicy,
     State,
 )
@@ -56,6 +58,18 @@ def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:
         else:
             row.timed(None, 1, Interval(1.0), CONTEXT)
     return drafted
+
+
+def rested_steps(row: RowPolicy, offers: list[Offer], steps: int) -> tuple[list[int], int]:
+    """The same where only those decisions are thought about that need it, and how many those were."""
+    drafted, thoughts = [], 0
+    for step in range(steps):
+        if row.rests(offers):
+            row.timed(None, 1, Interval(1.0), CONTEXT)
+        else:
+            thoughts += 1
+            drafted += [step] * len(plain_steps(row, offers, 1))
+    return drafted, thoughts
 
 
 def good_rounds(row: RowPolicy, offer: Offer, rounds: int) -> list[int]:
@@ -184,6 +198,37 @@ def test_a_hostile_draft_model_is_left_soon_and_tried_ever_less():
     assert len(later) <= 12
     assert gaps == sorted(gaps)
     assert max(gaps) <= LAST_PROBE + 1
+
+
+@pytest.mark.parametrize("row", [0.03, 1.0])
+def test_what_needs_no_thought_is_decided_as_if_it_had_been_thought_about(row: float):
+    drafted, thoughts = rested_steps(policy(costs(row)), [MODEL], 1000)
+    assert drafted == plain_steps(policy(costs(row)), [MODEL], 1000)
+    assert thoughts <= 150
+
+
+def test_nobody_rests_where_a_lookup_finds_something_or_a_draft_pays():
+    row = policy()
+    assert not row.rests([MODEL])
+    steps = next(n for n in range(1, 100) if plain_steps(row, [MODEL], 1) == [] and row.calm)
+    assert steps > 4
+    assert not row.rests([MODEL, LOOKUP])
+    assert row.rests([MODEL])
+    good = policy()
+    good_rounds(good, MODEL, 10)
+    assert not good.rests([MODEL])
+
+
+def test_a_lookup_far_from_paying_is_reckoned_with_in_one_match_of_eight():
+    row, told = policy(costs(row=2.0), repeats=1.0), set()
+    for _ in range(4 * DULL_MATCHES):
+        row.choose([LOOKUP], 1, CONTEXT)
+        told.add(row.records["ngram"].speedup)
+        row.shadowed(LOOKUP, 4, 0)
+    assert len(told) == 4
+    for _ in range(DULL_MATCHES):
+        row.choose([replace(LOOKUP, match=5)], 1, CONTEXT)
+    assert row.records["ngram"].speedup not in told, "another length was passed over as well"
 
 
 def test_a_probe_that_hits_goes_on_until_it_pays():
