@@ -13,6 +13,7 @@ from omlx.engine.model import cache_maker
 from omlx.engine.spec.draft_model import DraftModel
 from omlx.engine.spec.drafter import Drafter
 from omlx.engine.spec.ngram import Ngram
+from omlx.engine.spec.offer import Offer
 from omlx.engine.spec.policy import RowPolicy
 from omlx.engine.types import Failed, FinishReason, Sampling, Speculation
 from tests import zoo
@@ -169,6 +170,16 @@ def test_a_lookup_that_raises_leaves_the_draft_drafting(method: str, after: int)
     bench = counted_with(raising(Ngram(), method, after), scripted(2, None, 4))
     assert failed_gates(bench) == {"ngram"}
     assert bench.stats().drafters["scripted"].accepted > 0
+
+
+def test_a_lookup_that_does_not_say_what_it_would_propose_is_not_followed() -> None:
+    lookup = Ngram()
+    lookup.offer = lambda _, limit, step: Offer("ngram", limit, match=3, step=step) if limit > 0 else None
+    loop = EngineLoop(Counting(), VOCAB, LIMITS)
+    loop.use_drafters([lookup])
+    bench = Bench(loop).run(request("a", tuple(range(5)), max_tokens=20, speculation=Speculation()))
+    assert bench.tokens["a"] == counting(4, 20)
+    assert failed_gates(bench) == set()
 
 
 def test_what_others_hold_or_keep_is_proven_when_a_drafter_raises() -> None:

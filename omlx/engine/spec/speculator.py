@@ -257,7 +257,7 @@ class Speculator:
             self._follow(row, new)
             row.taken = None  # steps in company are nobody's round
         row.kept.clear()
-        row.shadow = row.shadow or next((_Shadow(offer) for offer in offers if offer.match), None)
+        row.shadow = row.shadow or next((_Shadow(offer) for offer in offers if offer.tokens), None)
 
     def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float, context: int) -> None:
         """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""
