@@ -22,7 +22,7 @@ GRAM: Final = 3
 MAX_CHAIN: Final = 64
 MAX_MATCH: Final = 64
 TELLING: Final = 16
-"""Of two matches so long, the longer one says no more of what comes."""
+"""Of two matches so long, the longer one says no more of what comes, unless longer ones are asked for."""
 RECENT: Final = 2000
 """How much of a prompt is searched for repetition."""
 
@@ -62,21 +62,20 @@ class NgramIndex:
                 if len(places) > 2 * MAX_CHAIN:
                     del places[:MAX_CHAIN]
 
-    def lookup(self) -> Match | None:
-        """The longest earlier match of the present, as far as it is telling. Of equals, those that most agree on what
-        follows, and of these the newest: in a run of one token all places agree but the end of the run before."""
+    def lookup(self, telling: int = TELLING) -> Match | None:
+        """The longest earlier match of the present; those of `telling` tokens and more are equal. Of equals, those that
+        most agree on what follows, and of these the newest: in a run of one token all places agree but the end of the
+        run before."""
         longest, present, by_next = 0, list[int](), dict[int, list[int]]()
         for at in self.places():
             if self.tokens[max(0, at - longest) : at] != present:
                 continue
-            length = self._length(at, max(GRAM, longest), TELLING)
+            length = self._length(at, max(GRAM, longest), telling)
             if length > longest:
                 longest, present, by_next = length, self.tokens[-length:], {}
             by_next.setdefault(self.tokens[at], []).append(at)
-        if not by_next:
-            return None
-        newest, *_ = max(by_next.values(), key=len)
-        return Match(newest, self._length(newest, longest, MAX_MATCH))
+        newest = max(by_next.values(), key=len, default=[0])[0]
+        return Match(newest, self._length(newest, longest, MAX_MATCH)) if newest else None
 
     def _length(self, at: int, known: int, limit: int) -> int:
         """How many tokens before `at` are those before the present: `known` ones, and how many more up to a limit."""
@@ -160,25 +159,26 @@ class Ngram(Drafter):
         if row is None:
             prediction = sequence.request.speculation.prediction
             index = NgramIndex([*prediction, BARRIER] if prediction else [])
-            row = self._rows[sequence.row] = _Row(index, len(index.tokens))
+            asked = sequence.request.speculation.strategy.step(self.kind)
+            telling = max(TELLING, (asked and asked.shortest_match) or 0)
+            row = self._rows[sequence.row] = _Row(index, len(index.tokens), telling)
             prompt = sequence.request.tokens
             index.extend(list(prompt[:-RECENT]))
             row.repeats = index.predicted(prompt[-RECENT:]) / max(1, min(len(prompt), RECENT))
-            row.match = index.lookup()
-        index = row.index
-        known = len(index.tokens) - row.offset
-        if known < len(sequence.tokens):
-            index.extend(sequence.tokens[known:])
-            row.match = index.lookup()
+        if row.seen < len(sequence.tokens):
+            row.index.extend(sequence.tokens[len(row.index.tokens) - row.offset :])
+            row.match, row.seen = row.index.lookup(row.telling), len(sequence.tokens)
         return row
 
 
 @dataclass(slots=True)
 class _Row:
     """`offset` is where the sequence's own tokens begin in the index, behind the prediction; `match` is what a lookup
-    finds by now."""
+    finds behind the `seen` ones."""
 
     index: NgramIndex
     offset: int
+    telling: int
+    seen: int = 0
     match: Match | None = None
     repeats: float = 0.0

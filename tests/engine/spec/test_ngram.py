@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from omlx.engine.sequence import Clock, Sequence
 from omlx.engine.spec.ngram import BARRIER, MAX_CHAIN, MAX_MATCH, TELLING, Match, Ngram, NgramIndex
-from omlx.engine.spec.strategy import Step
+from omlx.engine.spec.strategy import Step, parse
 from omlx.engine.types import Request, Speculation
 
 STEP = Step("ngram")
@@ -109,6 +110,17 @@ def test_an_offer_is_as_long_as_what_followed() -> None:
 def test_a_match_is_at_least_as_long_as_asked_for(shortest: int | None) -> None:
     offer = Ngram().offer(record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Step("ngram", shortest))
     assert (offer and offer.tokens) == (None if shortest == 8 else (7, 8))
+
+
+@pytest.mark.parametrize(("strategy", "coming"), [("ngram:n=24", 1), ("ngram:n=16", 2), ("auto", 2)])
+def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(strategy: str, coming: int) -> None:
+    same = range(100, 130)
+    sequence = record((*same, 1, 5, *same[10:], 2, 6, *same[10:], 2, 7, *same))
+    asked = parse(strategy)
+    sequence.request = replace(sequence.request, speculation=Speculation(asked))
+    offer = Ngram().offer(sequence, 1, asked.steps[0])
+    assert offer is not None
+    assert (offer.tokens, offer.match) == ((coming,), 30 if coming == 1 else 20)
 
 
 def test_a_prediction_is_looked_into_as_far_as_it_goes() -> None:
