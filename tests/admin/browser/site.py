@@ -51,11 +51,21 @@ class Site:
 
     def ask(self, text: str = "Name three rivers.", **fields: Any) -> dict[str, Any]:
         """An answer over the API, whole."""
-        body = {"model": TARGET, "messages": [{"role": "user", "content": text}], "max_tokens": 24, **fields}
-        answer = httpx.post(f"{self.url}{CHAT}", json=body, timeout=120)
+        answer = httpx.post(f"{self.url}{CHAT}", json=self._body(text, fields), timeout=120)
         assert answer.status_code == 200, answer.text
         said: dict[str, Any] = answer.json()
         return said
+
+    @contextmanager
+    def asking(self, text: str = "Name three rivers.", **fields: Any) -> Iterator[None]:
+        """While an answer is being written; it is not waited for."""
+        body = {**self._body(text, fields), "stream": True}
+        with httpx.stream("POST", f"{self.url}{CHAT}", json=body, timeout=120) as answer:
+            assert answer.status_code == 200
+            yield
+
+    def _body(self, text: str, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"model": TARGET, "messages": [{"role": "user", "content": text}], "max_tokens": 24, **fields}
 
 
 @contextmanager

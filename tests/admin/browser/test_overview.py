@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,18 +30,18 @@ def test_the_first_visit_says_what_to_do_and_does_it(fresh: Site) -> None:
 
 
 def test_a_request_shows_while_it_runs_and_when_it_has_ended(busy: Site) -> None:
-    with busy.visit() as visit, ThreadPoolExecutor(1) as pool:
+    with busy.visit() as visit:
         page = visit.page
         page.goto("/admin")
-        long = {"max_tokens": 400, "logit_bias": busy.running.endless(), "speculation": "off"}
-        asking = pool.submit(busy.ask, **long)
+        plain = {"logit_bias": busy.running.endless(), "speculation": "off"}
         row = page.locator("section[aria-labelledby=requests] tbody tr")
-        expect(row).to_have_count(1, timeout=60_000)
-        expect(row).to_contain_text(TARGET)
-        asking.result()
+        with busy.asking(max_tokens=3900, **plain):
+            expect(row).to_have_count(1, timeout=60_000)
+            expect(row).to_contain_text(TARGET)
         expect(row).to_have_count(0, timeout=60_000)
+        busy.ask(max_tokens=43, **plain)
         newest = page.locator("section[aria-labelledby=answers] tbody tr").first
-        expect(newest).to_contain_text("400")
+        expect(newest.locator("td").nth(2)).to_have_text("43", timeout=60_000)
         expect(newest).to_contain_text("the request says so")
 
 
