@@ -8,10 +8,11 @@ import pytest
 
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.spec.costs import Costs
+from omlx.engine.spec.ngram import Ngram
 from omlx.engine.spec.offer import Offer
 from omlx.engine.spec.policy import RowPolicy
 from omlx.engine.spec.speculator import KEPT, Speculator
-from omlx.engine.spec.strategy import AUTO, OFF, Strategy, WindowBounds, parse
+from omlx.engine.spec.strategy import AUTO, OFF, Step, Strategy, WindowBounds, parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Gate, Reason, Speculation
 from tests.engine.harness import Bench, loop_of, model, request
@@ -56,6 +57,26 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(monkeypat
     assert learned == came
     assert len(came) >= 60
     assert 1 < max(at_once) <= KEPT
+
+
+def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, scored = [], []
+    offer, shadowed = Ngram.offer, RowPolicy.shadowed
+
+    def ask(self: Ngram, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+        asked.append(sequence.request.id)
+        return offer(self, sequence, limit, step)
+
+    def score(self: RowPolicy, offer: Offer, k: int, accepted: int) -> None:
+        scored.append(k)
+        shadowed(self, offer, k, accepted)
+
+    monkeypatch.setattr(Ngram, "offer", ask)
+    monkeypatch.setattr(RowPolicy, "shadowed", score)
+    both = [request(name, (1, 2, 3, 4) * 8, max_tokens=96, speculation=Speculation(parse("ngram"))) for name in "ab"]
+    Bench(loop_of("llama", window=None)).run(*both)
+    assert len(asked) <= 2 * (96 // KEPT) + 4
+    assert scored
 
 
 def test_a_prompt_that_is_read_alone_says_what_wide_passes_cost() -> None:

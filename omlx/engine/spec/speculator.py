@@ -26,7 +26,7 @@ SHADOW: Final = 16
 """How far a silent lookup is followed before it is asked again, in tokens."""
 
 KEPT: Final = 16
-"""How many calm steps are learned from at once, at most: learning takes time as well, and less if the code is warm."""
+"""How many steps, calm or in company, are learned from at once: learning takes time, and less if the code is warm."""
 
 
 @dataclass(slots=True)
@@ -184,10 +184,9 @@ class Speculator:
         if row is None:
             return
         row.kept.append((new, interval, len(sequence.tokens)))
-        if interval is None:  # in company nobody asks for offers
-            self._learn(row, sequence, self._offers(row, sequence))
-        elif not row.policy.calm or len(row.kept) == KEPT:
-            self._learn(row, sequence)
+        alone = interval is not None
+        if row.taken is not None or (alone and not row.policy.calm) or len(row.kept) >= KEPT:
+            self._learn(row, sequence, () if alone else self._offers(row, sequence))  # in company nobody else asks
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
