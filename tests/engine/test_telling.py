@@ -59,7 +59,7 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(monkeypat
     assert 1 < max(at_once) <= KEPT
 
 
-def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, scored = [], []
     offer, shadowed = Ngram.offer, RowPolicy.shadowed
 

@@ -90,7 +90,7 @@ def turns(running: Running, seconds: float, at_least: int) -> int:
             most = 0
             while not all(each.done() for each in working):
                 most = max(most, running.engine.call(settled).result())
-                time.sleep(0.002)
+                time.sleep(0.002)  # each look waits for a pass and holds up the next: not without a pause
             assert min(each.result() for each in working) >= at_least
     return most
 
