@@ -7,29 +7,29 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 
-from omlx.models.pool import Pool
+from omlx.models.pool.pool import Pool
 from omlx.server.guard import ApiKey
 from omlx.settings.configuration import Configuration
 
 from . import preferences
-from .applying import Applying
-from .credentials import Credentials
 from .files import serve_files
-from .live import LiveData, LiveRoutes
-from .login import Gate
-from .login_page import LoginPage
-from .model_page import ModelPage
-from .models_page import ModelsPage
-from .models_routes import ModelsRoutes
-from .overview_page import OverviewPage
+from .login.credentials import Credentials
+from .login.page import LoginPage
+from .login.routes import Gate
+from .login.sessions import Sessions, Throttle
+from .models.model_page import ModelPage
+from .models.model_snapshot import Standings
+from .models.page import ModelsPage
+from .models.routes import ModelsRoutes
+from .overview.live import LiveData, LiveRoutes
+from .overview.page import OverviewPage
 from .pages import Pages
-from .sessions import Sessions, Throttle
-from .settings_page import SettingsPage
-from .settings_routes import SettingsRoutes
-from .standing import Standings
-from .trial_routes import TrialRoutes
-from .try_part import TryPart
-from .trying import Trying
+from .settings.applying import Applying
+from .settings.page import SettingsPage
+from .settings.routes import SettingsRoutes
+from .trial.routes import TrialRoutes
+from .trial.trial_service import Trying
+from .trial.try_part import TryPart
 
 
 def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) -> None:

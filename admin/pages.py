@@ -22,8 +22,8 @@ from omlx.server.app import misrouted
 from omlx.server.guard import has_own_gate
 
 from . import language
-from .credentials import LOGIN
-from .login import Gate
+from .login.credentials import LOGIN
+from .login.routes import Gate
 from .rendering import render
 
 THEME_COOKIE: Final = "omlx_theme"

@@ -11,8 +11,8 @@ from omlx.catalog import languages
 from omlx.errors import BadRequest
 
 from . import language
+from .form_data import typed
 from .pages import THEME_COOKIE, THEMES, local
-from .typed import typed
 
 PREFERENCES: Final = "/admin/preferences"
 _YEAR_S = 366 * 86400

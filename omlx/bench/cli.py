@@ -24,7 +24,7 @@ from omlx.bench.progress import Progress
 from omlx.bench.prompts import WORKLOADS
 from omlx.bench.report import Report, one_line, write_json
 from omlx.bench.result import Result, result_of
-from omlx.bench.spec import command, rounding
+from omlx.bench.speculation import command, rounding
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.suites import Settings, batch, plain, spec
 

@@ -13,7 +13,7 @@ from mlx_lm.sample_utils import make_sampler
 
 from omlx.bench.measure import Meter, Run
 from omlx.engine.loop import EngineLoop
-from omlx.engine.spec.strategy import DRAFT, OFF, WindowBounds
+from omlx.engine.strategy import DRAFT, OFF, WindowBounds
 from omlx.engine.types import (
     Failed,
     Finished,

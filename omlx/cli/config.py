@@ -13,9 +13,9 @@ from omlx.cli import running
 from omlx.cli.columns import columns
 from omlx.cli.configured import configured
 from omlx.errors import ConfigError, ModelError, NotFound
-from omlx.models.discovery import discover
-from omlx.models.names import check_alias, check_draft
-from omlx.models.package import usable_package
+from omlx.models.catalog.discovery import discover
+from omlx.models.catalog.names import check_alias, check_draft
+from omlx.models.package.package import usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.parse import parse, to_json

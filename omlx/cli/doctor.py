@@ -17,17 +17,17 @@ from typing import TypeAlias
 import mlx.core as mx
 
 from omlx import __version__
-from omlx.admin.credentials import FILE as ADMIN_FILE
+from omlx.admin.login.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
 from omlx.cli import running
 from omlx.cli.bind import listen
 from omlx.cli.columns import columns, size
 from omlx.cli.configured import configured
 from omlx.errors import ConfigError
-from omlx.models.discovery import BUNDLED, gather
-from omlx.models.entry import Status
-from omlx.models.footprint import default_limit_bytes, machine_bytes
-from omlx.models.places import Place, places
+from omlx.models.catalog.discovery import BUNDLED, gather
+from omlx.models.catalog.entry import Status
+from omlx.models.catalog.places import Place, places
+from omlx.models.pool.footprint import default_limit_bytes, machine_bytes
 from omlx.server.exposure import is_loopback
 from omlx.settings.file import read
 from omlx.settings.resolve import add_flags

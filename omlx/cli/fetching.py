@@ -13,7 +13,7 @@ from omlx.catalog import sentence
 from omlx.cli.columns import size
 from omlx.cli.environment import environment
 from omlx.engine.types import Reason
-from omlx.models.reference import Reference, Wanted
+from omlx.models.catalog.reference import Reference, Wanted
 
 
 def how_to_fetch(wanted: Wanted) -> str:

@@ -10,8 +10,8 @@ from argparse import ArgumentParser, Namespace
 from omlx.catalog import sentence
 from omlx.cli.columns import columns, size
 from omlx.cli.configured import configured
-from omlx.models.discovery import Registry, discover
-from omlx.models.entry import ModelEntry, Status
+from omlx.models.catalog.discovery import Registry, discover
+from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from omlx.models.discovery import Registry, discover
-from omlx.models.places import Folder
+from omlx.models.catalog.discovery import Registry, discover
+from omlx.models.catalog.places import Folder
 from omlx.settings.configuration import Configuration
 
 

@@ -19,13 +19,13 @@ from omlx.cli.configured import configured
 from omlx.cli.fetching import how_to_fetch
 from omlx.cli.named import look_in, named
 from omlx.errors import BadRequest, ModelError, Reason
-from omlx.models.discovery import Registry
-from omlx.models.entry import ModelEntry
-from omlx.models.package import DraftModel, WindowPolicy, read_package, strategy_record, window_from
-from omlx.models.package_file import check_package, declare_draft, unusable, window_from_bench, write_package
-from omlx.models.reference import find
-from omlx.models.speculative import speculative
-from omlx.models.telling import speculation_record
+from omlx.models.catalog.discovery import Registry
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.reference import find
+from omlx.models.package.package import DraftModel, WindowPolicy, read_package, strategy_record, window_from
+from omlx.models.package.package_file import check_package, declare_draft, unusable, window_from_bench, write_package
+from omlx.models.pool.speculation_status import speculation_record
+from omlx.models.pool.speculative import speculative
 from omlx.settings.configuration import Configuration
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group

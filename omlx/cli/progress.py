@@ -6,8 +6,8 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import LoadProgress
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.loader import LoadProgress
 
 
 class LoadingBars:

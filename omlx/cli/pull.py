@@ -14,15 +14,15 @@ from omlx.catalog import sentence
 from omlx.cli.columns import size
 from omlx.cli.configured import configured
 from omlx.engine.types import Reason
-from omlx.models.discovery import Registry, discover
-from omlx.models.entry import ModelEntry, Status
-from omlx.models.fit import unfit_entry
-from omlx.models.hub import pull
-from omlx.models.package import DraftModel, usable_package
-from omlx.models.package_file import unusable
-from omlx.models.places import HUB_CACHE
-from omlx.models.reference import Reference, find
-from omlx.models.speculative import FETCHABLE
+from omlx.models.catalog.discovery import Registry, discover
+from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.places import HUB_CACHE
+from omlx.models.catalog.reference import Reference, find
+from omlx.models.package.compatibility import unfit_entry
+from omlx.models.package.hub import pull
+from omlx.models.package.package import DraftModel, usable_package
+from omlx.models.package.package_file import unusable
+from omlx.models.pool.speculative import FETCHABLE
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
 

@@ -20,7 +20,7 @@ from types import FrameType
 import uvicorn
 
 from omlx import __version__
-from omlx.admin.credentials import Credentials
+from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.admin.snippets import curl
 from omlx.catalog import sentence
@@ -32,14 +32,14 @@ from omlx.cli.named import id_of, look_in, path_of
 from omlx.cli.progress import LoadingBars
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError
-from omlx.models.arrival import Arrivals
-from omlx.models.cost_file import CostFiles
-from omlx.models.discovery import Registry
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import bring_in
-from omlx.models.names import find_model
-from omlx.models.pool import Pool
-from omlx.models.rereading import Rereading
+from omlx.models.catalog.discovery import Registry
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.names import find_model
+from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.draft_watcher import Arrivals
+from omlx.models.pool.loader import bring_in
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.settings_watcher import Rereading
 from omlx.server.app import create_app
 from omlx.server.exposure import check_exposure
 from omlx.server.protocol import ImpatientProtocol

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from omlx.engine.edge import caught
+from omlx.engine.isolation import caught
 from omlx.engine.sequence import Sequence
-from omlx.engine.spec.costs import FIRST_BUCKET, PLAIN, SETTLED, Costs
-from omlx.engine.spec.drafter import Draft
-from omlx.engine.spec.ngram import Ngram
-from omlx.engine.spec.offer import LONGEST, Offer
-from omlx.engine.spec.policy import WIDTHS
-from omlx.engine.spec.strategy import DRAFT, NGRAM, Step, WindowBounds
+from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, SETTLED, Costs
+from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.policy import WIDTHS
+from omlx.engine.speculation.proposal import LONGEST, Offer
+from omlx.engine.strategy import DRAFT, NGRAM, Step, WindowBounds
 from omlx.engine.types import Calibrated, Failed, Request, Sampling, Speculation
 
 if TYPE_CHECKING:

@@ -17,24 +17,24 @@ from typing import Final, cast
 import mlx.core as mx
 
 from omlx.engine.batchable import batchable
-from omlx.engine.edge import caught
+from omlx.engine.isolation import caught
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
+from omlx.engine.piece import Layout
 from omlx.engine.plan import Plan, Rewind
 from omlx.engine.prefix.payload import layout_of, unkept
-from omlx.engine.prefix.piece import Layout
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.rewind import unfaithful
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Interval, Status
-from omlx.engine.spec.costs import PLAIN, Costs
-from omlx.engine.spec.draft_model import DraftModel
-from omlx.engine.spec.drafter import Drafter
-from omlx.engine.spec.ngram import Ngram
-from omlx.engine.spec.speculator import Speculator
-from omlx.engine.spec.strategy import WindowBounds
+from omlx.engine.speculation.cost_model import PLAIN, Costs
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafters.draft_model import DraftModel
+from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.strategy import WindowBounds
 from omlx.engine.types import Event, Load, ModelSnapshot, PrefixReport, Reason, Request
 
 DRAFT_SHARE: Final = 8

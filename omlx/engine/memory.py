@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from omlx.engine.prefix.piece import Layout
+from omlx.engine.piece import Layout
 from omlx.engine.types import Request
 from omlx.errors import BadRequest, Overloaded
 

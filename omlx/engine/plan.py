@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from omlx.engine.prefix.piece import Piece
+from omlx.engine.piece import Piece
 from omlx.engine.types import Sampling, TokenLogprob
 
 LAST: Final = "last"

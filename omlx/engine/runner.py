@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
-from omlx.engine.edge import caught
+from omlx.engine.isolation import caught
 from omlx.engine.kv import CacheTable
 from omlx.engine.masking import along
 from omlx.engine.model import MakeCache, Model

@@ -14,16 +14,17 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 
-from omlx.engine import admission, ending
+from omlx.engine import admission
+from omlx.engine import finish as ending
 from omlx.engine.batch import Batch, CacheSizes
-from omlx.engine.edge import caught
+from omlx.engine.isolation import caught
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory import MemoryGuard, Verdict
 from omlx.engine.plan import LAST, CacheOp, Drop, Evict, Forward, Keep, Plan, Read, Rewind, Window
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Interval, Sequence, Status
-from omlx.engine.spec.drafter import Draft
-from omlx.engine.spec.speculator import Speculator, span_class
+from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.speculator import Speculator, span_class
 from omlx.engine.types import (
     Event,
     Failed,

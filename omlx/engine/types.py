@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
-from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
+from omlx.engine.strategy import AUTO, Strategy, WindowBounds
 from omlx.errors import OmlxError
 from omlx.errors import Reason as Reason
 

@@ -18,17 +18,17 @@ from starlette.responses import JSONResponse, Response
 from omlx import __version__
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, Forbidden, OmlxError
-from omlx.models.entry import ModelEntry
-from omlx.models.pool import Pool
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.pool import Pool
 from omlx.server import endpoints, errors, prefixes, status
 from omlx.server.access import CLIENT_GONE, AccessLog, note
 from omlx.server.anthropic import models
 from omlx.server.connection import ClientGone, while_connected
 from omlx.server.generation import Generations
 from omlx.server.guard import ApiKey, Guard
-from omlx.server.openai.responses import Responses
+from omlx.server.openai.responses.endpoints import Responses
 from omlx.server.openapi import Application
-from omlx.server.record import Record
+from omlx.server.request_stats import Record
 from omlx.server.stream import Engine
 from omlx.settings.schema import Settings
 from omlx.telemetry.metrics import Gauges, Metrics, Prefixes

@@ -8,13 +8,13 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest
-from omlx.models.embedding import Embedding
-from omlx.models.pool import Pool
-from omlx.models.pooling import Pooling, pooling
+from omlx.models.pool.embedding import Embedding
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.pooling import Pooling, pooling
 from omlx.server.connection import while_connected
 from omlx.server.generation import Generations, check_ids
-from omlx.server.openai import embedding_request
-from omlx.server.openai.embedding_request import EmbeddingRequest
+from omlx.server.openai.embeddings import request as embedding_request
+from omlx.server.openai.embeddings.request import EmbeddingRequest
 from omlx.server.stream import Engine
 
 

@@ -14,7 +14,8 @@ from omlx.server.anthropic import message_request
 from omlx.server.connection import while_connected
 from omlx.server.embeddings import embeddings
 from omlx.server.generation import Generations
-from omlx.server.openai import chat_request, completion_request
+from omlx.server.openai.chat import request as chat_request
+from omlx.server.openai.completions import request as completion_request
 
 
 async def chat_completions(request: Request) -> Response:

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from omlx.engine.spec import strategy
+from omlx.engine import strategy
 from omlx.errors import BadRequest
 from omlx.server import errors
 from omlx.server.generation import WindowWish, sampling_in

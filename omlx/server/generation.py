@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from omlx.engine.spec.strategy import AUTO, Strategy, WindowBounds
+from omlx.engine.strategy import AUTO, Strategy, WindowBounds
 from omlx.engine.types import Reason, Request, Sampling, Speculation, StopMatcher, TokenMask
 from omlx.errors import BadRequest
-from omlx.models.loader import tokenizer_length
-from omlx.models.pool import Pool, Served
-from omlx.server.record import Record
+from omlx.models.pool.loader import tokenizer_length
+from omlx.models.pool.pool import Pool, Served
+from omlx.server.request_stats import Record
 from omlx.server.router import Router
 from omlx.server.stream import Engine, GenerationStream
 from omlx.text.fill import fill, gap_ids

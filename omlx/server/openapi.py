@@ -15,10 +15,10 @@ from pydantic.json_schema import models_json_schema
 from omlx.server.anthropic.message_request import MessageRequest
 from omlx.server.dialect import Json
 from omlx.server.fields import Body
-from omlx.server.openai.chat_request import ChatRequest
-from omlx.server.openai.completion_request import CompletionRequest
-from omlx.server.openai.embedding_request import EmbeddingRequest
-from omlx.server.openai.response_request import ResponseRequest
+from omlx.server.openai.chat.request import ChatRequest
+from omlx.server.openai.completions.request import CompletionRequest
+from omlx.server.openai.embeddings.request import EmbeddingRequest
+from omlx.server.openai.responses.request import ResponseRequest
 from omlx.server.tokens import DetokenizeRequest, TokenizeRequest
 
 BODIES: Final[Mapping[str, type[Body]]] = {

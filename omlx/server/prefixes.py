@@ -12,10 +12,10 @@ from fastapi import Request
 from starlette.datastructures import State
 from starlette.responses import JSONResponse, Response
 
-from omlx.models.pool import Pool
+from omlx.models.pool.pool import Pool
 from omlx.server.dialect import Json
 from omlx.server.generation import GenerationRequest, Generations
-from omlx.server.openai import chat_request
+from omlx.server.openai.chat import request as chat_request
 from omlx.server.stream import Engine
 
 

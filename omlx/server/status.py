@@ -2,7 +2,7 @@
 
 Pure: data in, JSON out.
 
-    configured   settings and package, from `omlx.models.telling`
+    configured   settings and package, from `omlx.models.pool.speculation_status`
     effective    what is left of that with the drafters that are loaded, and why it differs
     live         the newest answers of the model: gates, acceptance, speed against plain decoding
     costs        milliseconds of passes, by width and context
@@ -18,13 +18,13 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any, Final
 
-from omlx.engine.spec.costs import FIRST_BUCKET, PLAIN
-from omlx.engine.spec.strategy import Strategy
+from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN
+from omlx.engine.strategy import Strategy
 from omlx.engine.types import DrafterStats, ModelSnapshot, PrefixReport, Reason, RequestStats
-from omlx.models.lease import Served
-from omlx.models.resident import State, Told
-from omlx.models.speculative import Speculative
-from omlx.models.telling import reason_record, speculation_record
+from omlx.models.pool.lease import Served
+from omlx.models.pool.resident import State, Told
+from omlx.models.pool.speculation_status import reason_record, speculation_record
+from omlx.models.pool.speculative import Speculative
 from omlx.server.dialect import Json
 from omlx.server.usage import accepted_at, gate_record
 

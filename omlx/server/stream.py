@@ -25,9 +25,9 @@ from omlx.engine.types import (
 )
 from omlx.engine.types import PrefixReport as PrefixReport
 from omlx.errors import EngineDead, OmlxError
-from omlx.models.pool import Lease, Served
+from omlx.models.pool.pool import Lease, Served
 from omlx.server.dialect import ChoiceEvent
-from omlx.server.record import Record
+from omlx.server.request_stats import Record
 from omlx.server.router import Router
 from omlx.text.events import Finish, OutputEvent, PromptScored
 from omlx.text.output import Output, OutputSpec

@@ -13,7 +13,7 @@ from omlx.server import tooling
 from omlx.server.connection import while_connected
 from omlx.server.fields import Body, Listed, read
 from omlx.server.generation import GenerationRequest, Generations
-from omlx.server.openai.chat_request import ChatMessage
+from omlx.server.openai.chat.request import ChatMessage
 
 
 class TokenizeRequest(Body):

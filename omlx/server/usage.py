@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from omlx.engine.types import DrafterStats, Gate, RequestStats
-from omlx.models.telling import reason_record
+from omlx.models.pool.speculation_status import reason_record
 from omlx.text.events import Finish
 
 

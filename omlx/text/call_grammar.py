@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from omlx.errors import BadRequest
 from omlx.text import tag_grammar
-from omlx.text.endless import without_endless
 from omlx.text.json_spelling import LENIENT, SPACING
 from omlx.text.markup import Form, Markup
+from omlx.text.prune_nonterminating_schema import without_endless
 from omlx.text.tools import ToolUse
 
 Schema = Mapping[str, Any]

@@ -15,9 +15,9 @@ from llguidance.gbnf_to_lark import any_to_lark
 from omlx.errors import BadRequest
 from omlx.text import call_grammar, harmony
 from omlx.text.answer_mask import AnswerMask, Before, Call, Free, Held, Marker, Place, Thought
-from omlx.text.endless import without_endless
 from omlx.text.json_spelling import LENIENT, SPACING
 from omlx.text.markup import markup
+from omlx.text.prune_nonterminating_schema import without_endless
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.trial.setups import LEAST_ROUNDS, MOST_ROUNDS, WARM_TOKENS, visits
+from omlx.trial.configurations import LEAST_ROUNDS, MOST_ROUNDS, WARM_TOKENS, visits
 
 BYTES_PER_SECOND: Final = {"gpu": 80e9, "cpu": 8e9}
 """How fast weights are read to make a token, where nothing has been measured: modest machines of each kind."""

@@ -8,17 +8,17 @@ from contextlib import suppress
 from statistics import median
 from typing import Final
 
-from omlx.engine.spec.costs import PLAIN
+from omlx.engine.speculation.cost_model import PLAIN
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, EngineDead, ModelError, Reason
-from omlx.models.entry import ModelEntry
-from omlx.models.footprint import device
-from omlx.models.package_file import misfit
-from omlx.models.pool import Pool
-from omlx.models.reference import find
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.reference import find
+from omlx.models.package.package_file import misfit
+from omlx.models.pool.footprint import device
+from omlx.models.pool.pool import Pool
 from omlx.server.generation import Generations
-from omlx.trial.answering import CONTEXT_TOKENS
 from omlx.trial.estimate import PROMPT_TOKENS, Estimate, Weights, estimate
+from omlx.trial.run_sample import CONTEXT_TOKENS
 from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from omlx.errors import Reason
+from omlx.trial.configurations import MOST_ROUNDS, PLAIN, Setup
 from omlx.trial.samples import Exactness, Samples, Spread
-from omlx.trial.setups import MOST_ROUNDS, PLAIN, Setup
 from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan, Trial
 from omlx.trial.verdict import Change, Verdict
@@ -86,7 +86,7 @@ def _exactness(exactness: Exactness) -> Json:
 
 
 def _verdict(verdict: Verdict) -> Json:
-    """The sentence of `code` has the fields `draft`, `gains` and `losses`: see `omlx.trial.saying`."""
+    """The sentence of `code` has the fields `draft`, `gains` and `losses`: see `omlx.trial.render_verdict`."""
     return {
         "code": verdict.code,
         "draft": verdict.draft,

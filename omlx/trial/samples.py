@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from omlx.trial.setups import PLAIN, Setup
+from omlx.trial.configurations import PLAIN, Setup
 from omlx.trial.texts import Kind
 
 NOTABLE: Final = 1.05

@@ -19,12 +19,12 @@ from enum import StrEnum
 from typing import Final
 
 from omlx.errors import ModelError, Reason
-from omlx.models.lease import Lease, Served
-from omlx.models.pool import Pool
+from omlx.models.pool.lease import Lease, Served
+from omlx.models.pool.pool import Pool
 from omlx.server.generation import Generations
-from omlx.trial.answering import Answering, Asked, continued, read, request
+from omlx.trial.configurations import LEAST_ROUNDS, MOST_ROUNDS, WARM_TOKENS, Setup, Visit, setups, visits
+from omlx.trial.run_sample import Answering, Asked, continued, read, request
 from omlx.trial.samples import Place, Samples
-from omlx.trial.setups import LEAST_ROUNDS, MOST_ROUNDS, WARM_TOKENS, Setup, Visit, setups, visits
 from omlx.trial.texts import Kind, question
 from omlx.trial.verdict import Verdict, verdict
 

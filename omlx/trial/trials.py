@@ -10,12 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from omlx.errors import Conflict, OmlxError, Reason
-from omlx.models.pool import Pool
-from omlx.models.resident import Loading
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import Loading
 from omlx.server.errors import unexpected
 from omlx.trial.conditions import Conditions
-from omlx.trial.kept import History, Kept, Results
 from omlx.trial.report import of_draft, report
+from omlx.trial.result_store import History, Kept, Results
 from omlx.trial.trial import Plan, Runner, State, Trial
 
 log = logging.getLogger("omlx.trial")

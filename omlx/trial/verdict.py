@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from omlx.trial.configurations import PLAIN, Setup
 from omlx.trial.samples import Gain, Samples, Spread
-from omlx.trial.setups import PLAIN, Setup
 from omlx.trial.texts import Kind
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omlx.admin.drafts_view import Candidate, DraftsView, Result, drafts_view, results_of
-from omlx.admin.models_view import Memory
+from omlx.admin.models.drafts_view import Candidate, DraftsView, Result, drafts_view, results_of
+from omlx.admin.models.view import Memory
 from omlx.engine.types import DrafterStats, RequestStats
 from omlx.errors import Reason
-from omlx.models.entry import ModelEntry
+from omlx.models.catalog.entry import ModelEntry
 
 BIG = ModelEntry("org/big", Path("/m/big"), "home", size_bytes=800)
 SMALL = ModelEntry("org/small", Path("/m/small"), "home", size_bytes=100)

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.admin.settings_view import settings_view
+from omlx.admin.settings.view import settings_view
 from omlx.errors import ConfigError
-from omlx.models.speculative import check_value
+from omlx.models.pool.speculative import check_value
 from omlx.settings.configuration import Configuration
 from omlx.settings.file import FORMAT
 from omlx.settings.layer import Source

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.fitting import Fitting
+from omlx.admin.models.fitting import Fitting
 from omlx.errors import Reason
-from omlx.models.discovery import BUNDLED
-from omlx.models.entry import ModelEntry, Status
-from omlx.models.fit import Tokenizer
-from omlx.models.loader import read_tokenizer
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.package.compatibility import Tokenizer
+from omlx.models.pool.loader import read_tokenizer
 from tests.server.running import DRAFT, HYBRID, TARGET
 
 BIG = ModelEntry(TARGET, BUNDLED / TARGET, "bundled", size_bytes=9)

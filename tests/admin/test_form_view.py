@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from omlx.admin.form_view import Control, Field, field_view, form_view
-from omlx.admin.settings_view import settings_view
-from omlx.admin.speculation_view import OWN
+from omlx.admin.models.speculation_view import OWN
+from omlx.admin.settings.form_view import Control, Field, field_view, form_view
+from omlx.admin.settings.view import settings_view
 from omlx.catalog import catalog
 from omlx.settings.layer import Layer, Source
 from omlx.settings.resolve import resolve

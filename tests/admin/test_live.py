@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.admin.live_view import StepView, answer, minutes, rate, requests, steps
+from omlx.admin.overview.live_view import StepView, answer, minutes, rate, requests, steps
 from omlx.engine.types import DrafterStats, FinishReason, RequestStats
 from omlx.errors import Reason
 from omlx.server.activity import Activity, Answer, Running

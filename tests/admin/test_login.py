@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.admin.credentials import LINK_S, Credentials
-from omlx.admin.sessions import FREE_TRIES, LONGEST_S, Sessions, Throttle
+from omlx.admin.login.credentials import LINK_S, Credentials
+from omlx.admin.login.sessions import FREE_TRIES, LONGEST_S, Sessions, Throttle
 from omlx.errors import BadRequest, TooManyAttempts
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omlx.admin.chip_view import Chip, Tone
-from omlx.admin.drafts_view import DraftsView
-from omlx.admin.models_view import Memory, ModelRow, ModelsView, Place, SkippedRow, models_view
-from omlx.admin.settings_view import settings_view
-from omlx.admin.speculation_view import InEffect, SpeculationView, in_effect, speculation_view
-from omlx.admin.standing import Standing
-from omlx.engine.spec.strategy import WindowBounds, parse
+from omlx.admin.models.chip_view import Chip, Tone
+from omlx.admin.models.drafts_view import DraftsView
+from omlx.admin.models.model_snapshot import Standing
+from omlx.admin.models.speculation_view import InEffect, SpeculationView, in_effect, speculation_view
+from omlx.admin.models.view import Memory, ModelRow, ModelsView, Place, SkippedRow, models_view
+from omlx.admin.settings.view import settings_view
+from omlx.engine.strategy import WindowBounds, parse
 from omlx.errors import Reason
-from omlx.models.entry import ModelEntry, Status
-from omlx.models.loader import LoadProgress
-from omlx.models.resident import State, Told
-from omlx.models.speculative import Speculative
+from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.pool.loader import LoadProgress
+from omlx.models.pool.resident import State, Told
+from omlx.models.pool.speculative import Speculative
 from omlx.settings.layer import Layer, Source
 from omlx.settings.resolve import resolve
 from omlx.settings.schema import Scope, Settings, Value, table

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.live_view import Live
-from omlx.admin.overview_view import Welcome, suggested, welcome
-from omlx.admin.standing import Standing
-from omlx.models.entry import ModelEntry
-from omlx.models.resident import State, Told
+from omlx.admin.models.model_snapshot import Standing
+from omlx.admin.overview.live_view import Live
+from omlx.admin.overview.view import Welcome, suggested, welcome
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.resident import State, Told
 
 SMALL, LARGE, HUGE = (ModelEntry(f"org/{n}", Path(str(n)), "home", size_bytes=n) for n in (1, 50, 900))
 

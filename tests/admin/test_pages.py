@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.admin.credentials import Credentials
+from omlx.admin.login.credentials import Credentials
 from omlx.catalog import catalog, data_dir
 from omlx.errors import Reason
-from omlx.models.discovery import BUNDLED, Registry
-from omlx.models.entry import ModelEntry, Status
+from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.settings.schema import Scope, table
 from omlx.telemetry import log
 from tests.admin.running import API, PASSWORD, Administered, administered, change

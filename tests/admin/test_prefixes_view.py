@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from omlx.admin.prefixes_view import Kept, PrefixesView, States, prefixes_view
-from omlx.admin.standing import Standing
+from omlx.admin.models.model_snapshot import Standing
+from omlx.admin.models.prefixes_view import Kept, PrefixesView, States, prefixes_view
 from omlx.engine.types import PrefixReport, RequestStats
 from omlx.errors import Reason
-from omlx.models.entry import ModelEntry
-from omlx.models.resident import State, Told
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.resident import State, Told
 
 ENTRY = ModelEntry("org/model", Path("/models/org/model"), "home")
 REPORT = PrefixReport(None, 500, 2000, 64, 3, 1, 120, 0, {"rows": 4}, {"rows": 2, "window": 1}, 4, 1)

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.discovery import BUNDLED, Registry
-from omlx.models.entry import ModelEntry
+from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.entry import ModelEntry
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DEMO, DRAFT, HYBRID, TARGET

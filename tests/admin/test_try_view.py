@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from omlx.admin.drafts_view import Candidate, Tried
 from omlx.admin.formats import duration
-from omlx.admin.trial_view import estimate_view
-from omlx.admin.try_view import Bar, Label, Progress, outcome_view, tried_view, try_view
+from omlx.admin.models.drafts_view import Candidate, Tried
+from omlx.admin.trial.try_view import Bar, Label, Progress, outcome_view, tried_view, try_view
+from omlx.admin.trial.view import estimate_view
+from omlx.trial.configurations import Setup
 from omlx.trial.estimate import Estimate
 from omlx.trial.report import report
 from omlx.trial.samples import Place, Sample
-from omlx.trial.setups import Setup
 from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan, State, Trial
 

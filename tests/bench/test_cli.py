@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omlx.bench.cli import add_arguments, run
-from omlx.models.discovery import BUNDLED
+from omlx.models.catalog.discovery import BUNDLED
 
 DRAFT = BUNDLED / "omlx-demo/draft"
 

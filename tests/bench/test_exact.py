@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from omlx.bench.cli import add_arguments, run
-from omlx.bench.spec.imagined import flat, imagined
+from omlx.bench.speculation.imagined import flat, imagined
 from omlx.engine.plan import Read
-from omlx.models.discovery import BUNDLED
+from omlx.models.catalog.discovery import BUNDLED
 
 DEMO = BUNDLED / "omlx-demo"
 MODES = "draft 4,ngram,auto"

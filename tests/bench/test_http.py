@@ -8,7 +8,7 @@ import pytest
 
 from omlx.bench.http import command, streams
 from omlx.bench.http.command import Compared
-from omlx.models.discovery import BUNDLED
+from omlx.models.catalog.discovery import BUNDLED
 
 
 def test_neighbours_in_time_are_compared() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from omlx.bench.spec.oracle import Bound, RoundCosts, allowed, bound, break_even, copied, reach
+from omlx.bench.speculation.oracle import Bound, RoundCosts, allowed, bound, break_even, copied, reach
 
 LINEAR = RoundCosts(1.0, (2, 65), (2.0, 65.0))
 FREE = RoundCosts(1.0, (2, 65), (1.0, 1.0))

@@ -15,11 +15,11 @@ from omlx.bench.measure import Run
 from omlx.bench.report import write_json
 from omlx.bench.result import Samples
 from omlx.bench.sides import Driven, request
-from omlx.bench.spec.compare import draft_window
-from omlx.bench.spec.modes import MODES, Minds
-from omlx.bench.spec.outcome import Outcome, outcome
-from omlx.bench.spec.report import row
-from omlx.bench.spec.trials import Case, Measured, Trial
+from omlx.bench.speculation.compare import draft_window
+from omlx.bench.speculation.modes import MODES, Minds
+from omlx.bench.speculation.outcome import Outcome, outcome
+from omlx.bench.speculation.report import row
+from omlx.bench.speculation.trials import Case, Measured, Trial
 from omlx.bench.subject import Subject
 from omlx.bench.workloads import WORKLOADS
 from omlx.engine.model import weight_bytes

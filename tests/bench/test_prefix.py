@@ -11,7 +11,7 @@ from omlx.bench.prefix.command import write_model
 from omlx.bench.prefix.servers import Answer, Message, Server
 from omlx.bench.prefix.talk import FirstToken, Talk, converse
 from omlx.cli.main import main
-from omlx.models.discovery import BUNDLED
+from omlx.models.catalog.discovery import BUNDLED
 
 TARGET = BUNDLED / "omlx-demo/target"
 

@@ -18,14 +18,14 @@ import pytest
 from omlx.bench.cli import add_arguments, run
 from omlx.bench.exact import Parting, parting, seen_by_plain
 from omlx.bench.sides import engine, request
-from omlx.bench.spec.document import BEGIN, END
-from omlx.bench.spec.document import main as document
-from omlx.bench.spec.modes import MODES, untrained
-from omlx.bench.spec.outcome import checksum
-from omlx.bench.spec.plot import plot
-from omlx.bench.spec.recital import Reciter
-from omlx.models.discovery import BUNDLED
-from omlx.models.package_file import window_from_bench
+from omlx.bench.speculation.document import BEGIN, END
+from omlx.bench.speculation.document import main as document
+from omlx.bench.speculation.modes import MODES, untrained
+from omlx.bench.speculation.outcome import checksum
+from omlx.bench.speculation.plot import plot
+from omlx.bench.speculation.recital import Reciter
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.package.package_file import window_from_bench
 from tests.bench.subjects import subject
 
 DRAFT = BUNDLED / "omlx-demo/draft"

@@ -14,8 +14,8 @@ import pytest
 
 from omlx.cli import running
 from omlx.cli.main import main
-from omlx.models.discovery import BUNDLED
-from omlx.models.package import window_from
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.package.package import window_from
 from tests.cli.test_main import Capture, alone, environment
 from tests.models.trees import LLAMA, model
 

@@ -20,7 +20,7 @@ from omlx.cli.bind import listen, url
 from omlx.cli.environment import ENVIRONMENT
 from omlx.cli.main import main
 from omlx.errors import ConfigError
-from omlx.models.discovery import BUNDLED
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.server.exposure import is_loopback
 from tests.models.trees import hub_model, model
 

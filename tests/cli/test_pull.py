@@ -15,8 +15,8 @@ from typing import IO
 import httpx
 import pytest
 
-from omlx.models.discovery import BUNDLED
-from omlx.models.package import FILE
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.package.package import FILE
 from tests.cli.test_main import environment, omlx
 from tests.models.hub import Hub, running
 

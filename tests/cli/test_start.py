@@ -11,9 +11,9 @@ AT_ONCE = """
 import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from omlx.models.discovery import BUNDLED
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import bring_in, read_tokenizer
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.loader import bring_in, read_tokenizer
 import omlx.cli.serve
 
 entries = [ModelEntry(f"omlx-demo/{name}", BUNDLED / "omlx-demo" / name, "bundled") for name in ("target", "draft")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from omlx.engine.limits import Limits, Traits
+from omlx.engine.piece import Layout, Piece
 from omlx.engine.plan import (
     LAST,
     Drop,
@@ -23,13 +24,12 @@ from omlx.engine.plan import (
     Rewind,
     Window,
 )
-from omlx.engine.prefix.piece import Layout, Piece
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Status
-from omlx.engine.spec.drafter import Drafter
-from omlx.engine.spec.speculator import Speculator
-from omlx.engine.spec.strategy import WindowBounds
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.strategy import WindowBounds
 from omlx.engine.types import Event, Reason, Request, Sampling
 
 PLAIN = Traits(recurrent=False, sliding_window=None, unsupported=())

@@ -13,10 +13,10 @@ from mlx_lm.models.cache import KVCache
 from omlx.engine.model import Cache, MakeCache, cache_maker
 from omlx.engine.sampling import Draw
 from omlx.engine.sequence import Sequence as Record
-from omlx.engine.spec.draft_model import DraftModel
-from omlx.engine.spec.drafter import Draft
-from omlx.engine.spec.offer import Offer
-from omlx.engine.spec.strategy import Step
+from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.drafters.draft_model import DraftModel
+from omlx.engine.speculation.proposal import Offer
+from omlx.engine.strategy import Step
 from tests import zoo
 
 VOCAB = 64

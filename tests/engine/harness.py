@@ -19,8 +19,8 @@ from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.plan import Plan
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
-from omlx.engine.spec.costs import Costs
-from omlx.engine.spec.strategy import DRAFT, OFF
+from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.strategy import DRAFT, OFF
 from omlx.engine.types import (
     Event,
     Failed,

@@ -18,10 +18,10 @@ from mlx import nn
 from omlx.engine.calibration import ENOUGH, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.spec.costs import PLAIN, SETTLED, Costs, PassCosts
-from omlx.engine.spec.draft_model import DraftModel
-from omlx.engine.spec.policy import WIDTHS
-from omlx.engine.spec.strategy import AUTO
+from omlx.engine.speculation.cost_model import PLAIN, SETTLED, Costs, PassCosts
+from omlx.engine.speculation.drafters.draft_model import DraftModel
+from omlx.engine.speculation.policy import WIDTHS
+from omlx.engine.strategy import AUTO
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Calibrated, Finished, Reason, Request, Speculation
 from tests import zoo

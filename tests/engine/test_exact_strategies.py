@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from omlx.bench.spec.imagined import flat, imagined
-from omlx.engine.spec.costs import Costs
-from omlx.engine.spec.strategy import NGRAM, WindowBounds, parse
+from omlx.bench.speculation.imagined import flat, imagined
+from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.strategy import NGRAM, WindowBounds, parse
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
 from tests.engine.harness import (

@@ -10,11 +10,11 @@ import pytest
 
 from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
-from omlx.engine.spec.draft_model import DraftModel
-from omlx.engine.spec.drafter import Drafter
-from omlx.engine.spec.ngram import Ngram
-from omlx.engine.spec.offer import Offer
-from omlx.engine.spec.policy import RowPolicy
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafters.draft_model import DraftModel
+from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.proposal import Offer
 from omlx.engine.types import Failed, FinishReason, Sampling, Speculation
 from tests import zoo
 from tests.engine.fakes import VOCAB, Broken, Counting, Failing, Scripted, StuckCache

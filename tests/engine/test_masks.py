@@ -10,7 +10,7 @@ import pytest
 from omlx.engine.masking import Ahead, along, forced, only, permitted
 from omlx.engine.plan import LAST
 from omlx.engine.sampling import permit
-from omlx.engine.spec.strategy import OFF, parse
+from omlx.engine.strategy import OFF, parse
 from omlx.engine.types import FinishReason, Request, Sampling, Speculation, TokensCommitted
 from tests import zoo
 from tests.engine.fakes import Scripted

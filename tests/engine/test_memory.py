@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from omlx.engine.memory import MemoryGuard, Verdict
-from omlx.engine.prefix.piece import Layout
+from omlx.engine.piece import Layout
 from omlx.engine.types import Failed, Finished
 from omlx.errors import BadRequest, Overloaded
 from tests.engine.device import PLAIN, Desk, answer, ask

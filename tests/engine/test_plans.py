@@ -8,9 +8,9 @@ import pytest
 
 from omlx.engine.kv import CacheTable
 from omlx.engine.model import cache_maker
+from omlx.engine.piece import Piece
 from omlx.engine.plan import LAST, Evict, Forward, Keep, Open, Plan, Restore, Window
 from omlx.engine.prefix.payload import layout_of
-from omlx.engine.prefix.piece import Piece
 from omlx.engine.runner import Runner
 from omlx.engine.types import Sampling
 from tests.engine.fakes import Corrupted, same_arrays, same_state

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from omlx.bench.spec.imagined import flat, imagined
+from omlx.bench.speculation.imagined import flat, imagined
 from omlx.engine.loop import EngineLoop
 from omlx.engine.plan import Window
-from omlx.engine.spec.strategy import Step, WindowBounds, parse
+from omlx.engine.strategy import Step, WindowBounds, parse
 from omlx.engine.types import FinishReason, Request, Speculation
 from tests import zoo
 from tests.engine.fakes import StopAt

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.prefix.piece import Layout
+from omlx.engine.piece import Layout
 from omlx.engine.types import Request, Sampling
 from tests.engine.fakes import Corrupted, Scripted
 from tests.engine.harness import (

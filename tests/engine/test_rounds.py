@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from omlx.engine.sequence import Sequence
-from omlx.engine.spec.costs import PassCosts
-from omlx.engine.spec.drafter import Draft
+from omlx.engine.speculation.cost_model import PassCosts
+from omlx.engine.speculation.drafter import Draft
 from omlx.engine.types import FinishReason, Request, Sampling
 from tests.engine.fakes import Scripted, StopAt
 from tests.engine.harness import (

@@ -8,7 +8,7 @@ import pytest
 
 from omlx.engine.batch import LINGER_STEPS
 from omlx.engine.loop import EngineLoop
-from omlx.engine.spec.strategy import DRAFT, NGRAM, OFF, WindowBounds
+from omlx.engine.strategy import DRAFT, NGRAM, OFF, WindowBounds
 from omlx.engine.types import Reason, Speculation
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
 from tests.engine.harness import GREEDY, KINDS, LIMITS, Bench, loop_of, model, noisy, plain, prompt, request

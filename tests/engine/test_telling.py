@@ -7,12 +7,12 @@ import json
 import pytest
 
 from omlx.engine.sequence import Interval, Sequence
-from omlx.engine.spec.costs import Costs
-from omlx.engine.spec.ngram import Ngram
-from omlx.engine.spec.offer import Offer
-from omlx.engine.spec.policy import RowPolicy
-from omlx.engine.spec.speculator import KEPT, Speculator
-from omlx.engine.spec.strategy import AUTO, OFF, Step, Strategy, WindowBounds, parse
+from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.speculator import KEPT, Speculator
+from omlx.engine.strategy import AUTO, OFF, Step, Strategy, WindowBounds, parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Gate, Reason, Speculation
 from tests.engine.harness import Bench, loop_of, model, request

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
 
 from omlx.engine.loop import Load
-from omlx.models.footprint import footprint
+from omlx.models.pool.footprint import footprint
 from tests.fuzz import bodies, wire
 from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running
 

@@ -12,19 +12,19 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.spec.strategy import AUTO, DRAFT
+from omlx.engine.strategy import AUTO, DRAFT
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
 from omlx.errors import BadRequest, ModelError
-from omlx.models.arrival import Arrivals
-from omlx.models.discovery import BUNDLED, Registry, gather
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import load_steps
-from omlx.models.opening import Reading
-from omlx.models.package import FILE
-from omlx.models.places import Folder
-from omlx.models.pool import Pool
-from omlx.models.reference import Reference
+from omlx.models.catalog.discovery import BUNDLED, Registry, gather
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.places import Folder
+from omlx.models.catalog.reference import Reference
+from omlx.models.package.package import FILE
+from omlx.models.pool.draft_watcher import Arrivals
+from omlx.models.pool.load import Reading
+from omlx.models.pool.loader import load_steps
+from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.zoo.folder import save_family

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.spec.costs import Costs
+from omlx.engine.speculation.cost_model import Costs
 from omlx.engine.thread import EngineThread
-from omlx.models.cost_file import CostFiles, CostKeeper, CostKey, machine
-from omlx.models.discovery import BUNDLED, Registry
-from omlx.models.entry import ModelEntry
-from omlx.models.pool import Pool
+from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.cost_file import CostFiles, CostKeeper, CostKey, machine
+from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 
 KEY = CostKey("org/name", "auto", 1000, machine(), "1.2.3")

@@ -13,11 +13,11 @@ import pytest
 
 from omlx.catalog import catalog
 from omlx.errors import ModelError, NotFound
-from omlx.models.discovery import BUNDLED, Registry, discover, gather
-from omlx.models.entry import ModelEntry, Status
-from omlx.models.examine import examine
-from omlx.models.fit import too_large
-from omlx.models.places import Folder, HubCache
+from omlx.models.catalog.discovery import BUNDLED, Registry, discover, gather
+from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.inspect_checkpoint import examine
+from omlx.models.catalog.places import Folder, HubCache
+from omlx.models.package.compatibility import too_large
 from omlx.settings.schema import Settings
 from tests.models.trees import LLAMA, hub_model, index, model, shards
 
@@ -357,8 +357,6 @@ def test_the_home_of_another_program_is_read_and_nothing_else(tmp_path: Path) ->
 
 
 def test_looking_for_models_does_not_import_mlx() -> None:
-    program = (
-        "import sys, json, omlx.models.discovery; print(json.dumps([m for m in sys.modules if m.startswith('mlx')]))"
-    )
+    program = "import sys, json, omlx.models.catalog.discovery; print(json.dumps([m for m in sys.modules if m.startswith('mlx')]))"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(shown.stdout) == []

@@ -11,11 +11,11 @@ import pytest
 
 from omlx.catalog import catalog
 from omlx.engine.types import Reason
-from omlx.models.discovery import BUNDLED, gather
-from omlx.models.entry import ModelEntry
-from omlx.models.fit import unfit_entry, unfit_tokenizers
-from omlx.models.loader import read_tokenizer
-from omlx.models.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, gather
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.places import Folder
+from omlx.models.package.compatibility import unfit_entry, unfit_tokenizers
+from omlx.models.pool.loader import read_tokenizer
 from tests.models.trees import model, shards
 
 DEMO = BUNDLED / "omlx-demo/draft"

@@ -16,9 +16,9 @@ from mlx_lm.utils import save_config
 
 from omlx.catalog import catalog
 from omlx.errors import ModelError
-from omlx.models.discovery import BUNDLED
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import LoadProgress, load, load_steps
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.loader import LoadProgress, load, load_steps
 
 DEMO = BUNDLED / "omlx-demo/draft"
 TINY: dict[str, Any] = {

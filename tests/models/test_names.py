@@ -11,10 +11,10 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, ModelError, NotFound
-from omlx.models.discovery import BUNDLED, Registry, gather
-from omlx.models.names import check_alias, find_model
-from omlx.models.places import Folder
-from omlx.models.pool import Pool
+from omlx.models.catalog.discovery import BUNDLED, Registry, gather
+from omlx.models.catalog.names import check_alias, find_model
+from omlx.models.catalog.places import Folder
+from omlx.models.pool.pool import Pool
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.store import Store

@@ -10,7 +10,8 @@ import pytest
 
 from omlx.engine.types import Reason
 from omlx.errors import ModelError
-from omlx.models.package import (
+from omlx.models.catalog.reference import Reference
+from omlx.models.package.package import (
     FILE,
     DraftModel,
     Ngram,
@@ -21,7 +22,6 @@ from omlx.models.package import (
     usable_package,
     window_from,
 )
-from omlx.models.reference import Reference
 
 DRAFT = {"type": "draft-model", "draft_model": "org/small"}
 PLACE = "generation.speculative_decoding"

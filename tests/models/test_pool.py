@@ -14,10 +14,10 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, NotFound
-from omlx.models.discovery import BUNDLED, Registry
-from omlx.models.entry import ModelEntry
-from omlx.models.pool import Lease, Pool
-from omlx.models.resident import State
+from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.pool import Lease, Pool
+from omlx.models.pool.resident import State
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store

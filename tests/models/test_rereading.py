@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.thread import EngineThread
-from omlx.models.discovery import BUNDLED, gather
-from omlx.models.package import FILE, DraftModel
-from omlx.models.package_file import write_package
-from omlx.models.places import Folder
-from omlx.models.pool import Pool
-from omlx.models.reference import Reference
-from omlx.models.rereading import Rereading
+from omlx.models.catalog.discovery import BUNDLED, gather
+from omlx.models.catalog.places import Folder
+from omlx.models.catalog.reference import Reference
+from omlx.models.package.package import FILE, DraftModel
+from omlx.models.package.package_file import write_package
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.settings_watcher import Rereading
 from omlx.settings.schema import Settings
 from omlx.settings.store import GLOBAL_FILE, Store
 from omlx.telemetry.log import fields_of

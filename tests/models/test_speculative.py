@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from omlx.errors import ConfigError
-from omlx.models.discovery import Registry, gather
-from omlx.models.package import FILE
-from omlx.models.places import Folder, HubCache, Place
-from omlx.models.reference import Reference, Wanted
-from omlx.models.speculative import Speculative, check_value, speculative
-from omlx.models.telling import speculation_record
+from omlx.models.catalog.discovery import Registry, gather
+from omlx.models.catalog.places import Folder, HubCache, Place
+from omlx.models.catalog.reference import Reference, Wanted
+from omlx.models.package.package import FILE
+from omlx.models.pool.speculation_status import speculation_record
+from omlx.models.pool.speculative import Speculative, check_value, speculative
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value

@@ -16,11 +16,11 @@ from starlette.types import ASGIApp
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, EventSink, Failed, Finished, Request
-from omlx.models.cost_file import CostFiles
-from omlx.models.discovery import BUNDLED, Registry
-from omlx.models.entry import ModelEntry
-from omlx.models.footprint import used_bytes
-from omlx.models.pool import Pool
+from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.footprint import used_bytes
+from omlx.models.pool.pool import Pool
 from omlx.server.app import create_app
 from omlx.server.protocol import ImpatientProtocol
 from omlx.settings.configuration import Configuration

@@ -19,9 +19,9 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import Dtype, LoadedWeights, LoadProgress, read_tokenizer, tokenizer_length
-from omlx.models.pool import Pool
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.loader import Dtype, LoadedWeights, LoadProgress, read_tokenizer, tokenizer_length
+from omlx.models.pool.pool import Pool
 
 CONTEXT = 4096
 SURE = 100.0

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.discovery import Registry, gather
-from omlx.models.places import Folder
+from omlx.models.catalog.discovery import Registry, gather
+from omlx.models.catalog.places import Folder
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, DRAFT, HYBRID, TARGET, Running, omlx
 

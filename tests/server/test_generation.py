@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.engine.spec.strategy import WindowBounds
+from omlx.engine.strategy import WindowBounds
 from omlx.server.generation import WindowWish
 
 

@@ -11,7 +11,7 @@ import pytest
 from openai import APIError, APIStatusError, OpenAI
 
 from omlx.engine.types import Event
-from omlx.models.cost_file import CostFiles
+from omlx.models.pool.cost_file import CostFiles
 from omlx.settings.schema import Settings
 from tests.server.running import PATIENCE_S, TARGET, omlx
 

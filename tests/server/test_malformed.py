@@ -14,7 +14,9 @@ from pydantic import ValidationError
 from omlx.errors import BadRequest
 from omlx.server.anthropic import message_request
 from omlx.server.fields import Body
-from omlx.server.openai import chat_request, completion_request, response_request
+from omlx.server.openai.chat import request as chat_request
+from omlx.server.openai.completions import request as completion_request
+from omlx.server.openai.responses import request as response_request
 
 LEAF = st.none() | st.booleans() | st.integers(-3, 300) | st.floats(allow_nan=False) | st.text(max_size=5)
 NAMES = st.sampled_from(

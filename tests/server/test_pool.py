@@ -16,9 +16,10 @@ import mlx.core as mx
 import pytest
 from openai import OpenAI
 
-from omlx.models import loader, opening
-from omlx.models.discovery import BUNDLED, Registry
-from omlx.models.entry import ModelEntry
+from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool import load as opening
+from omlx.models.pool import loader
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx
 

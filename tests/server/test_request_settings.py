@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import httpx
 import pytest
 
-from omlx.engine.spec.strategy import WindowBounds
+from omlx.engine.strategy import WindowBounds
 from omlx.settings.schema import Scope, Settings, table
 from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 

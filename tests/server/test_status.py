@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from omlx.engine.spec.costs import Costs
-from omlx.engine.spec.strategy import parse
+from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.strategy import parse
 from omlx.engine.types import DrafterStats, Gate, ModelSnapshot, PrefixReport, Reason, RequestStats
-from omlx.models.speculative import Speculative
+from omlx.models.pool.speculative import Speculative
 from omlx.server import status
 
 PAYS = Gate("on")

@@ -24,8 +24,8 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import EngineDead, EngineError
-from omlx.models.pool import Lease, Served
-from omlx.server.record import Record
+from omlx.models.pool.pool import Lease, Served
+from omlx.server.request_stats import Record
 from omlx.server.router import Router
 from omlx.server.stream import GenerationStream
 from omlx.telemetry.metrics import Gauges

@@ -10,8 +10,8 @@ from omlx.engine.types import FinishReason
 from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.dialect import ChoiceEvent, Encoder
-from omlx.server.openai.response import ResponseEncoder
-from omlx.server.openai.response_tools import Called
+from omlx.server.openai.responses.encoder import ResponseEncoder
+from omlx.server.openai.responses.tools import Called
 from omlx.text.events import Finish, OutputEvent, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from tests.server.transcripts import ENCODERS, HEAD, STATS
 

@@ -14,10 +14,10 @@ from typing import Any
 from omlx.engine.types import FinishReason, Reason, RequestStats
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import ChoiceEvent, Encoder
-from omlx.server.openai.chat import ChatEncoder
-from omlx.server.openai.completion import CompletionEncoder
+from omlx.server.openai.chat.encoder import ChatEncoder
+from omlx.server.openai.completions.encoder import CompletionEncoder
 from omlx.server.openai.head import Head
-from omlx.server.openai.response import ResponseEncoder
+from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.text.events import (
     Finish,
     OutputEvent,

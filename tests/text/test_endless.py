@@ -11,8 +11,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import only
 from omlx.errors import BadRequest
-from omlx.text.endless import without_endless
 from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
+from omlx.text.prune_nonterminating_schema import without_endless
 from tests.schemas import REFERENCES, SMALL, listed, record
 from tests.text.test_grammar import walk
 

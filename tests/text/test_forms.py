@@ -12,11 +12,11 @@ import pytest
 
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
-from omlx.engine.spec.strategy import parse
+from omlx.engine.strategy import parse
 from omlx.engine.types import Finished, FinishReason, Request, Sampling, Speculation, TokensCommitted
-from omlx.models.discovery import BUNDLED
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import LoadedWeights, load
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.loader import LoadedWeights, load
 from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
 from tests.schemas import SCHEMAS
 

@@ -14,9 +14,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import forced, only
 from omlx.errors import BadRequest
-from omlx.models.discovery import BUNDLED
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import read_tokenizer
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.loader import read_tokenizer
 from omlx.text.answer_mask import AnswerMask
 from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
 from tests.schemas import SCHEMAS

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from omlx.models.entry import ModelEntry
+from omlx.models.catalog.entry import ModelEntry
 from omlx.trial.conditions import Conditions, stale
 from omlx.trial.estimate import Estimate, Weights, estimate
-from omlx.trial.kept import History, Kept, Results
+from omlx.trial.result_store import History, Kept, Results
 from tests.models.trees import model
 
 NOW = Conditions("a Mac", {"omlx": "1", "mlx": "2", "mlx-lm": "3"}, {"org/big": "aa", "org/small": "bb"})

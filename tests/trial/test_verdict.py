@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from omlx.trial.configurations import NGRAM, PLAIN, Setup, find_setup, setups, visits
+from omlx.trial.render_verdict import listed, say
 from omlx.trial.report import _verdict
 from omlx.trial.samples import Difference, Gain, Place, Sample, Samples, Spread
-from omlx.trial.saying import listed, say
-from omlx.trial.setups import NGRAM, PLAIN, Setup, find_setup, setups, visits
 from omlx.trial.texts import WRITTEN, Kind, question
 from omlx.trial.verdict import Verdict, verdict
 

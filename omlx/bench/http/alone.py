@@ -10,11 +10,11 @@ from pathlib import Path
 
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
-from omlx.engine.spec.strategy import OFF
+from omlx.engine.strategy import OFF
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, Request, Sampling, Speculation, TokensCommitted
-from omlx.models.entry import ModelEntry
-from omlx.models.loader import load
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.loader import load
 
 MODEL = "alone"
 PATIENCE_S = 600

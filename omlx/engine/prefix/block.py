@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from omlx.engine.prefix.piece import Piece
+from omlx.engine.piece import Piece
 
 
 @dataclass(eq=False, slots=True)

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
+from omlx.engine.piece import Layout, Piece
 from omlx.engine.prefix.block import Block
-from omlx.engine.prefix.piece import Layout, Piece
 
 
 class Victims:

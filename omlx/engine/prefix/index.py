@@ -20,9 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from omlx.engine.piece import Kind, Layout, Piece
 from omlx.engine.prefix.block import Block, alike, descend
 from omlx.engine.prefix.eviction import Victims
-from omlx.engine.prefix.piece import Kind, Layout, Piece
 from omlx.engine.prefix.window import gaps, spans, windows_of
 
 SLACK: Final = 50

@@ -31,7 +31,7 @@ from mlx_lm.models.cache import (
 )
 
 from omlx.engine.model import Cache, LayerCache, MakeCache, Model
-from omlx.engine.prefix.piece import Kind, Layout, Piece
+from omlx.engine.piece import Kind, Layout, Piece
 from omlx.engine.rewind import leaves
 from omlx.errors import EngineError, Reason
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from omlx.engine.piece import Layout
 from omlx.engine.plan import CacheOp, Evict, Keep, Open, Restore
 from omlx.engine.prefix.index import PrefixIndex
-from omlx.engine.prefix.piece import Layout
 from omlx.engine.sequence import Sequence
 from omlx.engine.types import PrefixReport
 from omlx.errors import Reason

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from omlx.engine.piece import Piece
 from omlx.engine.prefix.block import Block
-from omlx.engine.prefix.piece import Piece
 
 
 def windows_of(path: Iterable[Block], length: int, window: int | None) -> list[Piece]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest
-from omlx.server import held, tooling
+from omlx.server import opaque_reasoning as held
+from omlx.server import tooling
 from omlx.server.dialect import Json
 from omlx.server.fields import IMAGES, Body, Listed
 

@@ -12,7 +12,8 @@ from typing import Final
 
 from omlx.engine.types import FinishReason
 from omlx.errors import OmlxError
-from omlx.server import errors, held, tooling
+from omlx.server import errors, tooling
+from omlx.server import opaque_reasoning as held
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.usage import timings
 from omlx.text.events import (

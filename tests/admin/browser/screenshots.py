@@ -21,8 +21,8 @@ from typing import Any, Final
 from playwright.sync_api import Page
 
 from omlx.catalog import SOURCE
-from omlx.models.discovery import BUNDLED, gather
-from omlx.models.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, gather
+from omlx.models.catalog.places import Folder
 from tests.admin.browser import chromium
 from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.pages import PAGES, Listed

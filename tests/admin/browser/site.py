@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, Page
 
-from omlx.admin.credentials import Credentials
-from omlx.models.discovery import Registry
-from omlx.models.speculative import check_value
+from omlx.admin.login.credentials import Credentials
+from omlx.models.catalog.discovery import Registry
+from omlx.models.pool.speculative import check_value
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
 from tests.admin.browser.chromium import Complaints, watched

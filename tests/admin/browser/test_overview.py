@@ -95,7 +95,7 @@ def test_without_the_chart_library_pages_work_and_say_what_to_run(
 ) -> None:
     bare = tmp_path / "static"
     shutil.copytree(data_dir("static"), bare, ignore=shutil.ignore_patterns("vendor"))
-    monkeypatch.setattr("omlx.admin.overview_page.data_dir", lambda name: bare)
+    monkeypatch.setattr("omlx.admin.overview.page.data_dir", lambda name: bare)
     with busy.visit() as visit:
         visit.page.goto("/admin")
         expect(visit.page.locator("omlx-chart")).to_have_count(0)

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from omlx.engine.piece import Layout, Piece
 from omlx.engine.prefix.index import Match, PrefixIndex
-from omlx.engine.prefix.piece import Layout, Piece
 
 ROWS = Layout(row_bytes=2)
 SLIDING = Layout(row_bytes=2, window_bytes=3, window=10)

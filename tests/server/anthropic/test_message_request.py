@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server import held
+from omlx.server import opaque_reasoning as held
 from omlx.server.anthropic.message_request import parse
 
 HELLO = {"role": "user", "content": "hello"}

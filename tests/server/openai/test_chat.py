@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.spec.strategy import parse
+from omlx.engine.strategy import parse
 from omlx.engine.types import DrafterStats, FinishReason, Gate, Reason, RequestStats, TokenLogprob
 from omlx.server.dialect import ChoiceEvent, Json
-from omlx.server.openai.chat import ChatEncoder
+from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.head import Head
 from omlx.server.usage import timings, usage
 from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.spec.strategy import DRAFT
+from omlx.engine.strategy import DRAFT
 from omlx.errors import BadRequest
-from omlx.server.openai.chat_request import parse
+from omlx.server.openai.chat.request import parse
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -4,8 +4,8 @@ import pytest
 
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialect import Json
-from omlx.server.openai.items import Item
-from omlx.server.openai.response_store import ResponseStore
+from omlx.server.openai.responses.items import Item
+from omlx.server.openai.responses.store import ResponseStore
 
 ASKED = [{"role": "user", "content": "a"}]
 

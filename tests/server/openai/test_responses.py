@@ -11,7 +11,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
-from omlx.server.openai.items import Conversation, Item
+from omlx.server.openai.responses.items import Conversation, Item
 from tests.server.running import TARGET, Running
 
 PLAIN: Any = {"effort": "none"}

@@ -1,0 +1,97 @@
+"""Taking up what a trial recommends, as settings of the model or in its package; and taking it back, exactly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from omlx.errors import BadRequest, ConfigError, Conflict
+from omlx.models.package.package import Declared, Ngram
+from omlx.models.package.package_file import declare_draft, write_package
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import Loading
+from omlx.settings.configuration import Configuration
+from omlx.settings.layer import Source
+from omlx.settings.schema import Value
+from omlx.settings.store import Store
+from omlx.trial.configurations import Setup
+
+from .view import Json, applied_view
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What was taken up, what was stored before (None: nothing), and the revision that came of it."""
+
+    setup: Setup
+    before: Mapping[str, Value]
+    revision: str
+
+
+class Applying:
+    """What has been applied in this run can be undone, until somebody changes the model's settings otherwise."""
+
+    def __init__(self, pool: Pool, configuration: Configuration) -> None:
+        assert configuration.store is not None
+        self._pool = pool
+        self._configuration = configuration
+        self._store: Store = configuration.store
+        self._applied: dict[str, Applied] = {}
+
+    def of(self, model: str) -> Applied | None:
+        """What could be undone."""
+        return self._applied.get(model)
+
+    async def apply(self, model: str, setup: Setup) -> Json:
+        """Store it for the model. `takes` tells of each setting when it takes effect, `revision` is that of the model's
+        settings now. Raises BadRequest, Outdated."""
+        revision = await self._revision(model)
+        layer = await asyncio.to_thread(self._store.layer, model)
+        before: Mapping[str, Value] = {name: layer.values.get(name) for name in setup.changes}
+        earlier = self._applied.get(model)
+        if earlier is not None and earlier.revision == revision:
+            before = earlier.before  # undoing the second one leads back to where both began
+        await self._patch(model, setup.changes, revision)
+        self._applied[model] = Applied(setup, before, await self._revision(model))
+        return await self._taken_up(model, setup.changes)
+
+    async def undo(self, model: str) -> Json:
+        """Store again what was stored before. Raises Conflict if nothing was applied, Outdated if it has changed."""
+        applied = self._applied.get(model)
+        if applied is None:
+            raise Conflict("trial.nothing_applied", model=model)
+        await self._patch(model, applied.before, applied.revision)
+        del self._applied[model]
+        return await self._taken_up(model, applied.before)
+
+    async def write(self, model: str, setup: Setup) -> Json:
+        """Make it the default of the model's package. Raises ModelError if the draft does not fit or the file cannot be
+        written, BadRequest for what a package cannot say."""
+        entry = self._pool.model(model)
+        if setup.strategy == "off":
+            raise BadRequest("trial.not_in_package", param="setup")
+        declared: Declared = Ngram(None, None)
+        name = "ngram"
+        if setup.draft is not None:
+            draft = await asyncio.to_thread(declare_draft, entry, setup.draft, None, self._pool.registry)
+            declared, name = draft, draft.draft.repository.rpartition("/")[2].lower()
+        path = await asyncio.to_thread(write_package, entry.path, declared, name)
+        await self._pool.reconfigure()
+        return {"file": str(path), "name": name}
+
+    async def _patch(self, model: str, changes: Mapping[str, Value], revision: str) -> None:
+        try:
+            await asyncio.to_thread(self._store.patch, changes, model, expected=revision)
+        except ConfigError as error:
+            raise BadRequest(error.code, param=error.param, **error.params) from error
+
+    async def _revision(self, model: str) -> str:
+        return await asyncio.to_thread(self._store.revision, model)
+
+    async def _taken_up(self, model: str, names: Mapping[str, Value]) -> Json:
+        changes: list[Loading] = await self._pool.reconfigure()
+        waits = any(change.entry.id == model and self._pool.told(model).active for change in changes)
+        resolution = self._configuration.resolve(model)
+        takes = applied_view(names, resolution, Source.MODEL, waits=waits)
+        return {"takes": dict(takes), "revision": await self._revision(model)}

@@ -1,0 +1,66 @@
+"""Where an answer ends, and what is told about it then."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from omlx.engine.sequence import Sequence
+from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.types import DrafterStats, Failed, Request, RequestStats
+from omlx.errors import EngineError, OmlxError
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A stop was found: a stop id, or (None) a stop string or the end of what the mask allows."""
+
+    stop_id: int | None
+
+
+def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], Ended | None]:
+    """The tokens up to and including the first that ends the request. Modifies its stop matcher and its mask.
+
+    Raises EngineError for a token that the mask does not allow.
+    """
+    for i, token in enumerate(tokens):
+        if token in request.stop_ids:
+            return tokens[: i + 1], Ended(token)
+        if request.stop is not None and request.stop.push(token):
+            return tokens[: i + 1], Ended(None)
+        if request.mask is not None:
+            if not request.mask.advance(token):
+                raise EngineError("engine.mask", token=token)
+            if request.mask.ended:
+                return tokens[: i + 1], Ended(None)
+    return tokens, None
+
+
+def failed(request: Request, error: Exception) -> Failed:
+    if isinstance(error, OmlxError):
+        return Failed(request.id, error)
+    return Failed(request.id, EngineError("engine.step", detail=f"{type(error).__name__}: {error}"))
+
+
+def stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
+    clock = sequence.clock
+    return RequestStats(
+        prompt_n=sequence.prompt_len,
+        cached_n=sequence.cached,
+        predicted_n=len(sequence.tokens) - sequence.prompt_len,
+        queue_ms=_ms(clock.submitted, clock.admitted),
+        prompt_ms=_ms(clock.admitted, clock.first_token),
+        predicted_ms=_ms(clock.first_token, clock.last_token),
+        seed=sequence.request.sampling.seed,
+        drafters={
+            name: DrafterStats(**asdict(tally) | {"accepted_at": tuple(tally.accepted_at)})
+            for name, tally in sequence.tallies.items()
+        },
+        speculation=speculator.verdict(sequence),
+        strategy=speculator.effective(sequence),
+        gates=speculator.gates(sequence),
+        speedup=speculator.speedup(sequence),
+    )
+
+
+def _ms(start: float, end: float) -> float:
+    return max(0.0, end - start) * 1000 if start and end else 0.0

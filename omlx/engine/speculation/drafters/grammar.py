@@ -1,0 +1,38 @@
+"""What must come, as the draft: where a mask leaves one token only, that token costs no model to know.
+
+The target samples under the same mask, so all of it is accepted: several tokens for one pass.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from omlx.engine.masking import forced
+from omlx.engine.sequence import Sequence
+from omlx.engine.speculation.drafter import Draft, Drafter
+from omlx.engine.speculation.proposal import LONGEST, Offer
+from omlx.engine.strategy import Step
+
+
+class Forced(Drafter):
+    """Drafts for rows with a mask."""
+
+    kind: ClassVar[str] = "forced"
+    name = "forced"
+
+    def __init__(self) -> None:
+        self._runs: dict[int, tuple[int, ...]] = {}
+
+    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+        mask = sequence.request.mask
+        run = forced(mask, min(limit, LONGEST)) if mask is not None else ()
+        self._runs[sequence.row] = run
+        return Offer(self.name, len(run), sure=True, step=step) if run else None
+
+    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+        """What the offer just made was about."""
+        run = self._runs.get(sequence.row, ())[:limit]
+        return Draft(self.name, len(run), run) if run else None
+
+    def drop(self, row: int) -> None:
+        self._runs.pop(row, None)

@@ -1,0 +1,198 @@
+"""Load one model on the calling thread, which must be the one that will run it.
+
+    check the files ─► build the model, lazily ─► cast ─► read the weights, some at a time ─► LoadedWeights
+
+Everything that can be wrong with a directory becomes a ModelError that names it. No code of a model is run unless the
+caller says that it is trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from omlx.errors import ModelError
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.facts import Number, context_length, read_config, sampling_defaults, stop_ids
+from omlx.models.pool.weights import check_whole, weight_files
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from omlx.engine.model import Model
+
+Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+
+_IMPORTING = Lock()
+_STEP_BYTES = 64 << 20
+_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Bytes of weights that are in memory, of all that will be."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """A model in memory. `vocab_size` is the length of its tokenizer; the model's own width may be larger."""
+
+    model: Model
+    tokenizer: TokenizerWrapper
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
+    context_length: int
+    vocab_size: int
+    stop_ids: frozenset[int]
+    sampling: Mapping[str, Number]
+    size_bytes: int
+
+
+def load(entry: ModelEntry, dtype: Dtype, progress: Callable[[LoadProgress], None] | None = None) -> LoadedWeights:
+    """Load a model in one go. Raises ModelError."""
+    steps = load_steps(entry, dtype)
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as finished:
+            loaded: LoadedWeights = finished.value
+            return loaded
+        if progress is not None:
+            progress(step)
+
+
+def load_steps(
+    entry: ModelEntry, dtype: Dtype, *, tokenizer: TokenizerWrapper | None = None, trusted: bool = False
+) -> Generator[LoadProgress, None, LoadedWeights]:
+    """Load a model some weights at a time, so that other work can run in between; returns it. Raises ModelError.
+
+    The first progress says how many bytes there will be; until the next one nothing is read. A `tokenizer` that has
+    been read already is taken as it is.
+    """
+    try:
+        return (yield from _steps(entry, dtype, tokenizer, trusted))
+    except ModelError as error:
+        raise ModelError(error.code, param="model", **{**error.params, "model": entry.id}) from error
+
+
+def _steps(
+    entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool
+) -> Generator[LoadProgress, None, LoadedWeights]:
+    for file in weight_files(entry.path):
+        check_whole(file)
+    generation_config = read_config(entry.path, "generation_config.json")
+    if tokenizer is None:
+        tokenizer = read_tokenizer(entry)
+    model, config = _build(entry.path, trusted)
+    _cast(model, config, dtype)
+    size_bytes = yield from _read_weights(model)
+    return LoadedWeights(
+        model=cast("Model", model),
+        tokenizer=tokenizer,
+        config=config,
+        generation_config=generation_config,
+        context_length=context_length(config, tokenizer.model_max_length),
+        vocab_size=tokenizer_length(tokenizer),
+        stop_ids=stop_ids(tokenizer.eos_token_ids, config, generation_config),
+        sampling=sampling_defaults(generation_config),
+        size_bytes=size_bytes,
+    )
+
+
+def bring_in() -> None:
+    """Import mlx-lm and what of the engine rests on it, if that has not been done: a second or more, which a server
+    without a model does without. One thread at a time: imports that begin at different ends can deadlock.
+
+    Whoever has a tokenizer has called this.
+    """
+    with _IMPORTING:
+        import_module("omlx.engine.loop")
+
+
+def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
+    """The tokenizer of a model, without its weights. Raises ModelError."""
+    bring_in()
+    from mlx_lm import utils  # noqa: PLC0415 — see `bring_in`
+
+    eos = read_config(entry.path, "config.json").get("eos_token_id")
+    try:
+        tokenizer: TokenizerWrapper = utils.load_tokenizer(entry.path, {"trust_remote_code": False}, eos_token_ids=eos)
+        return tokenizer
+    except Exception as error:  # the tokenizers library raises bare Exception for a broken file
+        raise ModelError("model.tokenizer", detail=_said(error)) from error
+
+
+def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
+    """One more than the highest id the tokenizer knows: the width that logits are cut to."""
+    ids: dict[str, int] = tokenizer.get_vocab()
+    return max(ids.values()) + 1
+
+
+def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
+    """The model with lazy weights, and its config."""
+    from mlx_lm import utils  # noqa: PLC0415 — see `bring_in`
+
+    config = read_config(directory, "config.json")
+    if not config:
+        raise ModelError("model.no_config")
+    if config.get("model_file") is not None and not trusted:
+        raise ModelError("model.remote_code", file=str(config["model_file"]))
+    try:
+        return utils.load_model(directory, lazy=True, trust_remote_code=trusted)
+    except Exception as error:  # architectures of mlx-lm divide by what a wrong config holds, assert and look it up
+        raise ModelError("model.build", detail=_said(error)) from error
+
+
+def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
+    """Give dense weights the type asked for, lazily. Quantized models are left as they are."""
+    if config.get("quantization") or config.get("quantization_config"):
+        return
+    if dtype != "auto":
+        model.set_dtype(_DTYPES[dtype])
+    elif mx.default_device().type == mx.DeviceType.cpu:
+        model.set_dtype(mx.float32)
+
+
+def _read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
+    """Evaluate the parameters in the model's order; returns their bytes."""
+    arrays = [array for _, array in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))]
+    total = sum(array.nbytes for array in arrays)
+    yield LoadProgress(0, total)
+    done = 0
+    for portion in _portions(arrays):
+        try:
+            mx.eval(portion)
+        except RuntimeError as error:
+            raise ModelError("model.weights_unreadable", detail=_said(error)) from error
+        done += sum(array.nbytes for array in portion)
+        yield LoadProgress(done, total)
+    return total
+
+
+def _portions(arrays: list[mx.array]) -> Iterator[list[mx.array]]:
+    """Consecutive arrays of about `_STEP_BYTES` together."""
+    cuts, size = [0], 0
+    for index, array in enumerate(arrays, 1):
+        size += array.nbytes
+        if size >= _STEP_BYTES or index == len(arrays):
+            cuts.append(index)
+            size = 0
+    for start, stop in pairwise(cuts):
+        yield arrays[start:stop]
+
+
+def _said(error: Exception) -> str:
+    """What an error says, on one line and not without end."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]

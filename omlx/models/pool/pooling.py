@@ -1,0 +1,53 @@
+"""Whether a model gives embeddings, and how: what its package declares in the files of sentence-transformers.
+
+modules.json                 Transformer, Pooling, and perhaps Normalize, in this order
+1_Pooling/config.json        which of the hidden states count
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.errors import BadRequest
+from omlx.models.catalog.facts import read_config
+from omlx.models.pool.embedding import Pool
+
+_MODES: Final[dict[str, Pool]] = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}
+_DECLARED: Final = "pooling_mode"
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """`normalize`: vectors have length 1."""
+
+    pool: Pool
+    normalize: bool
+
+
+def pooling(directory: Path, model: str) -> Pooling:
+    """How a model pools. Raises BadRequest for one that declares nothing, or what cannot be done here; ModelError for
+    files that cannot be read."""
+    modules = _modules(directory / "modules.json")
+    kinds = [str(each.get("type", "")).rpartition(".")[2] for each in modules]
+    if not modules:
+        raise BadRequest("embedding.undeclared", param="model", model=model)
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise BadRequest("embedding.modules", param="model", model=model, modules=", ".join(kinds))
+    config = read_config(directory, f"{modules[1].get('path') or '1_Pooling'}/config.json")
+    modes = [name for name, value in config.items() if name.startswith(f"{_DECLARED}_") and value is True]
+    if not modes and isinstance(declared := config.get(_DECLARED), str):
+        modes = [f"{_DECLARED}_{declared}" if declared != "mean" else "pooling_mode_mean_tokens"]
+    if len(modes) != 1 or modes[0] not in _MODES:
+        raise BadRequest("embedding.pooling", param="model", model=model, modes=", ".join(modes) or "none")
+    return Pooling(_MODES[modes[0]], "Normalize" in kinds)
+
+
+def _modules(path: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -1,0 +1,144 @@
+"""What speculation of one model comes to: settings and package, resolved against the models that are here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from omlx.engine.strategy import AUTO, Strategy, WindowBounds, parse
+from omlx.engine.types import Reason
+from omlx.errors import BadRequest, ConfigError
+from omlx.models.catalog.discovery import Registry
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.reference import Wanted, find
+from omlx.models.package.compatibility import unfit_entry
+from omlx.models.package.package import Declared, DraftModel, Package, usable_package
+from omlx.settings.configuration import Configuration
+from omlx.settings.layer import Source
+from omlx.settings.resolve import Resolution
+from omlx.settings.schema import Settings, Value, table
+
+FETCHABLE: Final = ("draft.not_here", "draft.unfit.half_download")
+"""Why a draft is missing, where fetching it would help."""
+
+_ALIAS = re.compile(r"[A-Za-z0-9_][\w.:@/-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class Speculative:
+    """How one model is to be drafted for. `settings` and `sources` are all of its settings and who set each.
+
+    `draft` is the one configured or declared, if it is here and, as far as its files tell, fits; `reason` says why
+    there is none, and `wanted` what would have to be fetched.
+    """
+
+    strategy: Strategy = AUTO
+    window: WindowBounds = field(default_factory=WindowBounds)
+    settings: Settings = field(default_factory=Settings)
+    sources: Mapping[str, Source] = field(default_factory=lambda: dict.fromkeys(table(), Source.BUILT_IN))
+    draft: ModelEntry | None = None
+    reason: Reason | None = None
+    wanted: Wanted | None = None
+    warnings: tuple[Reason, ...] = ()
+
+    @property
+    def drafting(self) -> ModelEntry | None:
+        """The draft to load: none where the strategy does not draft with one."""
+        return self.draft if self.strategy.step("draft") is not None else None
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Who may draft with the draft that is here, as strategies name them: none where speculation is off."""
+        here = ("ngram", "draft") if self.drafting is not None else ("ngram",)
+        return tuple(name for name in here if self.strategy.step(name) is not None)
+
+    @property
+    def undrafted(self) -> Reason | None:
+        """Why no draft is to be loaded; None if one is."""
+        if self.strategy.step("draft") is None:
+            return Reason("spec.off.strategy", {"strategy": str(self.strategy), "source": self.sources["speculation"]})
+        return self.reason
+
+    @property
+    def lacks_draft(self) -> bool:
+        """Whether its draft, whoever named it, is not here as a whole: it may still come."""
+        return self.reason is not None and self.reason.code in FETCHABLE
+
+
+def speculative(entry: ModelEntry, registry: Registry, configuration: Configuration) -> Speculative:
+    """Read the package and the files of settings anew. Whatever is wrong with a draft or a package is a reason."""
+    package = usable_package(entry.path)
+    resolution = configuration.resolve(entry.id, package.layer)
+    strategy = strategy_of(resolution)
+    draft, reason, wanted = _draft(entry, registry, resolution, package)
+    return Speculative(
+        strategy=strategy,
+        window=window_of(resolution),
+        settings=resolution.settings,
+        sources=resolution.sources,
+        draft=draft,
+        reason=reason,
+        wanted=wanted,
+        warnings=(*strategy.notes, *package.warnings),
+    )
+
+
+def check_value(name: str, value: Value, where: str) -> None:
+    """What the table of settings cannot judge: strategy strings, names. Raises ConfigError."""
+    if name == "alias" and isinstance(value, str) and (_ALIAS.fullmatch(value) is None or ".." in value):
+        raise ConfigError("config.alias_form", where=where, value=value)
+    if name == "speculation" and isinstance(value, str):
+        try:
+            parse(value, where)
+        except BadRequest as error:
+            raise ConfigError("config.strategy", where=where, detail=error.message) from error
+
+
+def strategy_of(resolution: Resolution) -> Strategy:
+    """Raises ConfigError if the strategy string is wrong; it names the flag, variable or key."""
+    text, source = resolution.settings.speculation, resolution.sources["speculation"]
+    row = table()["speculation"]
+    check_value(row.name, text, {Source.CLI: row.flag, Source.ENVIRONMENT: row.variable}.get(source, row.path))
+    return parse(text)
+
+
+def window_of(resolution: Resolution) -> WindowBounds:
+    """The bounds of a drafted window, fixed if a number is set. Where two sources contradict each other, the one that
+    wins bounds the other."""
+    values = {name: getattr(resolution.settings, name) for name in ("num_draft_tokens", "draft_min", "draft_max")}
+    shortest, longest = 1, 64
+    for name in sorted(values, key=lambda name: resolution.sources[name].rank):
+        if values[name] is None:
+            continue
+        bounded = min(max(values[name], shortest), longest)
+        shortest = shortest if name == "draft_max" else bounded
+        longest = longest if name == "draft_min" else bounded
+    initial = resolution.settings.draft_initial or WindowBounds().initial
+    fixed = resolution.settings.num_draft_tokens is not None
+    return WindowBounds(min(max(initial, shortest), longest), shortest, longest, fixed)
+
+
+def _draft(
+    entry: ModelEntry, registry: Registry, resolution: Resolution, package: Package
+) -> tuple[ModelEntry | None, Reason | None, Wanted | None]:
+    settings = resolution.settings
+    if settings.no_draft:
+        return None, Reason("spec.off.no_draft"), None
+    if settings.draft_model is None:
+        return None, package.reason or Reason("spec.off.no_draft_model"), None
+    found = find(settings.draft_model, registry)
+    reason = found if isinstance(found, Reason) else unfit_entry(entry, found)
+    if not isinstance(found, Reason) and reason is None:
+        return found, None, None
+    assert reason is not None
+    declared = package.declared if resolution.sources["draft_model"] is Source.PACKAGE else None
+    return None, reason, _wanted(declared, reason)
+
+
+def _wanted(declared: Declared | None, reason: Reason) -> Wanted | None:
+    """What would be fetched: a declared draft from the hub, and nothing that somebody merely named."""
+    if not isinstance(declared, DraftModel) or not declared.draft.on_hub or reason.code not in FETCHABLE:
+        return None
+    return Wanted(declared.draft, declared.size_bytes)

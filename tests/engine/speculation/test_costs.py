@@ -1,0 +1,165 @@
+"""The table of measured passes."""
+
+import json
+
+import pytest
+
+from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, Costs, PassCosts, bucket
+
+HOURS = 3600.0
+
+
+def measured(table: dict[int, float], context: int = 100, times: int = SAMPLES) -> PassCosts:
+    costs = PassCosts()
+    for _ in range(times):
+        for width, seconds in table.items():
+            assert costs.learn(width, context, seconds)
+    return costs
+
+
+def test_buckets_are_powers_of_four_from_256():
+    assert [bucket(n) for n in (1, 256, 257, 1024, 1025, 4096, 4097)] == [0, 0, 1, 1, 2, 2, 3]
+
+
+def test_nothing_measured_means_nothing_known():
+    assert PassCosts().seconds(4, 100) is None
+    assert PassCosts().plain(100) is None
+
+
+def test_a_prompt_alone_does_not_say_what_plain_costs():
+    costs = PassCosts()
+    costs.learn_chunk(300, 0, 9.0)
+    assert costs.plain(100) is None
+
+
+def test_costs_are_a_sawtooth_read_between_neighbours_only():
+    costs = measured({1: 1.0, 8: 2.0, 12: 3.0, 16: 1.8})
+    assert [costs.seconds(w, 100) for w in (8, 12, 16)] == [2.0, 3.0, 1.8]
+    assert costs.seconds(10, 100) == pytest.approx(2.5)
+    assert costs.seconds(14, 100) == pytest.approx(2.4)
+
+
+def test_wider_than_measured_goes_on_as_rows_cost_so_far():
+    assert measured({1: 1.0, 5: 5.0}).seconds(9, 100) == pytest.approx(9.0)
+    assert measured({1: 1.0}).seconds(5, 100) == pytest.approx(1.32)
+
+
+def test_a_draft_model_may_be_known_before_its_target():
+    costs = Costs()
+    costs.drafted("draft", 4, 1, 100, 0.4)
+    assert costs.draft("draft", 1, 100) == pytest.approx(0.1)
+    assert costs.draft("draft", 40, 100) == 0.0
+
+
+def test_a_prompt_bounds_the_guess_for_narrow_windows():
+    costs = measured({1: 1.0})
+    costs.learn_chunk(300, 100, 300.0)
+    assert costs.seconds(5, 100) == pytest.approx(5.0)
+    assert costs.widest == 1
+
+
+def test_the_middle_of_the_samples_counts():
+    costs = PassCosts()
+    for seconds in (1.0, 1.0, 5.0, 1.0, 1.0):
+        costs.learn(1, 100, seconds)
+    assert costs.seconds(1, 100) == pytest.approx(1.0)
+
+
+def test_another_context_borrows_the_shape_at_the_nearest_width_both_know():
+    costs = measured({1: 1.0, 4: 2.0, 16: 2.0})
+    for _ in range(SAMPLES):
+        costs.learn(1, 2000, 1.1)
+        costs.learn(16, 2000, 4.0)
+    assert costs.seconds(4, 2000) == pytest.approx(2.2, rel=0.1)
+    assert costs.seconds(16, 2000) / costs.seconds(1, 2000) == pytest.approx(4.0 / 1.1)
+    assert costs.seconds(4, 100) / costs.seconds(1, 100) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("width", [PLAIN, 1, 4])
+def test_eight_hours_are_not_learned(width):
+    costs = measured({PLAIN: 0.9, 1: 1.0, 4: 2.0})
+    before = costs.to_json(), costs.drift
+    assert not costs.learn(width, 100, 8 * HOURS)
+    assert (costs.to_json(), costs.drift) == before
+
+
+def test_heat_seen_at_one_width_holds_for_the_others():
+    costs = measured({1: 1.0, 4: 2.0})
+    for _ in range(SAMPLES):
+        costs.learn(4, 100, 2.6)
+    assert costs.drift == pytest.approx(1.3)
+    assert costs.seconds(1, 100) == pytest.approx(1.3)
+
+
+def test_noise_and_a_few_hiccups_are_no_drift():
+    costs = measured({1: 1.0, 4: 2.0})
+    for i in range(400):
+        costs.learn(4, 100, 2.0 * (1.5 if i % 50 == 0 else 1.0 + 0.03 * (i % 3 - 1)))
+    assert costs.seconds(1, 100) == pytest.approx(1.0, rel=0.05)
+
+
+def test_what_is_kept_is_read_back():
+    costs = Costs(measured({PLAIN: 0.9, 1: 1.0, 4: 2.0}), {"small": measured({1: 0.2})})
+    kept = Costs.from_json(json.loads(json.dumps(costs.to_json())))
+    assert kept.to_json() == costs.to_json()
+    assert kept.verify(3, 5000) == costs.verify(3, 5000)
+    assert kept.draft("small", 1, 10) == pytest.approx(0.2)
+
+
+def test_an_unmeasured_draft_model_costs_its_share_of_the_target():
+    costs = Costs(measured({1: 1.0, 64: 3.0}), draft_share=0.25)
+    assert costs.draft("small", 1, 100) == pytest.approx(0.25)
+    assert costs.draft("small", 64, 100) == pytest.approx(0.75)
+
+
+def test_catching_up_is_split_from_drafting_once_a_pass_is_known():
+    costs = Costs(measured({1: 1.0}), draft_share=0.25)
+    assert costs.drafted("small", 4, lag=1, context=100, seconds=0.8)
+    assert costs.draft("small", 1, 100) == pytest.approx(0.2)
+    assert costs.drafted("small", 4, lag=128, context=100, seconds=0.6 + 1.6)
+    assert costs.draft("small", 128, 100) == pytest.approx(1.6)
+    assert costs.draft("small", 1, 100) == pytest.approx(0.2)
+
+
+def test_an_expectation_that_was_wrong_is_given_up():
+    """One step that was far too short, such as one that had run before anybody looked, must not refuse all others."""
+    costs = PassCosts()
+    costs.learn(PLAIN, 100, 0.001)
+    assert [costs.learn(PLAIN, 100, 0.04) for _ in range(6)] == [False, False, True, False, False, True]
+    for _ in range(6):
+        costs.learn(PLAIN, 100, 0.04)
+    assert costs.plain(100) == pytest.approx(0.04)
+
+
+def test_a_prompt_that_was_slept_through_says_nothing_of_narrower_passes():
+    costs, slept = measured({1: 1.0}, times=3), PassCosts()
+    slept.learn_chunk(300, 100, 8 * HOURS)  # the very first: nothing is expected yet
+    for _ in range(3):
+        slept.learn(1, 100, 1.0)
+    assert slept.seconds(8, 100) == costs.seconds(8, 100)
+
+
+def test_a_pass_that_took_no_time_teaches_nothing():
+    costs = PassCosts()
+    assert not costs.learn(1, 100, 0.0)
+    assert costs.seconds(1, 100) is None
+
+
+@pytest.mark.parametrize("width", [2, 5, 64])
+def test_a_slow_first_pass_of_a_width_is_not_believed(width):
+    """It may have compiled kernels. The next one counts, however slow."""
+    costs = measured({1: 1.0}, times=3)
+    expected = costs.seconds(width, 100)
+    assert expected is not None
+    assert costs.learn(width, 100, 3 * expected)
+    assert costs.seconds(width, 100) == expected
+    costs.learn(width, 100, 3 * expected)
+    assert costs.seconds(width, 100) == pytest.approx(3 * expected)
+
+
+@pytest.mark.parametrize("width", [2, 5, 64])
+def test_eight_hours_are_not_learned_for_a_width_that_was_never_seen_either(width):
+    costs = measured({1: 1.0}, times=3)
+    expected = costs.seconds(width, 100)
+    costs.learn(width, 100, 8 * HOURS)
+    assert costs.seconds(width, 100) == expected

@@ -1,0 +1,153 @@
+"""Lookups: what is found, what is proposed, and where a proposal ends."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from omlx.engine.sequence import Clock, Sequence
+from omlx.engine.speculation.drafters.ngram import BARRIER, MAX_CHAIN, MAX_MATCH, TELLING, Match, Ngram, NgramIndex
+from omlx.engine.strategy import Step, parse
+from omlx.engine.types import Request, Speculation
+
+STEP = Step("ngram")
+
+
+def naive(tokens: list[int]) -> Match | None:
+    """Of the newest places, those with the longest match as far as it is telling; of these, those with the commonest
+    next token; of these the newest. Token by token."""
+    size, lengths = len(tokens), dict[int, int]()
+    places = [at for at in range(size - 1, 2, -1) if tokens[at - 3 : at] == tokens[size - 3 :]]
+    for at in places[:MAX_CHAIN]:
+        length = 0
+        while length < min(MAX_MATCH, at) and tokens[at - 1 - length] == tokens[size - 1 - length] != BARRIER:
+            length += 1
+        lengths[at] = length
+    longest = min(TELLING, max(lengths.values(), default=0))
+    equals = [at for at, length in lengths.items() if length >= longest]
+    said = [tokens[at] for at in equals]
+    at = max(
+        equals,
+        key=lambda at: (said.count(tokens[at]), max(a for a in equals if tokens[a] == tokens[at]), at),
+        default=0,
+    )
+    return Match(at, lengths[at]) if at else None
+
+
+@pytest.mark.parametrize("letters", [1, 2, 3, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lookup_finds_what_a_search_finds(letters: int, seed: int) -> None:
+    rng, index = random.Random(f"{letters} {seed}"), NgramIndex()
+    while len(index.tokens) < 500:
+        if rng.random() < 0.2 and len(index.tokens) > 90:
+            at = rng.randrange(len(index.tokens) - 80)
+            index.extend(index.tokens[at : at + rng.randint(10, 80)])
+        else:
+            index.extend([rng.randrange(letters) for _ in range(rng.choice((0, 1, 2, 7)))])
+        assert index.lookup() == naive(index.tokens)
+
+
+def test_in_a_run_of_one_token_the_end_of_the_run_before_is_not_foreseen_at_every_step() -> None:
+    runs = [1, *20 * [7], 2, *30 * [7], 3]
+    foreseen = [
+        index.after(found, 1) for n in range(3, 18) if (found := (index := NgramIndex(runs + n * [7])).lookup())
+    ]
+    assert foreseen == 15 * [(7,)]
+
+
+def test_of_two_matches_that_say_enough_the_newer_one_counts() -> None:
+    same = list(range(100, 100 + TELLING))
+    assert NgramIndex([5, *same, 1, 6, *same, 2, 5, *same]).lookup() == Match(2 * TELLING + 3, TELLING)
+    assert NgramIndex([5, *same[1:], 1, 6, *same[1:], 2, 5, *same[1:]]).lookup() == Match(TELLING, TELLING)
+
+
+def test_a_match_that_runs_into_the_present_goes_on_through_it() -> None:
+    index = NgramIndex([1, 2, 3, 1, 2, 3])
+    found = index.lookup()
+    assert found == Match(3, 3)
+    assert index.after(found, 8) == (1, 2, 3, 1, 2, 3, 1, 2)
+
+
+def test_what_was_foreseen_of_a_text_is_counted() -> None:
+    text = list(range(20))
+    assert NgramIndex().predicted(text) == 0
+    assert NgramIndex(text).predicted(text) == 17  # all but the three that say where it is
+    assert NgramIndex().predicted(text + text) == 17
+
+
+def record(
+    tokens: tuple[int, ...], prediction: tuple[int, ...] = (), stop_ids: frozenset[int] = frozenset()
+) -> Sequence:
+    request = Request("a", tokens, stop_ids=stop_ids, speculation=Speculation(prediction=prediction))
+    return Sequence(1, request, list(tokens), 1000, Clock(0.0))
+
+
+def proposed(sequence: Sequence, limit: int, step: Step = STEP) -> tuple[int, ...]:
+    """What is proposed; proves that just so much was offered."""
+    drafter = Ngram()
+    if (offer := drafter.offer(sequence, limit, step)) is None:
+        assert drafter.propose(sequence, limit) is None
+        return ()
+    draft = drafter.propose(sequence, offer.longest)
+    assert draft is not None
+    assert draft.tokens is not None
+    assert offer.longest == draft.n == len(draft.tokens) <= limit
+    assert offer.tokens == draft.tokens
+    return draft.tokens
+
+
+def test_an_offer_is_as_long_as_what_followed() -> None:
+    sequence = record((1, 2, 3, 4, 5, 6, 7, 1, 2, 3))
+    assert proposed(sequence, 4) == (4, 5, 6, 7)
+    assert proposed(sequence, 99)[:9] == (4, 5, 6, 7, 1, 2, 3, 4, 5)
+    assert proposed(sequence, 0) == ()
+    assert proposed(record((1, 2, 3)), 9) == proposed(record((1,)), 9) == ()
+
+
+@pytest.mark.parametrize("shortest", [None, 3, 5, 8])
+def test_a_match_is_at_least_as_long_as_asked_for(shortest: int | None) -> None:
+    offer = Ngram().offer(record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Step("ngram", shortest))
+    assert (offer and offer.tokens) == (None if shortest == 8 else (7, 8))
+
+
+@pytest.mark.parametrize(("strategy", "coming"), [("ngram:n=24", 1), ("ngram:n=16", 2), ("auto", 2)])
+def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(strategy: str, coming: int) -> None:
+    same = range(100, 130)
+    sequence = record((*same, 1, 5, *same[10:], 2, 6, *same[10:], 2, 7, *same))
+    asked = parse(strategy)
+    sequence.request = replace(sequence.request, speculation=Speculation(asked))
+    offer = Ngram().offer(sequence, 1, asked.steps[0])
+    assert offer is not None
+    assert (offer.tokens, offer.match) == ((coming,), 30 if coming == 1 else 20)
+
+
+def test_a_prediction_is_looked_into_as_far_as_it_goes() -> None:
+    prediction = (1, 2, 3, 4, 5, 6)
+    assert proposed(record((8, 1, 2, 3), prediction), 9) == (4, 5, 6)
+    assert proposed(record((8, 9, 4, 5, 6), prediction), 9) == (), "nothing follows it, the prompt least of all"
+
+
+def test_nothing_is_proposed_behind_what_ends_the_answer() -> None:
+    tokens = (1, 2, 3, 4, 50, 6, 51, 7, 1, 2, 3)
+    assert proposed(record(tokens, stop_ids=frozenset({50, 51})), 9) == (4, 50)
+    assert proposed(record((50, 2, 3, 4, 50, 2, 3), stop_ids=frozenset({50})), 9) == (4, 50)
+
+
+def test_the_share_of_a_prompt_that_repeats_itself_is_told() -> None:
+    once = tuple(range(100, 140))
+    assert Ngram().repeats(record(once)) == 0.0
+    assert Ngram().repeats(record(once + once)) == pytest.approx(37 / 80)
+
+
+def test_an_index_follows_its_row_and_is_gone_with_it() -> None:
+    drafter, sequence = Ngram(), record((1, 2, 3, 4))
+    assert drafter.propose(sequence, 4) is None
+    sequence.tokens += [9, 1, 2, 3]
+    draft = drafter.propose(sequence, 2)
+    assert draft is not None
+    assert draft.tokens == (4, 9)
+    drafter.drop(sequence.row)
+    other = record((5, 1, 2, 3))
+    assert drafter.propose(other, 2) is None

@@ -1,0 +1,404 @@
+"""Single decisions of a row's policy."""
+
+import copy
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from omlx.engine.sequence import Interval
+from omlx.engine.speculation.acceptance import Acceptance
+from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, Costs, PassCosts
+from omlx.engine.speculation.policy import (
+    DULL_MATCHES,
+    FAINT,
+    FIRST_PROBE,
+    FIRST_WINDOW,
+    LAST_PROBE,
+    LOSS_AHEAD,
+    LOSS_SHARE,
+    RowPolicy,
+    State,
+)
+from omlx.engine.speculation.proposal import Offer
+from omlx.engine.strategy import Step, WindowBounds
+
+CONTEXT = 100
+EIGHT = Step("draft", shortest_draft=8)
+LOOKUP = Offer("ngram", 20, match=10)
+MODEL = Offer("draft", 16, lag=1)
+
+
+def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> Costs:
+    """A machine on which every row more costs `row` passes."""
+    found = Costs(drafts={"draft": PassCosts()})
+    for _ in range(SAMPLES):
+        found.target.learn(PLAIN, CONTEXT, 1.0)
+        for width in (1, 2, 4, 8, 16, 32, 64):
+            if width <= widest:
+                found.target.learn(width, CONTEXT, 1.0 + row * (width - 1))
+        found.drafts["draft"].learn(1, CONTEXT, draft)
+        found.drafts["draft"].learn(256, CONTEXT, 20 * draft)
+    return found
+
+
+def policy(table: Costs | None = None, window: WindowBounds | None = None, **options: object) -> RowPolicy:
+    return RowPolicy(costs() if table is None else table, {}, window, **options)
+
+
+def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:
+    """Steps in which nothing drafted would be accepted; those that drafted anyway."""
+    drafted = []
+    for step in range(steps):
+        choice = row.choose(offers, 1, CONTEXT)
+        if choice is not None:
+            drafted.append(step)
+            row.verified(*choice, 0)
+            row.timed(choice[0], 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT)
+        else:
+            row.timed(None, 1, Interval(1.0), CONTEXT)
+    return drafted
+
+
+def rested_steps(row: RowPolicy, offers: list[Offer], steps: int) -> tuple[list[int], int]:
+    """The same where only those decisions are thought about that need it, and how many those were."""
+    drafted, thoughts = [], 0
+    for step in range(steps):
+        if row.rests(offers):
+            row.timed(None, 1, Interval(1.0), CONTEXT)
+        else:
+            thoughts += 1
+            drafted += [step] * len(plain_steps(row, offers, 1))
+    return drafted, thoughts
+
+
+def good_rounds(row: RowPolicy, offer: Offer, rounds: int) -> list[int]:
+    lengths = []
+    for _ in range(rounds):
+        choice = row.choose([offer], 1, CONTEXT)
+        assert choice is not None
+        lengths.append(choice[1])
+        row.verified(*choice, choice[1])
+        drafting = 0.0 if offer.match else 0.1 * choice[1]
+        row.timed(offer, choice[1] + 1, Interval(1.0 + 0.03 * choice[1] + drafting, 1 + choice[1]), CONTEXT)
+    return lengths
+
+
+def test_nothing_is_drafted_before_a_plain_step_was_timed():
+    row = policy(Costs(), repeats=1.0)
+    assert row.choose([LOOKUP, MODEL], 1, CONTEXT) is None
+    row.timed(None, 1, Interval(1.0), CONTEXT)
+    assert row.choose([LOOKUP], 1, CONTEXT) is not None
+
+
+def test_no_offer_no_draft():
+    assert policy().choose([], 1, CONTEXT) is None
+
+
+@pytest.mark.parametrize("offer", [Offer("ngram", 63, match=64), MODEL])
+def test_first_windows_are_short_whatever_the_package_says(offer):
+    row = policy(window=WindowBounds(16, 2, 64), repeats=1.0)
+    lengths = good_rounds(row, offer, 6)
+    assert lengths[0] <= FIRST_WINDOW < lengths[-1]
+
+
+def test_windows_grow_no_further_than_twice_what_was_measured():
+    row = policy(costs(widest=4), repeats=1.0)
+    lengths = good_rounds(row, Offer("ngram", 63, match=64), 6)
+    assert lengths[1] <= 9
+    assert all(after <= 2 * before + 2 for before, after in pairwise(lengths))
+    assert lengths[-1] > 32
+
+
+def test_bounds_hold():
+    lengths = good_rounds(policy(window=WindowBounds(4, 2, 6), repeats=1.0), LOOKUP, 5)
+    assert all(2 <= k <= 6 for k in lengths)
+
+
+@pytest.mark.parametrize(
+    ("window", "offer"),
+    [
+        (WindowBounds(16, 8, 16), Offer("ngram", 63, match=64)),
+        (WindowBounds(5, 5, 64), MODEL),
+        (WindowBounds(), Offer("ngram", 63, match=64, step=EIGHT)),
+        (WindowBounds(), Offer("draft", 63, step=EIGHT)),
+        (WindowBounds(1, 1, 1), MODEL),
+    ],
+    ids=str,
+)
+def test_a_lower_bound_is_where_windows_begin(window, offer):
+    lengths = good_rounds(policy(window=window, repeats=1.0), offer, 6)
+    shortest = max(window.shortest, offer.step.shortest_draft or 1)
+    assert lengths[0] == max(min(FIRST_WINDOW, window.longest), shortest)
+    assert all(k >= shortest for k in lengths)
+
+
+def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
+    lengths = good_rounds(policy(window=WindowBounds(4, 1, 4), repeats=1.0), Offer("draft", 63, step=EIGHT), 4)
+    assert lengths == [4, 4, 4, 4]
+
+
+def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bound():
+    four = Offer("draft", 4, step=Step("draft", longest_draft=4))
+    assert good_rounds(policy(window=WindowBounds(8, 8, 16), repeats=1.0), four, 4) == [4, 4, 4, 4]
+
+
+def test_an_offer_below_the_lower_bound_is_passed_over():
+    row = policy(window=WindowBounds(8, 8, 16), repeats=1.0)
+    assert row.choose([Offer("ngram", 6, match=64)], 1, CONTEXT) is None
+
+
+def test_a_fixed_window_knows_no_gate():
+    row = policy(costs(row=1.0), WindowBounds.fixed_at(5))
+    for _ in range(50):
+        assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
+        row.verified(LOOKUP, 5, 0)
+        row.timed(LOOKUP, 1, Interval(6.0, 6), CONTEXT)
+    assert row.state("ngram") == (State.ON, None)
+
+
+@pytest.mark.parametrize("window", [WindowBounds(1, 1, 1), WindowBounds(2, 2, 2), WindowBounds(8, 8, 8)])
+def test_bounds_that_meet_leave_the_choice_to_draft_nothing(window):
+    row = policy(costs(row=1.0), window, repeats=1.0)
+    assert plain_steps(row, [LOOKUP, MODEL], 400) == []
+
+
+def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():
+    row = policy(costs(row=1.0), repeats=1.0)
+    assert plain_steps(row, [LOOKUP, MODEL], 400) == []
+    state, reason = row.state("draft")
+    assert state is State.OFF
+    assert reason is not None
+    assert reason.code == "spec.off.does_not_pay"
+    assert 0.0 < float(reason.params["speedup"]) < 1.0
+
+
+def test_a_lookup_is_silent_until_it_would_have_been_right():
+    row = policy()
+    weak = Offer("ngram", 6, match=3)
+    assert row.choose([weak], 1, CONTEXT) is None
+    state, reason = row.state("ngram")
+    assert (state, reason and reason.code) == (State.OBSERVING, "spec.observing")
+    row.timed(None, 1, Interval(1.0), CONTEXT)
+    row.shadowed(weak, 1, 1)
+    assert row.choose([weak], 1, CONTEXT) is not None
+    assert row.state("ngram") == (State.ON, None)
+
+
+def test_a_prompt_that_repeats_itself_is_evidence_enough():
+    assert policy(repeats=0.5).choose([Offer("ngram", 6, match=3)], 1, CONTEXT) is not None
+
+
+def test_a_hostile_draft_model_is_left_soon_and_tried_ever_less():
+    tried = plain_steps(policy(), [MODEL], 1000)
+    assert tried[0] == 0
+    later = [step for step in tried if step > 20]
+    starts = [step for step in later if step - 1 not in later]
+    gaps = [b - a for a, b in pairwise(starts)]
+    assert len(later) <= 12
+    assert gaps == sorted(gaps)
+    assert max(gaps) <= LAST_PROBE + 1
+
+
+@pytest.mark.parametrize("row", [0.03, 1.0])
+def test_what_needs_no_thought_is_decided_as_if_it_had_been_thought_about(row: float):
+    drafted, thoughts = rested_steps(policy(costs(row)), [MODEL], 1000)
+    assert drafted == plain_steps(policy(costs(row)), [MODEL], 1000)
+    assert thoughts <= 150
+
+
+def test_nobody_rests_where_a_lookup_finds_something_or_a_draft_pays():
+    row = policy()
+    assert not row.rests([MODEL])
+    steps = next(n for n in range(1, 100) if plain_steps(row, [MODEL], 1) == [] and row.calm)
+    assert steps > 4
+    assert not row.rests([MODEL, LOOKUP])
+    assert row.rests([MODEL])
+    good = policy()
+    good_rounds(good, MODEL, 10)
+    assert not good.rests([MODEL])
+
+
+def test_a_lookup_far_from_paying_is_reckoned_with_in_one_match_of_eight():
+    row, told = policy(costs(row=2.0), repeats=1.0), set()
+    for _ in range(4 * DULL_MATCHES):
+        row.choose([LOOKUP], 1, CONTEXT)
+        told.add(row.records["ngram"].speedup)
+        row.shadowed(LOOKUP, 4, 0)
+    assert len(told) == 4
+    for _ in range(DULL_MATCHES):
+        row.choose([replace(LOOKUP, match=5)], 1, CONTEXT)
+    assert row.records["ngram"].speedup not in told, "another length was passed over as well"
+
+
+def test_a_probe_that_hits_goes_on_until_it_pays():
+    row = policy()
+    plain_steps(row, [MODEL], 40)
+    rounds = 0
+    while rounds < 4 * FIRST_PROBE and row.state("draft")[0] is not State.ON:
+        rounds += 1
+        if (choice := row.choose([MODEL], 1, CONTEXT)) is not None:
+            row.verified(*choice, choice[1])
+            row.timed(choice[0], choice[1] + 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT)
+        else:
+            row.timed(None, 1, Interval(1.0), CONTEXT)
+    assert row.state("draft")[0] is State.ON
+
+
+def test_a_miss_of_one_drafter_does_not_cool_the_other():
+    row = policy(repeats=1.0)
+    good_rounds(row, MODEL, 10)
+    before = row.choose([MODEL], 1, CONTEXT)
+    for _ in range(20):
+        row.verified(LOOKUP, 4, 0)
+    assert row.choose([MODEL], 1, CONTEXT) == before
+    assert row.choose([LOOKUP, MODEL], 1, CONTEXT) == before
+
+
+def test_the_free_drafter_goes_first_where_both_are_good():
+    row = policy(repeats=1.0)
+    good_rounds(row, LOOKUP, 5)
+    choice = row.choose([LOOKUP, MODEL], 1, CONTEXT)
+    assert choice is not None
+    assert choice[0] is LOOKUP
+
+
+def test_a_long_lag_makes_a_draft_model_dearer():
+    row = policy()
+    good_rounds(row, MODEL, 4)
+    near = row._forecast(MODEL, 1, CONTEXT)
+    far = row._forecast(Offer("draft", 16, lag=256), 1, CONTEXT)
+    assert far.speedup < near.speedup
+
+
+def test_a_forecast_goes_as_deep_as_there_is_a_chance():
+    row, far = policy(), Offer("ngram", 63, match=40)
+    doubtful = Offer("ngram", 63, match=3)
+    good_rounds(row, far, 8)
+    assert row._forecast(far, 1, CONTEXT).windows[-1][0] == 63
+    for _ in range(40):
+        row.shadowed(doubtful, 1, 0)
+    forecast = row._forecast(doubtful, 1, CONTEXT)
+    assert forecast.windows[-1][0] < 32
+    assert forecast.reach[-1] < FAINT
+
+
+def test_catching_up_is_spread_over_as_many_rounds_as_it_served_before():
+    row, late = policy(), Offer("draft", 16, lag=256)
+
+    def share() -> float:
+        """Seconds of a catch-up that a round is charged."""
+        return row.drafting(late, 0, CONTEXT, amortised=True)
+
+    good_rounds(row, MODEL, 4)
+    trusting = share()
+    for _ in range(4):
+        row.verified(late, 4, 4)
+    assert share() > 4 * trusting, "one catch-up for every round"
+    for _ in range(4):
+        row.verified(late, 4, 4)
+        for _ in range(20):
+            row.verified(MODEL, 4, 4)
+    assert share() < trusting
+
+
+def test_probes_wait_while_more_is_lost_than_may_be():
+    """Every probe here costs three steps: the third waits until the answer is long enough."""
+    table = costs()
+    for _ in range(SAMPLES):
+        table.drafts["draft"].learn(256, CONTEXT, 3.0)
+    row, late, probes = policy(table), Offer("draft", 16, lag=256), []
+    for step in range(1500):
+        choice = row.choose([late if not row.record(late).trial else MODEL], 1, CONTEXT)
+        if choice is None:
+            row.timed(None, 1, Interval(1.0), CONTEXT)
+            continue
+        row.verified(*choice, 0)
+        row.timed(choice[0], 1, Interval(1.13 if choice[0] is MODEL else 4.13, 1 + choice[1]), CONTEXT)
+        if choice[0] is late:
+            probes.append(step)
+        assert row._lost <= LOSS_SHARE * (step + LOSS_AHEAD) + 1.0
+    assert 3 <= len(probes) <= 6
+    assert max(after - before for before, after in pairwise(probes)) > 256
+
+
+def test_what_a_rejection_leaves_pending_is_reckoned_with():
+    history = Acceptance()
+    for _ in range(40):
+        history.learn(0, 8, 2)
+    table = costs(row=0.25, draft=0.02)
+    plain, hybrid = (
+        RowPolicy(table, {"draft": copy.deepcopy(history)}, recurrent=recurrent)._forecast(MODEL, 1, CONTEXT)
+        for recurrent in (False, True)
+    )
+    assert hybrid.speedup < plain.speedup
+
+
+def test_a_draft_is_taken_where_the_pass_is_cheaper_with_it_than_without():
+    """What is pending is read anyway. Where 12 rows take longer than 16 do, four more cost less than nothing."""
+    table = Costs()
+    for _ in range(SAMPLES):
+        for width, seconds in {PLAIN: 1.0, 1: 1.0, 8: 2.08, 12: 3.31, 16: 1.82, 32: 2.85}.items():
+            table.target.learn(width, CONTEXT, seconds)
+    row = policy(table, recurrent=True, repeats=1.0)
+    row.verified(LOOKUP, 8, 8)
+    offer = Offer("ngram", 4, match=40)
+    assert row.choose([offer], 12, CONTEXT) == (offer, 4)
+    assert row._forecast(offer, 12, CONTEXT).speedup <= 2 * 5
+
+
+def test_eight_hours_change_nothing():
+    row = policy(repeats=1.0)
+    good_rounds(row, LOOKUP, 8)
+    twin = copy.deepcopy(row)
+    for player, seconds in ((row, 8 * 3600.0), (twin, None)):
+        choice = player.choose([LOOKUP], 1, CONTEXT)
+        assert choice is not None
+        player.verified(*choice, choice[1])
+        if seconds:
+            player.timed(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)
+    assert row.costs.to_json() == twin.costs.to_json()
+    assert row.choose([LOOKUP], 1, CONTEXT) == twin.choose([LOOKUP], 1, CONTEXT)
+    assert row._pace == twin._pace
+    assert row._elapsed == twin._elapsed
+
+
+def test_plain_steps_are_measured_now_and_then_where_the_answer_matters():
+    row = policy(costs(row=0.65, draft=0.05))
+    plain_at, tokens = [], 0
+    while tokens < 4096:
+        choice = row.choose([MODEL], 1, CONTEXT)
+        if choice is None:
+            row.timed(None, 1, Interval(1.0, PLAIN if plain_at[-1:] == [tokens - 1] else 1), CONTEXT)
+            plain_at.append(tokens)
+        else:
+            row.verified(*choice, choice[1])
+            row.timed(MODEL, choice[1] + 1, Interval(1.0 + 0.7 * choice[1], 1 + choice[1]), CONTEXT)
+        tokens += choice[1] + 1 if choice else 1
+    refreshed = [at for at in plain_at if at > 200]
+    assert 2 * 5 <= len(refreshed) <= 2 * 8
+
+
+def test_a_pass_is_padded_to_a_wider_one_that_costs_less():
+    table = costs()
+    for _ in range(SAMPLES):
+        table.target.learn(12, CONTEXT, 3.3)
+        table.target.learn(16, CONTEXT, 1.8)
+    row = policy(table, trims=True)
+    assert row.padding(12, CONTEXT, 8) == 4
+    assert row.padding(12, CONTEXT, 3) == 0, "not past the end"
+    assert row.padding(8, CONTEXT, 56) == 0, "nothing wider is cheaper"
+    assert policy(table).padding(12, CONTEXT, 8) == 0, "a cache that cannot trim"
+    assert policy(table, WindowBounds.fixed_at(11), trims=True).padding(12, CONTEXT, 8) == 0
+
+
+def test_a_padded_pass_is_learned_by_its_width():
+    row = policy(trims=True)
+    good_rounds(row, LOOKUP, 1)
+    choice = row.choose([LOOKUP], 1, CONTEXT)
+    assert choice is not None
+    offer, k = choice
+    before = row.costs.target.known(k + 4, CONTEXT)
+    row.verified(offer, k, k)
+    row.timed(offer, k + 1, Interval(1.2, k + 4), CONTEXT)
+    assert row.costs.target.known(k + 4, CONTEXT) in (before + 1, SAMPLES)

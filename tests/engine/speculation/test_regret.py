@@ -1,0 +1,200 @@
+"""The policy against every fixed choice in hindsight, in simulated worlds (seeded: the figures repeat exactly)."""
+
+import copy
+from dataclasses import replace
+from itertools import product
+from statistics import mean
+
+import pytest
+
+from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.policy import LAST_PROBE, State
+from omlx.engine.strategy import WindowBounds
+from tests.engine.speculation.simulation import Machine, Outcome, Part, Run, outcome, text
+
+
+def texts(n: int) -> dict[str, tuple[Part, ...]]:
+    """Workloads of n tokens. Each says how often a draft model is right in it."""
+    half = n // 2
+    return {
+        "prose": (Part("prose", n, 0.4),),
+        "prose, fair draft": (Part("prose", n, 0.6),),
+        "prose, good draft": (Part("prose", n, 0.85),),
+        "prose, draft in bursts": (Part("prose", n, 0.5, bursts=True),),
+        "verbatim": (Part("verbatim", n, 0.8),),
+        "small edit": (Part("small edit", n, 0.7),),
+        "edit": (Part("edit", n, 0.7),),
+        "heavy edit": (Part("heavy edit", n, 0.6),),
+        "records": (Part("records", n, 0.6),),
+        "prose, then verbatim": (Part("prose", half, 0.4), Part("verbatim", half, 0.8)),
+        "verbatim, then prose": (Part("verbatim", half, 0.8), Part("prose", half, 0.4)),
+    }
+
+
+HOSTILE = {"fresh": Part("fresh", 1000, 0.02), "false friends": Part("false friends", 1000, 0.02)}
+SHAPES = ("flat", "sawtooth", "half", "linear")
+
+
+def machines(calibrated: tuple[bool, ...] = (True, False)) -> list[Machine]:
+    every = product(calibrated, SHAPES, (0.0, 0.15, 0.3), (False, True))
+    return [Machine(shape, draft, recurrent, calibrated=known) for known, shape, draft, recurrent in every]
+
+
+def regret(outcomes: list[Outcome]) -> float:
+    """Where the policy beats the best fixed choice, that counts as none."""
+    return mean(max(0.0, found.regret) for found in outcomes)
+
+
+def test_mean_regret_at_300_tokens():
+    few = [Machine("flat", 0.15), Machine("sawtooth", 0.15, recurrent=True), Machine("sawtooth"), Machine("half", 0.15)]
+    found = [outcome(machine, parts, seeds=2) for machine, parts in product(few, texts(300).values())]
+    assert regret(found) <= 0.03
+
+
+@pytest.mark.parametrize("name", ["prose, fair draft", "edit", "prose, then verbatim"])
+def test_regret_of_a_world_at_1000_tokens(name):
+    for machine in (Machine("flat", 0.15), Machine("sawtooth", 0.15)):
+        assert outcome(machine, texts(1000)[name], seeds=2).regret <= 0.07, machine
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_drafts_cost_two_percent_at_most(name):
+    for shape, draft in (("flat", 0.3), ("sawtooth", 0.15), ("sawtooth", 0.3), ("half", 0.15)):
+        run = Run(Machine(shape, draft), text((HOSTILE[name],), 0), 0)
+        assert run.adaptive().seconds <= 1.02 * run.fixed((), 0), shape
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_where_rows_cost_passes_plain_decoding_wins_and_the_reason_is_told(calibrated):
+    for name, draft in (("verbatim", 0.0), ("prose, good draft", 0.15), ("records", 0.15)):
+        parts = texts(1000)[name]
+        run = Run(Machine("linear", draft, calibrated=calibrated), text(parts, 0), 0)
+        played = run.adaptive()
+        assert played.seconds <= 1.02 * run.fixed((), 0), parts
+        assert played.policy is not None
+        for name in played.policy.records:
+            state, reason = played.policy.state(name)
+            assert state is not State.ON
+            assert reason is not None
+            if state is State.OFF:
+                assert float(reason.params["speedup"]) < 1.05
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_free_drafters_are_back_within_64_rounds_of_a_change(recurrent):
+    parts = (Part("false friends", 800, 0.02), Part("verbatim", 400, 0.02))
+    for seed, shape in product(range(3), ("flat", "sawtooth")):
+        played = Run(Machine(shape, 0.15, recurrent), text(parts, seed), seed).adaptive()
+        after = [(drafter, accepted) for at, drafter, _, accepted in played.log if at >= 800]
+        assert any(drafter == "ngram" and accepted >= 8 for drafter, accepted in after[:64])
+
+
+def test_a_draft_model_is_back_within_one_probe_interval_of_a_change():
+    parts = (Part("fresh", 700, 0.02), Part("fresh", 700, 0.9))
+    for seed, shape in product(range(3), ("flat", "sawtooth")):
+        played = Run(Machine(shape, 0.15), text(parts, seed), seed).adaptive()
+        after = [drafter for at, drafter, _, _ in played.log if at >= 700]
+        assert after.index("draft") <= LAST_PROBE
+        assert sum(drafter == "draft" for drafter in after[-50:]) >= 45
+
+
+def test_a_draft_model_idle_for_300_tokens_of_lookup_is_used_again():
+    parts = (Part("verbatim", 290, 0.9), Part("fresh", 400, 0.9))
+    played = Run(Machine("flat", 0.15), text(parts, 1), 1).adaptive()
+    after = [drafter for at, drafter, _, _ in played.log if at >= 290]
+    assert after.count("draft") >= 0.5 * len(after)
+
+
+def answers_to_long_prompts(machine, draft):
+    """What each took, in plain steps; the draft model has read none of the prompts."""
+    costs, priors, shares = machine.costs(4000), {}, []
+    for i in range(8):
+        run = Run(machine, text((Part("fresh", 500, draft),), i, 4000), i)
+        shares.append(run.adaptive(costs=costs, priors=priors).seconds / run.fixed((), 0))
+    return shares
+
+
+def test_a_long_prompt_is_read_by_a_draft_model_once_it_is_known_to_be_good():
+    shares = answers_to_long_prompts(Machine("flat", 0.2), 0.8)
+    assert shares[0] == pytest.approx(1.0, abs=0.01)
+    assert shares[-1] <= 0.75
+
+
+def test_a_hostile_one_reads_one_such_prompt_on_what_was_put_by():
+    shares = answers_to_long_prompts(Machine("flat", 0.2), 0.02)
+    assert sum(shares) <= 1.01 * len(shares)
+    assert sum(share > 1.01 for share in shares) == 1
+
+
+def test_short_answers_do_not_each_try_a_draft_known_to_be_wrong_but_a_long_one_finds_that_it_got_better():
+    machine = Machine("sawtooth", 0.15)
+    costs, priors, tries = machine.costs(300), {}, []
+    for i in range(20):
+        run = Run(machine, text((Part("fresh", 120, 0.02),), i), i)
+        tries.append(sum(drafter == "draft" for _, drafter, _, _ in run.adaptive(costs=costs, priors=priors).log))
+    assert sum(tries[:10]) > 0
+    assert sum(tries[10:]) == 0
+    better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20).adaptive(costs=costs, priors=priors)
+    drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
+    assert drafted.index(True) <= LAST_PROBE
+    assert sum(drafted[-50:]) >= 45
+
+
+def test_nothing_is_put_by_for_hours_that_were_slept():
+    machine, costs = Machine("flat", 0.2), Machine("flat", 0.2).costs(4000)
+    Run(machine, text((Part("fresh", 500, 0.02),), 0, 4000), sleep_at=200).adaptive(costs=costs)
+    assert costs.spare <= 10.0
+
+
+@pytest.mark.parametrize("at", [5, 100, 333])
+def test_a_step_of_eight_hours_changes_nothing(at):
+    """It teaches nothing, and what is drafted behind it gains as much."""
+    parts = (Part("edit", 600, 0.7),)
+    calm = Run(Machine("sawtooth", 0.15), text(parts, 0), 0).adaptive()
+    start = max(position for position, *_ in calm.log if position <= at)
+    slept = Run(Machine("sawtooth", 0.15), text(parts, 0), 0, sleep_at=start).adaptive()
+    assert [row for row in slept.log if row[0] <= start] == [row for row in calm.log if row[0] <= start]
+    assert slept.seconds <= 1.05 * calm.seconds
+    assert slept.policy is not None
+    plain = slept.policy.costs.target.plain(900)
+    assert plain is not None
+    assert plain < 2.0
+
+
+@pytest.mark.parametrize("known", [None, Costs()], ids=["a prompt", "nothing"])
+def test_kernels_that_compile_do_not_keep_windows_short(known):
+    machine = Machine("sawtooth", calibrated=False, first_time=6.0)
+    played = Run(machine, text(texts(1000)["verbatim"], 0), 0).adaptive(costs=copy.deepcopy(known))
+    long = [at for at, _, _, accepted in played.log if at >= 500 and accepted >= 15]
+    assert len(long) >= 0.8 * sum(at >= 500 for at, *_ in played.log)
+
+
+@pytest.mark.parametrize("window", [WindowBounds(16, 8, 16), WindowBounds(32, 16, 32), WindowBounds(1, 1, 1)], ids=str)
+def test_nor_do_they_under_any_bounds(window):
+    for machine, part in product((Machine("flat", 0.3, recurrent=True), Machine("sawtooth", 0.15)), HOSTILE.values()):
+        run = Run(machine, text((part,), 0), 0)
+        assert run.adaptive(window=window).seconds <= 1.02 * run.fixed((), 0), machine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [300, 1000])
+def test_mean_regret_over_all_worlds(tokens):
+    found = [outcome(machine, parts, seeds=3) for machine, parts in product(machines(), texts(tokens).values())]
+    assert regret(found) <= 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [1000, 2000])
+@pytest.mark.parametrize("machine", machines(), ids=str)
+def test_worst_world(machine, tokens):
+    """Where nothing was measured beforehand, what passes cost is found out at the first answer's expense."""
+    for name, parts in texts(tokens).items():
+        assert outcome(machine, parts, seeds=4).regret <= (0.07 if machine.calibrated else 0.15), name
+
+
+@pytest.mark.slow
+def test_hostile_drafts_on_every_machine():
+    for machine, part in product(machines(), HOSTILE.values()):
+        for part_tokens in (replace(part, n=1000), replace(part, n=3000)):
+            found = outcome(machine, (part_tokens,), seeds=3)
+            assert found.loss <= 0.02, (machine, part_tokens)

@@ -1,0 +1,86 @@
+"""Strategy strings: what they mean, and where they are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.engine.strategy import AUTO, DRAFT, NGRAM, OFF, Step, Strategy, parse
+from omlx.errors import BadRequest
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("auto", AUTO),
+        ("off", OFF),
+        ("draft", DRAFT),
+        (" ngram ", NGRAM),
+        ("ngram:n=4,m=32;draft:m=8", Strategy((Step("ngram", 4, 32), Step("draft", None, 8)))),
+        ("draft : min = 2 , m = 2 ; ngram", Strategy((Step("draft", None, 2, 2), Step("ngram")))),
+        ("auto:m=64,min=1,n=3", Strategy((Step("auto", 3, 64, 1),))),
+    ],
+)
+def test_what_is_meant_and_how_it_is_written(text: str, meant: Strategy) -> None:
+    assert parse(text) == meant
+    assert parse(str(meant)) == meant
+
+
+@pytest.mark.parametrize("name", ["ngram-simple", "ngram-cache", "draftless"])
+def test_names_of_others_are_read_and_noted(name: str) -> None:
+    found = parse(f"{name}:m=8")
+    assert (str(found), found.steps) == ("ngram:m=8", (Step("ngram", None, 8),))
+    assert [(note.code, note.params["name"]) for note in found.notes] == [("strategy.read_as", name)]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "at"),
+    [
+        ("", "name", ""),
+        ("fast", "name", "fast"),
+        ("Auto", "name", "Auto"),
+        ("ngram;", "name", ""),
+        ("ngram;;draft", "name", ";draft"),
+        ("ngram; drft:m=2", "name", "drft"),
+        ("ngram-simple;drft", "name", "drft"),
+        ("ngram,draft", "name", "ngram,"),
+        ("draft;eagle3", "refused", "eagle3"),
+        ("mtp:m=3", "refused", "mtp"),
+        ("dflash", "refused", "dflash"),
+        ("draft;draft", "twice", "draft"),
+        ("draft;ngram;ngram-cache", "twice", "ngram-cache"),
+        ("ngram:m=4,m=4", "twice", "m=4"),
+        ("ngram;off", "alone", "off"),
+        ("auto;draft", "alone", "draft"),
+        ("ngram:", "key", ""),
+        ("ngram:m=4,", "key", ""),
+        ("ngram:m=4, x=1", "key", "x"),
+        ("draft:n=4", "key", "n="),
+        ("off:m=4", "key", "m="),
+        ("ngram:m", "number", "m"),
+        ("ngram:m=", "number", "m="),
+        ("ngram:n=4,m=-1", "number", "m=-"),
+        ("ngram:m=1.5", "number", "m=1"),
+        ("ngram:m=²", "number", "m="),
+        ("ngram:m=0", "range", "m="),
+        ("ngram:n=2", "range", "n="),
+        ("ngram; draft:m=65", "range", "m="),
+        pytest.param("ngram:m=" + "9" * 5000, "range", "m=", id="many digits"),
+        ("draft:min=9, m=4", "min_above_max", "m=4"),
+        ("draft:m=4,min=9;ngram", "min_above_max", "min=9"),
+    ],
+)
+def test_a_mistake_is_named_with_its_column(text: str, code: str, at: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(text, "draft_strategy")
+    error = caught.value
+    assert (error.code, error.param) == (f"strategy.{code}", "draft_strategy")
+    assert error.params["column"] == (text.rindex(at) if at else len(text)) + 1
+    assert error.message.startswith(f"Column {error.params['column']}:")
+
+
+def test_what_is_left_of_a_strategy() -> None:
+    chain = parse("ngram:n=4;draft:m=8")
+    assert str(chain.among({"ngram", "draft"})) == "ngram:n=4;draft:m=8"
+    assert str(chain.among({"ngram"})) == "ngram:n=4"
+    assert str(chain.among(set())) == str(AUTO.among(set())) == "off"
+    assert str(AUTO.among({"ngram"})) == "auto"
