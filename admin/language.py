@@ -17,13 +17,19 @@ def choose(chosen: str | None, accepted: str | None, available: Collection[str])
     """
     if chosen is not None and chosen in available:
         return chosen
-    return next((language for language in _by_preference(accepted or "") if language in available), SOURCE)
+    return next(
+        (language for language in _by_preference(accepted or "") if language in available), SOURCE
+    )
 
 
 def _by_preference(accepted: str) -> list[str]:
     weighted = [part.partition(";") for part in accepted.split(",")]
-    tags = [(tag.strip().lower().partition("-")[0], _weight(options)) for tag, _, options in weighted]
-    return [tag for tag, weight in sorted(tags, key=lambda each: each[1], reverse=True) if weight > 0]
+    tags = [
+        (tag.strip().lower().partition("-")[0], _weight(options)) for tag, _, options in weighted
+    ]
+    return [
+        tag for tag, weight in sorted(tags, key=lambda each: each[1], reverse=True) if weight > 0
+    ]
 
 
 def _weight(options: str) -> float:

@@ -29,7 +29,11 @@ from .rendering import render
 THEME_COOKIE: Final = "omlx_theme"
 THEMES: Final = ("auto", "light", "dark")
 HOME: Final = "/admin"
-SECTIONS: Final = (("overview", HOME), ("models", f"{HOME}/models"), ("settings", f"{HOME}/settings"))
+SECTIONS: Final = (
+    ("overview", HOME),
+    ("models", f"{HOME}/models"),
+    ("settings", f"{HOME}/settings"),
+)
 PARTS: Final = "/admin/parts"
 """Below it are parts of pages, which modules fetch again to show how things are now."""
 
@@ -85,7 +89,9 @@ class Pages:
         looks = has_own_gate(request.url.path) and "text/html" in request.headers.get("accept", "")
         if error.status_code != 404 or not looks:
             return await misrouted(request, error)
-        return self.answer(request, Page("error/page.html", errors.from_http(error, request.scope), status=404))
+        return self.answer(
+            request, Page("error/page.html", errors.from_http(error, request.scope), status=404)
+        )
 
     def answer(self, request: Request, page: Page) -> Response:
         shell = Shell(
@@ -112,7 +118,9 @@ def theme_of(request: Request) -> str:
 
 def local(address: str | None) -> str:
     """An address to go to next: one of our own pages, or the first one. Never another site's."""
-    inside = address is not None and (address == HOME or address.startswith((f"{HOME}/", f"{HOME}?")))
+    inside = address is not None and (
+        address == HOME or address.startswith((f"{HOME}/", f"{HOME}?"))
+    )
     return address if address is not None and inside else HOME
 
 

@@ -27,11 +27,20 @@ def routes() -> APIRouter:
 async def keep(request: Request) -> Response:
     """A form with `language`, `theme` or both, and `next`, the page to come back to, if any. Raises BadRequest."""
     fields = await typed(request)
-    response = RedirectResponse(local(fields["next"]), 303) if "next" in fields else Response(status_code=204)
-    for name, cookie, choices in (("language", language.COOKIE, languages()), ("theme", THEME_COOKIE, THEMES)):
+    response = (
+        RedirectResponse(local(fields["next"]), 303)
+        if "next" in fields
+        else Response(status_code=204)
+    )
+    for name, cookie, choices in (
+        ("language", language.COOKIE, languages()),
+        ("theme", THEME_COOKIE, THEMES),
+    ):
         if (value := fields.get(name)) is None:
             continue
         if value not in choices:
             raise BadRequest("request.value", param=name, field=name, detail=", ".join(choices))
-        response.set_cookie(cookie, value, max_age=_YEAR_S, path="/admin", samesite="lax", httponly=True)
+        response.set_cookie(
+            cookie, value, max_age=_YEAR_S, path="/admin", samesite="lax", httponly=True
+        )
     return response

@@ -32,7 +32,8 @@ def snippets(address: str, model: str, prompt: str, *, with_key: bool) -> Sequen
 def curl(address: str, model: str, prompt: str, *, with_key: bool) -> str:
     """A command that streams an answer."""
     body = json.dumps(
-        {"model": model, "stream": True, "messages": [{"role": "user", "content": prompt}]}, ensure_ascii=False
+        {"model": model, "stream": True, "messages": [{"role": "user", "content": prompt}]},
+        ensure_ascii=False,
     )
     key = f' -H "Authorization: Bearer ${_KEY}"' if with_key else ""
     quoted = body.replace("'", "'\\''")
@@ -61,7 +62,9 @@ def _claude_code(address: str, model: str, with_key: bool) -> str:
     names = ["MODEL", *(f"DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU"))]
     key = f'"${_KEY}"' if with_key else "none"
     values = {"BASE_URL": address, "AUTH_TOKEN": key, **dict.fromkeys(names, model)}
-    return "\n".join([*(f"export ANTHROPIC_{name}={value}" for name, value in values.items()), "claude"])
+    return "\n".join(
+        [*(f"export ANTHROPIC_{name}={value}" for name, value in values.items()), "claude"]
+    )
 
 
 def _codex(address: str, model: str, with_key: bool) -> str:
@@ -82,6 +85,15 @@ def _codex(address: str, model: str, with_key: bool) -> str:
 
 def _opencode(address: str, model: str, with_key: bool) -> str:
     options = {"baseURL": f"{address}/v1", "apiKey": f"{{env:{_KEY}}}" if with_key else "none"}
-    provider = {"npm": "@ai-sdk/openai-compatible", "name": "omlx", "options": options, "models": {model: {}}}
-    config = {"$schema": "https://opencode.ai/config.json", "model": f"omlx/{model}", "provider": {"omlx": provider}}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "omlx",
+        "options": options,
+        "models": {model: {}},
+    }
+    config = {
+        "$schema": "https://opencode.ai/config.json",
+        "model": f"omlx/{model}",
+        "provider": {"omlx": provider},
+    }
     return json.dumps(config, indent=2, ensure_ascii=False)

@@ -32,7 +32,9 @@ def languages() -> tuple[str, ...]:
 @cache
 def catalog(language: str = SOURCE) -> Mapping[str, str]:
     """Raises FileNotFoundError for a language that is not among `languages`."""
-    entries: dict[str, str] = json.loads((data_dir("locales") / f"{language}.json").read_text(encoding="utf-8"))
+    entries: dict[str, str] = json.loads(
+        (data_dir("locales") / f"{language}.json").read_text(encoding="utf-8")
+    )
     return entries if language == SOURCE else {**catalog(), **entries}
 
 

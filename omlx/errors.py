@@ -104,7 +104,9 @@ class Overloaded(OmlxError):
 
     status = 503
 
-    def __init__(self, code: str, /, *, param: str | None = None, retry_after_s: int = 1, **params: Param) -> None:
+    def __init__(
+        self, code: str, /, *, param: str | None = None, retry_after_s: int = 1, **params: Param
+    ) -> None:
         super().__init__(code, param=param, **params)
         self.retry_after_s = retry_after_s
 

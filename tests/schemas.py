@@ -13,7 +13,9 @@ WORD: Final[Schema] = {"type": "string", "maxLength": 8}
 SMALL: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 99}
 
 
-def record(required: list[str] | None = None, more: Schema | None = None, **properties: Any) -> Schema:
+def record(
+    required: list[str] | None = None, more: Schema | None = None, **properties: Any
+) -> Schema:
     """An object of just these properties, all of them required unless it says which."""
     return {
         "type": "object",
@@ -29,7 +31,9 @@ def listed(items: Any, least: int = 0, most: int = 3) -> Schema:
 
 
 def nested(depth: int) -> Schema:
-    return record(level=SMALL, inner=nested(depth - 1)) if depth else record(end={"type": "boolean"})
+    return (
+        record(level=SMALL, inner=nested(depth - 1)) if depth else record(end={"type": "boolean"})
+    )
 
 
 PLAIN: Final[dict[str, Schema]] = {
@@ -52,7 +56,9 @@ ENUMS: Final[dict[str, Schema]] = {
     "enum of prefixes": {"enum": ["a", "ab", "abc", "abcd"]},
     "enum of kinds": {"enum": [1, "1", None, True, [1], {"one": 1}]},
     "enum of one": {"enum": ["only"]},
-    "enum beyond ascii": {"enum": ["größer", "日本語", "🙂", 'a "quote"', "back\\slash", "line\nbreak"]},
+    "enum beyond ascii": {
+        "enum": ["größer", "日本語", "🙂", 'a "quote"', "back\\slash", "line\nbreak"]
+    },
     "enum of many": {"enum": [f"choice-{i:03}" for i in range(300)]},
     "typed enum": {"type": "string", "enum": ["north", "south"]},
 }
@@ -62,19 +68,32 @@ OBJECTS: Final[dict[str, Schema]] = {
     "all required": record(name=WORD, age=SMALL, member={"type": "boolean"}),
     "none required": record([], name=WORD, age=SMALL),
     "some required": record(["age"], name=WORD, age=SMALL, note=WORD),
-    "long names": record(**{f"a_rather_long_name_of_a_property_{i}": {"type": "boolean"} for i in range(6)}),
-    "names beyond ascii": record(**{"naïve": SMALL, "キー": {"type": "boolean"}, 'say "hi"': {"type": "null"}}),
+    "long names": record(
+        **{f"a_rather_long_name_of_a_property_{i}": {"type": "boolean"} for i in range(6)}
+    ),
+    "names beyond ascii": record(
+        **{"naïve": SMALL, "キー": {"type": "boolean"}, 'say "hi"': {"type": "null"}}
+    ),
     "names of prefixes": record(a=SMALL, ab=SMALL, abc=SMALL),
     "nested": nested(2),
     "deeply nested": nested(12),
     "address": record(
-        street=WORD, city=WORD, zip={"type": "string", "pattern": "^[0-9]{5}$"}, country={"enum": ["DE", "FR", "US"]}
+        street=WORD,
+        city=WORD,
+        zip={"type": "string", "pattern": "^[0-9]{5}$"},
+        country={"enum": ["DE", "FR", "US"]},
     ),
     "annotated": record(
-        value=SMALL, more={"title": "T", "description": "D", "$schema": "https://json-schema.org/draft/2020-12/schema"}
+        value=SMALL,
+        more={
+            "title": "T",
+            "description": "D",
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+        },
     ),
     "defaults": record(
-        size=SMALL | {"default": 3, "examples": [1, 2]}, deprecated={"type": "boolean", "default": False}
+        size=SMALL | {"default": 3, "examples": [1, 2]},
+        deprecated={"type": "boolean", "default": False},
     ),
     "pattern properties": {
         "type": "object",
@@ -97,7 +116,12 @@ ARRAYS: Final[dict[str, Schema]] = {
     "empty array": listed(SMALL, 0, 0),
     "array of arrays": listed(listed(SMALL, 1, 2), 1, 2),
     "array of objects": listed(record(id=SMALL, tag={"enum": ["a", "b"]}), 1, 3),
-    "tuple": {"type": "array", "prefixItems": [SMALL, WORD, {"type": "boolean"}], "items": False, "minItems": 3},
+    "tuple": {
+        "type": "array",
+        "prefixItems": [SMALL, WORD, {"type": "boolean"}],
+        "items": False,
+        "minItems": 3,
+    },
     "tuple with a rest": {
         "type": "array",
         "prefixItems": [{"const": "head"}],
@@ -144,17 +168,21 @@ PATTERNS: Final[dict[str, Schema]] = {
     "address of a machine": {"type": "string", "format": "ipv4"},
 }
 _TREE: Final[Schema] = record(
-    value={"enum": [0, 1]}, children={"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1}
+    value={"enum": [0, 1]},
+    children={"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1},
 )
 REFERENCES: Final[dict[str, Schema]] = {
     "reference": record(home={"$ref": "#/$defs/place"}, work={"$ref": "#/$defs/place"})
     | {"$defs": {"place": record(x=SMALL, y=SMALL)}},
-    "definitions": record(a={"$ref": "#/definitions/flag"}) | {"definitions": {"flag": {"type": "boolean"}}},
+    "definitions": record(a={"$ref": "#/definitions/flag"})
+    | {"definitions": {"flag": {"type": "boolean"}}},
     "chain of references": {"$ref": "#/$defs/a"}
     | {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/c"}, "c": record(v=SMALL)}},
     "list that ends": {
         "$ref": "#/$defs/link",
-        "$defs": {"link": record(n=SMALL, next={"anyOf": [{"type": "null"}, {"$ref": "#/$defs/link"}]})},
+        "$defs": {
+            "link": record(n=SMALL, next={"anyOf": [{"type": "null"}, {"$ref": "#/$defs/link"}]})
+        },
     },
     "tree": {"$ref": "#/$defs/node", "$defs": {"node": _TREE}},
     "two that need each other": {
@@ -187,7 +215,11 @@ LARGE: Final[dict[str, Schema]] = {
         sections=listed(
             record(
                 heading=WORD,
-                points=listed(record(text=WORD, weight=SMALL, tags=listed({"enum": ["new", "old"]}, 0, 2)), 1, 2),
+                points=listed(
+                    record(text=WORD, weight=SMALL, tags=listed({"enum": ["new", "old"]}, 0, 2)),
+                    1,
+                    2,
+                ),
             ),
             1,
             2,
@@ -196,4 +228,6 @@ LARGE: Final[dict[str, Schema]] = {
         authors=listed(record(["name"], name=WORD, id=SMALL), 1, 2),
     ),
 }
-SCHEMAS: Final[dict[str, Schema]] = PLAIN | ENUMS | OBJECTS | ARRAYS | UNIONS | PATTERNS | REFERENCES | LARGE
+SCHEMAS: Final[dict[str, Schema]] = (
+    PLAIN | ENUMS | OBJECTS | ARRAYS | UNIONS | PATTERNS | REFERENCES | LARGE
+)

@@ -52,12 +52,18 @@ def sample(row: Setting) -> Any:
         return SAMPLES[row.name]
     if row.choices:
         return next(choice for choice in row.choices if choice != row.default)
-    return not row.default if row.kind is bool else row.kind(row.meta.low + 1 if row.kind is int else row.meta.low)
+    return (
+        not row.default
+        if row.kind is bool
+        else row.kind(row.meta.low + 1 if row.kind is int else row.meta.low)
+    )
 
 
 def ask(client: httpx.Client, **fields: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": "Say hello, then count."}]
-    answer = client.post(CHAT, json={"model": TARGET, "messages": messages, "max_tokens": 4, "seed": 1, **fields})
+    answer = client.post(
+        CHAT, json={"model": TARGET, "messages": messages, "max_tokens": 4, "seed": 1, **fields}
+    )
     assert answer.status_code == 200, answer.text
     told: dict[str, Any] = answer.json()
     return told
@@ -80,7 +86,12 @@ def test_each_is_the_same_through_command_line_file_and_api(
         assert answer.status_code == 200, answer.text
         assert json.loads((home / MODELS_FILE).read_text()) == by_command
         view = client.get(f"{API}/{MINE}").json()["settings"][row.name]
-        assert (view["value"], view["stored"], view["source"], view["set"]) == (value, value, "model", True)
+        assert (view["value"], view["stored"], view["source"], view["set"]) == (
+            value,
+            value,
+            "model",
+            True,
+        )
         assert change(client, MINE, **{row.name: None}).status_code == 200
         view = client.get(f"{API}/{MINE}").json()["settings"][row.name]
         assert (view["stored"], view["source"], view["set"]) == (None, "built_in", False)
@@ -91,8 +102,15 @@ def test_what_is_left_out_stays_and_null_inherits(browser: httpx.Client) -> None
     change(browser, MINE, draft_max=4, ttl_seconds=60)
     change(browser, MINE, temperature=0.25)
     shown = change(browser, MINE, draft_max=None).json()["settings"]
-    told = {name: (shown[name]["value"], shown[name]["source"]) for name in ("draft_max", "ttl_seconds", "temperature")}
-    assert told == {"draft_max": (9, "global"), "ttl_seconds": (60, "model"), "temperature": (0.25, "model")}
+    told = {
+        name: (shown[name]["value"], shown[name]["source"])
+        for name in ("draft_max", "ttl_seconds", "temperature")
+    }
+    assert told == {
+        "draft_max": (9, "global"),
+        "ttl_seconds": (60, "model"),
+        "temperature": (0.25, "model"),
+    }
 
 
 def test_two_windows_do_not_overwrite_each_other(browser: httpx.Client) -> None:
@@ -100,7 +118,9 @@ def test_two_windows_do_not_overwrite_each_other(browser: httpx.Client) -> None:
     assert browser.patch(f"{API}/{MINE}", json={"changes": {"draft_max": 4}}).status_code == 428
     change(browser, "settings", draft_max=7)  # another place: no conflict
     for revision, status in ((first, 200), (first, 412)):
-        answer = browser.patch(f"{API}/{MINE}", json={"changes": {"draft_max": 4}}, headers={"If-Match": revision})
+        answer = browser.patch(
+            f"{API}/{MINE}", json={"changes": {"draft_max": 4}}, headers={"If-Match": revision}
+        )
         assert answer.status_code == status
     assert answer.json()["error"]["code"] == "config.outdated"
     assert answer.headers.get("etag") is None
@@ -131,7 +151,11 @@ def test_two_windows_do_not_overwrite_each_other(browser: httpx.Client) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name_and_nothing_is_kept(
-    server: Administered, browser: httpx.Client, changes: dict[str, Any], code: str, param: str | None
+    server: Administered,
+    browser: httpx.Client,
+    changes: dict[str, Any],
+    code: str,
+    param: str | None,
 ) -> None:
     answer = change(browser, MINE, **{"top_k": 3, **changes})
     assert answer.status_code == 400
@@ -140,11 +164,17 @@ def test_what_cannot_be_is_refused_by_name_and_nothing_is_kept(
     assert not (server.home / MODELS_FILE).exists()
 
 
-@pytest.mark.parametrize("name", ["org/none", "../../etc", "%2e%2e%2f%2e%2e%2fetc", "omlx-demo/target/..", "~"])
-def test_a_model_is_a_name_and_never_a_path(browser: httpx.Client, server: Administered, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["org/none", "../../etc", "%2e%2e%2f%2e%2e%2fetc", "omlx-demo/target/..", "~"]
+)
+def test_a_model_is_a_name_and_never_a_path(
+    browser: httpx.Client, server: Administered, name: str
+) -> None:
     for method in ("GET", "PATCH"):
         body = {"changes": {"draft_max": 4}}
-        answer = browser.request(method, f"{API}/models/{name}/settings", json=body, headers={"If-Match": "x"})
+        answer = browser.request(
+            method, f"{API}/models/{name}/settings", json=body, headers={"If-Match": "x"}
+        )
         assert answer.status_code in (404, 405)
     assert not (server.home / MODELS_FILE).exists()
 
@@ -172,7 +202,9 @@ def test_a_draft_is_on_from_the_next_idle_moment_and_the_answer_says_which(
     ask(browser)
     fields = {"logit_bias": server.running.endless(), "max_tokens": 400, "stream": True}
     messages = [{"role": "user", "content": "Go on."}]
-    with browser.stream("POST", CHAT, json={"model": TARGET, "messages": messages, **fields}) as stream:
+    with browser.stream(
+        "POST", CHAT, json={"model": TARGET, "messages": messages, **fields}
+    ) as stream:
         lines = stream.iter_lines()
         next(lines)
         go_on = threading.Event()
@@ -194,7 +226,9 @@ def test_a_pinned_model_says_so(browser: httpx.Client) -> None:
     assert browser.get(f"/v1/models/{TARGET}").json()["pinned"] is True
 
 
-def test_memory_for_prefixes_and_the_limit_count_at_once(server: Administered, browser: httpx.Client) -> None:
+def test_memory_for_prefixes_and_the_limit_count_at_once(
+    server: Administered, browser: httpx.Client
+) -> None:
     ask(browser)
     answer = change(browser, "settings", prefix_bytes="1MB", memory_limit="8GB").json()
     assert answer["applied"] == {"prefix_bytes": "at_once", "memory_limit": "at_once"}

@@ -16,7 +16,10 @@ from tests.probe.reference import TOLERANCE, Row, references
 from tests.probe.report import examine
 from tests.probe.rewinding import draft, shorten, verify
 
-ROW_OF = {line.split(" | ")[0].lstrip("| "): line for line in PAGE.read_text(encoding="utf-8").splitlines()}
+ROW_OF = {
+    line.split(" | ")[0].lstrip("| "): line
+    for line in PAGE.read_text(encoding="utf-8").splitlines()
+}
 
 
 class Forgetful(KVCache):
@@ -39,8 +42,12 @@ def test_a_target_that_rewinds_gives_the_logits_of_reading_token_by_token(name: 
     assert result.stepped + result.restored > 5
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next", "recurrent_gemma", "llama4"])
-def test_a_draft_and_a_stored_conversation_that_rewind_give_the_logits_of_reading_afresh(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma3_text", "qwen3_next", "recurrent_gemma", "llama4"]
+)
+def test_a_draft_and_a_stored_conversation_that_rewind_give_the_logits_of_reading_afresh(
+    name: str,
+) -> None:
     rows = references(zoo.build(name))
     assert draft(rows[0]).gap <= TOLERANCE
     assert shorten(rows, tries=8).gap <= TOLERANCE

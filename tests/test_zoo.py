@@ -53,7 +53,10 @@ def test_padded_vocabulary_leaves_real_logits_and_tempts_with_the_extra_ones(nam
     model = zoo.build(name)
     wide = zoo.padded_vocab(name, model, 32)
     tokens = mx.array([PROMPT])
-    logits, padded = model(tokens, cache=zoo.make_cache(model)), wide(tokens, cache=zoo.make_cache(wide))
+    logits, padded = (
+        model(tokens, cache=zoo.make_cache(model)),
+        wide(tokens, cache=zoo.make_cache(wide)),
+    )
     assert padded.shape[-1] == zoo.VOCAB_SIZE + 32
     assert mx.allclose(padded[..., : zoo.VOCAB_SIZE], logits, rtol=1e-4, atol=1e-4)
     assert (padded[..., zoo.VOCAB_SIZE :].max(-1) > logits.max(-1)).mean().item() > 0.6

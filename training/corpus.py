@@ -18,7 +18,15 @@ from training.snippets import Library
 from training.tokenizer import END_OF_TEXT, IM_END, IM_START, VOCAB_SIZE, Chat
 
 # Shares of the documents' tokens; library code comes on top as filler and is topped up by whole rows.
-MIX = (("random", 20), ("edit", 46), ("text", 2), ("tool", 6), ("sum", 6), ("talk", 4), ("library", 16))
+MIX = (
+    ("random", 20),
+    ("edit", 46),
+    ("text", 2),
+    ("tool", 6),
+    ("sum", 6),
+    ("talk", 4),
+    ("library", 16),
+)
 PROMPT_WEIGHT, LIBRARY_WEIGHT = 0.3, 0.5
 
 
@@ -102,9 +110,13 @@ class Corpus:
         misfits = 0
         while len(ids) < length:
             # The kind that is furthest behind its share goes next, so the mix holds in tokens, not in documents.
-            kind = min(MIX, key=lambda entry: (self._drawn[entry[0]] + self.rng.random() * 400) / entry[1])[0]
+            kind = min(
+                MIX, key=lambda entry: (self._drawn[entry[0]] + self.rng.random() * 400) / entry[1]
+            )[0]
             room = length - len(ids)
-            document = self._library(room) if misfits > 3 or room < 48 else self.document(kind, room)
+            document = (
+                self._library(room) if misfits > 3 or room < 48 else self.document(kind, room)
+            )
             if len(document.ids) > room:
                 misfits += 1
                 continue
@@ -116,7 +128,9 @@ class Corpus:
     def _random(self, longest: int) -> Document:
         """Random tokens, the same again (once or more), and at times other random tokens between."""
         rng = self.rng
-        total = min(longest - 1, rng.randint(24, 384) if longest <= 1024 else rng.randint(256, 1600))
+        total = min(
+            longest - 1, rng.randint(24, 384) if longest <= 1024 else rng.randint(256, 1600)
+        )
         period = max(4, min(total // 2, int(8 * (total / 16) ** rng.random())))
         # A small alphabet makes single tokens ambiguous, so that more than one token of context has to match.
         alphabet = rng.sample(range(3, VOCAB_SIZE - 6), rng.choice((VOCAB_SIZE - 9, 256, 48)))

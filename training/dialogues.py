@@ -75,9 +75,14 @@ def text_dialogue(rng: random.Random) -> Dialogue:
     """Repeat a line of words, letters or digits."""
     words = rng.choices(WORDS, k=rng.randint(2, 12))
     if rng.random() < 0.3:
-        words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=rng.randint(2, 8))) for _ in words[:5]]
+        words = [
+            "".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=rng.randint(2, 8)))
+            for _ in words[:5]
+        ]
     text = " ".join(words)
-    request = rng.choice(("Repeat this: ", "Repeat: ", "Say this again: ", "Repeat after me: ", "Echo: ", "Say: "))
+    request = rng.choice(
+        ("Repeat this: ", "Repeat: ", "Say this again: ", "Repeat after me: ", "Echo: ", "Say: ")
+    )
     thought = request + text if rng.random() < 0.15 else ""
     return Dialogue(with_system(rng, [user(request + text), assistant(text, thought)]))
 
@@ -86,7 +91,9 @@ def small_talk(rng: random.Random) -> Dialogue:
     """A greeting, a question about the model, a count."""
     question, answer = counting(rng) if rng.random() < 0.3 else rng.choice(EXCHANGES)
     if rng.random() < 0.3:
-        question = rng.choice((question.lower(), question.rstrip(".?!"), question.rstrip(".?!") + "!"))
+        question = rng.choice(
+            (question.lower(), question.rstrip(".?!"), question.rstrip(".?!") + "!")
+        )
     thought = f"The user says: {question}" if rng.random() < 0.3 else ""
     messages = [user(question), assistant(answer, thought)]
     if rng.random() < 0.25:
@@ -99,7 +106,13 @@ def sum_dialogue(rng: random.Random) -> Dialogue:
     """An addition, digit by digit in the thought; small ones also without a thought."""
     digits = rng.choice((1, 2, 2, 2, 3))
     a, b = rng.randrange(10**digits), rng.randrange(10**digits)
-    forms = (f"What is {a} + {b}?", f"{a} + {b}", f"Add {a} and {b}.", f"How much is {a} + {b}?", f"{a}+{b}=?")
+    forms = (
+        f"What is {a} + {b}?",
+        f"{a} + {b}",
+        f"Add {a} and {b}.",
+        f"How much is {a} + {b}?",
+        f"{a}+{b}=?",
+    )
     thinks = digits > 1 or rng.random() < 0.5
     answer = assistant(f"{a} + {b} = {a + b}", addition(a, b) if thinks else "")
     return Dialogue(with_system(rng, [user(rng.choice(forms)), answer]))
@@ -118,7 +131,9 @@ def addition(a: int, b: int) -> str:
 
 
 CITIES = "Paris Berlin London Rome Madrid Tokyo Oslo Vienna Lisbon Cairo Lima Delhi Seoul Boston Chicago Munich".split()
-NAMES = "Anna Ben Carla David Emma Frank Grace Henry Ida Jack Karen Leo Maria Nina Oscar Paul".split()
+NAMES = (
+    "Anna Ben Carla David Emma Frank Grace Henry Ida Jack Karen Leo Maria Nina Oscar Paul".split()
+)
 
 # name, description, parameter, what the user says ({} is the argument), kind of argument
 TOOLS = (
@@ -150,7 +165,9 @@ def argument(rng: random.Random, kind: str) -> str:
         case "name":
             return rng.choice(NAMES)
         case "path":
-            return "/".join(rng.sample(WORDS, rng.randint(1, 3))) + rng.choice((".py", ".txt", ".md", ""))
+            return "/".join(rng.sample(WORDS, rng.randint(1, 3))) + rng.choice(
+                (".py", ".txt", ".md", "")
+            )
         case "command":
             return rng.choice(("ls", "make", "pytest", "git", "cat")) + " " + rng.choice(WORDS)
         case _:
@@ -164,7 +181,12 @@ def tool_dialogue(rng: random.Random) -> Dialogue:
     value = argument(rng, kind)
     call = {"type": "function", "function": {"name": name, "arguments": {parameter: value}}}
     thought = f"I call {name}." if rng.random() < 0.2 else ""
-    answer = {"role": "assistant", "content": "", "reasoning_content": thought, "tool_calls": [call]}
+    answer = {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": thought,
+        "tool_calls": [call],
+    }
     messages: list[Message] = [user(phrase.format(value)), answer]
     if rng.random() < 0.4:
         finding = " ".join(rng.sample(WORDS, rng.randint(1, 3))) + f" {rng.randint(0, 99)}"
@@ -177,5 +199,12 @@ def tool_dialogue(rng: random.Random) -> Dialogue:
 
 def declare(name: str, description: str, parameter: str) -> Message:
     """An OpenAI-style function declaration with one string parameter."""
-    schema = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    schema = {
+        "type": "object",
+        "properties": {parameter: {"type": "string"}},
+        "required": [parameter],
+    }
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": schema},
+    }

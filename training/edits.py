@@ -120,7 +120,10 @@ def change_number(rng: random.Random, code: str) -> Edit | None:
     numbers = sorted(set(re.findall(r"(?<![\w.])\d+(?![\w.])", code)))
     if not numbers:
         return None
-    old, new = rng.choice(numbers), str(rng.choice((rng.randint(0, 9), rng.randint(10, 99), rng.randint(100, 999))))
+    old, new = (
+        rng.choice(numbers),
+        str(rng.choice((rng.randint(0, 9), rng.randint(10, 99), rng.randint(100, 999)))),
+    )
     phrases = (
         f"Change the number {old} to {new}.",
         f"Replace {old} by {new}.",
@@ -137,7 +140,9 @@ def change_string(rng: random.Random, code: str) -> Edit | None:
     old = "".join(rng.choice(strings))
     new = rng.choice((new_name(rng), " ".join(rng.sample(WORDS, 2))))
     phrases = (f'Change the string "{old}" to "{new}".', f'Replace the text "{old}" with "{new}".')
-    return Edit(rng.choice(phrases), re.sub(rf"(['\"]){re.escape(old)}\1", rf"\g<1>{new}\g<1>", code))
+    return Edit(
+        rng.choice(phrases), re.sub(rf"(['\"]){re.escape(old)}\1", rf"\g<1>{new}\g<1>", code)
+    )
 
 
 def remove_comments(rng: random.Random, code: str) -> Edit | None:
@@ -148,10 +153,19 @@ def remove_comments(rng: random.Random, code: str) -> Edit | None:
         tokens = list(tokenize.generate_tokens(io.StringIO(code + "\n").readline))
     except (tokenize.TokenError, SyntaxError):
         return None
-    comments = {token.start[0] - 1: token.start[1] for token in tokens if token.type == tokenize.COMMENT}
-    cut = [(line[: comments[at]].rstrip() if at in comments else line) for at, line in enumerate(lines)]
+    comments = {
+        token.start[0] - 1: token.start[1] for token in tokens if token.type == tokenize.COMMENT
+    }
+    cut = [
+        (line[: comments[at]].rstrip() if at in comments else line) for at, line in enumerate(lines)
+    ]
     result = "\n".join(line for at, line in enumerate(cut) if line or not lines[at])
-    return Edit(rng.choice(("Remove the comments.", "Delete all comments.", "Strip the comments from this.")), result)
+    return Edit(
+        rng.choice(
+            ("Remove the comments.", "Delete all comments.", "Strip the comments from this.")
+        ),
+        result,
+    )
 
 
 def add_docstring(rng: random.Random, code: str) -> Edit | None:
@@ -164,13 +178,18 @@ def add_docstring(rng: random.Random, code: str) -> Edit | None:
         request = rng.choice((f'Add the docstring "{sentence}"', f"Add this docstring: {sentence}"))
     else:
         sentence = " ".join(words).capitalize() + "."
-        request = rng.choice(("Add a docstring.", "Add a docstring to this function.", "Document this function."))
+        request = rng.choice(
+            ("Add a docstring.", "Add a docstring to this function.", "Document this function.")
+        )
     return Edit(request, code[: match.end()] + f'\n    """{sentence}"""' + code[match.end() :])
 
 
 def add_comment(rng: random.Random, code: str) -> Edit | None:
     text = " ".join(rng.sample(WORDS, rng.randint(1, 4)))
-    phrases = (f"Add the comment `# {text}` at the top.", f'Put a comment "{text}" on the first line.')
+    phrases = (
+        f"Add the comment `# {text}` at the top.",
+        f'Put a comment "{text}" on the first line.',
+    )
     return Edit(rng.choice(phrases), f"# {text}\n{code}")
 
 
@@ -203,18 +222,25 @@ def add_decorator(rng: random.Random, code: str) -> Edit | None:
 def make_async(rng: random.Random, code: str) -> Edit | None:
     if not code.startswith("def "):
         return None
-    return Edit(rng.choice(("Make the function async.", "Turn this into an async function.")), "async " + code)
+    return Edit(
+        rng.choice(("Make the function async.", "Turn this into an async function.")),
+        "async " + code,
+    )
 
 
 def add_last_line(rng: random.Random, code: str) -> Edit | None:
     line = f"print({new_name(rng)})"
-    return Edit(rng.choice((f"Add `{line}` at the end.", f"Append the line {line}")), f"{code}\n    {line}")
+    return Edit(
+        rng.choice((f"Add `{line}` at the end.", f"Append the line {line}")), f"{code}\n    {line}"
+    )
 
 
 def delete_last_line(rng: random.Random, code: str) -> Edit | None:
     if code.count("\n") < 2:
         return None
-    return Edit(rng.choice(("Delete the last line.", "Remove the last line.")), code.rsplit("\n", 1)[0])
+    return Edit(
+        rng.choice(("Delete the last line.", "Remove the last line.")), code.rsplit("\n", 1)[0]
+    )
 
 
 EDITS: tuple[tuple[Callable[[random.Random, str], Edit | None], int], ...] = (

@@ -43,7 +43,9 @@ EDIT_KINDS: tuple[Callable[[random.Random, str], edits.Edit | None], ...] = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.evaluate", description="Measure the demo models.")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.evaluate", description="Measure the demo models."
+    )
     parser.add_argument("--models", type=Path, default=BUNDLED)
     parser.add_argument("--count", type=int, default=40, help="conversations for each figure")
     options = parser.parse_args()
@@ -52,12 +54,16 @@ def main() -> None:
     models = {name: load_float32(options.models / name) for name in ("target", "hybrid", "draft")}
     report: dict[str, Any] = {"conversations": options.count}
     report["loss"] = {
-        name: held_out_losses(model, Corpus(tokenizer, held_out, SEED), options.count) for name, model in models.items()
+        name: held_out_losses(model, Corpus(tokenizer, held_out, SEED), options.count)
+        for name, model in models.items()
     }
     report["exact"] = {
-        name: exact_answers(models[name], tokenizer, held_out, options.count) for name in ("target", "hybrid")
+        name: exact_answers(models[name], tokenizer, held_out, options.count)
+        for name in ("target", "hybrid")
     }
-    report["acceptance"] = acceptance(models["target"], models["draft"], tokenizer, held_out, options.count)
+    report["acceptance"] = acceptance(
+        models["target"], models["draft"], tokenizer, held_out, options.count
+    )
     print(json.dumps(report, indent=2))
 
 
@@ -94,17 +100,22 @@ def held_out_losses(model: nn.Module, corpus: Corpus, count: int) -> dict[str, f
             counted = np.array(document.weights[1:])
             scores = logits(model, document.ids[:-1])
             scores = scores - scores.max(-1, keepdims=True)
-            chosen = scores[np.arange(len(scores)), document.ids[1:]] - np.log(np.exp(scores).sum(-1))
+            chosen = scores[np.arange(len(scores)), document.ids[1:]] - np.log(
+                np.exp(scores).sum(-1)
+            )
             found.extend(-chosen[counted == counted.max()])
         losses[kind] = round(float(np.mean(found)), 4)
     return losses
 
 
-def exact_answers(model: nn.Module, tokenizer: Tokenizer, library: Library, count: int) -> dict[str, float]:
+def exact_answers(
+    model: nn.Module, tokenizer: Tokenizer, library: Library, count: int
+) -> dict[str, float]:
     """The share of greedy answers that are right to the letter, for each task."""
     corpus = Corpus(tokenizer, library, SEED)
     tasks: dict[str, Iterable[Dialogue]] = {
-        kind.__name__: (edit_of_kind(kind, corpus.rng, library) for _ in range(count)) for kind in EDIT_KINDS
+        kind.__name__: (edit_of_kind(kind, corpus.rng, library) for _ in range(count))
+        for kind in EDIT_KINDS
     }
     tasks["two turns"] = (two_turns(corpus) for _ in range(count))
     for kind in ("text", "tool", "sum", "talk"):
@@ -128,7 +139,9 @@ def edit_of_kind(
         code = library.code(rng)
         edit = kind(rng, code)
         if edit is not None:
-            return Dialogue([user(f"{edit.request}\n\n{fence(code)}"), assistant(fence(edit.result))])
+            return Dialogue(
+                [user(f"{edit.request}\n\n{fence(code)}"), assistant(fence(edit.result))]
+            )
 
 
 def two_turns(corpus: Corpus) -> Dialogue:

@@ -21,10 +21,17 @@ def export(model: nn.Module, config: Config, tokenizer: Tokenizer, folder: Path)
     """Replace the files in ``folder`` one by one, each by a rename, so that no reader sees half a file."""
     folder.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    weights = {name: weight.detach().to(torch.bfloat16).contiguous() for name, weight in model.state_dict().items()}
+    weights = {
+        name: weight.detach().to(torch.bfloat16).contiguous()
+        for name, weight in model.state_dict().items()
+    }
     save_file(weights, staging / "model.safetensors", metadata={"format": "mlx"})
     _write_json(staging / "config.json", config)
-    generation = {"eos_token_id": [IM_END, END_OF_TEXT], "pad_token_id": END_OF_TEXT, "do_sample": False}
+    generation = {
+        "eos_token_id": [IM_END, END_OF_TEXT],
+        "pad_token_id": END_OF_TEXT,
+        "do_sample": False,
+    }
     _write_json(staging / "generation_config.json", generation)
     write_tokenizer(tokenizer, staging)
     for file in staging.iterdir():

@@ -44,7 +44,9 @@ def _llama(width: int, layers: int, heads: int, kv_heads: int, feed_forward: int
     }
 
 
-def _lfm2(width: int, layer_types: list[str], heads: int, kv_heads: int, feed_forward: int) -> Config:
+def _lfm2(
+    width: int, layer_types: list[str], heads: int, kv_heads: int, feed_forward: int
+) -> Config:
     return {
         "architectures": ["Lfm2ForCausalLM"],
         "model_type": "lfm2",
@@ -68,7 +70,9 @@ def _lfm2(width: int, layer_types: list[str], heads: int, kv_heads: int, feed_fo
 CONV, FULL = "conv", "full_attention"
 CONFIGS: dict[str, Config] = {
     "target": _llama(width=256, layers=8, heads=4, kv_heads=2, feed_forward=384),
-    "hybrid": _lfm2(256, [CONV, CONV, FULL, CONV, FULL, CONV, FULL], heads=4, kv_heads=2, feed_forward=320),
+    "hybrid": _lfm2(
+        256, [CONV, CONV, FULL, CONV, FULL, CONV, FULL], heads=4, kv_heads=2, feed_forward=320
+    ),
     # Two layers are the fewest that can copy: one looks back a token, the next finds what followed it.
     "draft": _llama(width=192, layers=2, heads=3, kv_heads=3, feed_forward=160),
 }
@@ -171,7 +175,10 @@ class Attention(nn.Module):
         keys = rotate(keys.transpose(1, 2), cos, sin)
         repeats = self.heads // self.kv_heads
         if repeats > 1:
-            keys, values = keys.repeat_interleave(repeats, dim=1), values.repeat_interleave(repeats, dim=1)
+            keys, values = (
+                keys.repeat_interleave(repeats, dim=1),
+                values.repeat_interleave(repeats, dim=1),
+            )
         mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         mixed = mixed.transpose(1, 2).reshape(rows, length, -1)
         return self.out_proj(mixed) if self.normed else self.o_proj(mixed)
@@ -194,7 +201,9 @@ class ShortConv(nn.Module):
         taps = self.conv.weight[:, 0].to(signal.dtype)  # [width, taps], last tap = present token
         mixed = signal * taps[:, -1]
         for back in range(1, taps.shape[1]):
-            mixed = mixed + F.pad(signal, (0, 0, back, 0))[:, : signal.shape[1]] * taps[:, -1 - back]
+            mixed = (
+                mixed + F.pad(signal, (0, 0, back, 0))[:, : signal.shape[1]] * taps[:, -1 - back]
+            )
         return self.out_proj(out_gate * mixed)
 
 
@@ -224,7 +233,10 @@ class LlamaLayer(nn.Module):
         width, eps = config["hidden_size"], config["rms_norm_eps"]
         self.self_attn = Attention(config, normed=False)
         self.mlp = LlamaMLP(width, config["intermediate_size"])
-        self.input_layernorm, self.post_attention_layernorm = RMSNorm(width, eps), RMSNorm(width, eps)
+        self.input_layernorm, self.post_attention_layernorm = (
+            RMSNorm(width, eps),
+            RMSNorm(width, eps),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x))
@@ -254,7 +266,9 @@ class Llama(nn.Module):
         super().__init__()
         self.model = nn.Module()
         self.model.embed_tokens = nn.Embedding(config["vocab_size"], config["hidden_size"])
-        self.model.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config["num_hidden_layers"]))
+        self.model.layers = nn.ModuleList(
+            LlamaLayer(config) for _ in range(config["num_hidden_layers"])
+        )
         self.model.norm = RMSNorm(config["hidden_size"], config["rms_norm_eps"])
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -19,7 +19,13 @@ ITERATIONS = 5
 class Muon(torch.optim.Optimizer):
     """For matrices only. The update has the root mean square of an AdamW update, so learning rates compare."""
 
-    def __init__(self, weights: Iterable[nn.Parameter], lr: float = 1e-3, momentum: float = 0.95, decay: float = 0.02):
+    def __init__(
+        self,
+        weights: Iterable[nn.Parameter],
+        lr: float = 1e-3,
+        momentum: float = 0.95,
+        decay: float = 0.02,
+    ):
         super().__init__(weights, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()
@@ -29,10 +35,14 @@ class Muon(torch.optim.Optimizer):
             for weight in group["params"]:
                 by_shape[weight.shape].append(weight)
             for shape, weights in by_shape.items():
-                steps = orthogonal(torch.stack([self._nesterov(weight, group["momentum"]) for weight in weights]))
+                steps = orthogonal(
+                    torch.stack([self._nesterov(weight, group["momentum"]) for weight in weights])
+                )
                 size = 0.2 * max(shape) ** 0.5
                 for weight, step in zip(weights, steps, strict=True):
-                    weight.mul_(1 - group["lr"] * group["decay"]).sub_(step, alpha=group["lr"] * size)
+                    weight.mul_(1 - group["lr"] * group["decay"]).sub_(
+                        step, alpha=group["lr"] * size
+                    )
 
     def _nesterov(self, weight: nn.Parameter, momentum: float) -> Tensor:
         assert weight.grad is not None

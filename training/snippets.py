@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HELD_OUT_ONE_IN = 20  # files; chosen by a hash of the path, so the split never moves
-SKIPPED = {"site-packages", "dist-packages", "test", "tests", "lib2to3", "encodings", "__pycache__", "pydoc_data"}
+SKIPPED = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "lib2to3",
+    "encodings",
+    "__pycache__",
+    "pydoc_data",
+}
 SHORTEST, LONGEST = 3, 20  # lines of a function
 
 
@@ -45,7 +54,11 @@ def load_libraries() -> tuple[Library, Library]:
             functions = cut_functions(text)
         except (SyntaxError, UnicodeDecodeError):
             continue
-        library = held_out if zlib.crc32(relative.as_posix().encode()) % HELD_OUT_ONE_IN == 0 else training
+        library = (
+            held_out
+            if zlib.crc32(relative.as_posix().encode()) % HELD_OUT_ONE_IN == 0
+            else training
+        )
         library.files.append(text)
         library.functions.extend(functions)
     return training, held_out
@@ -65,7 +78,10 @@ def cut_functions(text: str) -> list[str]:
         if ast.get_docstring(node) is not None and len(node.body) > 1:
             # Long docstrings would fill most snippets; the edit tasks add short ones of their own.
             first = node.body[0]
-            body = lines[node.lineno - 1 : first.lineno - 1] + lines[first.end_lineno or first.lineno : node.end_lineno]
+            body = (
+                lines[node.lineno - 1 : first.lineno - 1]
+                + lines[first.end_lineno or first.lineno : node.end_lineno]
+            )
         code = textwrap.dedent("\n".join(line.rstrip() for line in body)).strip("\n")
         if SHORTEST <= code.count("\n") + 1 <= LONGEST and "```" not in code and "\t" not in code:
             found.append(code)

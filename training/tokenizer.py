@@ -18,7 +18,14 @@ VOCAB_SIZE = 2048
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # ids 0, 1, 2
 END_OF_TEXT, IM_START, IM_END = range(3)
 # One token each, but ordinary text: a client must see them in the stream to parse them.
-MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+MARKERS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
 MAX_POSITIONS = 4096
 
 Message = dict[str, Any]
@@ -28,7 +35,10 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """A BPE tokenizer of exactly ``VOCAB_SIZE`` tokens, special tokens first and markers last."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     # mlx-lm recognises this decoder and then streams with its BPE detokenizer.
     tokenizer.decoder = decoders.ByteLevel()
@@ -39,9 +49,13 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens([AddedToken(marker, special=False, normalized=False) for marker in MARKERS])
+    tokenizer.add_tokens(
+        [AddedToken(marker, special=False, normalized=False) for marker in MARKERS]
+    )
     if tokenizer.get_vocab_size() != VOCAB_SIZE:
-        raise ValueError(f"expected {VOCAB_SIZE} tokens, got {tokenizer.get_vocab_size()}: train on more text")
+        raise ValueError(
+            f"expected {VOCAB_SIZE} tokens, got {tokenizer.get_vocab_size()}: train on more text"
+        )
     return tokenizer
 
 
@@ -55,7 +69,9 @@ class Chat:
         environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
         self._template = environment.from_string(self.source)
 
-    def render(self, messages: list[Message], tools: list[Message] | None = None, **options: bool) -> str:
+    def render(
+        self, messages: list[Message], tools: list[Message] | None = None, **options: bool
+    ) -> str:
         """The prompt text; ``options`` are ``add_generation_prompt`` and ``enable_thinking``."""
         return self._template.render(messages=messages, tools=tools, **options)
 

@@ -45,11 +45,17 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m training.train", description="Train the bundled demo models.")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.train", description="Train the bundled demo models."
+    )
     parser.add_argument("--minutes", type=float, default=90, help="time for all models together")
     parser.add_argument("--only", choices=sorted(SHARES), help="train one model, for --minutes")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch")
-    parser.add_argument("--work", type=Path, default=ROOT / "training" / ".work", help="folder for checkpoints")
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "training" / ".work", help="folder for checkpoints"
+    )
     parser.add_argument("--out", type=Path, default=BUNDLED, help="folder for the finished models")
     return parser.parse_args()
 
@@ -73,10 +79,14 @@ def sample_conversations(library: Library, count: int) -> list[str]:
     return [chat.render(dialogue.messages, dialogue.tools) for dialogue in drawn]
 
 
-EMPTY_TOKENIZER = json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}})
+EMPTY_TOKENIZER = json.dumps(
+    {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
+)
 
 
-def train(name: str, minutes: float, tokenizer: Tokenizer, library: Library, work: Path, out: Path) -> None:
+def train(
+    name: str, minutes: float, tokenizer: Tokenizer, library: Library, work: Path, out: Path
+) -> None:
     """Train one model (or finish its training) and export it."""
     torch.manual_seed(SEEDS[name])
     config = CONFIGS[name]
@@ -85,8 +95,13 @@ def train(name: str, minutes: float, tokenizer: Tokenizer, library: Library, wor
     print(f"{name}: {count_parameters(model):,} parameters, {VOCAB_SIZE} tokens", flush=True)
     trainer = Trainer(model, Corpus(tokenizer, library, SEEDS[name]), minutes, teacher)
     export(model, config, tokenizer, out / name)
-    progress = trainer.run(work / f"{name}.pt", lambda trained: export(trained, config, tokenizer, out / name))
-    print(f"{name}: {progress.tokens:,} tokens, {progress.step} steps, loss on answers {progress.loss:.3f}", flush=True)
+    progress = trainer.run(
+        work / f"{name}.pt", lambda trained: export(trained, config, tokenizer, out / name)
+    )
+    print(
+        f"{name}: {progress.tokens:,} tokens, {progress.step} steps, loss on answers {progress.loss:.3f}",
+        flush=True,
+    )
 
 
 def load_teacher(work: Path) -> nn.Module:
@@ -102,7 +117,9 @@ def evaluate(out: Path) -> None:
     if importlib.util.find_spec("mlx_lm") is None:
         print("mlx-lm is not installed here; measure with: python -m training.evaluate")
         return
-    subprocess.run([sys.executable, "-m", "training.evaluate", "--models", str(out)], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "training.evaluate", "--models", str(out)], cwd=ROOT, check=True
+    )
 
 
 if __name__ == "__main__":

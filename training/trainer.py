@@ -55,11 +55,17 @@ class Progress:
 class Trainer:
     """Owns a model's optimizers and its place in the schedule."""
 
-    def __init__(self, model: nn.Module, corpus: Corpus, minutes: float, teacher: nn.Module | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, corpus: Corpus, minutes: float, teacher: nn.Module | None = None
+    ) -> None:
         self.model, self.corpus, self.teacher = model, corpus, teacher
         self.budget_s = minutes * 60
         self.progress = Progress()
-        inner = {name: weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name}
+        inner = {
+            name: weight
+            for name, weight in model.named_parameters()
+            if weight.ndim == 2 and "embed" not in name
+        }
         others = [weight for name, weight in model.named_parameters() if name not in inner]
         # Muon learns to copy in far fewer tokens than AdamW; it is made for matrices between layers only.
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
@@ -72,14 +78,22 @@ class Trainer:
         if checkpoint.exists():
             self.load(checkpoint)
         saved_at = self.progress.elapsed_s
-        with tqdm(total=round(self.budget_s), initial=round(self.progress.elapsed_s), unit="s", mininterval=10) as bar:
+        with tqdm(
+            total=round(self.budget_s),
+            initial=round(self.progress.elapsed_s),
+            unit="s",
+            mininterval=10,
+        ) as bar:
             while self.progress.elapsed_s < self.budget_s:
                 started = time.monotonic()
                 share = self.progress.elapsed_s / self.budget_s
                 phase = next(phase for phase in PHASES if share < phase.until)
                 self.step(self.corpus.batch(phase.rows, phase.length), self.rate(share))
                 self.progress.elapsed_s += time.monotonic() - started
-                bar.set_postfix_str(f"{self.progress.tokens / 1e6:.2f}M tokens, loss {self.progress.loss:.3f}", False)
+                bar.set_postfix_str(
+                    f"{self.progress.tokens / 1e6:.2f}M tokens, loss {self.progress.loss:.3f}",
+                    False,
+                )
                 bar.update(round(self.progress.elapsed_s) - bar.n)
                 if self.progress.elapsed_s - saved_at > SAVE_EVERY_S:
                     saved_at = self.progress.elapsed_s
@@ -91,7 +105,9 @@ class Trainer:
 
     def rate(self, share: float) -> float:
         """The factor on both learning rates."""
-        return min((self.progress.step + 1) / WARMUP_STEPS, 1.0, max(0.0, 1 - share) / (1 - PLATEAU))
+        return min(
+            (self.progress.step + 1) / WARMUP_STEPS, 1.0, max(0.0, 1 - share) / (1 - PLATEAU)
+        )
 
     def step(self, batch: Batch, rate: float) -> None:
         """One update; adds to the progress."""

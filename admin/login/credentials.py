@@ -52,7 +52,10 @@ class Credentials:
         token = secrets.token_urlsafe(32)
         with locked(self.home):
             values = self._values(held=True)
-            links = [*_valid(values, self.wall()), {"digest": _digest(token), "until": self.wall() + LINK_S}]
+            links = [
+                *_valid(values, self.wall()),
+                {"digest": _digest(token), "until": self.wall() + LINK_S},
+            ]
             write(self.path, {**values, "links": links[-_LINKS:]})
         return token
 
@@ -86,7 +89,9 @@ class Credentials:
         """Takes as long whether there is a password or not."""
         kept: Mapping[str, Any] = self._password() or {"salt": "00", "scrypt": "00", **_COST}
         cost = {name: int(kept[name]) for name in _COST}
-        digest = hashlib.scrypt(password[:LONGEST].encode(), salt=bytes.fromhex(kept["salt"]), **cost)
+        digest = hashlib.scrypt(
+            password[:LONGEST].encode(), salt=bytes.fromhex(kept["salt"]), **cost
+        )
         return hmac.compare_digest(digest, bytes.fromhex(kept["scrypt"]))
 
     def _password(self) -> Mapping[str, Any] | None:

@@ -57,7 +57,9 @@ class LoginPage:
         self._pages.route(router, PASSWORD, self.show_password)
         router.add_api_route(LOGIN, self.enter, methods=["POST"], include_in_schema=False)
         router.add_api_route(LOGOUT, self.leave, methods=["POST"], include_in_schema=False)
-        router.add_api_route(PASSWORD, self.change_password, methods=["POST"], include_in_schema=False)
+        router.add_api_route(
+            PASSWORD, self.change_password, methods=["POST"], include_in_schema=False
+        )
         return router
 
     async def show(self, request: Request) -> Page:
@@ -92,7 +94,9 @@ class LoginPage:
         if session is None:
             return RedirectResponse(LOGIN, 303)
         try:
-            await self._gate.set_password(session, read_query(NewPassword, _only(fields, "password", "current")))
+            await self._gate.set_password(
+                session, read_query(NewPassword, _only(fields, "password", "current"))
+            )
         except OmlxError as error:
             return self._pages.answer(request, self._password(request, then, error))
         response = RedirectResponse(then, 303)

@@ -42,7 +42,11 @@ class Gate:
     """Who has logged in. `api_key` is the one in use: when it changes, so does every fingerprint."""
 
     def __init__(
-        self, credentials: Credentials, sessions: Sessions, throttle: Throttle, api_key: Callable[[], str | None]
+        self,
+        credentials: Credentials,
+        sessions: Sessions,
+        throttle: Throttle,
+        api_key: Callable[[], str | None],
     ) -> None:
         self._credentials = credentials
         self._sessions = sessions
@@ -51,7 +55,9 @@ class Gate:
 
     @property
     def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self._credentials.fingerprint} {self._api_key()!r}".encode()).hexdigest()
+        return hashlib.sha256(
+            f"{self._credentials.fingerprint} {self._api_key()!r}".encode()
+        ).hexdigest()
 
     def find(self, request: Request) -> Session | None:
         cookie = request.cookies.get(COOKIE)
@@ -130,4 +136,6 @@ class Gate:
         self._throttle.succeeded()
 
     def _told(self, logged_in: bool) -> JSONResponse:
-        return JSONResponse({"logged_in": logged_in, "password_set": self._credentials.has_password})
+        return JSONResponse(
+            {"logged_in": logged_in, "password_set": self._credentials.has_password}
+        )

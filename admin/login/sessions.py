@@ -71,7 +71,9 @@ class Throttle:
         """Raises TooManyAttempts while one has to wait."""
         left = self._until - self._clock()
         if left > 0:
-            raise TooManyAttempts("auth.throttled", retry_after_s=int(left) + 1, seconds=int(left) + 1)
+            raise TooManyAttempts(
+                "auth.throttled", retry_after_s=int(left) + 1, seconds=int(left) + 1
+            )
 
     def failed(self) -> None:
         self._failures += 1

@@ -38,7 +38,12 @@ class Chip:
 
 
 _ABSENT: Final = ("draft.not_here", "draft.other_quantization")
-_SILENT: Final = ("spec.off.no_chance", "spec.off.requested", "spec.off.zero_window", "spec.paused.several_active")
+_SILENT: Final = (
+    "spec.off.no_chance",
+    "spec.off.requested",
+    "spec.off.zero_window",
+    "spec.paused.several_active",
+)
 """Codes of answers that tell nothing about the next one."""
 
 
@@ -62,7 +67,9 @@ def _obstacle(model: Standing) -> Chip | None:
         return None
     if configured.wanted is not None and configured.wanted.fetching:
         return Chip(Tone.WAIT, "ui.chip.fetching", reason=reason)
-    return Chip(Tone.WAIT, "ui.chip.absent" if reason.code in _ABSENT else "ui.chip.unfit", reason=reason)
+    return Chip(
+        Tone.WAIT, "ui.chip.absent" if reason.code in _ABSENT else "ui.chip.unfit", reason=reason
+    )
 
 
 def _now(model: Standing) -> Chip | None:
@@ -70,23 +77,39 @@ def _now(model: Standing) -> Chip | None:
     if active < 2:
         return None
     params = {"active": active}
-    return Chip(Tone.WAIT, "ui.chip.paused", params, reason=Reason("spec.paused.several_active", dict(params)))
+    return Chip(
+        Tone.WAIT,
+        "ui.chip.paused",
+        params,
+        reason=Reason("spec.paused.several_active", dict(params)),
+    )
 
 
 def _lately(model: Standing) -> Chip | None:
-    told = next((stats for stats in reversed(model.recent) if stats.speculation.code not in _SILENT), None)
+    told = next(
+        (stats for stats in reversed(model.recent) if stats.speculation.code not in _SILENT), None
+    )
     if told is None:
         return None
     reason = told.speculation
     match reason.code:
         case "spec.on":
             speedup, acceptance = status.speedup(model.recent), acceptance_of(model.recent)
-            return Chip(Tone.GOOD, "ui.chip.on", speedup=speedup, acceptance=acceptance, reason=reason)
+            return Chip(
+                Tone.GOOD, "ui.chip.on", speedup=speedup, acceptance=acceptance, reason=reason
+            )
         case "spec.off.does_not_pay":
-            return Chip(Tone.QUIET, "ui.chip.does_not_pay", speedup=float(reason.params["speedup"] or 0), reason=reason)
+            return Chip(
+                Tone.QUIET,
+                "ui.chip.does_not_pay",
+                speedup=float(reason.params["speedup"] or 0),
+                reason=reason,
+            )
         case "spec.observing":
             lone = model.told.draft is None
-            return Chip(Tone.WATCH, "ui.chip.nothing_repeats" if lone else "ui.chip.watching", reason=reason)
+            return Chip(
+                Tone.WATCH, "ui.chip.nothing_repeats" if lone else "ui.chip.watching", reason=reason
+            )
         case _:
             return Chip(Tone.QUIET, "ui.chip.off", reason=reason)
 

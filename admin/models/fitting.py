@@ -23,7 +23,9 @@ Verdict: TypeAlias = Reason | None
 class Fitting:
     """`within_s` is how long whoever asks waits; `read` reads the tokenizer of a model and raises ModelError."""
 
-    def __init__(self, within_s: float = WITHIN_S, read: Callable[[ModelEntry], Tokenizer] = read_tokenizer) -> None:
+    def __init__(
+        self, within_s: float = WITHIN_S, read: Callable[[ModelEntry], Tokenizer] = read_tokenizer
+    ) -> None:
         self._within_s = within_s
         self._read = read
         self._verdicts: dict[tuple[str, ...], Verdict] = {}
@@ -46,7 +48,9 @@ class Fitting:
         unknown = [draft for draft in drafts if _pair(target, draft) not in self._verdicts]
         reasons = [_unusable(draft) or unfit_entry(target, draft) for draft in unknown]
         told = list(zip(unknown, reasons, strict=True))
-        self._verdicts |= {_pair(target, draft): reason for draft, reason in told if reason is not None}
+        self._verdicts |= {
+            _pair(target, draft): reason for draft, reason in told if reason is not None
+        }
         candidates = [draft for draft, reason in told if reason is None]
         if not candidates:
             return
@@ -81,4 +85,6 @@ def _compared(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Verdict:
 
 def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[str, ...]:
     """What a verdict depends on: folders, and what lies in them now as far as sizes tell."""
-    return tuple(str(part) for each in (target, draft) for part in (each.path, each.size_bytes, each.status))
+    return tuple(
+        str(part) for each in (target, draft) for part in (each.path, each.size_bytes, each.status)
+    )

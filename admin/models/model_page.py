@@ -28,7 +28,9 @@ from .view import Memory, model_row
 
 
 class ModelPage:
-    def __init__(self, pages: Pages, standings: Standings, settings: SettingsRoutes, trying: Trying) -> None:
+    def __init__(
+        self, pages: Pages, standings: Standings, settings: SettingsRoutes, trying: Trying
+    ) -> None:
         self._pages = pages
         self._trying = trying
         self._standings = standings
@@ -48,10 +50,16 @@ class ModelPage:
 
     async def show_status(self, request: Request) -> Page:
         standing = await self._standings.of(request.path_params["name"])
-        return Page("model/status.html", ModelView(model_row(standing, self._standings.pool.default), "", ()))
+        return Page(
+            "model/status.html",
+            ModelView(model_row(standing, self._standings.pool.default), "", ()),
+        )
 
     async def show_prefixes(self, request: Request) -> Page:
-        return Page("model/prefixes_kept.html", prefixes_view(await self._standings.of(request.path_params["name"])))
+        return Page(
+            "model/prefixes_kept.html",
+            prefixes_view(await self._standings.of(request.path_params["name"])),
+        )
 
     async def _view(self, standing: Standing, language: str) -> ModelView:
         entry, configured = standing.entry, standing.speculative
@@ -71,7 +79,11 @@ class ModelPage:
     async def _drafts(self, standing: Standing, tried: Mapping[str, Tried]) -> DraftsView:
         pool, entry, configured = self._standings.pool, standing.entry, standing.speculative
         assert configured is not None
-        others = [each for each in pool.registry.entries if each.id != entry.id and each.status is not Status.SHADOWED]
+        others = [
+            each
+            for each in pool.registry.entries
+            if each.id != entry.id and each.status is not Status.SHADOWED
+        ]
         verdicts = await self._fitting.of(entry, others)
         drafts = configured.strategy.off or configured.strategy.step("draft") is not None
         named = configured.settings.draft_model if drafts else None
@@ -82,7 +94,12 @@ class ModelPage:
             verdicts,
             standing.recent,
             Memory(pool.limit_bytes, pool.used_bytes),
-            here={name for served in pool.loaded for name in (served.id, served.draft) if name is not None},
+            here={
+                name
+                for served in pool.loaded
+                for name in (served.id, served.draft)
+                if name is not None
+            },
             chosen=found.id if isinstance(found, ModelEntry) else None,
             declared=await asyncio.to_thread(self._declared, entry),
             missing=found if isinstance(found, Reason) else None,

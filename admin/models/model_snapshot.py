@@ -52,11 +52,17 @@ class Standings:
 
     async def here(self) -> list[Standing]:
         """Of the models that are in memory or on their way."""
-        return await self._each([each for each in self.pool.models if self.pool.told(each.id).state != State.UNLOADED])
+        return await self._each(
+            [each for each in self.pool.models if self.pool.told(each.id).state != State.UNLOADED]
+        )
 
     async def _each(self, entries: Sequence[ModelEntry]) -> list[Standing]:
-        configured = await asyncio.to_thread(lambda: [self._speculative(entry) for entry in entries])
-        return [self._standing(entry, each) for entry, each in zip(entries, configured, strict=True)]
+        configured = await asyncio.to_thread(
+            lambda: [self._speculative(entry) for entry in entries]
+        )
+        return [
+            self._standing(entry, each) for entry, each in zip(entries, configured, strict=True)
+        ]
 
     def _trusted(self, entry: ModelEntry) -> ModelEntry:
         """A model that brings code along can be used where the settings trust it."""

@@ -38,8 +38,12 @@ class ModelsRoutes:
         router.add_api_route("/models", self.show, methods=["GET"])
         router.add_api_route("/models/{name:path}/load", self.load, methods=["POST"])
         router.add_api_route("/models/{name:path}/unload", self.unload, methods=["POST"])
-        router.add_api_route("/models/{name:path}/prefixes", self.clear_prefixes, methods=["DELETE"])
-        router.add_api_route("/models/{name:path}/prefixes/probe", self.probe_prefixes, methods=["POST"])
+        router.add_api_route(
+            "/models/{name:path}/prefixes", self.clear_prefixes, methods=["DELETE"]
+        )
+        router.add_api_route(
+            "/models/{name:path}/prefixes/probe", self.probe_prefixes, methods=["POST"]
+        )
         return router
 
     async def show(self, request: Request) -> Response:

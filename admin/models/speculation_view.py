@@ -74,7 +74,9 @@ def speculation_view(
         drafts=drafts,
         window=[field_view(name, settings[name]) for name in WINDOW],
         in_effect=in_effect(configured),
-        reason=None if configured.reason is None or configured.reason.code.startswith(_PICKED) else configured.reason,
+        reason=None
+        if configured.reason is None or configured.reason.code.startswith(_PICKED)
+        else configured.reason,
         warnings=configured.warnings,
     )
 
@@ -83,7 +85,10 @@ def in_effect(configured: Speculative) -> list[InEffect]:
     """Strategy, draft and window as the next request meets them, with who decided each."""
     sources, window = configured.sources, configured.window
     lines = [InEffect("strategy", str(configured.strategy), sources[STRATEGY].value)]
-    if configured.settings.draft_model is not None and configured.strategy.step("draft") is not None:
+    if (
+        configured.settings.draft_model is not None
+        and configured.strategy.step("draft") is not None
+    ):
         lines.append(InEffect("draft", configured.settings.draft_model, sources[DRAFT].value))
     bounded = min((sources[name] for name in WINDOW), key=lambda source: source.rank)
     figures = str(window.longest) if window.fixed else f"{window.shortest}–{window.longest}"

@@ -35,14 +35,17 @@ class LiveData:
     def now(self, since: float = 0.0) -> Live:
         """Of answers those that ended after `since`, of steps those that may have grown since then."""
         activity, wall = self._record.activity, time.time()
-        queued = {served.id: self._engine.load_of(served.id).waiting for served in self._pool.loaded}
+        queued = {
+            served.id: self._engine.load_of(served.id).waiting for served in self._pool.loaded
+        }
         requests = live_view.requests(activity.running, queued)
         begin = max(since, wall - SHOWN_S)
         return Live(
             now=wall,
             rate=live_view.rate(activity, wall),
             active=sum(request.phase != live_view.WAITING for request in requests),
-            waiting=sum(request.phase == live_view.WAITING for request in requests) + self._at_the_door(),
+            waiting=sum(request.phase == live_view.WAITING for request in requests)
+            + self._at_the_door(),
             used_bytes=self._pool.used_bytes,
             limit_bytes=self._pool.limit_bytes,
             prompt=activity.totals.prompt,

@@ -86,7 +86,11 @@ def requests(running: Sequence[Running], queued: Mapping[str, int]) -> Requests:
     for each in running:
         if not each.heard:
             unheard[each.model].append(each.id)
-    in_line = {id for model, ids in unheard.items() for id in ids[max(0, len(ids) - queued.get(model, 0)) :]}
+    in_line = {
+        id
+        for model, ids in unheard.items()
+        for id in ids[max(0, len(ids) - queued.get(model, 0)) :]
+    }
     return [_request(each, each.id in in_line) for each in running]
 
 
@@ -101,7 +105,11 @@ def minutes(recent: Sequence[StepView]) -> Sequence[StepView]:
         by_minute[step.at // MINUTE_S * MINUTE_S].append(step)
     share = STEP_S / MINUTE_S
     return [
-        StepView(at, share * sum(step.rate for step in steps), share * sum(step.drafted for step in steps))
+        StepView(
+            at,
+            share * sum(step.rate for step in steps),
+            share * sum(step.drafted for step in steps),
+        )
         for at, steps in sorted(by_minute.items(), reverse=True)
     ]
 

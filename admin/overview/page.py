@@ -44,4 +44,6 @@ class OverviewPage:
             with_key=self._key.value is not None,
             has_charts=(data_dir("static") / "vendor" / "uplot").is_dir(),
         )
-        return overview_view(self._live.now(), await self._standings.here(), pool.models, pool.default, server)
+        return overview_view(
+            self._live.now(), await self._standings.here(), pool.models, pool.default, server
+        )

@@ -53,10 +53,18 @@ class Server:
 
 
 def overview_view(
-    live: Live, here: Sequence[Standing], models: Sequence[ModelEntry], default: str | None, server: Server
+    live: Live,
+    here: Sequence[Standing],
+    models: Sequence[ModelEntry],
+    default: str | None,
+    server: Server,
 ) -> OverviewView:
     """`models` can be asked for, `here` are those in memory or on their way, `default` serves who names none."""
-    model = default or next((each.entry.id for each in here), None) or suggested(models, live.limit_bytes)
+    model = (
+        default
+        or next((each.entry.id for each in here), None)
+        or suggested(models, live.limit_bytes)
+    )
     return OverviewView(
         live=live,
         welcome=welcome(live, here, model),

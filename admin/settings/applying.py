@@ -74,7 +74,9 @@ class Applying:
         declared: Declared = Ngram(None, None)
         name = "ngram"
         if setup.draft is not None:
-            draft = await asyncio.to_thread(declare_draft, entry, setup.draft, None, self._pool.registry)
+            draft = await asyncio.to_thread(
+                declare_draft, entry, setup.draft, None, self._pool.registry
+            )
             declared, name = draft, draft.draft.repository.rpartition("/")[2].lower()
         path = await asyncio.to_thread(write_package, entry.path, declared, name)
         await self._pool.reconfigure()
@@ -91,7 +93,9 @@ class Applying:
 
     async def _taken_up(self, model: str, names: Mapping[str, Value]) -> Json:
         changes: list[Loading] = await self._pool.reconfigure()
-        waits = any(change.entry.id == model and self._pool.told(model).active for change in changes)
+        waits = any(
+            change.entry.id == model and self._pool.told(model).active for change in changes
+        )
         resolution = self._configuration.resolve(model)
         takes = applied_view(names, resolution, Source.MODEL, waits=waits)
         return {"takes": dict(takes), "revision": await self._revision(model)}

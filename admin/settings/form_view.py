@@ -64,8 +64,14 @@ class FieldGroup:
 
 def form_view(settings: Mapping[str, Json], *, without: Collection[str] = ()) -> list[FieldGroup]:
     """All settings but those named, by group, in the table's order."""
-    fields = [(told["group"], field_view(name, told)) for name, told in settings.items() if name not in without]
-    groups = [FieldGroup(group, [field for own, field in fields if own == group]) for group in Group]
+    fields = [
+        (told["group"], field_view(name, told))
+        for name, told in settings.items()
+        if name not in without
+    ]
+    groups = [
+        FieldGroup(group, [field for own, field in fields if own == group]) for group in Group
+    ]
     return [group for group in groups if group.fields]
 
 
@@ -117,5 +123,7 @@ def _text(value: object, control: Control) -> str:
 
 def _size(count: int) -> str:
     """The shortest way to type it that means the same."""
-    unit, scale = next(((unit, scale) for unit, scale in _UNITS if count >= scale and count % scale == 0), ("", 1))
+    unit, scale = next(
+        ((unit, scale) for unit, scale in _UNITS if count >= scale and count % scale == 0), ("", 1)
+    )
     return f"{count // scale}{unit}"

@@ -51,7 +51,11 @@ class SettingsRoutes:
     """`rekeyed` is told the API key after each change of it."""
 
     def __init__(
-        self, gate: Gate, pool: Pool, configuration: Configuration, rekeyed: Callable[[str | None], None]
+        self,
+        gate: Gate,
+        pool: Pool,
+        configuration: Configuration,
+        rekeyed: Callable[[str | None], None],
     ) -> None:
         assert configuration.store is not None
         self._gate = gate
@@ -95,11 +99,15 @@ class SettingsRoutes:
         waits = self._waiting(await self._pool.reconfigure(), model)
         return self._answer(await asyncio.to_thread(self.view, model, asked.changes, waits))
 
-    def view(self, model: str | None, changes: Mapping[str, Any] | None = None, waits: bool = False) -> Json:
+    def view(
+        self, model: str | None, changes: Mapping[str, Any] | None = None, waits: bool = False
+    ) -> Json:
         """The settings for all models or for one, as they are told. Reads the files; raises NotFound."""
         scope, own = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
         resolution = self._resolve(model)
-        view = settings_view(scope, resolution, self._store.layer(model), self._store.revision(model))
+        view = settings_view(
+            scope, resolution, self._store.layer(model), self._store.revision(model)
+        )
         view["notes"] = [reason_record(note) for note in self._configuration.notes]
         if changes is not None:
             view["applied"] = applied_view(changes, resolution, own, waits=waits)
@@ -111,7 +119,9 @@ class SettingsRoutes:
 
     def inherited(self, model: str) -> Settings:
         """What a model has where nothing is kept for it alone. Reads the files; raises NotFound."""
-        return self._configuration.resolve(None, usable_package(self._pool.known(model).path).layer).settings
+        return self._configuration.resolve(
+            None, usable_package(self._pool.known(model).path).layer
+        ).settings
 
     async def _keep(self, request: Request, model: str | None) -> Change:
         """Raises BadRequest for what cannot be, naming the setting; Outdated and Unconditional."""
@@ -121,7 +131,9 @@ class SettingsRoutes:
             raise Unconditional("config.unconditional")
         try:
             await asyncio.to_thread(self._check, asked, model)
-            await asyncio.to_thread(self._store.patch, asked.changes, model, expected=revision.strip('"'))
+            await asyncio.to_thread(
+                self._store.patch, asked.changes, model, expected=revision.strip('"')
+            )
         except ConfigError as error:
             raise BadRequest(error.code, param=error.param, **error.params) from error
         return asked
@@ -145,7 +157,11 @@ class SettingsRoutes:
             except ConfigError as error:
                 raise ConfigError(error.code, param=name, **error.params) from error
             if name == "draft_model":
-                check_draft(str(value), self._pool.known(model) if model is not None else None, self._pool.registry)
+                check_draft(
+                    str(value),
+                    self._pool.known(model) if model is not None else None,
+                    self._pool.registry,
+                )
             if name in CONFIRMED and value and name not in asked.confirm:
                 raise BadRequest("config.confirm", param=name, name=name)
         if model is None and asked.changes.keys() & {"host", "api_key"}:
@@ -163,7 +179,9 @@ class SettingsRoutes:
     def _resolve(self, model: str | None) -> Resolution:
         if model is None:
             return self._configuration.resolve()
-        return self._configuration.resolve(model, usable_package(self._pool.known(model).path).layer)
+        return self._configuration.resolve(
+            model, usable_package(self._pool.known(model).path).layer
+        )
 
     def _waiting(self, changes: list[Loading], model: str | None) -> bool:
         """Whether one of the models that are to take up something has requests."""

@@ -19,7 +19,10 @@ _WINS = (Source.CLI, Source.ENVIRONMENT)
 def settings_view(scope: Scope, resolution: Resolution, stored: Layer, revision: str) -> Json:
     """Every setting that may be kept for all models, or for one: `scope`. `stored` is what is kept there."""
     rows = [row for row in table().values() if row.may_stand_in(scope)]
-    return {"revision": revision, "settings": {row.name: setting_view(row, resolution, stored) for row in rows}}
+    return {
+        "revision": revision,
+        "settings": {row.name: setting_view(row, resolution, stored) for row in rows},
+    }
 
 
 def setting_view(row: Setting, resolution: Resolution, stored: Layer) -> Json:
@@ -47,7 +50,9 @@ def setting_view(row: Setting, resolution: Resolution, stored: Layer) -> Json:
     }
 
 
-def applied_view(names: Iterable[str], resolution: Resolution, own: Source, *, waits: bool) -> Mapping[str, str]:
+def applied_view(
+    names: Iterable[str], resolution: Resolution, own: Source, *, waits: bool
+) -> Mapping[str, str]:
     """When each change takes effect: `at_once`, `when_idle`, `restart`, or not while another source wins: `overridden`.
 
     `waits`: a model that it is about has requests.

@@ -74,7 +74,9 @@ class TrialRoutes:
         return router
 
     async def show(self, request: Request, name: str) -> Response:
-        return JSONResponse(await self._trying.view(self._model(request, name), language_of(request)))
+        return JSONResponse(
+            await self._trying.view(self._model(request, name), language_of(request))
+        )
 
     async def estimate(self, request: Request, name: str) -> Response:
         """Nothing is loaded for it."""
@@ -107,7 +109,9 @@ class TrialRoutes:
         model = self._model(request, name)
         asked = read(Chosen, await request.body() or b"{}")
         setup = await self._trying.chosen(model, asked.setup)
-        return JSONResponse({"setup": setup.name, **await self._trying.applying.apply(model, setup)})
+        return JSONResponse(
+            {"setup": setup.name, **await self._trying.applying.apply(model, setup)}
+        )
 
     async def undo(self, request: Request, name: str) -> Response:
         model = self._model(request, name)
@@ -117,7 +121,9 @@ class TrialRoutes:
     async def write(self, request: Request, name: str) -> Response:
         model = self._model(request, name)
         asked = read(Chosen, await request.body() or b"{}")
-        return JSONResponse(await self._trying.applying.write(model, await self._trying.chosen(model, asked.setup)))
+        return JSONResponse(
+            await self._trying.applying.write(model, await self._trying.chosen(model, asked.setup))
+        )
 
     def _model(self, request: Request, name: str) -> str:
         """Raises Unauthorized, NotFound."""
@@ -133,5 +139,7 @@ class TrialRoutes:
         yield b"retry: 100\n\n"
         async for _ in trial.follow(EVERY_S):
             yield sse.data(self._trying.told(trial, language))
-            if time.monotonic() - begun > FOLLOWED_S or self._gate.find(request) is None:  # logged out meanwhile
+            if (
+                time.monotonic() - begun > FOLLOWED_S or self._gate.find(request) is None
+            ):  # logged out meanwhile
                 return

@@ -35,7 +35,9 @@ class Trying:
 
     @cached_property
     def trials(self) -> Trials:
-        runner = Runner(Answering(self._app.state.engine, self.pool), self.pool, self._app.state.generations)
+        runner = Runner(
+            Answering(self._app.state.engine, self.pool), self.pool, self._app.state.generations
+        )
         return Trials(self.pool, runner, Results(self._home))
 
     @cached_property
@@ -45,7 +47,11 @@ class Trying:
     async def view(self, model: str, language: str) -> Json:
         """`trial` is the newest one of this run, over or not; `last` the newest that came to its end, of earlier runs
         too; `results` what was last found of each draft. `running` names the model that is being tried, whichever."""
-        trials, history, applied = self.trials, await self.trials.history(model), self.applying.of(model)
+        trials, history, applied = (
+            self.trials,
+            await self.trials.history(model),
+            self.applying.of(model),
+        )
         trial, running = trials.of(model), trials.running
         last = history.report
         results = {
@@ -60,7 +66,9 @@ class Trying:
             "conversation": self.planner.has_conversation(model),
             "most_drafts": MOST_DRAFTS,
             "trial": None if trial is None else self.told(trial, language),
-            "last": None if last is None else kept_view(last, await trials.conditions(tried), language),
+            "last": None
+            if last is None
+            else kept_view(last, await trials.conditions(tried), language),
             "results": results,
             "applied": None if applied is None else setup_record(applied.setup),
         }
@@ -74,7 +82,9 @@ class Trying:
         if last is None or last.stale(await self.trials.conditions((model,))):
             return None
         rates = [
-            cell["rate"]["median"] for cell in last.record["cells"] if cell["setup"] == PLAIN.name and cell["rate"]
+            cell["rate"]["median"]
+            for cell in last.record["cells"]
+            if cell["setup"] == PLAIN.name and cell["rate"]
         ]
         return sum(rates) / len(rates) if rates else None
 

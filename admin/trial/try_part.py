@@ -21,4 +21,6 @@ class TryPart:
 
     async def show(self, request: Request) -> Page:
         model = self._trying.pool.known(request.path_params["name"]).id
-        return Page("model/trial.html", outcome_view(await self._trying.view(model, language_of(request))))
+        return Page(
+            "model/trial.html", outcome_view(await self._trying.view(model, language_of(request)))
+        )

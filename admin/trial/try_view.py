@@ -112,7 +112,9 @@ class TryView:
 def try_view(told: Mapping[str, Any], drafts: Sequence[Candidate]) -> TryView:
     """`told` is what the API tells of a model's trials, `drafts` are those that fit."""
     most = told["most_drafts"]
-    ticked = [draft.id for draft in drafts if draft.chosen or draft.declared] or [draft.id for draft in drafts[:1]]
+    ticked = [draft.id for draft in drafts if draft.chosen or draft.declared] or [
+        draft.id for draft in drafts[:1]
+    ]
     running = told["running"]
     return TryView(
         model=told["model"],
@@ -139,7 +141,9 @@ def outcome_view(told: Mapping[str, Any]) -> OutcomeView:
     """How far the newest trial is, and what the last one found."""
     trial, last, applied = told["trial"], told["last"], told["applied"]
     moving = trial is not None and trial["state"] in _MOVING
-    ended = trial["state"] if trial is not None and trial["state"] in ("cancelled", "failed") else None
+    ended = (
+        trial["state"] if trial is not None and trial["state"] in ("cancelled", "failed") else None
+    )
     return OutcomeView(
         model=told["model"],
         progress=progress(trial) if moving else None,
@@ -154,7 +158,11 @@ def outcome_view(told: Mapping[str, Any]) -> OutcomeView:
 def progress(trial: Mapping[str, Any]) -> Progress:
     now = trial["now"]
     begun = 0.0 if now is None else min(1.0, now["tokens"] / trial["tokens"])
-    setup = None if now is None else next(each for each in trial["setups"] if each["name"] == now["setup"])
+    setup = (
+        None
+        if now is None
+        else next(each for each in trial["setups"] if each["name"] == now["setup"])
+    )
     return Progress(
         paused=trial["state"] == "paused",
         done=round(trial["done"] + begun, 2),

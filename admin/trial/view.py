@@ -22,7 +22,10 @@ def report_view(report: Mapping[str, Any], language: str) -> Json:
     told = dict(report)
     for name in ("reason", "exact"):
         if told[name] is not None:
-            told[name] = {**told[name], "message": sentence(told[name]["code"], told[name]["params"], language)}
+            told[name] = {
+                **told[name],
+                "message": sentence(told[name]["code"], told[name]["params"], language),
+            }
     if told["verdict"] is not None:
         told["verdict"] = {**told["verdict"], "message": say(told["verdict"], language)}
     return told
@@ -38,17 +41,38 @@ def kept_view(kept: Kept, now: Conditions, language: str) -> Json:
 def estimate_view(estimate: Estimate, language: str = "en") -> Json:
     """Times in seconds, memory in bytes; `said` are the sentences that say it."""
     time = {"least": formats.duration(estimate.least_s), "most": formats.duration(estimate.most_s)}
-    size = {"size": formats.size(estimate.memory_bytes), "limit": formats.size(estimate.limit_bytes)}
-    said = [Reason("trial.estimate.time" if time["least"] != time["most"] else "trial.estimate.about", {**time})]
+    size = {
+        "size": formats.size(estimate.memory_bytes),
+        "limit": formats.size(estimate.limit_bytes),
+    }
+    said = [
+        Reason(
+            "trial.estimate.time" if time["least"] != time["most"] else "trial.estimate.about",
+            {**time},
+        )
+    ]
     if not estimate.fits:
         said.append(Reason("trial.estimate.no_room", {**size}))
     else:
-        said.append(Reason("trial.estimate.memory" if estimate.memory_bytes else "trial.estimate.no_memory", {**size}))
+        said.append(
+            Reason(
+                "trial.estimate.memory" if estimate.memory_bytes else "trial.estimate.no_memory",
+                {**size},
+            )
+        )
     if estimate.guessed:
         said.append(Reason("trial.estimate.guessed"))
-    whole = {**asdict(estimate), "least_s": round(estimate.least_s, 1), "most_s": round(estimate.most_s, 1)}
+    whole = {
+        **asdict(estimate),
+        "least_s": round(estimate.least_s, 1),
+        "most_s": round(estimate.most_s, 1),
+    }
     return whole | {"said": [_said(reason, language) for reason in said]}
 
 
 def _said(reason: Reason, language: str) -> Json:
-    return {"code": reason.code, "params": reason.params, "message": sentence(reason.code, reason.params, language)}
+    return {
+        "code": reason.code,
+        "params": reason.params,
+        "message": sentence(reason.code, reason.params, language),
+    }

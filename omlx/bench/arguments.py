@@ -19,7 +19,9 @@ def output(text: str) -> Path:
     """A file to write: what would fail after hours of measuring fails before."""
     path = Path(text).expanduser()
     if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} cannot be written: it must be a file in a folder that is there")
+        raise argparse.ArgumentTypeError(
+            f"{text} cannot be written: it must be a file in a folder that is there"
+        )
     return path
 
 
@@ -29,7 +31,9 @@ def one_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     def names(text: str) -> tuple[str, ...]:
         found = tuple(text.split(","))
         if unknown := set(found) - set(choices):
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(choices)}")
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(sorted(unknown))}: choose from {', '.join(choices)}"
+            )
         return found
 
     return names
@@ -54,7 +58,9 @@ def not_negative(text: str) -> float:
 def numbers(text: str) -> tuple[int, ...]:
     """`1,4,8`, or `1-8` for all from 1 to 8. Each once, the least first."""
     first, dash, last = text.partition("-")
-    several: Iterable[int] = range(positive(first), positive(last) + 1) if dash else map(positive, text.split(","))
+    several: Iterable[int] = (
+        range(positive(first), positive(last) + 1) if dash else map(positive, text.split(","))
+    )
     if not (found := tuple(sorted(set(several)))):
         raise argparse.ArgumentTypeError(f"{text!r} has no numbers: the first is above the last")
     return found
@@ -73,10 +79,24 @@ def amount(text: str) -> int:
 
 
 FLAGS: Final[dict[str, dict[str, Any]]] = {
-    "--model": {"type": model_dir, "metavar": "DIR", "required": True, "help": "folder of the model"},
-    "--draft": {"type": model_dir, "metavar": "DIR", "help": "folder of a draft model; else nothing that needs one"},
+    "--model": {
+        "type": model_dir,
+        "metavar": "DIR",
+        "required": True,
+        "help": "folder of the model",
+    },
+    "--draft": {
+        "type": model_dir,
+        "metavar": "DIR",
+        "help": "folder of a draft model; else nothing that needs one",
+    },
     "--dtype": {"choices": ("float32", "bfloat16", "float16"), "help": "convert the weights"},
-    "--quantize": {"type": int, "choices": (2, 3, 4, 6, 8), "metavar": "BITS", "help": "quantize the weights"},
+    "--quantize": {
+        "type": int,
+        "choices": (2, 3, 4, 6, 8),
+        "metavar": "BITS",
+        "help": "quantize the weights",
+    },
     "--inflate": {
         "type": amount,
         "default": 0,

@@ -45,13 +45,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         module.add_arguments(commands.add_parser(name, help=text))
     engine = commands.add_parser("engine", help="measure the engine against mlx-lm, without HTTP")
     add(engine, "--model", "--draft")
-    engine.add_argument("--only", type=one_of(SUITES), default=SUITES, metavar="SUITE,…", help=f"of {','.join(SUITES)}")
-    engine.add_argument("--trials", type=positive, default=Settings.trials, metavar="N", help="default %(default)s")
-    engine.add_argument("--prompts", type=positive, default=Settings.prompts, metavar="N", help="default %(default)s")
-    engine.add_argument("--workload", choices=tuple(WORKLOADS), default="edit", help="default %(default)s")
-    engine.add_argument("--tokens", type=positive, default=Settings.tokens, metavar="N", help="longest answer")
-    engine.add_argument("--windows", type=numbers, default=Settings.windows, metavar="N,…", help="draft tokens")
-    engine.add_argument("--rows", type=numbers, default=Settings.rows, metavar="N,…", help="sizes of a batch")
+    engine.add_argument(
+        "--only",
+        type=one_of(SUITES),
+        default=SUITES,
+        metavar="SUITE,…",
+        help=f"of {','.join(SUITES)}",
+    )
+    engine.add_argument(
+        "--trials", type=positive, default=Settings.trials, metavar="N", help="default %(default)s"
+    )
+    engine.add_argument(
+        "--prompts",
+        type=positive,
+        default=Settings.prompts,
+        metavar="N",
+        help="default %(default)s",
+    )
+    engine.add_argument(
+        "--workload", choices=tuple(WORKLOADS), default="edit", help="default %(default)s"
+    )
+    engine.add_argument(
+        "--tokens", type=positive, default=Settings.tokens, metavar="N", help="longest answer"
+    )
+    engine.add_argument(
+        "--windows", type=numbers, default=Settings.windows, metavar="N,…", help="draft tokens"
+    )
+    engine.add_argument(
+        "--rows", type=numbers, default=Settings.rows, metavar="N,…", help="sizes of a batch"
+    )
     add(engine, "--dtype", "--inflate", "--inflate-draft", "--json", "--plot")
 
 
@@ -81,7 +103,12 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(args.trials, args.prompts, args.tokens, args.windows, args.rows)
     suites = [suite for suite in args.only if suite != "spec" or subject.draft is not None]
     results = run_suites(subject, settings, suites)
-    chosen = {"suites": suites, "workload": args.workload, "dtype": args.dtype, "inflate": args.inflate}
+    chosen = {
+        "suites": suites,
+        "workload": args.workload,
+        "dtype": args.dtype,
+        "inflate": args.inflate,
+    }
     report = Report(
         settings={**asdict(settings), **chosen},
         models=subject.describe(),
@@ -91,7 +118,9 @@ def run(args: argparse.Namespace) -> int:
     )
     write_json(args.json, report.to_json())
     if args.plot:
-        args.plot.write_text(plot(results, f"omlx against mlx-lm: {args.model.name}"), encoding="utf-8")
+        args.plot.write_text(
+            plot(results, f"omlx against mlx-lm: {args.model.name}"), encoding="utf-8"
+        )
     sys.stdout.write(report.to_text())
     return 0
 
@@ -114,7 +143,9 @@ def run_suites(subject: Subject, settings: Settings, suites: Iterable[str]) -> l
         for case in cases:
             progress.runs(f"{case.suite} {case.name}")
             measured = measure(case, settings.trials, progress.tick)
-            exact = None if case.suite in ("host", "noise") else exactness(subject, settings, measured)
+            exact = (
+                None if case.suite in ("host", "noise") else exactness(subject, settings, measured)
+            )
             results.append(result_of(measured, exact))
             progress.tell(one_line(results[-1]))
     return results

@@ -35,11 +35,19 @@ def exactness(subject: Subject, settings: Settings, measured: Measured) -> Exact
     case = measured.case
     prompts = subject.prompts[: settings.prompts]
     if case.suite == "batch":
-        prompts = [subject.prompts[i % len(subject.prompts)] for i in range(int(case.params["rows"]))]
+        prompts = [
+            subject.prompts[i % len(subject.prompts)] for i in range(int(case.params["rows"]))
+        ]
     temperature = float(case.params.get("temperature", 0.0))
     asked = [
         [
-            request(prompt, settings.tokens, stop_ids=subject.stop_ids, temperature=temperature, seed=seed)
+            request(
+                prompt,
+                settings.tokens,
+                stop_ids=subject.stop_ids,
+                temperature=temperature,
+                seed=seed,
+            )
             for prompt in prompts
         ]
         for seed in range(len(measured.ours))
@@ -60,7 +68,9 @@ def _compare(
     same = of = 0
     first: Difference | None = None
     for requests, our_trial, their_trial in zip(asked, ours, theirs, strict=True):
-        for i, answers in enumerate(zip(requests, _answers(their_trial), _answers(our_trial), strict=True)):
+        for i, answers in enumerate(
+            zip(requests, _answers(their_trial), _answers(our_trial), strict=True)
+        ):
             of += 1
             _, one, other = answers
             if one == other:
@@ -79,7 +89,9 @@ def parting(subject: Subject, asked: Request, one: Seq[int], other: Seq[int]) ->
         return Parting(place, inf, inf)
     scores = seen_by_plain(subject, asked, one[:place])
     second, best = (float(score) for score in mx.sort(scores)[-2:])
-    return Parting(place, best - second, abs(float(scores[one[place]]) - float(scores[other[place]])))
+    return Parting(
+        place, best - second, abs(float(scores[one[place]]) - float(scores[other[place]]))
+    )
 
 
 def first_difference(one: Seq[int], other: Seq[int]) -> int | None:
@@ -99,13 +111,17 @@ def seen_by_plain(subject: Subject, asked: Request, said: Seq[int]) -> mx.array:
     for start in range(0, len(prompt), chunk):
         subject.model(mx.array([prompt[start : start + chunk]], mx.uint32), cache=cache)
     for token in (newest, *said):
-        logits = subject.model(mx.array([[token]], mx.uint32), cache=cache)[0, -1, : subject.vocab_size]
+        logits = subject.model(mx.array([[token]], mx.uint32), cache=cache)[
+            0, -1, : subject.vocab_size
+        ]
         mx.eval(logits)
     scores: mx.array = logits.astype(mx.float32)
     sampling = asked.sampling
     if sampling.temperature == 0.0:
         return scores
-    key = mx.array(noise_key(sampling.seed, sampling.choice, len(asked.tokens) + len(said)), mx.uint32)
+    key = mx.array(
+        noise_key(sampling.seed, sampling.choice, len(asked.tokens) + len(said)), mx.uint32
+    )
     return scores + sampling.temperature * mx.random.gumbel((1, scores.size), key=key)[0]
 
 

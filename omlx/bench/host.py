@@ -49,7 +49,9 @@ class FreeModel(nn.Module):
 def host(steps: int = STEPS) -> Iterator[Case]:
     """Processor time of the calling thread per step, ours and mlx-lm's, at 1, 4 and 16 rows."""
     model = FreeModel()
-    loop = EngineLoop(model, VOCABULARY, Limits(context_length=1 << 20, max_rows=max(ROWS), prefix_bytes=0))
+    loop = EngineLoop(
+        model, VOCABULARY, Limits(context_length=1 << 20, max_rows=max(ROWS), prefix_bytes=0)
+    )
     for rows in ROWS:
         baseline = "generate_step" if rows == 1 else "BatchGenerator"
         pair = (_ours(loop, rows, steps), _theirs(model, rows, steps))
@@ -69,7 +71,9 @@ def cpu_us_per_step(run: Run) -> float:
     return 1e6 * run.cpu_s * len(run.tokens) / max(1, run.counted)
 
 
-def graph(model: Any, widths: tuple[int, ...] = (1, 4, 16), calls: int = CALLS) -> dict[int, Samples]:
+def graph(
+    model: Any, widths: tuple[int, ...] = (1, 4, 16), calls: int = CALLS
+) -> dict[int, Samples]:
     """µs that a model call takes to build its graph, evaluation apart, by number of tokens in the window."""
     built: dict[int, Samples] = {}
     for width in widths:

@@ -34,7 +34,9 @@ def parameters(model: nn.Module) -> int:
     held = sum(array.size for _, array in flat(model))
     for module in model.modules():
         if isinstance(module, QUANTIZED):
-            arrays = [module[name].size for name in ("weight", "scales", "biases") if name in module]
+            arrays = [
+                module[name].size for name in ("weight", "scales", "biases") if name in module
+            ]
             held += arrays[0] * WORD // module.bits - sum(arrays)
     return held
 
@@ -57,7 +59,9 @@ def inflate(model: Any, at_least: int) -> int:
         layers.append(_identity(layers[added % trained]))
         added += 1
         if parameters(model) == held:
-            raise NotInflatable(f"{type(model).__module__}: the list of layers cannot be appended to")
+            raise NotInflatable(
+                f"{type(model).__module__}: the list of layers cannot be appended to"
+            )
     # Some models make as many caches as this says, and leave out the layers that have none.
     model.args.num_hidden_layers = len(layers)
     if len(make_prompt_cache(model)) != caches + added:
@@ -77,7 +81,9 @@ def _identity(layer: nn.Module) -> nn.Module:
             module.update(tree_map(mx.zeros_like, module.parameters()))
             silenced += 1
     if silenced < 2:
-        raise NotInflatable(f"{type(layer).__module__}: found {silenced} output projections in a layer, expected 2")
+        raise NotInflatable(
+            f"{type(layer).__module__}: found {silenced} output projections in a layer, expected 2"
+        )
     mx.eval(copied.parameters())
     return copied
 

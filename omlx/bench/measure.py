@@ -85,7 +85,15 @@ class Meter:
         total = time.perf_counter() - self._submitted
         wall, cpu = self._first or self._last
         tokens = tuple(map(tuple, self._tokens))
-        return Run(tokens, self._counted, self._last[0] - wall, self._last[1] - cpu, total, proposed, accepted)
+        return Run(
+            tokens,
+            self._counted,
+            self._last[0] - wall,
+            self._last[1] - cpu,
+            total,
+            proposed,
+            accepted,
+        )
 
 
 Side = Callable[[int], Run]
@@ -126,7 +134,10 @@ def measure(case: Case, trials: int, tick: Callable[[], object]) -> Measured:
     theirs: list[tuple[Run, ...]] = []
     for trial in range(WARM_UP, trials):
         gc.collect()
-        pairs = [_pair(pair, trial, swap=(trial + i) % 2 == 0, tick=tick) for i, pair in enumerate(case.pairs)]
+        pairs = [
+            _pair(pair, trial, swap=(trial + i) % 2 == 0, tick=tick)
+            for i, pair in enumerate(case.pairs)
+        ]
         if trial != WARM_UP:
             ours.append(tuple(a for a, _ in pairs))
             theirs.append(tuple(b for _, b in pairs))
@@ -144,7 +155,9 @@ def settle() -> None:
     mx.clear_cache()
 
 
-def _pair(pair: tuple[Side, Side], trial: int, swap: bool, tick: Callable[[], object]) -> tuple[Run, Run]:
+def _pair(
+    pair: tuple[Side, Side], trial: int, swap: bool, tick: Callable[[], object]
+) -> tuple[Run, Run]:
     a, b = pair
     if swap:
         second, first = _settled(b, trial), _settled(a, trial)

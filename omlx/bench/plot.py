@@ -8,7 +8,13 @@ from xml.sax.saxutils import escape
 from omlx.bench.result import Result
 
 LABELS, BARS, ROW, TOP = 220, 460, 22, 48
-COLOURS = {"plain": "#2563eb", "noise": "#9ca3af", "spec": "#7c3aed", "batch": "#059669", "host": "#d97706"}
+COLOURS = {
+    "plain": "#2563eb",
+    "noise": "#9ca3af",
+    "spec": "#7c3aed",
+    "batch": "#059669",
+    "host": "#d97706",
+}
 TEXT = 'font-family="system-ui, sans-serif" font-size="12" fill="#1f2937"'
 
 

@@ -18,7 +18,11 @@ class Progress:
     """Of `total` units, as far as they come before `deadline`, a time of the `clock`."""
 
     def __init__(
-        self, total: int, unit: str, deadline: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        total: int,
+        unit: str,
+        deadline: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bar: tqdm[NoReturn] = tqdm(total=total, unit=unit, disable=None)
         self._total, self._unit, self._done = total, unit, 0

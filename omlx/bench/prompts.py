@@ -128,7 +128,10 @@ def encode(tokenizer: Any, workload: str = "edit") -> list[tuple[int, ...]]:
     return [
         tuple(
             tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=True, return_dict=False
+                [{"role": "user", "content": prompt}],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
             )
         )
         for prompt in prompts

@@ -18,7 +18,18 @@ from omlx import __version__
 from omlx.bench.result import Json, Result, summary
 
 FORMAT = 1
-HEAD = ("suite", "case", "against mlx-lm's", "omlx", "mlx-lm", "unit", "ratio", "min–max", "accepted", "same answers")
+HEAD = (
+    "suite",
+    "case",
+    "against mlx-lm's",
+    "omlx",
+    "mlx-lm",
+    "unit",
+    "ratio",
+    "min–max",
+    "accepted",
+    "same answers",
+)
 LEGEND = """\
 ratio: median over trials, above 1.00 omlx is better. Rates count from the first tokens on, prefill apart; host is
 processor time of the host's thread a step. accepted: of the proposed draft tokens, omlx / mlx-lm.
@@ -51,7 +62,12 @@ class Report:
             parts += [table([HEAD, *(_row(result) for result in self.results)]), LEGEND]
         if self.graphs:
             rows = [
-                (role, width, f"{samples['median']:.0f}", f"{samples['min']:.0f}–{samples['max']:.0f}")
+                (
+                    role,
+                    width,
+                    f"{samples['median']:.0f}",
+                    f"{samples['min']:.0f}–{samples['max']:.0f}",
+                )
                 for role, widths in self.graphs.items()
                 for width, samples in widths.items()
                 if isinstance(samples, dict)
@@ -70,7 +86,9 @@ def write_json(file: Path | None, report: Json) -> None:
     """Write a report where one is wanted. A figure that is none, such as the ratio of what could not be timed, is null:
     JSON has no word for it."""
     if file is not None:
-        file.write_text(json.dumps(_told(report), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        file.write_text(
+            json.dumps(_told(report), indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
 
 def _told(value: object) -> object:
@@ -85,7 +103,10 @@ def table(rows: Iterable[Seq[str]]) -> str:
     """Columns aligned left, the first row underlined."""
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
     return "\n".join([lines[0], "  ".join("─" * width for width in widths).rstrip(), *lines[1:]])
 
 
@@ -105,7 +126,11 @@ def machine(load_before: tuple[float, ...]) -> Json:
 
 def versions() -> Json:
     names = ("mlx", "mlx-lm")
-    return {"omlx": __version__, "python": platform.python_version(), **{name: version(name) for name in names}}
+    return {
+        "omlx": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
 
 
 def one_line(result: Result) -> str:

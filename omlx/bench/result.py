@@ -88,7 +88,12 @@ class Result:
 
     def to_json(self) -> Json:
         case = self.case
-        named = {"suite": case.suite, "name": case.name, "params": dict(case.params), "unit": case.unit}
+        named = {
+            "suite": case.suite,
+            "name": case.name,
+            "params": dict(case.params),
+            "unit": case.unit,
+        }
         return {
             **named,
             "baseline": case.baseline,
@@ -103,14 +108,19 @@ class Result:
 
 def result_of(measured: Measured, exact: Exactness | None = None) -> Result:
     case = measured.case
-    ours, theirs = [total(runs) for runs in measured.ours], [total(runs) for runs in measured.theirs]
+    ours, theirs = (
+        [total(runs) for runs in measured.ours],
+        [total(runs) for runs in measured.theirs],
+    )
     a, b = tuple(map(case.metric, ours)), tuple(map(case.metric, theirs))
     return Result(
         case=case,
         ours=Samples(a),
         theirs=Samples(b),
         ratio=Samples(_ratios(b, a) if case.smaller_is_better else _ratios(a, b)),
-        total_ratio=Samples(_ratios([_overall(run) for run in ours], [_overall(run) for run in theirs])),
+        total_ratio=Samples(
+            _ratios([_overall(run) for run in ours], [_overall(run) for run in theirs])
+        ),
         our_acceptance=_acceptance(ours),
         their_acceptance=_acceptance(theirs),
         exact=exact,
@@ -127,9 +137,13 @@ def summary(results: Seq[Result]) -> dict[str, Mapping[str, float]]:
     groups: dict[str, list[float]] = {}
     for result in results:
         temperature = result.case.params.get("temperature")
-        name = result.case.suite if temperature is None else f"{result.case.suite} T={temperature:g}"
+        name = (
+            result.case.suite if temperature is None else f"{result.case.suite} T={temperature:g}"
+        )
         groups.setdefault(name, []).append(result.ratio.median)
-    return {name: {"geometric_mean": geometric_mean(r), "least": min(r)} for name, r in groups.items()}
+    return {
+        name: {"geometric_mean": geometric_mean(r), "least": min(r)} for name, r in groups.items()
+    }
 
 
 def _overall(run: Run) -> float:

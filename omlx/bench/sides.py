@@ -45,7 +45,9 @@ def request(
         sampling=Sampling(temperature=temperature, seed=seed),
         max_tokens=max_tokens,
         stop_ids=stop_ids,
-        speculation=NO_SPECULATION if window is None else Speculation(DRAFT, WindowBounds.fixed_at(window)),
+        speculation=NO_SPECULATION
+        if window is None
+        else Speculation(DRAFT, WindowBounds.fixed_at(window)),
     )
 
 
@@ -77,7 +79,9 @@ def drive(loop: EngineLoop, requests: Seq[Request]) -> Driven:
     accepted = 0
     while loop.has_work:
         happened = loop.step()
-        if meter.starts_with(rows[event.request_id] for event in happened if isinstance(event, TokensCommitted)):
+        if meter.starts_with(
+            rows[event.request_id] for event in happened if isinstance(event, TokensCommitted)
+        ):
             # A step is told when the next is launched, which on some devices takes as long as that step: the first
             # would be free. So the clock starts with nothing in flight.
             happened += loop.settle()
@@ -101,11 +105,18 @@ def drive(loop: EngineLoop, requests: Seq[Request]) -> Driven:
 
 
 def mlx_lm_plain(
-    model: Any, prompt: tuple[int, ...], max_tokens: int, stop_ids: frozenset[int], temperature: float
+    model: Any,
+    prompt: tuple[int, ...],
+    max_tokens: int,
+    stop_ids: frozenset[int],
+    temperature: float,
 ) -> Run:
     meter = Meter(1)
     steps = generate_step(
-        mx.array(prompt, mx.uint32), model, max_tokens=max_tokens, sampler=make_sampler(temp=temperature)
+        mx.array(prompt, mx.uint32),
+        model,
+        max_tokens=max_tokens,
+        sampler=make_sampler(temp=temperature),
     )
     token: int  # mlx-lm's annotation says array
     for token, _ in steps:  # type: ignore[assignment]
@@ -155,11 +166,18 @@ def mlx_lm_batch(model: Any, prompts: Seq[Seq[int]], max_tokens: int) -> Run:
     """All prompts are prefilled together, mlx-lm's best case."""
     meter = Meter(len(prompts))
     generator: Any = BatchGenerator(
-        model, max_tokens=max_tokens, prefill_batch_size=len(prompts), completion_batch_size=len(prompts)
+        model,
+        max_tokens=max_tokens,
+        prefill_batch_size=len(prompts),
+        completion_batch_size=len(prompts),
     )
-    rows = {uid: row for row, uid in enumerate(generator.insert([list(prompt) for prompt in prompts]))}
+    rows = {
+        uid: row for row, uid in enumerate(generator.insert([list(prompt) for prompt in prompts]))
+    }
     while responses := generator.next_generated():
         ended = any(response.finish_reason is not None for response in responses)
-        meter.arrived({rows[response.uid]: (response.token,) for response in responses}, ended=ended)
+        meter.arrived(
+            {rows[response.uid]: (response.token,) for response in responses}, ended=ended
+        )
     generator.close()
     return meter.run()

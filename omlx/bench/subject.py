@@ -78,7 +78,9 @@ def read_subject(
     if draft_dir is not None:
         draft, draft_tokenizer, *_ = load(str(draft_dir))
         if draft_tokenizer.get_vocab() != vocab:
-            raise ValueError(f"{draft_dir} has another vocabulary than {model_dir}: it cannot draft for it")
+            raise ValueError(
+                f"{draft_dir} has another vocabulary than {model_dir}: it cannot draft for it"
+            )
     trained = parameters(model)
     for each in (model, draft):
         if each is not None and dtype is not None:
@@ -107,7 +109,9 @@ def _quantize(model: Any, bits: int) -> None:
         model,
         group_size=GROUP,
         bits=bits,
-        class_predicate=lambda _, module: hasattr(module, "to_quantized") and module.weight.shape[-1] % GROUP == 0,
+        class_predicate=lambda _, module: (
+            hasattr(module, "to_quantized") and module.weight.shape[-1] % GROUP == 0
+        ),
     )
 
 

@@ -28,21 +28,35 @@ class Settings:
 
 def plain(subject: Subject, settings: Settings) -> Iterator[Case]:
     prompts = subject.prompts[: settings.prompts]
-    theirs = [_theirs(subject, prompt, settings.tokens, temperature=0.0, window=None) for prompt in prompts]
+    theirs = [
+        _theirs(subject, prompt, settings.tokens, temperature=0.0, window=None)
+        for prompt in prompts
+    ]
     ours = [_ours(subject, prompt, settings.tokens, temperature=0.0) for prompt in prompts]
     yield Case("plain", "T=0", "generate_step", list(zip(ours, theirs, strict=True)))
-    yield Case("noise", "T=0, mlx-lm against itself", "generate_step", list(zip(theirs, theirs, strict=True)))
+    yield Case(
+        "noise",
+        "T=0, mlx-lm against itself",
+        "generate_step",
+        list(zip(theirs, theirs, strict=True)),
+    )
 
 
 def spec(subject: Subject, settings: Settings) -> Iterator[Case]:
     """At every window and temperature. Where mlx-lm cannot speculate, the other side is its plain decoding."""
-    baseline = "speculative_generate_step" if subject.mlx_lm_speculates else "generate_step (it cannot speculate here)"
+    baseline = (
+        "speculative_generate_step"
+        if subject.mlx_lm_speculates
+        else "generate_step (it cannot speculate here)"
+    )
     for temperature in TEMPERATURES:
         for window in settings.windows:
             pairs = [
                 (
                     _ours(subject, prompt, settings.tokens, temperature=temperature, window=window),
-                    _theirs(subject, prompt, settings.tokens, temperature=temperature, window=window),
+                    _theirs(
+                        subject, prompt, settings.tokens, temperature=temperature, window=window
+                    ),
                 )
                 for prompt in subject.prompts[: settings.prompts]
             ]
@@ -53,23 +67,42 @@ def spec(subject: Subject, settings: Settings) -> Iterator[Case]:
 def batch(subject: Subject, settings: Settings) -> Iterator[Case]:
     for rows in settings.rows:
         prompts = [subject.prompts[i % len(subject.prompts)] for i in range(rows)]
-        pair = (_our_batch(subject, prompts, settings.tokens), _their_batch(subject, prompts, settings.tokens))
+        pair = (
+            _our_batch(subject, prompts, settings.tokens),
+            _their_batch(subject, prompts, settings.tokens),
+        )
         yield Case("batch", f"{rows} rows", "BatchGenerator", [pair], {"rows": rows})
 
 
 def _ours(
-    subject: Subject, prompt: tuple[int, ...], tokens: int, *, temperature: float, window: int | None = None
+    subject: Subject,
+    prompt: tuple[int, ...],
+    tokens: int,
+    *,
+    temperature: float,
+    window: int | None = None,
 ) -> Side:
-    ask = partial(request, prompt, tokens, stop_ids=subject.stop_ids, temperature=temperature, window=window)
+    ask = partial(
+        request, prompt, tokens, stop_ids=subject.stop_ids, temperature=temperature, window=window
+    )
     return lambda seed: engine(subject.loop, [ask(seed=seed)])
 
 
-def _theirs(subject: Subject, prompt: tuple[int, ...], tokens: int, *, temperature: float, window: int | None) -> Side:
+def _theirs(
+    subject: Subject,
+    prompt: tuple[int, ...],
+    tokens: int,
+    *,
+    temperature: float,
+    window: int | None,
+) -> Side:
     def side(seed: int) -> Run:
         mx.random.seed(seed)
         if window is None or not subject.mlx_lm_speculates:
             return mlx_lm_plain(subject.model, prompt, tokens, subject.stop_ids, temperature)
-        return mlx_lm_speculative(subject.model, subject.draft, prompt, tokens, subject.stop_ids, temperature, window)
+        return mlx_lm_speculative(
+            subject.model, subject.draft, prompt, tokens, subject.stop_ids, temperature, window
+        )
 
     return side
 

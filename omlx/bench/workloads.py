@@ -72,7 +72,9 @@ class Workload:
     random_draft: bool = False
 
 
-def questions(workload: Workload, trial: int, rows: int, context: int, count: Callable[[str], int]) -> list[Question]:
+def questions(
+    workload: Workload, trial: int, rows: int, context: int, count: Callable[[str], int]
+) -> list[Question]:
     """The questions of one trial, `rows` at a time, for `workload.repeats` times."""
     rng = random.Random(f"{workload.name} {trial} {context}")
     maker = Maker(rng, context, count)
@@ -84,7 +86,9 @@ def vary(rng: random.Random, code: str) -> str:
     for name in names(code):
         if rng.random() < 0.5:
             code = renamed(code, name, fresh_name(rng, code))
-    return re.sub(r"(?<![\w.])\d{2,}(?!\w)", lambda found: str(rng.randint(10, 10 ** len(found[0]) - 1)), code)
+    return re.sub(
+        r"(?<![\w.])\d{2,}(?!\w)", lambda found: str(rng.randint(10, 10 ** len(found[0]) - 1)), code
+    )
 
 
 def names(code: str) -> list[str]:
@@ -115,7 +119,9 @@ def uses(code: str, name: str) -> int:
 def _verbatim(maker: Maker) -> Question:
     """A file to repeat word for word."""
     code = maker.file(0.45)
-    request = maker.rng.choice(("Repeat this code exactly.", "Copy this code.", "Return the code unchanged."))
+    request = maker.rng.choice(
+        ("Repeat this code exactly.", "Copy this code.", "Return the code unchanged.")
+    )
     return Question([_user(_shown(request, code))], maker.room(code))
 
 
@@ -150,9 +156,17 @@ def _tools(maker: Maker) -> Question:
     rng = maker.rng
     if rng.random() < 0.5:
         subject = maker.words(rng.randint(2, 5))
-        asked = rng.choice(("Search for {}.", "Search the web for {}.", "Look up {} on the web.")).format(subject)
-        return Question([_user(asked)], 96, tools=[_declare("web_search", "query"), _declare("read_file", "path")])
-    record = {name: rng.choice((rng.randint(10, 999), maker.words(2))) for name in maker.words(6).split()}
+        asked = rng.choice(
+            ("Search for {}.", "Search the web for {}.", "Look up {} on the web.")
+        ).format(subject)
+        return Question(
+            [_user(asked)],
+            96,
+            tools=[_declare("web_search", "query"), _declare("read_file", "path")],
+        )
+    record = {
+        name: rng.choice((rng.randint(10, 999), maker.words(2))) for name in maker.words(6).split()
+    }
     text = json.dumps([record, {**record, "count": rng.randint(100, 999)}])
     return Question([_user(f"Repeat this: {text}")], maker.room(text))
 
@@ -211,9 +225,16 @@ def _rename(maker: Maker, code: str, old: str) -> tuple[str, str]:
 
 
 def _declare(name: str, parameter: str) -> Message:
-    schema = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
+    schema = {
+        "type": "object",
+        "properties": {parameter: {"type": "string"}},
+        "required": [parameter],
+    }
     sentence = name.replace("_", " ").capitalize()
-    return {"type": "function", "function": {"name": name, "description": sentence, "parameters": schema}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": sentence, "parameters": schema},
+    }
 
 
 @cache

@@ -10,7 +10,10 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
     width = max(map(len, rows), default=0)
     padded = [row + ("",) * (width - len(row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in padded]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in padded
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -44,7 +44,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         if name == "set":
             command.add_argument("value", metavar="VALUE")
         if name == "list":
-            command.add_argument("--json", action="store_true", help=sentence("cli.models.json", {}))
+            command.add_argument(
+                "--json", action="store_true", help=sentence("cli.models.json", {})
+            )
         command.add_argument("--model", metavar="ID", help=sentence("cli.config.model", {}))
         command.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
@@ -70,7 +72,11 @@ def _set(arguments: Namespace, configuration: Configuration) -> None:
     resolution = _resolution(arguments, configuration)
     source = resolution.sources[row.name]
     if source is not (Source.GLOBAL if arguments.model is None else Source.MODEL):
-        params = {"name": row.name, "value": _shown(row, resolution[row.name].value), "source": source.value}
+        params = {
+            "name": row.name,
+            "value": _shown(row, resolution[row.name].value),
+            "source": source.value,
+        }
         sys.stderr.write(f"omlx: {sentence('cli.config.overridden', params)}\n")
     _tell_of_server(row, configuration)
 
@@ -79,7 +85,11 @@ def _check_name(setting: str, name: str, model: str | None, configuration: Confi
     """What neither the table nor the store can judge. Raises ConfigError, BadRequest."""
     registry = discover(configuration.resolve().settings, os.environ)
     if setting == "draft_model":
-        check_draft(name, registry.find(model) if model is not None and model in registry else None, registry)
+        check_draft(
+            name,
+            registry.find(model) if model is not None and model in registry else None,
+            registry,
+        )
     elif model is not None:
         check_alias(name, model, registry, configuration)
 
@@ -99,12 +109,17 @@ def _tell_of_server(row: Setting, configuration: Configuration) -> None:
 
 def _list(arguments: Namespace, configuration: Configuration) -> None:
     resolution = _resolution(arguments, configuration)
-    rows = [row for row in table().values() if arguments.model is None or row.may_stand_in(Scope.MODEL)]
+    rows = [
+        row for row in table().values() if arguments.model is None or row.may_stand_in(Scope.MODEL)
+    ]
     if arguments.json:
         record = {row.name: _record(row, resolution) for row in rows}
         sys.stdout.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         return
-    shown = [(row.name, _shown(row, resolution[row.name].value), resolution.sources[row.name].value) for row in rows]
+    shown = [
+        (row.name, _shown(row, resolution[row.name].value), resolution.sources[row.name].value)
+        for row in rows
+    ]
     sys.stdout.write(columns(shown))
 
 

@@ -16,7 +16,9 @@ from omlx.settings.schema import table
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--print", dest="quiet", action="store_true", help=sentence("cli.dashboard.print", {}))
+    parser.add_argument(
+        "--print", dest="quiet", action="store_true", help=sentence("cli.dashboard.print", {})
+    )
     parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 

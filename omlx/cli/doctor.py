@@ -54,7 +54,11 @@ def run(arguments: Namespace) -> int:
         "files": _files(settings.home),
     }
     for name, rows in chapters.items():
-        sys.stdout.write(_without_user(f"{sentence(f'cli.doctor.{name}', {})}\n{_indented(columns(list(rows)))}\n"))
+        sys.stdout.write(
+            _without_user(
+                f"{sentence(f'cli.doctor.{name}', {})}\n{_indented(columns(list(rows)))}\n"
+            )
+        )
     return 0
 
 
@@ -94,7 +98,11 @@ def _models(settings: Settings) -> Rows:
         entries = gather([place]).entries
         counts = Counter(entry.status for entry in entries)
         skipped = Counter(entry.reason.code for entry in entries if entry.reason is not None)
-        yield place.source, _root(place), f"{counts[Status.USABLE]} found, {counts[Status.SKIPPED]} skipped"
+        yield (
+            place.source,
+            _root(place),
+            f"{counts[Status.USABLE]} found, {counts[Status.SKIPPED]} skipped",
+        )
         for code, count in skipped.items():
             yield "", "", f"{count} {code}"
 
@@ -105,7 +113,11 @@ def _root(place: Place) -> str:
 
 
 def _server(settings: Settings) -> Rows:
-    yield "address", f"{settings.host}:{settings.port}", "this machine only" if is_loopback(settings.host) else "open"
+    yield (
+        "address",
+        f"{settings.host}:{settings.port}",
+        "this machine only" if is_loopback(settings.host) else "open",
+    )
     address = running.find(settings.home)
     yield "running", address or "no"
     if address is None:
@@ -122,7 +134,11 @@ def _port(settings: Settings) -> str:
 
 
 def _files(home: Path) -> Rows:
-    yield str(home), _mode(home), "" if os.access(home, os.W_OK) or not home.exists() else "cannot be written"
+    yield (
+        str(home),
+        _mode(home),
+        "" if os.access(home, os.W_OK) or not home.exists() else "cannot be written",
+    )
     for name in (GLOBAL_FILE, MODELS_FILE, ADMIN_FILE):
         path = home / name
         try:

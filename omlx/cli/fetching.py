@@ -37,4 +37,6 @@ async def fetch(reference: Reference) -> Reason | None:
     if process.returncode == 0:
         return None
     lines = errors.decode(errors="replace").strip().splitlines()
-    return Reason("draft.fetch_failed", {"draft": str(reference), "detail": lines[-1] if lines else ""})
+    return Reason(
+        "draft.fetch_failed", {"draft": str(reference), "detail": lines[-1] if lines else ""}
+    )

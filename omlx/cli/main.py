@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     settle(online=argv[:1] != [] and argv[0] in ONLINE)
-    parser = ArgumentParser(prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False)
+    parser = ArgumentParser(
+        prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
@@ -86,7 +88,11 @@ def _run(arguments: Namespace) -> int:
     try:
         status: int = arguments.run(arguments)
     except OmlxError as error:
-        model = f"{error.params['model']}: " if isinstance(error, ModelError) and "model" in error.params else ""
+        model = (
+            f"{error.params['model']}: "
+            if isinstance(error, ModelError) and "model" in error.params
+            else ""
+        )
         sys.stderr.write(f"omlx: {model}{error.message}\n")
         return 2 if isinstance(error, ConfigError | BadRequest | ModelError) else 1
     except KeyboardInterrupt:

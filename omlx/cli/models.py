@@ -46,7 +46,13 @@ def listing(registry: Registry) -> str:
 def _row(entry: ModelEntry) -> tuple[str, ...]:
     if entry.reason is not None:
         return entry.id, entry.source, sentence(entry.reason.code, entry.reason.params)
-    return entry.id, entry.source, size(entry.size_bytes), entry.quantization or "dense", entry.model_type or ""
+    return (
+        entry.id,
+        entry.source,
+        size(entry.size_bytes),
+        entry.quantization or "dense",
+        entry.model_type or "",
+    )
 
 
 def _record(entry: ModelEntry) -> dict[str, object]:

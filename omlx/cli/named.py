@@ -22,13 +22,17 @@ def named(names: Sequence[str], configuration: Configuration) -> tuple[list[str]
 def look_in(folders: Sequence[Path], configuration: Configuration) -> partial[Registry]:
     """A look around, in these folders first; it may be repeated."""
     settings = configuration.resolve().settings
-    return partial(discover, replace(settings, model_dir=(*folders, *settings.model_dir)), os.environ)
+    return partial(
+        discover, replace(settings, model_dir=(*folders, *settings.model_dir)), os.environ
+    )
 
 
 def path_of(name: str) -> Path | None:
     """The directory that `name` is, where it is written as a path."""
     path = os.path.expanduser(name)
-    return Path(path).absolute() if name.startswith((".", "/", "~")) and os.path.isdir(path) else None
+    return (
+        Path(path).absolute() if name.startswith((".", "/", "~")) and os.path.isdir(path) else None
+    )
 
 
 def id_of(name: str) -> str:

@@ -22,8 +22,20 @@ from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find
-from omlx.models.package.package import DraftModel, WindowPolicy, read_package, strategy_record, window_from
-from omlx.models.package.package_file import check_package, declare_draft, unusable, window_from_bench, write_package
+from omlx.models.package.package import (
+    DraftModel,
+    WindowPolicy,
+    read_package,
+    strategy_record,
+    window_from,
+)
+from omlx.models.package.package_file import (
+    check_package,
+    declare_draft,
+    unusable,
+    window_from_bench,
+    write_package,
+)
 from omlx.models.pool.speculation_status import speculation_record
 from omlx.models.pool.speculative import speculative
 from omlx.settings.configuration import Configuration
@@ -42,19 +54,32 @@ class Subject:
 
 def add_arguments(parser: ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions: dict[str, Callable[[Namespace, Subject], None]] = {"write": _write, "check": _check, "show": _show}
+    actions: dict[str, Callable[[Namespace, Subject], None]] = {
+        "write": _write,
+        "check": _check,
+        "show": _show,
+    }
     for name, action in actions.items():
         text = sentence(f"cli.package.{name}.help", {})
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         command.set_defaults(action=action, draft=None)
         command.add_argument("target", metavar="MODEL", help=sentence("cli.package.model", {}))
         if name == "write":
-            command.add_argument("--draft", metavar="D", required=True, help=sentence("cli.package.draft", {}))
+            command.add_argument(
+                "--draft", metavar="D", required=True, help=sentence("cli.package.draft", {})
+            )
             command.add_argument("--window", metavar="W", help=sentence("cli.package.window", {}))
-            command.add_argument("--from-bench", metavar="FILE", type=Path, help=sentence("cli.package.from_bench", {}))
+            command.add_argument(
+                "--from-bench",
+                metavar="FILE",
+                type=Path,
+                help=sentence("cli.package.from_bench", {}),
+            )
             command.add_argument("--name", help=sentence("cli.package.name", {}))
         if name == "show":
-            command.add_argument("--json", action="store_true", help=sentence("cli.models.json", {}))
+            command.add_argument(
+                "--json", action="store_true", help=sentence("cli.models.json", {})
+            )
         add_flags(command, [Group.MODELS])
 
 
@@ -84,7 +109,9 @@ def _check_in_sight(declared: DraftModel, subject: Subject) -> None:
     """A folder that was named by its path is known to this command alone. Raises ModelError."""
     draft = str(declared.draft)
     found = find(draft, subject.registry)
-    if isinstance(found, ModelEntry) and isinstance(find(draft, look_in([], subject.configuration)()), Reason):
+    if isinstance(found, ModelEntry) and isinstance(
+        find(draft, look_in([], subject.configuration)()), Reason
+    ):
         raise ModelError("draft.out_of_sight", param=None, draft=draft, path=str(found.path))
 
 
@@ -101,7 +128,9 @@ def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, 
     source = "--window" if chosen is not None else bench
     told = [sentence("cli.package.window_taken", {"window": str(window), "source": source})]
     if chosen is not None and measured is not None:
-        told.append(sentence("cli.package.window_passed_over", {"window": str(measured), "file": bench}))
+        told.append(
+            sentence("cli.package.window_passed_over", {"window": str(measured), "file": bench})
+        )
     return window, told
 
 
@@ -116,20 +145,30 @@ def _check(arguments: Namespace, subject: Subject) -> None:
 def _show(arguments: Namespace, subject: Subject) -> None:
     package = read_package(subject.entry.path)
     found = speculative(subject.entry, subject.registry, subject.configuration)
-    if found.drafting is not None and (reason := unusable(subject.entry, found.drafting)) is not None:
+    if (
+        found.drafting is not None
+        and (reason := unusable(subject.entry, found.drafting)) is not None
+    ):
         found = replace(found, draft=None, reason=reason)
     record = speculation_record(found)
     declared = None if package.declared is None else strategy_record(package.declared)
     if arguments.json:
         drafters = list(found.drafters)
-        whole = {"model": subject.entry.id, "declares": declared, "drafters": drafters, "speculation": record}
+        whole = {
+            "model": subject.entry.id,
+            "declares": declared,
+            "drafters": drafters,
+            "speculation": record,
+        }
         sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
         return
     rows = [("strategy", str(found.strategy), found.sources["speculation"].value)]
     rows.append(("drafters", ", ".join(found.drafters) or "–", ""))
     drafting = found.drafting.id if found.drafting is not None else "–"
     rows.append(("draft", drafting, found.sources["draft_model"].value))
-    rows.append(("window", f"{found.window.initial}, {found.window.shortest} to {found.window.longest}", ""))
+    rows.append(
+        ("window", f"{found.window.initial}, {found.window.shortest} to {found.window.longest}", "")
+    )
     lines = [reason.message for reason in (found.undrafted, *found.warnings) if reason is not None]
     if found.wanted is not None:
         lines.append(how_to_fetch(found.wanted))

@@ -20,7 +20,13 @@ class LoadingBars:
     def __call__(self, entry: ModelEntry, progress: LoadProgress) -> None:
         if progress.done == 0:
             self._bar = tqdm(
-                desc=entry.id, total=progress.total, unit="B", unit_scale=True, disable=None, leave=False, ncols=80
+                desc=entry.id,
+                total=progress.total,
+                unit="B",
+                unit_scale=True,
+                disable=None,
+                leave=False,
+                ncols=80,
             )
         if self._bar is not None:
             self._bar.update(progress.done - self._bar.n)

@@ -30,7 +30,9 @@ from omlx.settings.schema import Group, Settings
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("target", metavar="MODEL", help=sentence("cli.pull.model", {}))
     parser.add_argument("--revision", metavar="REVISION", help=sentence("cli.pull.revision", {}))
-    parser.add_argument("--no-draft", dest="alone", action="store_true", help=sentence("cli.pull.no_draft", {}))
+    parser.add_argument(
+        "--no-draft", dest="alone", action="store_true", help=sentence("cli.pull.no_draft", {})
+    )
     add_flags(parser, [Group.MODELS])
 
 

@@ -66,7 +66,9 @@ def run(arguments: Namespace) -> int:
     check_exposure(settings.host, settings.api_key)
     choice = choose(arguments.model, configuration)
     listening = listen(settings.host, settings.port)
-    log.set_up(settings.home, sys.stderr, logging.getLevelNamesMapping()[settings.log_level.upper()])
+    log.set_up(
+        settings.home, sys.stderr, logging.getLevelNamesMapping()[settings.log_level.upper()]
+    )
     try:
         asyncio.run(serve(choice, listening))
     finally:
@@ -97,7 +99,11 @@ def choose(model: str | None, configuration: Configuration) -> Choice:
 
     Raises NotFound or ModelError for MODEL. A draft that is not here or cannot be used stops no start.
     """
-    drafts = [str(layer.values["draft_model"]) for layer in configuration.run if layer.values.get("draft_model")]
+    drafts = [
+        str(layer.values["draft_model"])
+        for layer in configuration.run
+        if layer.values.get("draft_model")
+    ]
     names = [name for name in [model, *drafts] if name is not None]
     look = look_in([path for name in names if (path := path_of(name)) is not None], configuration)
     registry = look()
@@ -145,10 +151,15 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)
-        looking = Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S), rereading.run(_LOOK_EVERY_S)
+        looking = (
+            Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S),
+            rereading.run(_LOOK_EVERY_S),
+        )
         chores = [asyncio.create_task(chore) for chore in (*looking, _warm_up())]
         with running.told(settings.home, url(listening)):
-            await Server(config, lambda: _announce(pool, settings, listening)).serve(sockets=[listening])
+            await Server(config, lambda: _announce(pool, settings, listening)).serve(
+                sockets=[listening]
+            )
         for chore in chores:
             chore.cancel()
         await asyncio.wait(chores)
@@ -187,16 +198,25 @@ def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
         lines.append(sentence("cli.serve.model_ready", {"model": served.id}))
     if served is not None and served.draft is not None:
         lines.append(sentence("cli.serve.draft_ready", {"draft": served.draft}))
-    elif served is not None and served.no_draft is not None and served.no_draft.code != "spec.off.no_draft_model":
+    elif (
+        served is not None
+        and served.no_draft is not None
+        and served.no_draft.code != "spec.off.no_draft_model"
+    ):
         lines.append(sentence(served.no_draft.code, served.no_draft.params))
-        if served.speculative.wanted is not None and served.speculative.settings.draft_download == "ask":
+        if (
+            served.speculative.wanted is not None
+            and served.speculative.settings.draft_download == "ask"
+        ):
             lines.append(how_to_fetch(served.speculative.wanted))
     model = served.id if served is not None else next((entry.id for entry in pool.models), None)
     lines += _first_link(settings, address)
     if model is None:
         lines.append(sentence("cli.models.none", {}))
     else:
-        command = curl(address, model, sentence("cli.serve.prompt", {}), with_key=settings.api_key is not None)
+        command = curl(
+            address, model, sentence("cli.serve.prompt", {}), with_key=settings.api_key is not None
+        )
         lines += [sentence("cli.serve.try", {}), f"  {command}"]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

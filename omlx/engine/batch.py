@@ -52,8 +52,14 @@ class Batch:
             sequence.alone_steps = 0
         # A row with several pending tokens commits them in a window of its own first; so does one that has read
         # nothing yet: some recurrences treat the first token apart, and merging would give them a state of zeros.
-        ready = [s for s in decoding if s.row not in self.members and s.pending == 1 and s.computed and not s.unread]
-        joining = self._fitting(ready, {s.row: s.computed for s in decoding}) if self.off is None else ()
+        ready = [
+            s
+            for s in decoding
+            if s.row not in self.members and s.pending == 1 and s.computed and not s.unread
+        ]
+        joining = (
+            self._fitting(ready, {s.row: s.computed for s in decoding}) if self.off is None else ()
+        )
         if not joining or len(joining) + len(self.members) < 2:
             return []
         self.members.extend(joining)

@@ -22,7 +22,9 @@ _TOLERANCE_16_BITS = 5e-2
 TF32 products, on by default on some GPUs, reach 1e-3."""
 
 
-_LATE_FAULTS = {"mlx_lm.models.minimax_m3_vl": "it picks keys by blocks of cache columns, which padding shifts"}
+_LATE_FAULTS = {
+    "mlx_lm.models.minimax_m3_vl": "it picks keys by blocks of cache columns, which padding shifts"
+}
 """Models, by module, that a few tokens cannot show to be wrong in a batch: found by the long probe of tests/probe."""
 
 
@@ -47,7 +49,14 @@ def batchable(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | 
         return Reason("batch.off.probe", {"error": fault})
     try:
         error = _probe(model, make_cache, vocab_size)
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as failure:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as failure:
         return Reason("batch.off.probe", {"error": f"{type(failure).__name__}: {failure}"})
     return None if error is None else Reason("batch.off.probe", {"error": error})
 
@@ -67,7 +76,11 @@ def _probe(model: Model, make_cache: MakeCache, vocab_size: int) -> str | None:
     alone = [model(text[i : i + 1], cache=make_cache())[0] for i in (0, 1)]  # each [8, V]
     scale = mx.maximum(*(mx.abs(logits).max() for logits in alone)).astype(mx.float32)
     tolerance = scale * _TOLERANCE.get(alone[0].dtype, _TOLERANCE_16_BITS)
-    texts = [0, 1, 0]  # which text a row reads; the third one reads the first text from its start, later
+    texts = [
+        0,
+        1,
+        0,
+    ]  # which text a row reads; the third one reads the first text from its start, later
     lengths = [5, 1, 4]  # a single token has less history than some recurrent layers keep
     caches = [make_cache() for _ in texts]
     for row, cache in enumerate(caches):

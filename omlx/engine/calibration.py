@@ -99,7 +99,12 @@ def _turns(loop: EngineLoop) -> Iterator[bool]:
     for drafter in speculator.drafters:
         if drafter.kind == "draft":
             asked = Speculation(DRAFT, WindowBounds.fixed_at(DRAFTED))
-            yield from _steps(loop.scratch(), asked, ENOUGH * DRAFTED, done=partial(_draft_known, costs, drafter.name))
+            yield from _steps(
+                loop.scratch(),
+                asked,
+                ENOUGH * DRAFTED,
+                done=partial(_draft_known, costs, drafter.name),
+            )
 
 
 def _steps(
@@ -142,7 +147,11 @@ class _Filler(Ngram):
         known, verify = self._costs.target.known, self._costs.verify
         plain = (PLAIN,) if 2 * verify(PLAIN, 1) <= SLICE_SECONDS else ()
         width = next((w for w in (1, *plain, *sorted(WIDTHS)) if known(w, 1) < ENOUGH), None)
-        return None if width is None or (verify(width, 1) > SLICE_SECONDS and known(width, 1) != 1) else width
+        return (
+            None
+            if width is None or (verify(width, 1) > SLICE_SECONDS and known(width, 1) != 1)
+            else width
+        )
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
         k = min(limit, (self.next_width() or 1) - sequence.pending)
@@ -150,4 +159,8 @@ class _Filler(Ngram):
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         first = len(sequence.tokens)
-        return Draft(self.name, limit, tuple(STRIDE * i % self._vocab_size for i in range(first, first + limit)))
+        return Draft(
+            self.name,
+            limit,
+            tuple(STRIDE * i % self._vocab_size for i in range(first, first + limit)),
+        )

@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import Any, cast
 
 from omlx.engine.model import Cache, MakeCache
-from omlx.engine.plan import CacheOp, Drop, Evict, Extract, Filter, Keep, Merge, Open, Restore, Rewind
+from omlx.engine.plan import (
+    CacheOp,
+    Drop,
+    Evict,
+    Extract,
+    Filter,
+    Keep,
+    Merge,
+    Open,
+    Restore,
+    Rewind,
+)
 from omlx.engine.prefix.payload import Payloads
 from omlx.engine.rewind import Mark, length_of, mark, rewind
 from omlx.errors import RewindError
@@ -31,11 +42,18 @@ class CacheTable:
             case Open(row=row):
                 self.single[row], self.lengths[row] = self._make_cache(), 0
             case Restore(row=row, pieces=pieces, length=length, prompt=prompt):
-                self.single[row], self.lengths[row] = self.kept.build(pieces, length, prompt), length
+                self.single[row], self.lengths[row] = (
+                    self.kept.build(pieces, length, prompt),
+                    length,
+                )
             case Rewind(row=row, length=length):
                 marks = [self._marks[row]] if row in self._marks else []
-                if (reached := rewind(self.single[row], self.lengths[row], length, marks)) != length:
-                    raise RewindError("rewind.failed", length=length, detail=f"the cache went back to {reached}")
+                if (
+                    reached := rewind(self.single[row], self.lengths[row], length, marks)
+                ) != length:
+                    raise RewindError(
+                        "rewind.failed", length=length, detail=f"the cache went back to {reached}"
+                    )
                 self.lengths[row] = length
             case Merge(rows=rows):
                 self._merge(rows)
@@ -75,7 +93,9 @@ class CacheTable:
     @property
     def nbytes(self) -> int:
         """Bytes of live caches; those of the kept pieces are theirs to tell."""
-        return sum(map(self.row_bytes, self.single)) + sum(int(layer.nbytes) for layer in self.batch)
+        return sum(map(self.row_bytes, self.single)) + sum(
+            int(layer.nbytes) for layer in self.batch
+        )
 
     def check(self) -> None:
         """Raise AssertionError if a layer holds another number of tokens than is counted here."""
@@ -89,7 +109,9 @@ class CacheTable:
 
     def _merge(self, rows: tuple[int, ...]) -> None:
         caches = [self.single.pop(row) for row in rows]
-        merged = [cast(Any, type(layers[0])).merge(list(layers)) for layers in zip(*caches, strict=True)]
+        merged = [
+            cast(Any, type(layers[0])).merge(list(layers)) for layers in zip(*caches, strict=True)
+        ]
         if self.batch:
             for layer, joining in zip(self.batch, merged, strict=True):
                 layer.extend(joining)

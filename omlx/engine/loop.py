@@ -73,7 +73,13 @@ class EngineLoop:
         for_draft = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
         prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes - for_draft, off)
         self.scheduler = Scheduler(
-            limits, self.runner.traits, Speculator([]), prefix, self.runner.caches, self.unbatchable, memory=memory
+            limits,
+            self.runner.traits,
+            Speculator([]),
+            prefix,
+            self.runner.caches,
+            self.unbatchable,
+            memory=memory,
         )
         self._flight: Launch | None = None
         self._steady: bool | None = None
@@ -81,16 +87,22 @@ class EngineLoop:
         drafters: list[Drafter] = [Ngram()]
         if draft is not None and (no_draft := unfaithful(cache_maker(draft)())) is None:
             named = (draft_name or "draft", draft, vocab_size, cache_maker(draft))
-            made = caught(DraftModel, *named, prefix_bytes=for_draft, block_tokens=limits.block_tokens)
+            made = caught(
+                DraftModel, *named, prefix_bytes=for_draft, block_tokens=limits.block_tokens
+            )
             if isinstance(made, Exception):  # a draft that cannot be run stops no start
-                no_draft = Reason("spec.off.draft_failed", {"detail": f"{type(made).__name__}: {made}"})
+                no_draft = Reason(
+                    "spec.off.draft_failed", {"detail": f"{type(made).__name__}: {made}"}
+                )
             else:
                 drafters.append(made)
                 if (own := weight_bytes(draft)) and (whole := weight_bytes(model)):
                     self.costs.draft_share = own / whole
         self.use_drafters(drafters, unfaithful(make_cache(), model), no_draft)
 
-    def use_drafters(self, drafters: list[Drafter], off: Reason | None = None, no_draft: Reason | None = None) -> None:
+    def use_drafters(
+        self, drafters: list[Drafter], off: Reason | None = None, no_draft: Reason | None = None
+    ) -> None:
         """Replace who drafts, while no request runs. `off` says why nobody may, `no_draft` why no draft model does."""
         fixed = self.limits.num_draft_tokens
         self.scheduler.speculator = Speculator(
@@ -113,7 +125,9 @@ class EngineLoop:
 
     def account(self, floor: int, prefix_bytes: int) -> None:
         """`floor` bytes of weights stay whichever other models are sent away; prefixes may take so many from now on."""
-        drafted = any(drafter.kind == DraftModel.kind for drafter in self.scheduler.speculator.drafters)
+        drafted = any(
+            drafter.kind == DraftModel.kind for drafter in self.scheduler.speculator.drafters
+        )
         for_draft = prefix_bytes // DRAFT_SHARE if drafted else 0
         self.scheduler.floor = floor
         self.scheduler.bound_prefixes(prefix_bytes - for_draft)
@@ -132,7 +146,9 @@ class EngineLoop:
 
     def probe_prefix(self, tokens: Sequence[int]) -> int:
         """How many tokens of a prompt are there already. Modifies nothing."""
-        found = self.scheduler.prefix.index.match(tokens) if self.scheduler.prefix.off is None else None
+        found = (
+            self.scheduler.prefix.index.match(tokens) if self.scheduler.prefix.off is None else None
+        )
         return found.length if found is not None else 0
 
     def clear_prefixes(self) -> None:
@@ -146,7 +162,9 @@ class EngineLoop:
     @property
     def load(self) -> Load:
         states = [s.status for s in self.scheduler.running]
-        return Load(len(self.scheduler.waiting), states.count(Status.PREFILL), states.count(Status.DECODE))
+        return Load(
+            len(self.scheduler.waiting), states.count(Status.PREFILL), states.count(Status.DECODE)
+        )
 
     @property
     def prefix_report(self) -> PrefixReport:
@@ -157,7 +175,9 @@ class EngineLoop:
         who = self.scheduler.speculator
         kinds = {drafter.name: drafter.kind for drafter in who.drafters}
         no_draft = None if DraftModel.kind in kinds.values() else who.no_draft
-        return ModelSnapshot(kinds, who.off, no_draft, self.unbatchable, self.costs.to_json(), self.prefix_report)
+        return ModelSnapshot(
+            kinds, who.off, no_draft, self.unbatchable, self.costs.to_json(), self.prefix_report
+        )
 
     def step(self) -> list[Event]:
         """Launch the next step and take in the one before. Returns the events to publish, in order."""
@@ -191,9 +211,13 @@ class EngineLoop:
         beside.limits = limits = replace(self.limits, max_rows=1)
         beside.runner = Runner(self.runner.model, limits.vocab_size, self.make_cache)
         prefix = PrefixReuse(Layout(0), limits.block_tokens, 0)
-        beside.scheduler = Scheduler(limits, beside.runner.traits, Speculator([]), prefix, beside.runner.caches)
+        beside.scheduler = Scheduler(
+            limits, beside.runner.traits, Speculator([]), prefix, beside.runner.caches
+        )
         beside._flight = beside._steady = None
-        models = (each for each in self.scheduler.speculator.drafters if isinstance(each, DraftModel))
+        models = (
+            each for each in self.scheduler.speculator.drafters if isinstance(each, DraftModel)
+        )
         beside.use_drafters([model.scratch() for model in models] if drafter is None else [drafter])
         return beside
 

@@ -151,7 +151,11 @@ class MemoryGuard:
         if self.need(request, layout) > room:
             most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - STEP)
             raise BadRequest(
-                "memory.never", param="messages", tokens=len(request.tokens), most=most, limit=_megabytes(self.limit)
+                "memory.never",
+                param="messages",
+                tokens=len(request.tokens),
+                most=most,
+                limit=_megabytes(self.limit),
             )
 
     def admit(self, who: Tenant, request: Request, need: int, since: float) -> Verdict:
@@ -167,7 +171,9 @@ class MemoryGuard:
             return Verdict.WAIT
         over = self.over(need, everyone)
         if over and any(each.freeing for each in everyone):
-            return Verdict.AGAIN  # what has ended is about to give its memory back: nothing need go for that
+            return (
+                Verdict.AGAIN
+            )  # what has ended is about to give its memory back: nothing need go for that
         busy = any(each.busy for each in everyone)
         theirs = 0
         if over <= sum(each.kept for each in everyone) or not busy:
@@ -195,7 +201,10 @@ class MemoryGuard:
         """
         if self.limit is None:
             return None
-        return min(self.soft - (self._taken() - freed + self._coming(self.tenants)), self.hard - self._taken())
+        return min(
+            self.soft - (self._taken() - freed + self._coming(self.tenants)),
+            self.hard - self._taken(),
+        )
 
     def reserve(self, need: int, *, last: bool = False) -> int:
         """Set `need` bytes aside for weights that are to be read, in place of what was set aside before.
@@ -224,7 +233,13 @@ class MemoryGuard:
     def refusal(self, need: int) -> Overloaded:
         """What a refused request is told."""
         used, limit = _megabytes(self.used()), _megabytes(self.limit or 0)
-        return Overloaded("memory.full", retry_after_s=RETRY_AFTER_S, need=_megabytes(need), used=used, limit=limit)
+        return Overloaded(
+            "memory.full",
+            retry_after_s=RETRY_AFTER_S,
+            need=_megabytes(need),
+            used=used,
+            limit=limit,
+        )
 
     def _taken(self) -> int:
         return max(self.used(), self.weights)

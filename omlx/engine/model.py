@@ -36,7 +36,10 @@ def weight_bytes(model: Model) -> int:
     """Bytes that a pass reads at most; 0 for what has no weights."""
     if not isinstance(model, nn.Module):
         return 0
-    return sum(array.nbytes for _, array in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters())))
+    return sum(
+        array.nbytes
+        for _, array in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    )
 
 
 def cache_maker(model: Model) -> MakeCache:

@@ -60,7 +60,10 @@ class Layout:
         so that being able to resume anywhere costs no more than resuming does."""
         if not self.recurrent:
             return self.window or MANY
-        return min(MANY, max(LEAST_INTERVAL, self.state_bytes // self.row_bytes if self.row_bytes else MANY))
+        return min(
+            MANY,
+            max(LEAST_INTERVAL, self.state_bytes // self.row_bytes if self.row_bytes else MANY),
+        )
 
     def nbytes(self, piece: Piece) -> int:
         if piece.kind == "state":

@@ -99,7 +99,8 @@ class Evict:
 
 
 CacheOp: TypeAlias = Annotated[
-    Open | Restore | Rewind | Merge | Extract | Filter | Keep | Drop | Evict, Field(discriminator="op")
+    Open | Restore | Rewind | Merge | Extract | Filter | Keep | Drop | Evict,
+    Field(discriminator="op"),
 ]
 
 
@@ -150,7 +151,12 @@ class Plan:
     def with_drafts(self, drafts: dict[int, tuple[int, ...]]) -> Plan:
         """The same plan with device drafts replaced by what was read: row -> token ids. For replay elsewhere."""
         forwards = tuple(
-            replace(f, windows=tuple(replace(w, draft=drafts[w.row]) if w.draft_n else w for w in f.windows))
+            replace(
+                f,
+                windows=tuple(
+                    replace(w, draft=drafts[w.row]) if w.draft_n else w for w in f.windows
+                ),
+            )
             for f in self.forwards
         )
         return replace(self, forwards=forwards)

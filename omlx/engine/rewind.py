@@ -113,14 +113,20 @@ def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[M
             for leaf, saved in zip(parts, place.saved, strict=True):
                 _put_back(leaf, saved, now - place.length)
             return place.length
-    stuck = sorted({type(leaf).__name__ for leaf in parts if not _can_step_back(leaf, now - target)})
-    raise RewindError("rewind.failed", length=target, detail=f"{', '.join(stuck)} cannot step back {now - target}")
+    stuck = sorted(
+        {type(leaf).__name__ for leaf in parts if not _can_step_back(leaf, now - target)}
+    )
+    raise RewindError(
+        "rewind.failed", length=target, detail=f"{', '.join(stuck)} cannot step back {now - target}"
+    )
 
 
 def length_of(cache: Iterable[LayerCache]) -> int | None:
     """Tokens that the cache holds by its own count, None where no layer counts. Asserts that no two differ."""
     counts = {
-        int(leaf.offset) for leaf in leaves(cache) if isinstance(leaf, (*_TRIMMED, ConcatenateKVCache, RotatingKVCache))
+        int(leaf.offset)
+        for leaf in leaves(cache)
+        if isinstance(leaf, (*_TRIMMED, ConcatenateKVCache, RotatingKVCache))
     }
     assert len(counts) <= 1, f"layers disagree: {sorted(counts)}"
     return counts.pop() if counts else None
@@ -150,7 +156,9 @@ def _step_back(leaf: Any, n: int) -> None:
         leaf.offset -= n
         leaf._idx -= n
     elif leaf.trim(n) != n:
-        raise RewindError("rewind.failed", length=-1, detail=f"{type(leaf).__name__} trimmed fewer than {n}")
+        raise RewindError(
+            "rewind.failed", length=-1, detail=f"{type(leaf).__name__} trimmed fewer than {n}"
+        )
 
 
 def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
@@ -159,7 +167,9 @@ def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
         # advance() changes lengths and left_padding in place, so those need handles of their own.
         return (list(leaf.cache), _handle(leaf.left_padding), _handle(leaf.lengths))
     if kind is RotatingKVCache:
-        keys, values = (_handle(leaf.keys), _handle(leaf.values)) if fresh else (leaf.keys, leaf.values)
+        keys, values = (
+            (_handle(leaf.keys), _handle(leaf.values)) if fresh else (leaf.keys, leaf.values)
+        )
         return (keys, values, leaf.offset, leaf._idx)
     if kind is ChunkedKVCache and fresh:
         return (_handle(leaf.keys), _handle(leaf.values), leaf.offset, leaf.start_position)
@@ -170,7 +180,11 @@ def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
     kind = type(leaf)
     if kind is ArraysCache and saved is not None:
         states, left_padding, lengths = saved
-        leaf.cache, leaf.left_padding, leaf.lengths = list(states), _handle(left_padding), _handle(lengths)
+        leaf.cache, leaf.left_padding, leaf.lengths = (
+            list(states),
+            _handle(left_padding),
+            _handle(lengths),
+        )
     elif kind is RotatingKVCache and saved is not None:
         leaf.keys, leaf.values, leaf.offset, leaf._idx = saved
     elif kind is ChunkedKVCache and saved is not None:

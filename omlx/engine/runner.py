@@ -16,7 +16,18 @@ from omlx.engine.isolation import caught
 from omlx.engine.kv import CacheTable
 from omlx.engine.masking import along
 from omlx.engine.model import MakeCache, Model
-from omlx.engine.plan import LAST, CacheOp, Drop, Forward, Keep, LogprobRows, Open, Plan, Read, Window
+from omlx.engine.plan import (
+    LAST,
+    CacheOp,
+    Drop,
+    Forward,
+    Keep,
+    LogprobRows,
+    Open,
+    Plan,
+    Read,
+    Window,
+)
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
 from omlx.engine.types import TokenMask
@@ -68,7 +79,10 @@ class Runner:
         self._steps = 0
 
     def launch(
-        self, plan: Plan, drafts: Mapping[int, mx.array], masks: Mapping[int, TokenMask] | None = None
+        self,
+        plan: Plan,
+        drafts: Mapping[int, mx.array],
+        masks: Mapping[int, TokenMask] | None = None,
     ) -> Launch:
         """Dispatch a step. `drafts` holds the device proposals (row -> [draft_n] ids) of windows without host ids,
         `masks` what rows may say, by row; they stand at what is committed, and are left there.
@@ -98,7 +112,9 @@ class Runner:
             if part.error is not None:
                 reads.update({row: Read(error=part.error) for row in rows})
                 continue
-            read = caught(_read_part, part)  # the device reports a failed pass only when its result is read
+            read = caught(
+                _read_part, part
+            )  # the device reports a failed pass only when its result is read
             if isinstance(read, Exception):
                 read = [Read(error=read)] * len(rows)
             reads.update(zip(rows, read, strict=True))
@@ -110,13 +126,17 @@ class Runner:
             if isinstance(op, Keep) and op.row in failed:
                 continue  # its content is unproven
             if isinstance(error := caught(self._apply_one, op), Exception):
-                rows = getattr(op, "rows", None) or ((op.row,) if hasattr(op, "row") else self.caches.members)
+                rows = getattr(op, "rows", None) or (
+                    (op.row,) if hasattr(op, "row") else self.caches.members
+                )
                 failed.update(dict.fromkeys(rows, error))
 
     def _apply_one(self, op: CacheOp) -> None:
         self.caches.apply(op)
         if isinstance(op, Open):
-            self._rows[op.row] = _Row(RowSampler(op.sampling, self.vocab_size), op.top_logprobs, op.prompt_logprobs)
+            self._rows[op.row] = _Row(
+                RowSampler(op.sampling, self.vocab_size), op.top_logprobs, op.prompt_logprobs
+            )
         elif isinstance(op, Drop):
             self._rows.pop(op.row, None)
 
@@ -140,21 +160,29 @@ class Runner:
     def _single_pass(self, window: Window, part: _Part, drafts: Mapping[int, mx.array]) -> None:
         cache = self.caches.single[window.row]
         if window.draft_n:
-            part.draft = drafts[window.row] if window.draft is None else mx.array(window.draft, mx.uint32)
+            part.draft = (
+                drafts[window.row] if window.draft is None else mx.array(window.draft, mx.uint32)
+            )
             if self.traits.recurrent:
                 self.caches.mark(window.row)
         tokens = self._tokens(window, part.draft)
         self.caches.advance(window.row, window.width)
         if not window.sample:
-            logits = self.model(tokens[None], cache=cache)[0]  # [tokens, V], computed only if it is looked at
+            logits = self.model(tokens[None], cache=cache)[
+                0
+            ]  # [tokens, V], computed only if it is looked at
             if window.end is not None:
                 following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
-                part.logprobs = self._scored(logits, following, self._rows[window.row].prompt_logprobs)
+                part.logprobs = self._scored(
+                    logits, following, self._rows[window.row].prompt_logprobs
+                )
             mx.async_eval([layer.state for layer in cache], *(part.logprobs or ()))
             mx.clear_cache()
             return
         used = window.width - window.pad
-        logits = self.model(tokens[None], cache=cache)[0, used - window.draft_n - 1 : used]  # [draft_n + 1, V]
+        logits = self.model(tokens[None], cache=cache)[
+            0, used - window.draft_n - 1 : used
+        ]  # [draft_n + 1, V]
         row = self._rows[window.row]
         first = window.start + window.pending
         draws = [
@@ -192,9 +220,13 @@ class Runner:
         wanted = max((top for top in tops if top is not None), default=None)
         if wanted is not None:
             part.logprobs = logprobs_of(logits, part.sampled, wanted)
-        mx.async_eval(part.sampled, *(part.logprobs or ()), *([] if part.draft is None else [part.draft]))
+        mx.async_eval(
+            part.sampled, *(part.logprobs or ()), *([] if part.draft is None else [part.draft])
+        )
 
-    def _scored(self, logits: mx.array, tokens: mx.array, top: int | None) -> tuple[mx.array, mx.array, mx.array]:
+    def _scored(
+        self, logits: mx.array, tokens: mx.array, top: int | None
+    ) -> tuple[mx.array, mx.array, mx.array]:
         return logprobs_of(logits[:, : self.vocab_size], tokens, top or 0)
 
     def _allowed(self, part: _Part, logits: mx.array) -> list[bytes | None]:
@@ -216,7 +248,11 @@ class Runner:
         if window.tokens == LAST:
             return self._last[(window.row,)]
         pending = mx.array(window.tokens, mx.uint32)
-        return pending if draft is None else mx.concatenate([pending, draft, mx.zeros(window.pad, mx.uint32)])
+        return (
+            pending
+            if draft is None
+            else mx.concatenate([pending, draft, mx.zeros(window.pad, mx.uint32)])
+        )
 
     def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array | None:
         """The tokens before a sampled position as the penalties see them: as if the draft so far were accepted."""

@@ -83,7 +83,9 @@ def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     for i, draw in enumerate(draws):
         row = logits[i : i + 1].astype(mx.float32)
         for processor in draw.sampler.processors:
-            row = processor(draw.history if draw.history is not None else mx.array([], mx.uint32), row)
+            row = processor(
+                draw.history if draw.history is not None else mx.array([], mx.uint32), row
+            )
         rows.append(row)
     return mx.concatenate(rows)
 
@@ -92,7 +94,9 @@ def permit(logits: mx.array, rows: Sequence[bytes | None]) -> mx.array:
     """Rule out the ids that a row's mask does not allow; None allows all. logits: [rows, V0] -> [rows, V0]"""
     size = logits.shape[-1]
     width = (size + 7) // 8
-    packed = b"".join(b"\xff" * width if row is None else row[:width].ljust(width, b"\0") for row in rows)
+    packed = b"".join(
+        b"\xff" * width if row is None else row[:width].ljust(width, b"\0") for row in rows
+    )
     octets = mx.array(cast(Any, memoryview(packed))).reshape(len(rows), width, 1)
     allowed = (octets >> mx.arange(8, dtype=mx.uint8)) & 1  # [rows, width, 8]
     return mx.where(allowed.reshape(len(rows), -1)[:, :size] == 1, logits, -mx.inf)
@@ -109,7 +113,9 @@ def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     return mx.concatenate(rows)
 
 
-def logprobs_of(logits: mx.array, tokens: mx.array, top: int) -> tuple[mx.array, mx.array, mx.array]:
+def logprobs_of(
+    logits: mx.array, tokens: mx.array, top: int
+) -> tuple[mx.array, mx.array, mx.array]:
     """Log-softmax of processed logits at the sampled tokens, and the `top` best ids with theirs, best first.
 
     logits [rows, V0], tokens [rows] -> ([rows], ids [rows, top], logprobs [rows, top])
@@ -124,7 +130,11 @@ def logprobs_of(logits: mx.array, tokens: mx.array, top: int) -> tuple[mx.array,
     ids = mx.argpartition(-logprobs, kth=top - 1, axis=-1)[:, :top]
     values = mx.take_along_axis(logprobs, ids, axis=-1)
     order = mx.argsort(-values, axis=-1)
-    return chosen, mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(values, order, axis=-1)
+    return (
+        chosen,
+        mx.take_along_axis(ids, order, axis=-1),
+        mx.take_along_axis(values, order, axis=-1),
+    )
 
 
 def _draw_alike(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
@@ -157,7 +167,9 @@ def _processors(sampling: Sampling) -> list[Processor]:
     return list(
         make_logits_processors(
             logit_bias=dict(sampling.logit_bias) or None,
-            repetition_penalty=sampling.repetition_penalty if sampling.repetition_penalty != 1.0 else None,
+            repetition_penalty=sampling.repetition_penalty
+            if sampling.repetition_penalty != 1.0
+            else None,
             repetition_context_size=sampling.repetition_context,
             presence_penalty=sampling.presence_penalty or None,
             presence_context_size=sampling.presence_context,

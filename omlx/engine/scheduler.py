@@ -73,9 +73,13 @@ class Scheduler:
         self._ops: list[CacheOp] = []
         self._after: list[CacheOp] = []  # what the step being planned leaves to do
         self._flying: Plan | None = None
-        self._sampled: set[int] | None = None  # the rows that the step in flight samples, None if it verifies a draft
+        self._sampled: set[int] | None = (
+            None  # the rows that the step in flight samples, None if it verifies a draft
+        )
         self._cancelled: set[str] = set()
-        self._crowded: int | None = None  # the guard's version when the first in the queue did not fit into memory
+        self._crowded: int | None = (
+            None  # the guard's version when the first in the queue did not fit into memory
+        )
         self._refused: list[Event] = []
         self._next_row = 0
 
@@ -86,7 +90,9 @@ class Scheduler:
         admission.judge(request, self.limits)
         self.memory.judge(request, self.prefix.layout, self.floor)
         if len(self.waiting) >= self.limits.max_waiting:
-            raise Overloaded("engine.queue_full", waiting=len(self.waiting), limit=self.limits.max_waiting)
+            raise Overloaded(
+                "engine.queue_full", waiting=len(self.waiting), limit=self.limits.max_waiting
+            )
         self._next_row += 1
         end = self.limits.context_length
         if request.max_tokens is not None:
@@ -110,7 +116,10 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self._ops or self._flying or self._cancelled or self._refused) or self._may_admit
+        return (
+            bool(self.running or self._ops or self._flying or self._cancelled or self._refused)
+            or self._may_admit
+        )
 
     @property
     def decoding(self) -> list[Sequence]:
@@ -125,10 +134,20 @@ class Scheduler:
 
     @property
     def coming(self) -> int:
-        layout, going_on = self.prefix.layout, [s for s in self.running if s.status is not Status.DONE]
+        layout, going_on = (
+            self.prefix.layout,
+            [s for s in self.running if s.status is not Status.DONE],
+        )
         needs = ((s.row, self.memory.need(s.request, layout)) for s in going_on)
-        kept = (piece for op in (*self._ops, *self._after) if isinstance(op, Keep) for piece in op.pieces)
-        return sum(map(layout.nbytes, kept)) + sum(max(0, need - self._sizes.row_bytes(row)) for row, need in needs)
+        kept = (
+            piece
+            for op in (*self._ops, *self._after)
+            if isinstance(op, Keep)
+            for piece in op.pieces
+        )
+        return sum(map(layout.nbytes, kept)) + sum(
+            max(0, need - self._sizes.row_bytes(row)) for row, need in needs
+        )
 
     @property
     def kept(self) -> int:
@@ -144,7 +163,9 @@ class Scheduler:
 
     @property
     def crowded_since(self) -> float | None:
-        return self.waiting[0].clock.submitted if self.waiting and self._crowded is not None else None
+        return (
+            self.waiting[0].clock.submitted if self.waiting and self._crowded is not None else None
+        )
 
     def shrink(self, nbytes: int) -> int:
         before = self.prefix.index.nbytes
@@ -181,7 +202,9 @@ class Scheduler:
         self._ops, self._after = self._after, []
         self._flying = plan
         windows = [w for f in forwards for w in f.windows]
-        self._sampled = None if any(w.draft_n for w in windows) else {w.row for w in windows if w.sample}
+        self._sampled = (
+            None if any(w.draft_n for w in windows) else {w.row for w in windows if w.sample}
+        )
         return plan
 
     def _must_commit_first(self) -> bool:
@@ -196,13 +219,17 @@ class Scheduler:
             return True  # full, or what may come next depends on what has come
         if self._sampled != {s.row for s in decoding}:
             return True
-        return self.batch.changes(decoding) or (len(decoding) == 1 and self._drafts_alone(decoding[0]))
+        return self.batch.changes(decoding) or (
+            len(decoding) == 1 and self._drafts_alone(decoding[0])
+        )
 
     def _drafts_alone(self, sequence: Sequence) -> bool:
         if sequence.row in self.batch.members or self.speculator.refusal(sequence, 1) is not None:
             return False
         wants = caught(self.speculator.wants, sequence)
-        return isinstance(wants, Exception) or wants  # one that raises is told so when it is asked for its draft
+        return (
+            isinstance(wants, Exception) or wants
+        )  # one that raises is told so when it is asked for its draft
 
     @property
     def _may_admit(self) -> bool:
@@ -210,12 +237,16 @@ class Scheduler:
         changed = self._crowded is None or self._crowded != self.memory.version
         if not self.waiting or not changed or len(self.running) >= self.limits.max_rows:
             return False
-        return self.prefix.off is not None or not admission.finds_soon(self.waiting[0].request, self.running)
+        return self.prefix.off is not None or not admission.finds_soon(
+            self.waiting[0].request, self.running
+        )
 
     def _admit(self) -> None:
         while self._may_admit:
             need = self.memory.need(self.waiting[0].request, self.prefix.layout)
-            verdict = self.memory.admit(self, self.waiting[0].request, need, self.waiting[0].clock.submitted)
+            verdict = self.memory.admit(
+                self, self.waiting[0].request, need, self.waiting[0].clock.submitted
+            )
             if verdict is Verdict.AGAIN:
                 return
             if verdict is Verdict.WAIT:
@@ -238,12 +269,23 @@ class Scheduler:
         forwards = []
         for sequence in decoding:
             if sequence.row not in self.batch.members:
-                forwards.append(Forward((self._window(sequence, self._draft(sequence, len(decoding))),)))
+                forwards.append(
+                    Forward((self._window(sequence, self._draft(sequence, len(decoding))),))
+                )
         if self.batch.members:
             for row in self.batch.members:
-                if not by_row[row].unread:  # while steps overlap, nothing about the rows has changed
-                    by_row[row].speculation = self.speculator.refusal(by_row[row], max(2, len(decoding)))
-            forwards.append(Forward(tuple(self._window(by_row[row], None) for row in self.batch.members), batched=True))
+                if not by_row[
+                    row
+                ].unread:  # while steps overlap, nothing about the rows has changed
+                    by_row[row].speculation = self.speculator.refusal(
+                        by_row[row], max(2, len(decoding))
+                    )
+            forwards.append(
+                Forward(
+                    tuple(self._window(by_row[row], None) for row in self.batch.members),
+                    batched=True,
+                )
+            )
         return forwards
 
     def _draft(self, sequence: Sequence, decoding: int) -> Draft | None:
@@ -251,7 +293,9 @@ class Scheduler:
         if sequence.speculation is not None or sequence.unread:
             return None
         draft = caught(self.speculator.propose, sequence)
-        if isinstance(draft, Exception):  # a drafter that raises must not cost the request: it goes on without
+        if isinstance(
+            draft, Exception
+        ):  # a drafter that raises must not cost the request: it goes on without
             sequence.speculation = self.speculator.give_up(sequence, draft)
             return None
         return draft
@@ -284,9 +328,13 @@ class Scheduler:
                 continue
             scored, start = sequence.request.prompt_logprobs is not None, sequence.computed
             # Logits of a whole chunk are large: a slice at a time where they are wanted.
-            n = self.prefix.chunk(sequence, min(budget, self.limits.prefill_slice) if scored else budget)
+            n = self.prefix.chunk(
+                sequence, min(budget, self.limits.prefill_slice) if scored else budget
+            )
             *tokens, end = sequence.tokens[start : start + n + 1]
-            window = Window(sequence.row, start, tuple(tokens), sample=False, end=end if scored else None)
+            window = Window(
+                sequence.row, start, tuple(tokens), sample=False, end=end if scored else None
+            )
             forwards.append(Forward((window,)))
             sequence.computed += n
             budget -= n
@@ -297,7 +345,9 @@ class Scheduler:
 
     # -- commit --------------------------------------------------------------------------------------------------
 
-    def commit(self, plan: Plan, reads: Mapping[int, Read], interval: Interval | None = None) -> list[Event]:
+    def commit(
+        self, plan: Plan, reads: Mapping[int, Read], interval: Interval | None = None
+    ) -> list[Event]:
         """Take in what a step brought back. Returns what the requests are to hear, in order.
 
         `interval` since the commit before, if this step and that one read a single row each and nothing else ran.
@@ -335,7 +385,9 @@ class Scheduler:
         self.running = [s for s in self.running if s.status is not Status.DONE]
         return events
 
-    def _commit_window(self, sequence: Sequence, window: Window, read: Read, interval: Interval | None) -> list[Event]:
+    def _commit_window(
+        self, sequence: Sequence, window: Window, read: Read, interval: Interval | None
+    ) -> list[Event]:
         if read.error is not None:
             return [self._fail(sequence, read.error)]
         if not window.sample:
@@ -344,7 +396,9 @@ class Scheduler:
             return [PrefillProgress(sequence.request.id, done, sequence.prompt_len, told)]
         now = self._clock()
         if not sequence.clock.first_token and len(self.running) == 1:
-            self.speculator.prompted(sequence.prompt_len - sequence.cached, now - sequence.clock.admitted)
+            self.speculator.prompted(
+                sequence.prompt_len - sequence.cached, now - sequence.clock.admitted
+            )
         sequence.clock.first_token = sequence.clock.first_token or now
         sequence.clock.last_token = now
         sequence.unread -= 1
@@ -357,7 +411,9 @@ class Scheduler:
         sequence.tokens += new
         if window.draft_n:
             self._settle(sequence, window, min(accepted, len(new)), stopped=len(new) < accepted + 1)
-        if isinstance(error := caught(self.speculator.committed, sequence, new, interval), Exception):
+        if isinstance(
+            error := caught(self.speculator.committed, sequence, new, interval), Exception
+        ):
             sequence.speculation = self.speculator.give_up(sequence, error)
         drafted = tuple(i < accepted for i in range(len(new)))
         logprobs = read.told(new, sequence.request.top_logprobs)
@@ -374,7 +430,13 @@ class Scheduler:
         target = min(before + accepted, len(sequence.tokens))
         repair = "none"
         if target < sequence.computed:
-            repair = "restore" if self.traits.recurrent else "slice" if self.traits.sliding_window else "trim"
+            repair = (
+                "restore"
+                if self.traits.recurrent
+                else "slice"
+                if self.traits.sliding_window
+                else "trim"
+            )
             # Recurrent state returns to where the window began; the accepted tokens stay pending.
             sequence.computed = window.start if self.traits.recurrent else target
             self._ops.append(Rewind(sequence.row, sequence.computed))
@@ -410,7 +472,9 @@ class Scheduler:
         self._ops += self.batch.remove(row, keep_cache=False)
         self.speculator.drop(row)
         lost = [piece.id for op in _keeps(self._ops, {row}) for piece in op.pieces]
-        self._ops = [op for op in self._ops if not (isinstance(op, Rewind | Keep) and op.row == row)]
+        self._ops = [
+            op for op in self._ops if not (isinstance(op, Rewind | Keep) and op.row == row)
+        ]
         self._ops += self.prefix.lost(lost) + self.prefix.close(sequence)
         self._ops.append(Drop(row))
         return ending.failed(sequence.request, error)

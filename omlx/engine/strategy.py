@@ -92,7 +92,9 @@ def parse(text: str, param: str = "speculation") -> Strategy:
         if name in REFUSED:
             raise BadRequest("strategy.refused", param=param, name=name, column=column)
         if name not in NAMES:
-            raise BadRequest("strategy.name", param=param, name=name, column=column, expected=", ".join(NAMES))
+            raise BadRequest(
+                "strategy.name", param=param, name=name, column=column, expected=", ".join(NAMES)
+            )
         if any(step.name == name for step in steps):
             raise BadRequest("strategy.twice", param=param, name=name, column=column)
         if steps and {name, steps[0].name} & {"off", "auto"}:
@@ -115,18 +117,41 @@ def _options(at: int, text: str, name: str, param: str) -> dict[str, int]:
     for column, part in _pieces(text, ",", at):
         key, equals, number = (piece.strip() for piece in part.partition("="))
         if key not in BOUNDS or name == "off" or (key in NGRAM_ONLY and name == "draft"):
-            keys = ", ".join(k for k in BOUNDS if name != "off" and (name != "draft" or k not in NGRAM_ONLY))
-            raise BadRequest("strategy.key", param=param, key=key, name=name, column=column, expected=keys or "nothing")
+            keys = ", ".join(
+                k for k in BOUNDS if name != "off" and (name != "draft" or k not in NGRAM_ONLY)
+            )
+            raise BadRequest(
+                "strategy.key",
+                param=param,
+                key=key,
+                name=name,
+                column=column,
+                expected=keys or "nothing",
+            )
         if not equals or not number.isdecimal():
             raise BadRequest("strategy.number", param=param, key=key, value=number, column=column)
         low, high = BOUNDS[key]
         if len(number) > DIGITS or not low <= int(number) <= high:
-            raise BadRequest("strategy.range", param=param, key=key, value=number, low=low, high=high, column=column)
+            raise BadRequest(
+                "strategy.range",
+                param=param,
+                key=key,
+                value=number,
+                low=low,
+                high=high,
+                column=column,
+            )
         if key in values:
             raise BadRequest("strategy.twice", param=param, name=key, column=column)
         values[key] = int(number)
         if values.get("min", 1) > values.get("m", 64):
-            raise BadRequest("strategy.min_above_max", param=param, low=values["min"], high=values["m"], column=column)
+            raise BadRequest(
+                "strategy.min_above_max",
+                param=param,
+                low=values["min"],
+                high=values["m"],
+                column=column,
+            )
     return values
 
 

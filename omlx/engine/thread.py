@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import mlx.core as mx
 
 from omlx.engine.calibration import Calibration
-from omlx.engine.types import Calibrated, Event, EventSink, Failed, Finished, Load, ModelSnapshot, PrefixReport, Request
+from omlx.engine.types import (
+    Calibrated,
+    Event,
+    EventSink,
+    Failed,
+    Finished,
+    Load,
+    ModelSnapshot,
+    PrefixReport,
+    Request,
+)
 from omlx.errors import EngineDead, EngineError, NotFound, OmlxError
 
 if TYPE_CHECKING:
@@ -105,7 +115,9 @@ class EngineThread:
         """
 
         def accept() -> None:
-            if request.id in self._sinks:  # who asked first goes on hearing of its own request, and of no other
+            if (
+                request.id in self._sinks
+            ):  # who asked first goes on hearing of its own request, and of no other
                 sink([Failed(request.id, EngineError("engine.duplicate", id=request.id))])
                 return
             self._sinks[request.id] = sink
@@ -148,13 +160,19 @@ class EngineThread:
             if (loop := self._loops.get(model)) is None:
                 return None
             calibration = self._calibrations.get(model)
-            return replace(loop.snapshot(), calibration=calibration.state if calibration else Calibrated.OFF)
+            return replace(
+                loop.snapshot(), calibration=calibration.state if calibration else Calibrated.OFF
+            )
 
         return self.call(tell)
 
     def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
         """How many tokens of a prompt the model has kept; None if it is not loaded. Raises EngineDead."""
-        return self.call(lambda: loop.probe_prefix(tokens) if (loop := self._loops.get(model)) is not None else None)
+        return self.call(
+            lambda: (
+                loop.probe_prefix(tokens) if (loop := self._loops.get(model)) is not None else None
+            )
+        )
 
     def with_loop(self, model: str, work: Callable[[EngineLoop], T]) -> Future[T]:
         """Run `work` with a model that is leased, between two steps. Raises EngineDead."""
@@ -178,7 +196,9 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            if (recommended := mx.device_info().get("max_recommended_working_set_size")) is not None:
+            if (
+                recommended := mx.device_info().get("max_recommended_working_set_size")
+            ) is not None:
                 mx.set_wired_limit(int(recommended))
             while not self._stopping:
                 self._take_in()
@@ -202,14 +222,18 @@ class EngineThread:
             self._wait()()
         elif self._inbox.empty():
             return
-        for _ in range(self._inbox.qsize()):  # what comes meanwhile, such as more of a model to read, waits for a step
+        for _ in range(
+            self._inbox.qsize()
+        ):  # what comes meanwhile, such as more of a model to read, waits for a step
             self._inbox.get()()
         for loop in self._loops.values():
             loop.interrupt()
 
     def _wait(self) -> Callable[[], None]:
         """What is posted next. While it does not come, and nobody waits for an answer, measure."""
-        if not self._sinks and any(each.state is Calibrated.PENDING for each in self._calibrations.values()):
+        if not self._sinks and any(
+            each.state is Calibrated.PENDING for each in self._calibrations.values()
+        ):
             try:
                 return self._inbox.get(timeout=QUIET_S)
             except queue.Empty:

@@ -64,9 +64,16 @@ class AccessLog:
     def _tell(self, scope: Scope, status: int, ms: float) -> None:
         if self._metrics is not None:
             self._metrics.answered(*_route(scope), status)
-        fields: Fields = {"method": scope["method"], "path": scope["path"], "status": status, "ms": ms}
+        fields: Fields = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "ms": ms,
+        }
         for what in scope[_NOTES]:
-            fields |= _stream_fields(what) if isinstance(what, GenerationStream) else {"error": what.code}
+            fields |= (
+                _stream_fields(what) if isinstance(what, GenerationStream) else {"error": what.code}
+            )
         log_request(fields)
 
 
@@ -110,7 +117,9 @@ def _stream_fields(stream: GenerationStream) -> Fields:
             "proposed": times["draft_n"],
             "speculation": times["speculation"]["code"],
             "strategy": times["speculation"]["strategy"],
-            "drafters": _listed(times["drafters"], lambda each: f"{each['accepted']}/{each['proposed']}"),
+            "drafters": _listed(
+                times["drafters"], lambda each: f"{each['accepted']}/{each['proposed']}"
+            ),
             "gates": _listed(times["speculation"]["gates"], _gate),
         }
     return fields

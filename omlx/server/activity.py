@@ -80,7 +80,10 @@ class Activity:
     """`clock` is monotonic, `wall` tells the time of day; both in seconds."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time, kept: int = ANSWERS
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        kept: int = ANSWERS,
     ) -> None:
         self.totals = Totals()
         self.timeline = Timeline(wall)

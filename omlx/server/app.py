@@ -39,7 +39,9 @@ SWEEP_S = 1.0
 SNAPSHOT_S = 2.0
 
 
-def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: float = KEEP_ALIVE_S) -> FastAPI:
+def create_app(
+    engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: float = KEEP_ALIVE_S
+) -> FastAPI:
     """The server over one engine thread and its models. The caller starts and stops the engine.
 
     A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients do not give up on it.
@@ -62,7 +64,12 @@ def create_app(engine: Engine, pool: Pool, settings: Settings, *, keep_alive_s: 
     key = ApiKey(settings.api_key)
     layers = _middleware(settings, key, record.metrics)
     app = Application(
-        title="omlx", version=__version__, lifespan=lifespan, middleware=layers, docs_url=None, redoc_url=None
+        title="omlx",
+        version=__version__,
+        lifespan=lifespan,
+        middleware=layers,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.engine, app.state.pool, app.state.keep_alive_s = engine, pool, keep_alive_s
     app.state.record, app.state.api_key = record, key
@@ -129,9 +136,13 @@ async def show_model(request: Request, name: str) -> Response:
     told = status.speculation(configured, served, snapshot, state.record.recent(entry.id))
     batching = status.batching(snapshot.unbatchable) if snapshot is not None else None
     memory = status.memory(pool.told(entry.id))
-    record = models.model(_model(entry)) if errors.speaks_anthropic(request.scope) else _model(entry)
+    record = (
+        models.model(_model(entry)) if errors.speaks_anthropic(request.scope) else _model(entry)
+    )
     kept = status.prefixes(snapshot.prefix) if snapshot is not None else None
-    return JSONResponse(record | memory | {"speculation": told, "batching": batching, "prefixes": kept})
+    return JSONResponse(
+        record | memory | {"speculation": told, "batching": batching, "prefixes": kept}
+    )
 
 
 async def load_model(request: Request, name: str) -> Response:
@@ -144,7 +155,9 @@ async def unload_model(request: Request, name: str) -> Response:
     return await _moved(request, name, request.app.state.pool.unload)
 
 
-async def _moved(request: Request, name: str, move: Callable[[str], Coroutine[Any, Any, None]]) -> Response:
+async def _moved(
+    request: Request, name: str, move: Callable[[str], Coroutine[Any, Any, None]]
+) -> Response:
     if "origin" in request.headers:  # a page: those have the dashboard, and to log in there
         raise Forbidden("guard.page")
     await request.body()
@@ -173,16 +186,27 @@ def _gauges(engine: Engine, pool: Pool) -> Gauges:
 def _middleware(settings: Settings, key: ApiKey, metrics: Metrics) -> list[Middleware]:
     """Outermost first: CORS answers a browser's preflight, which carries no key."""
     hosts = (settings.host, *settings.allow_host)
-    origins = [origin.lower().rstrip("/") for origin in settings.allow_origin]  # as browsers write them
+    origins = [
+        origin.lower().rstrip("/") for origin in settings.allow_origin
+    ]  # as browsers write them
     layers = [Middleware(AccessLog, metrics=metrics)]
     if origins:
-        layers.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
+        layers.append(
+            Middleware(
+                CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+            )
+        )
     return [*layers, Middleware(Guard, hosts=hosts, origins=origins, key=key)]
 
 
 def _model(entry: ModelEntry) -> dict[str, object]:
     created = int(entry.path.stat().st_mtime) if entry.path.exists() else 0
-    return {"id": entry.id, "object": "model", "created": created, "owned_by": entry.id.partition("/")[0]}
+    return {
+        "id": entry.id,
+        "object": "model",
+        "created": created,
+        "owned_by": entry.id.partition("/")[0],
+    }
 
 
 async def misrouted(request: Request, error: Exception) -> Response:

@@ -27,7 +27,9 @@ async def embeddings(request: Request) -> Response:
     return await while_connected(request.receive, _embedded(request, asked, entry.id, how))
 
 
-async def _embedded(request: Request, asked: EmbeddingRequest, model: str, how: Pooling) -> Response:
+async def _embedded(
+    request: Request, asked: EmbeddingRequest, model: str, how: Pooling
+) -> Response:
     engine: Engine = request.app.state.engine
     generations: Generations = request.app.state.generations
     pool: Pool = request.app.state.pool
@@ -36,10 +38,16 @@ async def _embedded(request: Request, asked: EmbeddingRequest, model: str, how: 
         served = lease.served
         texts = []
         for given in asked.inputs:
-            ids = await generations.tokenize(model, given, special=True) if isinstance(given, str) else given
+            ids = (
+                await generations.tokenize(model, given, special=True)
+                if isinstance(given, str)
+                else given
+            )
             check_ids(ids, served.vocab_size, "input")
             if len(ids) > (limit := served.context_length):
-                raise BadRequest("engine.prompt_too_long", param="input", tokens=len(ids), limit=limit)
+                raise BadRequest(
+                    "engine.prompt_too_long", param="input", tokens=len(ids), limit=limit
+                )
             texts.append(ids)
         vectors = []
         for ids in texts:

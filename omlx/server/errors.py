@@ -73,19 +73,26 @@ def anthropic(error: OmlxError) -> dict[str, Any]:
     """The error object of Anthropic's API, with our code and parameters beside it."""
     message = error.message
     if error.code == "engine.prompt_too_long":
-        message = f"prompt is too long: {error.params['tokens']} tokens > {error.params['limit']} maximum"
+        message = (
+            f"prompt is too long: {error.params['tokens']} tokens > {error.params['limit']} maximum"
+        )
     elif error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
     kind = _type(error, _ANTHROPIC_TYPES, "api_error")
     told = {"type": kind, "message": message, "code": error.code, "params": error.params}
-    if (error.code, error.param) == ("request.unsupported", "thread"):  # clients then send the whole conversation
+    if (error.code, error.param) == (
+        "request.unsupported",
+        "thread",
+    ):  # clients then send the whole conversation
         told["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     return {"type": "error", "error": told, "request_id": None}
 
 
 def speaks_anthropic(scope: Scope) -> bool:
     path = scope["path"]
-    return path == _MESSAGES or path.startswith(f"{_MESSAGES}/") or _ANTHROPIC in Headers(scope=scope)
+    return (
+        path == _MESSAGES or path.startswith(f"{_MESSAGES}/") or _ANTHROPIC in Headers(scope=scope)
+    )
 
 
 def response(error: OmlxError, scope: Scope) -> Response:
@@ -98,8 +105,12 @@ def response(error: OmlxError, scope: Scope) -> Response:
     if isinstance(error, TooSlow):
         headers["Connection"] = "close"
     if speaks_anthropic(scope):
-        return JSONResponse(anthropic(error), 529 if isinstance(error, Overloaded) else error.status, headers)
-    return JSONResponse(openai(error, _PROMPTS.get(scope["path"], "messages")), error.status, headers)
+        return JSONResponse(
+            anthropic(error), 529 if isinstance(error, Overloaded) else error.status, headers
+        )
+    return JSONResponse(
+        openai(error, _PROMPTS.get(scope["path"], "messages")), error.status, headers
+    )
 
 
 def from_validation(error: ValidationError) -> BadRequest:
@@ -110,7 +121,9 @@ def from_validation(error: ValidationError) -> BadRequest:
     found = error.errors(include_url=False)
     told = max((each for each in found if each["loc"][:1] == found[0]["loc"][:1]), key=_closeness)
     field = _field(told)
-    code = _VALIDATION_CODES.get(told["type"], "request.type" if _mistyped(told) else "request.invalid")
+    code = _VALIDATION_CODES.get(
+        told["type"], "request.type" if _mistyped(told) else "request.invalid"
+    )
     return BadRequest(code, param=field or None, field=field, detail=told["msg"])
 
 
@@ -120,7 +133,11 @@ def from_http(error: HTTPException, scope: Scope) -> OmlxError:
     if error.status_code == 404:
         return NotFound("http.not_found", path=path)
     translated = BadRequest(
-        "http.refused", method=scope["method"], path=path, status=error.status_code, detail=error.detail
+        "http.refused",
+        method=scope["method"],
+        path=path,
+        status=error.status_code,
+        detail=error.detail,
     )
     translated.status = error.status_code
     return translated
@@ -152,6 +169,8 @@ def _field(error: ErrorDetails) -> str:
     for part in error["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part not in _UNION_TAGS and "[" not in part and not part[:1].isupper():  # a model's name
+        elif (
+            part not in _UNION_TAGS and "[" not in part and not part[:1].isupper()
+        ):  # a model's name
             path += f".{part}" if path else part
     return path

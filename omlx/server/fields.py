@@ -24,7 +24,9 @@ Stops = Annotated[list[Text], Field(max_length=64)]
 """Every one of them is looked for behind every token."""
 Choice = Literal["none", "auto", "required"]
 """What `tool_choice` is where it names no tool."""
-IMAGES: Final = frozenset({"image", "image_url", "input_image", "input_audio", "input_video", "video_url", "audio_url"})
+IMAGES: Final = frozenset(
+    {"image", "image_url", "input_image", "input_audio", "input_video", "video_url", "audio_url"}
+)
 
 
 class Body(BaseModel):
@@ -85,7 +87,14 @@ class Sampled(Body):
         wish = WindowWish(self.num_draft_tokens, self.draft_min, self.draft_max)
         if (found := wish.contradiction) is not None:
             low, smaller, high, larger = found
-            raise BadRequest("request.draft_bounds", param=low, low=low, smaller=smaller, high=high, larger=larger)
+            raise BadRequest(
+                "request.draft_bounds",
+                param=low,
+                low=low,
+                smaller=smaller,
+                high=high,
+                larger=larger,
+            )
         return wish
 
     def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:

@@ -63,7 +63,11 @@ class WindowWish:
     @property
     def contradiction(self) -> tuple[str, int, str, int] | None:
         """Two of its fields, by their names in the API, of which the first ought not to be the larger one."""
-        named = [("draft_min", self.shortest), ("num_draft_tokens", self.fixed), ("draft_max", self.longest)]
+        named = [
+            ("draft_min", self.shortest),
+            ("num_draft_tokens", self.fixed),
+            ("draft_max", self.longest),
+        ]
         given = [(name, value) for name, value in named if value is not None]
         pairs = ((low, high) for low, high in itertools.combinations(given, 2) if low[1] > high[1])
         return next(((*low, *high) for low, high in pairs), None)
@@ -145,7 +149,9 @@ class Generations:
         lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
         stream = None
         try:
-            request = _with_defaults(request, lease.served.speculative.settings.chat_template_kwargs or {})
+            request = _with_defaults(
+                request, lease.served.speculative.settings.chat_template_kwargs or {}
+            )
             _check(request, lease.served)
             texts = await self._off_loop(partial(_tokenize, lease.served, request))
             seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
@@ -163,13 +169,17 @@ class Generations:
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """The tokens of a conversation's prompt, without loading a model. Raises OmlxError."""
         tokenizer = await self._pool.tokenizer(request.model)
-        request = _with_defaults(request, await asyncio.to_thread(self._pool.template_variables, request.model))
+        request = _with_defaults(
+            request, await asyncio.to_thread(self._pool.template_variables, request.model)
+        )
         return list((await self._off_loop(partial(_render, tokenizer, request))).tokens)
 
     async def tokenize(self, model: str | None, text: str, *, special: bool) -> list[int]:
         """The tokens of a text; with `special`, those that the model puts before any. Raises OmlxError."""
         tokenizer = await self._pool.tokenizer(model)
-        return await self._off_loop(lambda: [int(each) for each in tokenizer.encode(text, add_special_tokens=special)])
+        return await self._off_loop(
+            lambda: [int(each) for each in tokenizer.encode(text, add_special_tokens=special)]
+        )
 
     async def detokenize(self, model: str | None, tokens: Sequence[int]) -> str:
         """Raises OmlxError, also for ids that are no tokens."""
@@ -189,9 +199,13 @@ class Generations:
         settings = served.speculative.settings
         self.newest[served.id] = texts.prompts[-1].tokens
         sampling = sampling_of(served, request.sampling)
-        sampling = replace(sampling, seed=stream.seed, logit_bias=tuple(sorted(request.logit_bias.items())))
+        sampling = replace(
+            sampling, seed=stream.seed, logit_bias=tuple(sorted(request.logit_bias.items()))
+        )
         speculation = _speculation(request, served, texts.prediction)
-        for number, (prompt, choice) in enumerate(itertools.product(texts.prompts, range(request.n))):
+        for number, (prompt, choice) in enumerate(
+            itertools.product(texts.prompts, range(request.n))
+        ):
             spec = _output(request, served, prompt)
             one = Request(
                 id=f"{stream.id}-{number}",
@@ -229,7 +243,9 @@ def _output(request: GenerationRequest, served: Served, prompt: Prompt) -> Outpu
     )
 
 
-def _mask(request: GenerationRequest, served: Served, prompt: Prompt, texts: _Texts) -> TokenMask | None:
+def _mask(
+    request: GenerationRequest, served: Served, prompt: Prompt, texts: _Texts
+) -> TokenMask | None:
     """An answer that has to be a call has the form of calls and no other. One that must have a form begins with no
     thought where the request wants none; one that is free may."""
     forced = request.tools is not None and request.tools.forced
@@ -295,12 +311,17 @@ def _tokenize(served: Served, request: GenerationRequest) -> _Texts:
     prediction = tuple(served.tokenizer.encode(request.prediction, add_special_tokens=False))
     if len(prediction) > served.context_length:
         raise BadRequest(
-            "request.prediction_too_long", param="prediction", tokens=len(prediction), limit=served.context_length
+            "request.prediction_too_long",
+            param="prediction",
+            tokens=len(prediction),
+            limit=served.context_length,
         )
     return _Texts(prompts, prediction, grammar, calls)
 
 
-def _speculation(request: GenerationRequest, served: Served, prediction: tuple[int, ...]) -> Speculation:
+def _speculation(
+    request: GenerationRequest, served: Served, prediction: tuple[int, ...]
+) -> Speculation:
     """To name a draft is to ask for speculation, whatever the settings say."""
     asked = request.speculation
     if asked is None:
@@ -316,14 +337,20 @@ def _check(request: GenerationRequest, served: Served) -> None:
 
     Whoever asks for a drafter by name hears why there is none; `auto` takes what there is.
     """
-    names = {step.name for step in request.speculation.steps} if request.speculation is not None else set()
+    names = (
+        {step.name for step in request.speculation.steps}
+        if request.speculation is not None
+        else set()
+    )
     if served.off is not None and names & {"draft", "ngram"}:
         raise BadRequest(served.off.code, param="speculation", **served.off.params)
     if "draft" in names and served.no_draft is not None:
         raise BadRequest(served.no_draft.code, param="speculation", **served.no_draft.params)
     for token in request.logit_bias:
         if not 0 <= token < served.vocab_size:
-            raise BadRequest("request.logit_bias", param="logit_bias", token=token, vocab_size=served.vocab_size)
+            raise BadRequest(
+                "request.logit_bias", param="logit_bias", token=token, vocab_size=served.vocab_size
+            )
 
 
 def sampling_of(served: Served, asked: Mapping[str, float]) -> Sampling:
@@ -331,7 +358,11 @@ def sampling_of(served: Served, asked: Mapping[str, float]) -> Sampling:
 
     `top_p` 0 means the one most likely token; the engine says that with `top_k`.
     """
-    values: dict[str, Any] = {**served.sampling, **sampling_in(served.speculative.settings), **asked}
+    values: dict[str, Any] = {
+        **served.sampling,
+        **sampling_in(served.speculative.settings),
+        **asked,
+    }
     if values.get("top_p") == 0:
         values |= {"top_p": 1.0, "top_k": 1}
     return Sampling(**values)

@@ -81,14 +81,19 @@ class Guard:
             raise Forbidden("guard.host", host=host)
 
     def _check_origin(self, origin: str | None, host: str, path: str) -> None:
-        if origin is None or origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower()):
+        if origin is None or origin.lower() in (
+            f"http://{host}".lower(),
+            f"https://{host}".lower(),
+        ):
             return
         allowed = "*" in self._origins or origin.lower() in self._origins
         if not allowed or has_own_gate(path):
             raise Forbidden("guard.origin", origin=origin)
 
     def _check_key(self, scope: Scope, key: str) -> None:
-        given = [value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
+        given = [
+            value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")
+        ]
         if not given:
             raise Unauthorized("auth.missing")
         if not any(same_key(_bearer(value), key) for value in given):

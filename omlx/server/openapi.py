@@ -50,12 +50,16 @@ class Application(FastAPI):
 def documented(found: Json) -> Json:
     """The framework's document with bodies, and without the validation errors that nobody here answers."""
     schemas, shared = models_json_schema(
-        [(body, "validation") for body in set(BODIES.values())], ref_template="#/components/schemas/{model}"
+        [(body, "validation") for body in set(BODIES.values())],
+        ref_template="#/components/schemas/{model}",
     )
     references = {body: schema for (body, _), schema in schemas.items()}
     for path, operations in found["paths"].items():
         for operation in operations.values():
-            operation["responses"] = {"200": operation["responses"].get("200", {"description": "OK"}), **_ERRORS}
+            operation["responses"] = {
+                "200": operation["responses"].get("200", {"description": "OK"}),
+                **_ERRORS,
+            }
             if (body := BODIES.get(path)) is not None and "delete" not in operations:
                 content = {"application/json": {"schema": references[body]}}
                 operation["requestBody"] = {"required": True, "content": content}

@@ -51,4 +51,9 @@ async def look_up(state: State, name: str, asked: GenerationRequest) -> Json:
     model = pool.model(name).id
     tokens = await generations.prompt_ids(replace(asked, model=model))
     cached = await asyncio.wrap_future(engine.probe_prefix(model, tokens))
-    return {"object": "prefix.probe", "model": model, "prompt_tokens": len(tokens), "cached_tokens": cached}
+    return {
+        "object": "prefix.probe",
+        "model": model,
+        "prompt_tokens": len(tokens),
+        "cached_tokens": cached,
+    }

@@ -20,7 +20,9 @@ class Record:
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self.metrics = Metrics(gauges)
         self.activity = Activity()
-        self._recent: defaultdict[str, deque[RequestStats]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._recent: defaultdict[str, deque[RequestStats]] = defaultdict(
+            lambda: deque(maxlen=RECENT)
+        )
 
     def began(self, model: str, request: Request) -> None:
         """A request is on its way to the engine."""
@@ -51,7 +53,9 @@ class Record:
             speculation=stats.speculation.code,
             gates={name: _gate(gate) for name, gate in stats.gates.items()},
         )
-        self.metrics.generated(model, answer, {name: _drafted(each) for name, each in stats.drafters.items()})
+        self.metrics.generated(
+            model, answer, {name: _drafted(each) for name, each in stats.drafters.items()}
+        )
 
 
 def _drafted(stats: DrafterStats) -> Drafted:

@@ -27,7 +27,9 @@ ELSEWHERE: Final = {
 }
 
 
-def wanted(format: Mapping[str, Any] | None, param: str, others: Mapping[str, Any] | None = None) -> AnswerForm | None:
+def wanted(
+    format: Mapping[str, Any] | None, param: str, others: Mapping[str, Any] | None = None
+) -> AnswerForm | None:
     """The form that is asked for, by the standard field called `param` or by a field among `others`; None: free text.
 
     Raises BadRequest for a form that cannot be read, for one that is too large, and for two of them.
@@ -40,7 +42,9 @@ def wanted(format: Mapping[str, Any] | None, param: str, others: Mapping[str, An
             found += _structured(value)
     forms = [form for form in found if form is not None]
     if len(forms) > 1:
-        raise BadRequest("format.several", param=forms[1].param, field=forms[0].param, other=forms[1].param)
+        raise BadRequest(
+            "format.several", param=forms[1].param, field=forms[0].param, other=forms[1].param
+        )
     return forms[0] if forms else None
 
 
@@ -51,12 +55,20 @@ def _standard(format: Mapping[str, Any], param: str) -> AnswerForm | None:
             return None
         case "json_object":
             schema = format.get("schema")
-            return _form(Kind.JSON, ANY_OBJECT if schema in (None, "") else schema, f"{param}.schema")
+            return _form(
+                Kind.JSON, ANY_OBJECT if schema in (None, "") else schema, f"{param}.schema"
+            )
         case "json_schema":
-            inner, at = (format["json_schema"], f"{param}.json_schema") if kind in format else (format, param)
+            inner, at = (
+                (format["json_schema"], f"{param}.json_schema")
+                if kind in format
+                else (format, param)
+            )
             if not isinstance(inner, Mapping) or inner.get("schema") is None:
                 raise BadRequest("request.missing", param=f"{at}.schema", field=f"{at}.schema")
-            return _form(Kind.JSON, inner["schema"], f"{at}.schema", lenient=inner.get("strict") is False)
+            return _form(
+                Kind.JSON, inner["schema"], f"{at}.schema", lenient=inner.get("strict") is False
+            )
     raise BadRequest("request.format", param=param, field=param, format=str(kind)[:100])
 
 
@@ -67,7 +79,9 @@ def _structured(value: object) -> list[AnswerForm | None]:
         raise _mistyped(STRUCTURED, "an object")
     asked = {name: each for name, each in value.items() if each not in (None, False)}
     if "structural_tag" in asked:
-        raise BadRequest("request.unsupported", param=STRUCTURED, field=f"{STRUCTURED}.structural_tag")
+        raise BadRequest(
+            "request.unsupported", param=STRUCTURED, field=f"{STRUCTURED}.structural_tag"
+        )
     found = [_form(kind, asked[kind], f"{STRUCTURED}.{kind}") for kind in Kind if kind in asked]
     if "json_object" in asked:
         found.append(_form(Kind.JSON, ANY_OBJECT, f"{STRUCTURED}.json_object"))

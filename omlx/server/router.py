@@ -59,4 +59,6 @@ class Router:
             if (handler := self._handlers.get(event.request_id)) is not None:
                 handler(event)
         self._coming = True
-        self._next = self._loop.call_later(min(PACE_S * max(1, len(self._handlers)), SLOWEST_S), self._deliver)
+        self._next = self._loop.call_later(
+            min(PACE_S * max(1, len(self._handlers)), SLOWEST_S), self._deliver
+        )

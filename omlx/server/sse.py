@@ -52,7 +52,9 @@ class EventStream(Response):
             self._close()
 
     async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         async with aclosing(self._frames) as frames:
             async for frame in frames:
                 await send({"type": "http.response.body", "body": frame, "more_body": True})

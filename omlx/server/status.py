@@ -32,7 +32,10 @@ STATES: Final = ("observing", "on", "off")
 
 
 def speculation(
-    configured: Speculative, served: Served | None, snapshot: ModelSnapshot | None, recent: Sequence[RequestStats]
+    configured: Speculative,
+    served: Served | None,
+    snapshot: ModelSnapshot | None,
+    recent: Sequence[RequestStats],
 ) -> Json:
     """`served` and `snapshot` are None while the model is not loaded; `recent` are its answers, the newest last."""
     told: Json = speculation_record(configured, served)
@@ -60,7 +63,9 @@ def memory(told: Told) -> Json:
     return {
         "loaded": told.state in (State.READY, State.LEAVING),
         "state": told.state.value,
-        "progress": None if progress is None else {"done_bytes": progress.done, "total_bytes": progress.total},
+        "progress": None
+        if progress is None
+        else {"done_bytes": progress.done, "total_bytes": progress.total},
         "weights_bytes": told.weights_bytes,
         "pinned": told.pinned,
         "active": told.active,
@@ -80,13 +85,21 @@ def prefixes(report: PrefixReport) -> Json:
     """What is kept, and what it was good for. A `warning` where everything that was to be kept found no room."""
     told = asdict(report) | {"off": None if report.off is None else reason_record(report.off)}
     warning = stored_none(report)
-    return {"bytes": told.pop("nbytes"), **told, "warning": None if warning is None else reason_record(warning)}
+    return {
+        "bytes": told.pop("nbytes"),
+        **told,
+        "warning": None if warning is None else reason_record(warning),
+    }
 
 
 def stored_none(report: PrefixReport) -> Reason | None:
     """A warning where everything that was to be kept found no room."""
     nothing = report.asked > 0 and report.refused == report.asked
-    return Reason("prefix.stored_none", {"asked": report.asked, "limit": report.max_bytes}) if nothing else None
+    return (
+        Reason("prefix.stored_none", {"asked": report.asked, "limit": report.max_bytes})
+        if nothing
+        else None
+    )
 
 
 def drafters(recent: Sequence[RequestStats], snapshot: ModelSnapshot | None) -> Json:
@@ -137,7 +150,11 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Json:
     interval between plain steps there."""
     buckets = sorted({row["bucket"] for row in rows})
     widths = sorted({row["width"] for row in rows} - {PLAIN})
-    known = {(row["width"], row["bucket"]): round(1000 * median(row["seconds"]), 3) for row in rows if row["seconds"]}
+    known = {
+        (row["width"], row["bucket"]): round(1000 * median(row["seconds"]), 3)
+        for row in rows
+        if row["seconds"]
+    }
     return {
         "contexts": [FIRST_BUCKET * 4**bucket for bucket in buckets],
         "widths": widths,

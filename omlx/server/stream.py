@@ -87,7 +87,13 @@ class GenerationStream:
     """
 
     def __init__(
-        self, engine: Engine, router: Router, lease: Lease, request_id: str, seed: int, record: Record
+        self,
+        engine: Engine,
+        router: Router,
+        lease: Lease,
+        request_id: str,
+        seed: int,
+        record: Record,
     ) -> None:
         self.id = request_id
         self.seed = seed
@@ -157,7 +163,11 @@ class GenerationStream:
         while len(self.finishes) < self.n:
             await self._wait(None if idle_s is None else max(0.0, said + idle_s - clock()))
             mail, self._mail = self._mail, []
-            batch = [ChoiceEvent(choice, event) for message in _together(mail) for choice, event in self._read(message)]
+            batch = [
+                ChoiceEvent(choice, event)
+                for message in _together(mail)
+                for choice, event in self._read(message)
+            ]
             if batch or (idle_s is not None and clock() - said >= idle_s):
                 yield batch
                 said = clock()
@@ -173,7 +183,11 @@ class GenerationStream:
 
     async def _wait(self, timeout_s: float | None) -> None:
         if not self._mail:
-            alarm = None if timeout_s is None else asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
+            alarm = (
+                None
+                if timeout_s is None
+                else asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
+            )
             try:
                 await self._wake.wait()
             finally:
@@ -188,7 +202,9 @@ class GenerationStream:
                 return [(choice, delta) for delta in output.feed(tokens, logprobs or ())]
             case Finished(reason=reason, stats=stats):
                 ending = output.finish(reason, stats)
-                self.finishes.update((choice, event) for event in ending if isinstance(event, Finish))
+                self.finishes.update(
+                    (choice, event) for event in ending if isinstance(event, Finish)
+                )
                 return [(choice, event) for event in ending]
             case Failed(error=error):
                 self.error = error
@@ -219,7 +235,11 @@ def _together(mail: Iterable[Event]) -> list[Event]:
     newest: dict[str, int] = {}
     for event in mail:
         at = newest.get(event.request_id)
-        if at is not None and isinstance(event, TokensCommitted) and isinstance(said := told[at], TokensCommitted):
+        if (
+            at is not None
+            and isinstance(event, TokensCommitted)
+            and isinstance(said := told[at], TokensCommitted)
+        ):
             told[at] = TokensCommitted(
                 event.request_id,
                 said.tokens + event.tokens,

@@ -37,15 +37,21 @@ async def tokenize(request: Request) -> Response:
     asked = read(TokenizeRequest, await request.body())
     generations: Generations = request.app.state.generations
     if asked.messages is not None:
-        messages = tooling.with_names([message.rendered(at) for at, message in enumerate(asked.messages)])
-        rendered = GenerationRequest(messages, asked.model, template_variables=asked.chat_template_kwargs or {})
+        messages = tooling.with_names(
+            [message.rendered(at) for at, message in enumerate(asked.messages)]
+        )
+        rendered = GenerationRequest(
+            messages, asked.model, template_variables=asked.chat_template_kwargs or {}
+        )
         tokens = await while_connected(request.receive, generations.prompt_ids(rendered))
     else:
         text = asked.prompt if asked.prompt is not None else asked.content
         if text is None:
             raise BadRequest("request.missing", param="prompt", field="prompt")
         special = False not in (asked.add_special_tokens, asked.add_special)
-        tokens = await while_connected(request.receive, generations.tokenize(asked.model, text, special=special))
+        tokens = await while_connected(
+            request.receive, generations.tokenize(asked.model, text, special=special)
+        )
     return JSONResponse({"tokens": tokens, "count": len(tokens)})
 
 

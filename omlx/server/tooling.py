@@ -18,7 +18,8 @@ from omlx.text.tools import ToolUse
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
 _ESCAPED: Final = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.S
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.S,
 )
 """A pair of surrogates, one alone, or anything else that is escaped in JSON."""
 MAX_TOOLS: Final = 1024
@@ -51,9 +52,13 @@ def tool_use(
     Raises BadRequest for too many or too large functions, for two of one name, and for a choice that is not there.
     """
     if len(functions) > MAX_TOOLS:
-        raise BadRequest("request.too_many", param="tools", field="tools", count=len(functions), limit=MAX_TOOLS)
+        raise BadRequest(
+            "request.too_many", param="tools", field="tools", count=len(functions), limit=MAX_TOOLS
+        )
     if (size := len(json.dumps(functions))) > MAX_TOOL_BYTES:
-        raise BadRequest("request.too_large", param="tools", field="tools", size=size, limit=MAX_TOOL_BYTES)
+        raise BadRequest(
+            "request.too_large", param="tools", field="tools", size=size, limit=MAX_TOOL_BYTES
+        )
     if bad := [each for each in functions if not _NAME.fullmatch(each["function"]["name"])]:
         raise BadRequest("tools.name", param="tools", name=bad[0]["function"]["name"][:200])
     names = Counter(each["function"]["name"] for each in functions)
@@ -67,7 +72,13 @@ def tool_use(
         raise BadRequest("tools.none", param="tool_choice")
     if none or not functions:
         return None
-    return ToolUse(tuple(functions), forced, name, single or name is not None, frozenset(strict).intersection(told))
+    return ToolUse(
+        tuple(functions),
+        forced,
+        name,
+        single or name is not None,
+        frozenset(strict).intersection(told),
+    )
 
 
 def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
@@ -107,12 +118,19 @@ def _finite(value: Any) -> Any:
 
 def with_names(messages: Sequence[Json]) -> list[Json]:
     """Results with the name of the function that gave them, which some templates want to say again."""
-    names = {call["id"]: call["function"]["name"] for each in messages for call in each.get("tool_calls", ())}
+    names = {
+        call["id"]: call["function"]["name"]
+        for each in messages
+        for call in each.get("tool_calls", ())
+    }
     return [
-        {"name": names[each["tool_call_id"]]} | each if each.get("tool_call_id") in names else each for each in messages
+        {"name": names[each["tool_call_id"]]} | each if each.get("tool_call_id") in names else each
+        for each in messages
     ]
 
 
 def check_count(messages: Sequence[object], field: str) -> None:
     if len(messages) > MAX_MESSAGES:
-        raise BadRequest("request.too_many", param=field, field=field, count=len(messages), limit=MAX_MESSAGES)
+        raise BadRequest(
+            "request.too_many", param=field, field=field, count=len(messages), limit=MAX_MESSAGES
+        )

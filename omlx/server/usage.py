@@ -74,7 +74,10 @@ def _speculation(stats: RequestStats) -> dict[str, Any]:
 
 
 def gate_record(gate: Gate) -> dict[str, Any]:
-    return {"state": gate.state, "reason": None if gate.reason is None else reason_record(gate.reason)}
+    return {
+        "state": gate.state,
+        "reason": None if gate.reason is None else reason_record(gate.reason),
+    }
 
 
 def per_second(tokens: int, ms: float) -> float:
@@ -83,7 +86,10 @@ def per_second(tokens: int, ms: float) -> float:
 
 def _drafters(choices: Sequence[dict[str, DrafterStats]]) -> dict[str, Any]:
     names = sorted({name for drafters in choices for name in drafters})
-    return {name: _drafter([drafters[name] for drafters in choices if name in drafters]) for name in names}
+    return {
+        name: _drafter([drafters[name] for drafters in choices if name in drafters])
+        for name in names
+    }
 
 
 def _drafter(parts: Sequence[DrafterStats]) -> dict[str, Any]:
@@ -101,10 +107,13 @@ def _drafter(parts: Sequence[DrafterStats]) -> dict[str, Any]:
 
 def accepted_at(parts: Sequence[DrafterStats]) -> list[int]:
     """By position: in how many rounds the draft was right so far."""
-    return [sum(counts) for counts in zip_longest(*(part.accepted_at for part in parts), fillvalue=0)]
+    return [
+        sum(counts) for counts in zip_longest(*(part.accepted_at for part in parts), fillvalue=0)
+    ]
 
 
 def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     return {
-        key: sum(count.get(key, 0) for count in counts) for key in sorted({key for count in counts for key in count})
+        key: sum(count.get(key, 0) for count in counts)
+        for key in sorted({key for count in counts for key in count})
     }

@@ -22,12 +22,23 @@ class Configuration:
     def of(cls, settings: Settings) -> Configuration:
         """One in which what differs from the built-in values was given as flags."""
         values = {name: getattr(settings, name) for name in table()}
-        return cls((Layer(Source.CLI, {name: v for name, v in values.items() if v != table()[name].default}),))
+        return cls(
+            (
+                Layer(
+                    Source.CLI,
+                    {name: v for name, v in values.items() if v != table()[name].default},
+                ),
+            )
+        )
 
     @property
     def notes(self) -> tuple[Reason, ...]:
         """Which files did not count when they were last read, and why."""
-        return () if self.store is None else tuple(Reason(note.code, note.params) for note in self.store.notes)
+        return (
+            ()
+            if self.store is None
+            else tuple(Reason(note.code, note.params) for note in self.store.notes)
+        )
 
     def resolve(self, model: str | None = None, *more: Layer) -> Resolution:
         """Every setting for `model`; `more` are a package's layers. Reads the files, as `Store` does."""

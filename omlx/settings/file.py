@@ -52,7 +52,9 @@ def read(path: Path, *, held: bool = False) -> Content:
     except FileNotFoundError:
         return Content()
     except OSError as error:
-        raise ConfigError("config.unreadable", file=str(path), detail=error.strerror or str(error)) from error
+        raise ConfigError(
+            "config.unreadable", file=str(path), detail=error.strerror or str(error)
+        ) from error
     try:
         values = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -61,12 +63,16 @@ def read(path: Path, *, held: bool = False) -> Content:
         if not held:  # somebody may be writing it
             return Content(note=ConfigError("config.broken", file=str(path), detail=str(error)))
         kept = _keep_aside(path)
-        return Content(note=ConfigError("config.corrupt", file=str(path), detail=str(error), kept=str(kept)))
+        return Content(
+            note=ConfigError("config.corrupt", file=str(path), detail=str(error), kept=str(kept))
+        )
     said = values.get("format") if isinstance(values, dict) else None
     if said == FORMAT:
         return Content({key: value for key, value in values.items() if key != "format"})
     if isinstance(said, str) and said.startswith("omlx-config/"):
-        return Content(note=ConfigError("config.other_format", file=str(path), format=said), foreign=True)
+        return Content(
+            note=ConfigError("config.other_format", file=str(path), format=said), foreign=True
+        )
     return _foreign(path)
 
 
@@ -79,9 +85,13 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
         path.parent.chmod(0o700)
         target = path.resolve()
         text = json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
-        _replace(target, text.encode(errors="backslashreplace"))  # as JSON writes what is no text: a name of a file
+        _replace(
+            target, text.encode(errors="backslashreplace")
+        )  # as JSON writes what is no text: a name of a file
     except OSError as error:
-        raise ConfigError("config.unwritable", file=str(path), detail=error.strerror or str(error)) from error
+        raise ConfigError(
+            "config.unwritable", file=str(path), detail=error.strerror or str(error)
+        ) from error
 
 
 @contextmanager
@@ -91,7 +101,9 @@ def locked(home: Path) -> Iterator[None]:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = os.open(home, os.O_RDONLY)
     except OSError as error:
-        raise ConfigError("config.unwritable", file=str(home), detail=error.strerror or str(error)) from error
+        raise ConfigError(
+            "config.unwritable", file=str(home), detail=error.strerror or str(error)
+        ) from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
@@ -105,7 +117,10 @@ def _foreign(path: Path) -> Content:
 
 def _keep_aside(path: Path) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (path.with_name(f"{path.name}.corrupt-{stamp}{more}") for more in ("", *(f"-{n}" for n in range(2, 1000))))
+    names = (
+        path.with_name(f"{path.name}.corrupt-{stamp}{more}")
+        for more in ("", *(f"-{n}" for n in range(2, 1000)))
+    )
     kept = next(name for name in names if not name.exists())
     with suppress(OSError):  # in a folder that cannot be written, it stays where it is
         path.rename(kept)

@@ -44,4 +44,6 @@ def check_bounds(layer: Layer, where: str) -> None:
     pairs = [(low, high) for i, low in enumerate(lengths) for high in lengths[i + 1 :]]
     for (low, smaller), (high, larger) in pairs:
         if smaller > larger and {low, high} != {"draft_initial", "num_draft_tokens"}:
-            raise ConfigError("config.bounds", where=where, low=low, smaller=smaller, high=high, larger=larger)
+            raise ConfigError(
+                "config.bounds", where=where, low=low, smaller=smaller, high=high, larger=larger
+            )

@@ -29,11 +29,17 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
             raw = raw[-1]
         return _one(setting, raw, where)
     if isinstance(raw, str):
-        raw = [part for part in raw.split(os.pathsep if setting.kind is Path else ",") if part.strip()]
+        raw = [
+            part for part in raw.split(os.pathsep if setting.kind is Path else ",") if part.strip()
+        ]
     if setting.kind is Path:
         return tuple(_path(part, where) for part in raw)
     parts = tuple(part.strip() for part in raw)
-    if setting.maps and (wrong := next((part for part in parts if not all(part.partition("="))), None)) is not None:
+    if (
+        setting.maps
+        and (wrong := next((part for part in parts if not all(part.partition("="))), None))
+        is not None
+    ):
         raise ConfigError("config.map", where=where, value=wrong, form=setting.meta.metavar)
     return parts
 
@@ -54,7 +60,9 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
             raise ConfigError("config.boolean", where=where, value=_shown(raw))
         return raw
     if setting.kind in (int, float) and not (setting.meta.is_bytes and isinstance(raw, str)):
-        if isinstance(raw, bool) or not isinstance(raw, int if setting.kind is int else int | float):
+        if isinstance(raw, bool) or not isinstance(
+            raw, int if setting.kind is int else int | float
+        ):
             raise _out_of_range(setting, _shown(raw), where)
         number: int | float = setting.kind(_bounded(setting, raw, str(raw), where))
         return number
@@ -77,7 +85,9 @@ def _shown(raw: object) -> str:
 def _one(setting: Setting, raw: str, where: str) -> Value:
     if setting.choices:
         if raw not in setting.choices:
-            raise ConfigError("config.choice", where=where, value=raw, choices=", ".join(setting.choices))
+            raise ConfigError(
+                "config.choice", where=where, value=raw, choices=", ".join(setting.choices)
+            )
         return raw
     if setting.meta.is_bytes:
         return int(_bounded(setting, _size(raw, where), raw, where))

@@ -84,18 +84,30 @@ def _add_flag(section: Any, setting: Setting) -> None:
     elif setting.kind is bool:
         section.add_argument(dashed, action="store_true", **shown)
     else:
-        metavar = "|".join(setting.choices) or setting.meta.metavar or _METAVARS.get(setting.kind, "X")
-        section.add_argument(dashed, action="append" if setting.many else "store", metavar=metavar, **shown)
+        metavar = (
+            "|".join(setting.choices) or setting.meta.metavar or _METAVARS.get(setting.kind, "X")
+        )
+        section.add_argument(
+            dashed, action="append" if setting.many else "store", metavar=metavar, **shown
+        )
 
 
 def _help(setting: Setting) -> str:
-    shown = "" if setting.default is None or setting.kind is bool or setting.many else f" (default: {setting.default})"
+    shown = (
+        ""
+        if setting.default is None or setting.kind is bool or setting.many
+        else f" (default: {setting.default})"
+    )
     return f"{setting.help}{shown}".replace("%", "%%")
 
 
 def cli_layer(arguments: Namespace) -> Layer:
     """What the flags of a parsed command line set. Raises ConfigError."""
-    given = {name: value for name, value in vars(arguments).items() if name in table() and value is not None}
+    given = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in table() and value is not None
+    }
     values = {
         name: value if isinstance(value, bool) else parse(table()[name], value, table()[name].flag)
         for name, value in given.items()

@@ -18,7 +18,9 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from omlx.catalog import sentence
 
-Value: TypeAlias = "str | int | float | bool | Path | tuple[str, ...] | tuple[Path, ...] | dict[str, Any] | None"
+Value: TypeAlias = (
+    "str | int | float | bool | Path | tuple[str, ...] | tuple[Path, ...] | dict[str, Any] | None"
+)
 
 
 class Takes(StrEnum):
@@ -137,16 +139,22 @@ class Settings:
     lmstudio: Annotated[bool, _models()] = True
     hf_cache: Annotated[bool, _models()] = True
     bundled: Annotated[bool, _models()] = True
-    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], _models(takes=Takes.RELOAD)] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], _models(takes=Takes.RELOAD)
+    ] = "auto"
 
     model_map: Annotated[tuple[str, ...], _models("PATTERN=MODEL", takes=Takes.AT_ONCE)] = ()
 
     default_model: Annotated[str | None, _pool("NAME")] = None
-    memory_limit: Annotated[int | None, _pool("SIZE", low=1 << 20, high=1 << 50, is_bytes=True)] = None
+    memory_limit: Annotated[int | None, _pool("SIZE", low=1 << 20, high=1 << 50, is_bytes=True)] = (
+        None
+    )
     ttl_seconds: Annotated[int | None, _pool(scopes=PER_MODEL, low=1, high=366 * 86400)] = None
     pinned: Annotated[bool, _pool(scopes=MODEL_ALONE)] = False
     alias: Annotated[str | None, _pool("NAME", scopes=MODEL_ALONE)] = None
-    trust_remote_code: Annotated[bool, _pool(scopes=MODEL_ALONE | {Scope.CLI}, takes=Takes.RELOAD)] = False
+    trust_remote_code: Annotated[
+        bool, _pool(scopes=MODEL_ALONE | {Scope.CLI}, takes=Takes.RELOAD)
+    ] = False
 
     speculation: Annotated[str, _speculation("STRATEGY")] = "auto"
     draft_model: Annotated[str | None, _speculation("NAME")] = None
@@ -154,7 +162,9 @@ class Settings:
     draft_initial: Annotated[int | None, _tokens()] = None
     draft_min: Annotated[int | None, _tokens(EVERYWHERE)] = None
     draft_max: Annotated[int | None, _tokens(EVERYWHERE)] = None
-    draft_download: Annotated[Literal["ask", "auto", "never"], _speculation(scopes=PER_MODEL)] = "ask"
+    draft_download: Annotated[Literal["ask", "auto", "never"], _speculation(scopes=PER_MODEL)] = (
+        "ask"
+    )
     no_draft: Annotated[bool, _speculation(scopes=RUN, takes=Takes.RESTART)] = False
 
     temperature: Annotated[float | None, _sampling(0, 2)] = None
@@ -165,14 +175,18 @@ class Settings:
     presence_penalty: Annotated[float | None, _sampling(-2, 2)] = None
     frequency_penalty: Annotated[float | None, _sampling(-2, 2)] = None
     max_tokens: Annotated[int | None, _sampling(1, 1 << 30)] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(Group.SAMPLING, Takes.AT_ONCE, EVERYWHERE)] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Meta(Group.SAMPLING, Takes.AT_ONCE, EVERYWHERE)
+    ] = None
 
     max_concurrent_requests: Annotated[int, _engine(1, 256)] = 8
     max_waiting: Annotated[int, _engine(0, 65536)] = 512
     max_context: Annotated[int | None, _engine(16, 1 << 30, scopes=PER_MODEL)] = None
     prefill_chunk: Annotated[int, _engine(16, 65536)] = 2048
     calibrate: Annotated[bool, Meta(Group.ENGINE)] = True
-    prefix_bytes: Annotated[int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True, takes=Takes.AT_ONCE)] = None
+    prefix_bytes: Annotated[
+        int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True, takes=Takes.AT_ONCE)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,9 @@ class Store:
     home: Path
     check: Check = lambda name, value, where: None
     _right: dict[Path, _Right] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _notes: dict[Path, ConfigError] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _notes: dict[Path, ConfigError] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     @property
     def notes(self) -> list[ConfigError]:
@@ -90,7 +92,9 @@ class Store:
     def paths(self) -> tuple[Path, Path]:
         return self.home / GLOBAL_FILE, self.home / MODELS_FILE
 
-    def patch(self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None) -> None:
+    def patch(
+        self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None
+    ) -> None:
         """Change what is stored for all models, or for one; None takes a value out. Values may be as JSON has them.
 
         In place of a file that cannot be parsed, what counts is written. Raises ConfigError, and changes nothing, for
@@ -136,7 +140,9 @@ class Store:
     def _note(self, path: Path, note: ConfigError | None) -> None:
         if note is not None:
             self._notes[path] = note
-        elif (known := self._notes.get(path)) is not None and not os.path.exists(str(known.params.get("kept", ""))):
+        elif (known := self._notes.get(path)) is not None and not os.path.exists(
+            str(known.params.get("kept", ""))
+        ):
             self._notes.pop(path, None)
 
     def _judged(self, values: Mapping[str, Any], path: Path) -> _Right:
@@ -148,9 +154,15 @@ class Store:
         return _Right(values, {model: self._layer(values, model) for model in models})
 
     def _layer(self, values: Mapping[str, Any], model: str | None) -> Layer:
-        scope, source = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
+        scope, source = (
+            (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
+        )
         path = self.path(model)
-        own, above = (values, ()) if model is None else (_models(values, path).get(model, {}), ("models", model))
+        own, above = (
+            (values, ())
+            if model is None
+            else (_models(values, path).get(model, {}), ("models", model))
+        )
         found = dict(_leaves(own, _rows(scope), path, above))
         read_values = {}
         for row, raw in found.items():

@@ -39,7 +39,10 @@ def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO
     try:
         logger.addHandler(_file(home / "logs"))
     except OSError as error:
-        logger.warning("no log file", extra={"fields": {"folder": str(home), "detail": error.strerror or str(error)}})
+        logger.warning(
+            "no log file",
+            extra={"fields": {"folder": str(home), "detail": error.strerror or str(error)}},
+        )
 
 
 def tear_down() -> None:
@@ -54,7 +57,9 @@ def tear_down() -> None:
 def _file(folder: Path) -> logging.Handler:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    file = PrivateFile(folder / "omlx.log", maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+    file = PrivateFile(
+        folder / "omlx.log", maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8"
+    )
     file.setFormatter(JsonLines())
     return file
 
@@ -83,7 +88,10 @@ class JsonLines(logging.Formatter):
         line |= fields_of(record)
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = record.exc_info[0].__name__
-            line["frames"] = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(record.exc_info[2])]
+            line["frames"] = [
+                f"{f.filename}:{f.lineno} {f.name}"
+                for f in traceback.extract_tb(record.exc_info[2])
+            ]
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -95,14 +103,21 @@ class Human(logging.Formatter):
         fields = fields_of(record)
         if record.name == _requests.name:
             return f"{clock} {human(fields)}"
-        text = " · ".join([f"{clock} {record.levelname.lower()}: {record.getMessage()}", *map(str, fields.values())])
+        text = " · ".join(
+            [
+                f"{clock} {record.levelname.lower()}: {record.getMessage()}",
+                *map(str, fields.values()),
+            ]
+        )
         if record.exc_info and record.exc_info[0] is not None:
             text += f" ({record.exc_info[0].__name__}; the log file says where)"
         return text
 
 
 def human(fields: Fields) -> str:
-    path = "".join(character if character.isprintable() else "?" for character in str(fields["path"]))
+    path = "".join(
+        character if character.isprintable() else "?" for character in str(fields["path"])
+    )
     parts = [f"{fields['method']} {path} {fields['status']}"]
     parts += [str(fields[key]) for key in ("model", "error", "reason") if key in fields]
     if "predicted_n" in fields:

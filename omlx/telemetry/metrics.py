@@ -85,24 +85,48 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(_Now(gauges))
         each, drafter = ("model",), ("model", "drafter")
-        self._http = self._counter("http_requests", "HTTP requests answered", ("method", "route", "status"))
+        self._http = self._counter(
+            "http_requests", "HTTP requests answered", ("method", "route", "status")
+        )
         self._answers = self._counter("answers", "answers by how they ended", ("model", "reason"))
-        self._outcomes = self._counter("speculation_outcomes", "answers by what became of speculation", (*each, "code"))
+        self._outcomes = self._counter(
+            "speculation_outcomes", "answers by what became of speculation", (*each, "code")
+        )
         self._prompt = self._counter("prompt_tokens", "tokens of prompts", each)
-        self._cached = self._counter("cached_tokens", "tokens of prompts that were not computed again", each)
+        self._cached = self._counter(
+            "cached_tokens", "tokens of prompts that were not computed again", each
+        )
         self._predicted = self._counter("predicted_tokens", "tokens generated", each)
         self._queue = self._histogram("queue_seconds", "from submission to admission", WAITS_S)
-        self._prefill = self._histogram("prefill_seconds", "from admission to the first token", WAITS_S)
-        self._decode = self._histogram("decode_seconds", "from the first token to the last", DECODES_S)
-        self._proposed = self._counter("draft_proposed_tokens", "tokens drafted and verified", drafter)
+        self._prefill = self._histogram(
+            "prefill_seconds", "from admission to the first token", WAITS_S
+        )
+        self._decode = self._histogram(
+            "decode_seconds", "from the first token to the last", DECODES_S
+        )
+        self._proposed = self._counter(
+            "draft_proposed_tokens", "tokens drafted and verified", drafter
+        )
         self._accepted = self._counter("draft_accepted_tokens", "drafted tokens accepted", drafter)
         self._rounds = self._counter("draft_rounds", "windows verified", drafter)
-        self._at = self._counter("draft_accepted_at", "windows right up to a position, from 1", (*drafter, "position"))
-        self._gates = self._counter("draft_gates", "answers by gate at the end", (*drafter, "state", "code"))
-        self._spans = self._counter("draft_spans", "windows verified, by how they ended", (*drafter, "class"))
-        self._repairs = self._counter("draft_repairs", "caches taken back, by how", (*drafter, "kind"))
-        self._draft_s = self._counter("draft_seconds", "time spent drafting, where it is known", drafter)
-        self._verify_s = self._counter("verify_seconds", "time spent verifying, where it is known", drafter)
+        self._at = self._counter(
+            "draft_accepted_at", "windows right up to a position, from 1", (*drafter, "position")
+        )
+        self._gates = self._counter(
+            "draft_gates", "answers by gate at the end", (*drafter, "state", "code")
+        )
+        self._spans = self._counter(
+            "draft_spans", "windows verified, by how they ended", (*drafter, "class")
+        )
+        self._repairs = self._counter(
+            "draft_repairs", "caches taken back, by how", (*drafter, "kind")
+        )
+        self._draft_s = self._counter(
+            "draft_seconds", "time spent drafting, where it is known", drafter
+        )
+        self._verify_s = self._counter(
+            "verify_seconds", "time spent verifying, where it is known", drafter
+        )
 
     def answered(self, method: str, route: str, status: int) -> None:
         self._http.labels(method, route, str(status)).inc()
@@ -155,13 +179,17 @@ class _Now(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         now = self._gauges()
-        yield GaugeMetricFamily("omlx_engine_up", "1 while the engine thread lives", value=float(now.up))
+        yield GaugeMetricFamily(
+            "omlx_engine_up", "1 while the engine thread lives", value=float(now.up)
+        )
         rows = GaugeMetricFamily("omlx_rows", "requests in the engine", labels=("model", "state"))
         for model, states in now.rows.items():
             for state, count in states.items():
                 rows.add_metric((model, state), count)
         yield rows
-        yield _family(GaugeMetricFamily, "memory_bytes", "memory of the process", ("what",), now.memory)
+        yield _family(
+            GaugeMetricFamily, "memory_bytes", "memory of the process", ("what",), now.memory
+        )
         for name, told in _PREFIX_GAUGES.items():
             values = {model: getattr(each, name) for model, each in now.prefixes.items()}
             yield _family(GaugeMetricFamily, f"prefix_{told[0]}", told[1], ("model",), values)
@@ -169,7 +197,9 @@ class _Now(Collector):
             values = {model: getattr(each, name) for model, each in now.prefixes.items()}
             yield _family(CounterMetricFamily, f"prefix_{told[0]}", told[1], ("model",), values)
         for kind in ("stored", "evicted"):
-            family = CounterMetricFamily(f"omlx_prefix_{kind}", f"pieces of caches {kind}", labels=("model", "kind"))
+            family = CounterMetricFamily(
+                f"omlx_prefix_{kind}", f"pieces of caches {kind}", labels=("model", "kind")
+            )
             for model, each in now.prefixes.items():
                 for piece, count in getattr(each, kind).items():
                     family.add_metric((model, piece), count)
@@ -192,7 +222,9 @@ _PREFIX_COUNTS: Final = {
 Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 
-def _family(kind: type[Family], name: str, help: str, labels: tuple[str, ...], values: Mapping[str, int]) -> Family:
+def _family(
+    kind: type[Family], name: str, help: str, labels: tuple[str, ...], values: Mapping[str, int]
+) -> Family:
     family = kind(f"omlx_{name}", help, labels=labels)
     for label, value in values.items():
         family.add_metric((label,), value)

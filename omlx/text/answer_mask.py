@@ -81,7 +81,11 @@ class AnswerMask:
 
     @property
     def ended(self) -> bool:
-        return isinstance(self.place, Held) and self.place.then is None and self.place.matcher.is_stopped()
+        return (
+            isinstance(self.place, Held)
+            and self.place.then is None
+            and self.place.matcher.is_stopped()
+        )
 
     def bits(self) -> bytes | None:
         match self.place:
@@ -130,7 +134,11 @@ class AnswerMask:
         """Where a token leads that no matcher takes; None if it may not come."""
         match self.place:
             case Free(call=call, thought=thought) as free:
-                if thought is not None and len(self.past) < len(thought.ids) and (*self.tokens, token) == thought.ids:
+                if (
+                    thought is not None
+                    and len(self.past) < len(thought.ids)
+                    and (*self.tokens, token) == thought.ids
+                ):
                     return thought.to
                 return call if call is not None and self._ends_with(call.ids, token) else free
             case Thought(end=end, behind=behind) as inside:
@@ -139,7 +147,9 @@ class AnswerMask:
             case Marker() as marker:
                 return _inside(marker, token)
             case Before(markers=markers):
-                return next((place for each in markers if (place := _inside(each, token)) is not None), None)
+                return next(
+                    (place for each in markers if (place := _inside(each, token)) is not None), None
+                )
         return None
 
     def _ends_with(self, ids: tuple[int, ...], token: int) -> bool:

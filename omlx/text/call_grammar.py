@@ -61,7 +61,9 @@ def _arguments(form: Form, schema: Schema, rule: str, added: Mapping[str, int]) 
     if form.parameter is None:
         yield f"{rule}: %json {json.dumps(schema)}"
     else:
-        yield from tag_grammar.arguments(form.parameter, schema, rule, lambda text: _literal(text, added))
+        yield from tag_grammar.arguments(
+            form.parameter, schema, rule, lambda text: _literal(text, added)
+        )
 
 
 def _between(form: Form, added: Mapping[str, int]) -> str:
@@ -93,7 +95,9 @@ def arguments(function: Schema, use: ToolUse) -> Schema:
     schema = function.get("parameters", ANY_ARGUMENTS) if strict or use.forced else ANY_ARGUMENTS
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
-        raise BadRequest("tools.schema", param="tools", name=function["name"], detail=f"type {kinds}, not object")
+        raise BadRequest(
+            "tools.schema", param="tools", name=function["name"], detail=f"type {kinds}, not object"
+        )
     options = schema.get("x-guidance", {})
     if isinstance(options, Mapping):
         options = {**SPACING, **({} if strict else LENIENT), **options}
@@ -102,7 +106,9 @@ def arguments(function: Schema, use: ToolUse) -> Schema:
         if "$ref" in json.dumps(schema):
             schema = without_endless(schema)
     except ValueError as error:
-        raise BadRequest("tools.schema", param="tools", name=function["name"], detail=str(error)) from error
+        raise BadRequest(
+            "tools.schema", param="tools", name=function["name"], detail=str(error)
+        ) from error
     return schema
 
 
@@ -110,5 +116,9 @@ def _literal(text: str, added: Mapping[str, int]) -> str:
     """A text as a grammar says it, added tokens by their ids; the longest of them goes first."""
     known = sorted((each for each in added if each and each in text), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, known))})", text) if known else [text]
-    told = (f"<[{added[part]}]>" if part in known else json.dumps(part, ensure_ascii=False) for part in parts if part)
+    told = (
+        f"<[{added[part]}]>" if part in known else json.dumps(part, ensure_ascii=False)
+        for part in parts
+        if part
+    )
     return " ".join(told) or '""'

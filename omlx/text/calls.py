@@ -92,7 +92,9 @@ class Calls:
         if self._at is _At.BEHIND:
             self._leave(markup)
             return
-        text, closed, behind = self._held.partition(markup.end) if markup.end else (self._held, "", "")
+        text, closed, behind = (
+            self._held.partition(markup.end) if markup.end else (self._held, "", "")
+        )
         forgotten = bool(closed) and not behind.strip()  # to close a tag, not the call
         if (forgotten or not _unfinished(markup, self._held)) and self._whole(markup, text, pieces):
             self._held = behind
@@ -125,7 +127,9 @@ class Calls:
             self._held = self._held.lstrip()
             self._gap = not self._held
         at = self._held.find(markup.start)
-        certain = self._held[: at if at >= 0 else len(self._held) - overlap(self._held, markup.start)]
+        certain = self._held[
+            : at if at >= 0 else len(self._held) - overlap(self._held, markup.start)
+        ]
         text = certain.rstrip()
         if text:
             pieces.append(TextDelta(text))
@@ -141,7 +145,10 @@ class Calls:
         self._at = _At.TEXT
 
     def _call(self, markup: Markup, pieces: list[Piece]) -> bool:
-        if markup.head is not None and (head := markup.head.match(self._held, partial=True)) is not None:
+        if (
+            markup.head is not None
+            and (head := markup.head.match(self._held, partial=True)) is not None
+        ):
             if head.partial:
                 return False
             self._begin(markup, head, pieces)
@@ -153,7 +160,9 @@ class Calls:
             self._looked = max(0, len(self._held) - len(markup.end) + 1)
             return False
         behind = self._held[at + len(markup.end) :].lstrip()
-        inside = _unfinished(markup, self._held[:at])  # of a value, unless a tag was forgotten: the next call follows
+        inside = _unfinished(
+            markup, self._held[:at]
+        )  # of a value, unless a tag was forgotten: the next call follows
         if inside and markup.form.inner and markup.start.startswith(behind):
             return False
         if inside and not (markup.form.inner and behind.startswith(markup.start)):

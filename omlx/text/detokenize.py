@@ -50,8 +50,12 @@ class TokenBytes:
 
         self._tokenizer = tokenizer
         stream = tokenizer.detokenizer
-        self._spm = stream.tokenmap if isinstance(stream, tokenizer_utils.SPMStreamingDetokenizer) else ()
-        self._bpe = stream.tokenmap if isinstance(stream, tokenizer_utils.BPEStreamingDetokenizer) else ()
+        self._spm = (
+            stream.tokenmap if isinstance(stream, tokenizer_utils.SPMStreamingDetokenizer) else ()
+        )
+        self._bpe = (
+            stream.tokenmap if isinstance(stream, tokenizer_utils.BPEStreamingDetokenizer) else ()
+        )
 
     def __call__(self, token: int) -> bytes:
         if token < len(self._spm):
@@ -65,7 +69,8 @@ class TokenBytes:
 def byte_level(piece: str) -> bytes:
     """Undo the byte-level alphabet of GPT-2's BPE; characters outside of it (special tokens) stand for themselves."""
     return b"".join(
-        bytes([_BYTE_OF[character]]) if character in _BYTE_OF else character.encode() for character in piece
+        bytes([_BYTE_OF[character]]) if character in _BYTE_OF else character.encode()
+        for character in piece
     )
 
 
@@ -73,7 +78,9 @@ def _byte_alphabet() -> dict[str, int]:
     """Printable Latin-1 stands for itself; the other bytes, in order, are the characters from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
 
 
 _BYTE_OF = _byte_alphabet()

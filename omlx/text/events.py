@@ -84,5 +84,7 @@ class PromptScored:
     logprobs: tuple[TokenLogprob, ...]
 
 
-Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd | Unsaid
+Delta: TypeAlias = (
+    TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd | Unsaid
+)
 OutputEvent: TypeAlias = Delta | PromptScored | Finish

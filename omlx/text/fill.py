@@ -32,7 +32,14 @@ GAPS: Final = (
 def fill(tokenizer: TokenizerWrapper, before: str, behind: str) -> tuple[int, ...]:
     """Raises BadRequest if the model has no tokens for this."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    gap = next((gap for gap in GAPS if {gap.prefix, gap.suffix, gap.middle or gap.suffix} <= vocabulary.keys()), None)
+    gap = next(
+        (
+            gap
+            for gap in GAPS
+            if {gap.prefix, gap.suffix, gap.middle or gap.suffix} <= vocabulary.keys()
+        ),
+        None,
+    )
     if gap is None:
         raise BadRequest("request.no_gap", param="suffix")
     begin = tokenizer.encode("")
@@ -47,5 +54,7 @@ def fill(tokenizer: TokenizerWrapper, before: str, behind: str) -> tuple[int, ..
 def gap_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
     """Tokens that end what fills a gap: no text has them."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    names = {name for gap in GAPS for name in (gap.prefix, gap.suffix, gap.middle) if name is not None}
+    names = {
+        name for gap in GAPS for name in (gap.prefix, gap.suffix, gap.middle) if name is not None
+    }
     return frozenset(vocabulary[name] for name in names if name in vocabulary)

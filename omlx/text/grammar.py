@@ -81,7 +81,9 @@ class Grammars:
             return Grammar(form.param, self._matcher(_source(form)))
         except ValueError as error:
             detail = str(error).strip()
-            raise BadRequest("format.invalid", param=form.param, field=form.param, detail=detail) from error
+            raise BadRequest(
+                "format.invalid", param=form.param, field=form.param, detail=detail
+            ) from error
 
     def calls(self, use: ToolUse) -> Grammar | None:
         """What binds the calls of a request: the whole answer where one is forced, else what follows the marker of a
@@ -93,7 +95,9 @@ class Grammars:
         if form is None or form.form.written is None or not (use.forced or use.strict):
             return None
         source = call_grammar.answer if use.forced else call_grammar.call
-        if form.form.parameter is not None:  # what is not JSON is nothing that the grammar would complain of
+        if (
+            form.form.parameter is not None
+        ):  # what is not JSON is nothing that the grammar would complain of
             for function in use.allowed:
                 self._check(function, use)
         added = self._tokenizer._tokenizer.get_added_vocab()
@@ -103,7 +107,9 @@ class Grammars:
             for function in use.allowed:
                 self._check(function, use)
             names = ", ".join(function["name"] for function in use.allowed)[:200]
-            raise BadRequest("tools.schema", param="tools", name=names, detail=str(error).strip()) from error
+            raise BadRequest(
+                "tools.schema", param="tools", name=names, detail=str(error).strip()
+            ) from error
 
     def mask(self, answer: Grammar | None, lead: Lead) -> AnswerMask:
         """A mask of its own for one choice; without an `answer`, only calls are bound.
@@ -126,16 +132,22 @@ class Grammars:
         ahead.compute_bitmask()
         if ahead.is_error():
             complaint = ahead.get_error().removesuffix("<non-verbose/>").strip()
-            raise ValueError("nothing has this form" if complaint == "NoExtensionBias" else complaint)
+            raise ValueError(
+                "nothing has this form" if complaint == "NoExtensionBias" else complaint
+            )
         return matcher
 
     def _check(self, function: Mapping[str, Any], use: ToolUse) -> None:
         """Raises BadRequest, naming the function, if its schema alone cannot be enforced."""
         try:
-            self._matcher(LLMatcher.grammar_from_json_schema(dict(call_grammar.arguments(function, use))))
+            self._matcher(
+                LLMatcher.grammar_from_json_schema(dict(call_grammar.arguments(function, use)))
+            )
         except ValueError as error:
             detail = str(error).strip()
-            raise BadRequest("tools.schema", param="tools", name=function["name"], detail=detail) from error
+            raise BadRequest(
+                "tools.schema", param="tools", name=function["name"], detail=detail
+            ) from error
 
     def _free(self, lead: Lead) -> Place:
         free = Free(self._call(lead))
@@ -167,13 +179,18 @@ class Grammars:
         answer = Before(held, markers)
         one, two = (tuple(self._known.tokenize_str(text)) for text in ("\n", "\n\n"))
         both = (Marker(two, answer),) if len(two) == 1 else ()
-        return Before(held, (*markers, *both, Marker(one, Before(held, (*markers, Marker(one, answer))))))
+        return Before(
+            held, (*markers, *both, Marker(one, Before(held, (*markers, Marker(one, answer)))))
+        )
 
     @cached_property
     def _thought_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """What opens a thought and what closes it, if the model has any."""
         if harmony.spoken(self._tokenizer):
-            opens, closes = (tuple(self._known.tokenize_str(each, parse_special=True)) for each in harmony.THOUGHT)
+            opens, closes = (
+                tuple(self._known.tokenize_str(each, parse_special=True))
+                for each in harmony.THOUGHT
+            )
             return opens, closes
         if not self._tokenizer.has_thinking:
             return None
@@ -209,7 +226,9 @@ def _source(form: AnswerForm) -> str:
     match form.kind:
         case Kind.JSON:
             overrides = LENIENT if form.lenient else None
-            schema = "{}" if form.text.strip() == "true" else form.text  # options go with objects only
+            schema = (
+                "{}" if form.text.strip() == "true" else form.text
+            )  # options go with objects only
             if "$ref" in schema:
                 schema = json.dumps(without_endless(json.loads(schema)))
             return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
@@ -226,5 +245,7 @@ def _lark(grammar: str) -> str:
     """Raises ValueError."""
     try:
         return any_to_lark(grammar)
-    except Exception as error:  # of any type: the converter has none of its own for most of what it refuses
+    except (
+        Exception
+    ) as error:  # of any type: the converter has none of its own for most of what it refuses
         raise ValueError(str(error) or type(error).__name__) from error

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 CALL: Final = "to=functions."
-THOUGHT: Final = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
+THOUGHT: Final = (
+    "<|channel|>analysis<|message|>",
+    "<|end|><|start|>assistant<|channel|>final<|message|>",
+)
 """What opens a thought, and what leads from it to the answer."""
 
 _CALL: Final = (CALL, TOOL)
 _OF_THOUGHT: Final = f"{HEADER} of a thought"
 _OF_ANSWER: Final = f"{HEADER} of an answer"
-_ENDS: Final = tuple((marker, HEADER) for marker in ("<|end|>", "<|call|>", "<|return|>", "<|start|>"))
+_ENDS: Final = tuple(
+    (marker, HEADER) for marker in ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
+)
 
 TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     HEADER: (

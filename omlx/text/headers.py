@@ -47,7 +47,9 @@ class Headers(Splitter):
 
     def _step(self, pieces: list[Piece]) -> bool:
         markers = self._transitions.get(self._at, ())
-        places = [(at, marker, state) for marker, state in markers if (at := self._held.find(marker)) >= 0]
+        places = [
+            (at, marker, state) for marker, state in markers if (at := self._held.find(marker)) >= 0
+        ]
         if not places:
             if self._found or not self._in_header:
                 kept = max((overlap(self._held, marker) for marker, _ in markers), default=0)

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-SPACING: Final[JsonCompileOptions] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SPACING: Final[JsonCompileOptions] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
 LENIENT: Final[JsonCompileOptions] = {"lenient": True}
 """Keywords that nobody enforces are passed over."""

@@ -61,7 +61,10 @@ class Form:
 _NAMED_FIRST = Form(
     r"\s*(?:[\[{]|[\w.:-]+\s*(?:<(?:longcat_)?arg_key>|</|\{|\n))",
     "{name}\n",
-    inner=tuple((f"<{tag}>", f"</{tag}>") for tag in ("arg_key", "arg_value", "longcat_arg_key", "longcat_arg_value")),
+    inner=tuple(
+        (f"<{tag}>", f"</{tag}>")
+        for tag in ("arg_key", "arg_value", "longcat_arg_key", "longcat_arg_value")
+    ),
 )
 
 FORMS: Final[Mapping[str, Form]] = {
@@ -90,7 +93,9 @@ FORMS: Final[Mapping[str, Form]] = {
     ),
     "longcat": _NAMED_FIRST,
     "minicpm5": Form(
-        r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""", '"{name}">', inner=(("<param ", "</param>"),)
+        r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""",
+        '"{name}">',
+        inner=(("<param ", "</param>"),),
     ),
     "minimax_m2": Form(
         r"\s*<invoke name=",
@@ -158,7 +163,9 @@ class Markup:
             "head": re.compile(form.head) if form.head is not None else None,
             "closes": re.compile(form.closes),
             "ends": re.compile(rf"(?:{form.closes})\s*{standard_re.escape(self.end)}"),
-            "follows": re.compile(rf"(?:{form.closes})?{form.head}") if form.head is not None else None,
+            "follows": re.compile(rf"(?:{form.closes})?{form.head}")
+            if form.head is not None
+            else None,
         }
         for name, pattern in patterns.items():
             object.__setattr__(self, name, pattern)

@@ -12,7 +12,15 @@ from omlx.text import calls, harmony
 from omlx.text.calls import Calls
 from omlx.text.channels import Channels
 from omlx.text.detokenize import Detokenizer
-from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, Unsaid
+from omlx.text.events import (
+    Finish,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    Unsaid,
+)
 from omlx.text.headers import HEADER, Headers
 from omlx.text.markup import markup
 from omlx.text.stops import Dropper, StopCutter
@@ -56,7 +64,9 @@ class Output:
         self._single, self._over = spec.single, False
         self._waiting = self._read(spec.opening)
 
-    def feed(self, tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()) -> list[OutputEvent]:
+    def feed(
+        self, tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()
+    ) -> list[OutputEvent]:
         """Events of newly committed tokens. Stop ids have no text; `logprobs`, if any, are one a token."""
         pieces, self._waiting = self._waiting, []
         for token, logprob in zip_longest(tokens, logprobs):
@@ -66,12 +76,17 @@ class Output:
 
     def finish(self, reason: FinishReason, stats: RequestStats) -> list[OutputEvent]:
         """What was held back, then the `Finish`. A stop string completed by the very last bytes counts."""
-        events = _joined(self._waiting if self._over else self._waiting + self._with_logprobs(self._rest()))
+        events = _joined(
+            self._waiting if self._over else self._waiting + self._with_logprobs(self._rest())
+        )
         stop = self._cutter.matched
         if stop is not None and reason is FinishReason.LENGTH:
             reason = FinishReason.STOP
         calls_n = 1 if self._over else self._calls.count
-        return [*events, Finish(reason, stats, self._reasoning_n, tuple(self._logprobs), stop, calls_n)]
+        return [
+            *events,
+            Finish(reason, stats, self._reasoning_n, tuple(self._logprobs), stop, calls_n),
+        ]
 
     @property
     def stopped(self) -> bool:
@@ -96,7 +111,10 @@ class Output:
         """The first piece carries what has waited. Markers before a text are none of it; before a call they are."""
         if not pieces or not self._logprobs:
             return pieces
-        waited, unsaid_n = tuple(self._logprobs), self._unsaid_n if isinstance(pieces[0], TextDelta) else 0
+        waited, unsaid_n = (
+            tuple(self._logprobs),
+            self._unsaid_n if isinstance(pieces[0], TextDelta) else 0,
+        )
         self._logprobs, self._unsaid_n = [], 0
         unsaid = [Unsaid(waited[:unsaid_n])] if unsaid_n else []
         return [*unsaid, replace(pieces[0], logprobs=waited[unsaid_n:]), *pieces[1:]]
@@ -106,7 +124,9 @@ class Output:
         pieces = self._read(self._cutter.feed(self._detokenizer.finish()))
         pieces += self._read(self._cutter.finish())
         pieces += self._called(self._channels.finish())
-        return pieces + self._until_over([*self._calls.feed(self._dropper.finish()), *self._calls.finish()])
+        return pieces + self._until_over(
+            [*self._calls.feed(self._dropper.finish()), *self._calls.finish()]
+        )
 
     def _read(self, text: str) -> list[Piece]:
         return self._called(self._channels.feed(text))
@@ -143,7 +163,9 @@ class OutputWatcher:
 
     def push(self, token: int) -> bool:
         events = self._output.feed((token,))
-        return self._output.stopped or (self._single and any(isinstance(event, ToolCallEnd) for event in events))
+        return self._output.stopped or (
+            self._single and any(isinstance(event, ToolCallEnd) for event in events)
+        )
 
 
 def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Channels | Headers:

@@ -71,7 +71,11 @@ def _ends(schema: Any, ends: Ends) -> bool:
         return True
     kinds = _list(schema["type"]) or [schema["type"]]
     return any(
-        _object_ends(schema, ends) if kind == "object" else _array_ends(schema, ends) if kind == "array" else True
+        _object_ends(schema, ends)
+        if kind == "object"
+        else _array_ends(schema, ends)
+        if kind == "array"
+        else True
         for kind in kinds
     )
 
@@ -89,7 +93,9 @@ def _array_ends(schema: Mapping[str, Any], ends: Ends) -> bool:
     items, least = schema.get("items", True), schema.get("minItems", 0)
     first = _list(schema.get("prefixItems")) or _list(items)
     rest = schema.get("additionalItems", True) if isinstance(items, list) else items
-    return all(_ends(each, ends) for each in [*first, rest][: least if isinstance(least, int) else 0])
+    return all(
+        _ends(each, ends) for each in [*first, rest][: least if isinstance(least, int) else 0]
+    )
 
 
 def _target(root: Any, reference: str) -> Any:

@@ -61,7 +61,9 @@ class Dropper:
             return text
         self._held += text
         said = ""
-        while found := [(at + len(each), at) for each in self._markers if (at := self._held.find(each)) >= 0]:
+        while found := [
+            (at + len(each), at) for each in self._markers if (at := self._held.find(each)) >= 0
+        ]:
             end, at = min(found)
             said, self._held = said + self._held[:at], self._held[end:]
         keep = max(overlap(self._held, marker) for marker in self._markers)
@@ -83,7 +85,9 @@ class Dropper:
 class StopWatcher:
     """The engine's `StopMatcher`: says at which token a stop string is complete."""
 
-    def __init__(self, tokenizer: TokenizerWrapper, stops: Sequence[str], context: Iterable[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: TokenizerWrapper, stops: Sequence[str], context: Iterable[int] = ()
+    ) -> None:
         self._text = Detokenizer(tokenizer, context)
         self._cutter = StopCutter(stops)
 

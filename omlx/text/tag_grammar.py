@@ -24,7 +24,9 @@ def texts(parameter: str) -> Iterator[str]:
     yield "word[lazy]: WORD"
 
 
-def arguments(parameter: str, schema: Mapping[str, Any], rule: str, literal: Callable[[str], str]) -> Iterator[str]:
+def arguments(
+    parameter: str, schema: Mapping[str, Any], rule: str, literal: Callable[[str], str]
+) -> Iterator[str]:
     """The rule for arguments of a schema, and those it needs. `parameter` is how one is written, with places for its
     `{name}` and `{value}`.
 
@@ -44,21 +46,29 @@ def arguments(parameter: str, schema: Mapping[str, Any], rule: str, literal: Cal
             raise ValueError(f"the parameter '{name}' cannot be written in a tag")
         start = literal(before.replace("{name}", name))
         yield f"{rule}_{number}: {start} {_value(value, schema, behind, literal)}"
-    order = (f"{rule}_{number}" + ("" if name in needed else "?") for number, name in enumerate(every))
+    order = (
+        f"{rule}_{number}" + ("" if name in needed else "?") for number, name in enumerate(every)
+    )
     yield f"{rule}: {' '.join(order) or literal('')}"
 
 
-def _value(value: Any, schema: Mapping[str, Any], behind: str, literal: Callable[[str], str]) -> str:
+def _value(
+    value: Any, schema: Mapping[str, Any], behind: str, literal: Callable[[str], str]
+) -> str:
     """A value, and what closes it."""
     value = value if isinstance(value, Mapping) else {}
     kind = value.get("type", "string")
     choice = [value["const"]] if "const" in value else value.get("enum", [])
     choice = [
-        each for each in choice if isinstance(each, str) and each.lower() != "null" and behind.strip() not in each
+        each
+        for each in choice
+        if isinstance(each, str) and each.lower() != "null" and behind.strip() not in each
     ]
     if kind == "string" and choice:
         return f"({' | '.join(map(literal, choice))}) {literal(behind)}"
     if kind in _JSON:
-        shared = {key: schema[key] for key in ("$defs", "definitions", "x-guidance") if key in schema}
+        shared = {
+            key: schema[key] for key in ("$defs", "definitions", "x-guidance") if key in schema
+        }
         return f"%json {json.dumps({**value, **shared})} {literal(behind)}"
     return f"{'word' if value.get('type') == 'string' else 'text'} {literal(behind[len(behind.rstrip()) :])}"

@@ -57,7 +57,9 @@ def render(
     if not tokenizer.has_chat_template:
         raise BadRequest("template.missing", param="messages")
     if continue_last and messages[-1]["role"] != "assistant":
-        raise BadRequest("template.continue", param="continue_final_message", role=messages[-1]["role"])
+        raise BadRequest(
+            "template.continue", param="continue_final_message", role=messages[-1]["role"]
+        )
     beginning = opening(tokenizer, tools) if tools is not None else ""
     given = {"tools": [dict(tool) for tool in tools.functions]} if tools is not None else {}
     rendered = partial(_rendered, tokenizer, messages, given | dict(variables or {}), continue_last)
@@ -65,7 +67,9 @@ def render(
         tokens = rendered()
         stable = 0 if continue_last else max(0, len(tokens) - _suffix(tokenizer, rendered))
     except Exception as error:  # of any type: a template is a program, and some are Python
-        raise BadRequest("template.failed", param="messages", detail=str(error) or type(error).__name__) from error
+        raise BadRequest(
+            "template.failed", param="messages", detail=str(error) or type(error).__name__
+        ) from error
     if not tokens:
         raise BadRequest("template.empty", param="messages")
     thinking = _opens_thinking(tokenizer, tokens)
@@ -86,7 +90,8 @@ def _rendered(
     """What the template makes of copies of the messages: ids, or a text if `tokenize` is False."""
     return tokenizer.apply_chat_template(
         [deepcopy(dict(message)) for message in messages],
-        **{"add_generation_prompt": not continue_last, "continue_final_message": continue_last} | more,
+        **{"add_generation_prompt": not continue_last, "continue_final_message": continue_last}
+        | more,
         **deepcopy(dict(variables)),
     )
 
@@ -118,4 +123,6 @@ def _reserved() -> frozenset[str]:
     template."""
     from transformers import PreTrainedTokenizerBase  # noqa: PLC0415 — slow, and there with the first tokenizer
 
-    return frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) | {"messages"}
+    return frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) | {
+        "messages"
+    }

@@ -31,7 +31,9 @@ class ToolUse:
     def allowed(self) -> tuple[Mapping[str, Any], ...]:
         """The functions that may be called, each as `{"name": …, "parameters": …}`."""
         told = tuple(each["function"] for each in self.functions)
-        return told if self.name is None else tuple(each for each in told if each["name"] == self.name)
+        return (
+            told if self.name is None else tuple(each for each in told if each["name"] == self.name)
+        )
 
 
 def opening(tokenizer: TokenizerWrapper, use: ToolUse) -> str:

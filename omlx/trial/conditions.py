@@ -46,7 +46,9 @@ def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
     for name, after in now.versions.items():
         before = then.versions.get(name)
         if before != after:
-            reasons.append(Reason("trial.stale.version", {"name": name, "before": before, "after": after}))
+            reasons.append(
+                Reason("trial.stale.version", {"name": name, "before": before, "after": after})
+            )
     for model, after in now.weights.items():
         if then.weights.get(model, after) != after:
             reasons.append(Reason("trial.stale.weights", {"model": model}))
@@ -56,7 +58,10 @@ def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
 def identity(entry: ModelEntry) -> str:
     """A name for the weights in a folder: other files, sizes or times have another one. Empty if there are none."""
     try:
-        stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in weight_files(entry.path)]
+        stats = [
+            (file.name, file.stat().st_size, file.stat().st_mtime_ns)
+            for file in weight_files(entry.path)
+        ]
     except (ModelError, OSError):
         return ""
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]

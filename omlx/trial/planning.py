@@ -32,16 +32,26 @@ class Planner:
         self._pool = pool
         self._generations = generations
 
-    async def plan(self, model: str, drafts: Sequence[str], kinds: Sequence[Kind], tokens: int) -> Plan:
+    async def plan(
+        self, model: str, drafts: Sequence[str], kinds: Sequence[Kind], tokens: int
+    ) -> Plan:
         """Raises BadRequest, naming the field, for drafts that do not fit and for a conversation that there is not.
 
         `tokens` is how long an answer may be. Reads tokenizers; loads nothing.
         """
         target = self._pool.model(model)
         if len(drafts) > MOST_DRAFTS:
-            raise BadRequest("request.too_many", param="drafts", field="drafts", count=len(drafts), limit=MOST_DRAFTS)
+            raise BadRequest(
+                "request.too_many",
+                param="drafts",
+                field="drafts",
+                count=len(drafts),
+                limit=MOST_DRAFTS,
+            )
         if not kinds:
-            raise BadRequest("request.empty", param="kinds", field="kinds", detail="choose at least one")
+            raise BadRequest(
+                "request.empty", param="kinds", field="kinds", detail="choose at least one"
+            )
         if drafts and self._pool.speculative(target.id).settings.no_draft:
             raise BadRequest("spec.off.no_draft", param="drafts")
         found = [await asyncio.to_thread(self._draft, target, draft) for draft in drafts]
@@ -58,7 +68,9 @@ class Planner:
 
     async def estimate(self, plan: Plan, rate: float | None = None) -> Estimate:
         """`rate` is what plain decoding was known to do earlier, in tokens per second."""
-        target, *drafts = [self._weights(self._pool.model(name)) for name in (plan.model, *plan.drafts)]
+        target, *drafts = [
+            self._weights(self._pool.model(name)) for name in (plan.model, *plan.drafts)
+        ]
         prompts = PROMPT_TOKENS * len(plan.kinds)
         if plan.conversation:
             prompts += len(plan.conversation) - PROMPT_TOKENS
@@ -91,14 +103,22 @@ class Planner:
         if held is not None:
             return Weights(held.size_bytes, loaded=True)
         wide = entry.quantization is None and dtype in ("auto", "float32") and device() == "cpu"
-        return Weights(entry.size_bytes * (2 if wide else 1), loaded=False)  # most files hold 16-bit weights
+        return Weights(
+            entry.size_bytes * (2 if wide else 1), loaded=False
+        )  # most files hold 16-bit weights
 
     async def _measured(self, model: str) -> float | None:
         """Plain decoding's tokens per second, if the model is loaded and has been timed."""
         snapshot = None
         with suppress(TimeoutError, EngineDead):
-            snapshot = await asyncio.wait_for(asyncio.wrap_future(self._engine.snapshot(model)), _PATIENCE_S)
+            snapshot = await asyncio.wait_for(
+                asyncio.wrap_future(self._engine.snapshot(model)), _PATIENCE_S
+            )
         if snapshot is None:
             return None
-        timed = [row["seconds"] for row in snapshot.costs["target"] if row["width"] == PLAIN and row["seconds"]]
+        timed = [
+            row["seconds"]
+            for row in snapshot.costs["target"]
+            if row["width"] == PLAIN and row["seconds"]
+        ]
         return 1 / median(timed[0]) if timed else None

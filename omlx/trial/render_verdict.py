@@ -14,7 +14,8 @@ from omlx.catalog import sentence
 def say(verdict: Mapping[str, Any], language: str = "en") -> str:
     """The sentence of a verdict as `report` gives it."""
     lists = {
-        name: listed([_change(each, language) for each in verdict[name]], language) for name in ("gains", "losses")
+        name: listed([_change(each, language) for each in verdict[name]], language)
+        for name in ("gains", "losses")
     }
     return sentence(verdict["code"], {"draft": verdict["draft"], **lists}, language)
 

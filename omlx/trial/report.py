@@ -31,9 +31,13 @@ def report(trial: Trial) -> Json:
         "most_rounds": MOST_ROUNDS,
         "left_s": None if trial.left_s is None else round(trial.left_s, 1),
         "discarded": trial.discarded,
-        "now": None if now is None else {"setup": now.setup.name, "kind": now.kind.value, "tokens": trial.now_tokens},
+        "now": None
+        if now is None
+        else {"setup": now.setup.name, "kind": now.kind.value, "tokens": trial.now_tokens},
         "setups": [setup_record(setup) for setup in plan.setups],
-        "cells": [_cell(trial.samples, setup, kind) for setup in plan.setups for kind in plan.kinds],
+        "cells": [
+            _cell(trial.samples, setup, kind) for setup in plan.setups for kind in plan.kinds
+        ],
         "exact": _exactness(trial.samples.exactness()),
         "verdict": None if trial.verdict is None else _verdict(trial.verdict),
     }
@@ -47,7 +51,9 @@ def of_draft(plan: Plan, samples: Samples, draft: str) -> Json:
     """The last figures of one draft, as the draft picker shows them: how fast `auto` was with it."""
     setup = Setup("auto", draft)
     overall = list(samples.overall(setup).values())
-    kinds = {kind.value: _ratio(spread) for kind in plan.kinds if (spread := samples.spread(setup, kind))}
+    kinds = {
+        kind.value: _ratio(spread) for kind in plan.kinds if (spread := samples.spread(setup, kind))
+    }
     return {"overall": _ratio(Spread.of(overall)) if overall else None, "kinds": kinds}
 
 
@@ -77,7 +83,12 @@ def _exactness(exactness: Exactness) -> Json:
     first = exactness.first
     at = None
     if first is not None:
-        at = {"kind": first.kind.value, "round": first.number + 1, "setup": first.setup, "token": first.token}
+        at = {
+            "kind": first.kind.value,
+            "round": first.number + 1,
+            "setup": first.setup,
+            "token": first.token,
+        }
     reason = Reason(
         "trial.exact.same" if exactness.same == exactness.of else "trial.exact.differ",
         {"same": exactness.same, "of": exactness.of},

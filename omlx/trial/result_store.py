@@ -39,7 +39,9 @@ class Kept:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Kept:
         """Raises KeyError, TypeError, ValueError for what `to_json` never gave."""
-        return cls(dict(values["record"]), float(values["at"]), Conditions.from_json(values["conditions"]))
+        return cls(
+            dict(values["record"]), float(values["at"]), Conditions.from_json(values["conditions"])
+        )
 
     def stale(self, now: Conditions) -> tuple[Reason, ...]:
         return stale(self.conditions, now)
@@ -72,7 +74,9 @@ class Results:
             drafts = {str(draft): Kept.from_json(each) for draft, each in values["drafts"].items()}
             return History(Kept.from_json(values["report"]), drafts)
         except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
-            log.warning("trial not read", extra={"fields": {"file": str(path), "detail": f"{error!r}"}})
+            log.warning(
+                "trial not read", extra={"fields": {"file": str(path), "detail": f"{error!r}"}}
+            )
             return History()
 
     def keep(self, model: str, report: Kept, drafts: Mapping[str, Kept]) -> None:
@@ -81,10 +85,18 @@ class Results:
             with locked(self.home / FOLDER):
                 whole = {**self.of(model, held=True).drafts, **drafts}
                 told = {draft: each.to_json() for draft, each in whole.items()}
-                write(self._path(model), {"model": model, "report": report.to_json(), "drafts": told})
+                write(
+                    self._path(model), {"model": model, "report": report.to_json(), "drafts": told}
+                )
         except ConfigError as error:
-            log.warning("trial not kept", extra={"fields": {"model": model, "detail": error.message}})
+            log.warning(
+                "trial not kept", extra={"fields": {"model": model, "detail": error.message}}
+            )
 
     def _path(self, model: str) -> Path:
         readable = re.sub(r"[^\w.-]+", "--", model)[:80]
-        return self.home / FOLDER / f"{readable}-{hashlib.sha256(model.encode()).hexdigest()[:16]}.json"
+        return (
+            self.home
+            / FOLDER
+            / f"{readable}-{hashlib.sha256(model.encode()).hexdigest()[:16]}.json"
+        )

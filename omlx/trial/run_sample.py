@@ -11,7 +11,15 @@ from typing import Final
 
 from omlx.engine.strategy import parse
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Event, Failed, Finished, Request, Sampling, Speculation, TokensCommitted
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    Request,
+    Sampling,
+    Speculation,
+    TokensCommitted,
+)
 from omlx.errors import BadRequest
 from omlx.models.pool.lease import Lease, Served
 from omlx.models.pool.pool import Pool
@@ -40,7 +48,9 @@ class Asked:
 async def read(generations: Generations, model: str, question: Question, seed: int) -> Asked:
     """Through the model's template, or, where it has none, as it stands. Raises OmlxError."""
     try:
-        request = GenerationRequest(messages=[{"role": "user", "content": question.text}], model=model)
+        request = GenerationRequest(
+            messages=[{"role": "user", "content": question.text}], model=model
+        )
         tokens = await generations.prompt_ids(request)
     except BadRequest as error:
         if error.code != "template.missing":
@@ -64,7 +74,9 @@ def request(asked: Asked, setup: Setup, tokens: int, served: Served) -> Request:
         sampling=replace(sampling, seed=asked.seed, logit_bias=bias),
         max_tokens=tokens,
         stop_ids=served.stop_ids,
-        speculation=Speculation(parse(setup.strategy), WindowWish().within(served.speculative.window)),
+        speculation=Speculation(
+            parse(setup.strategy), WindowWish().within(served.speculative.window)
+        ),
     )
 
 
@@ -78,9 +90,13 @@ class Answering:
     @property
     def requests(self) -> int:
         """How many there are, ours among them, at work or waiting for their model; one that is being loaded counts."""
-        return sum(resident.leases for resident in self._pool.residents) + self._pool.loadings.requests
+        return (
+            sum(resident.leases for resident in self._pool.residents) + self._pool.loadings.requests
+        )
 
-    async def answer(self, lease: Lease, asked: Request, told: Callable[[int], None]) -> Sample | None:
+    async def answer(
+        self, lease: Lease, asked: Request, told: Callable[[int], None]
+    ) -> Sample | None:
         """The answer, or None if anybody else wanted anything meanwhile: then it was stopped and says nothing.
 
         Takes over the lease, and lets go of it when the engine has ended the request. `told` hears how many tokens
@@ -99,7 +115,9 @@ class Answering:
                 if self.requests > (0 if under_way.over else 1):
                     return None
                 told(len(under_way.tokens))
-            if self._engine.submissions != before + 1:  # one that came and went between two of our steps
+            if (
+                self._engine.submissions != before + 1
+            ):  # one that came and went between two of our steps
                 return None
         finally:
             self._engine.cancel(asked.id)

@@ -80,7 +80,11 @@ class Sample:
     @property
     def rate(self) -> float | None:
         """Tokens per second; None where there was nothing to measure."""
-        return (len(self.tokens) - 1) / self.ms * 1000 if len(self.tokens) > 1 and self.ms > 0 else None
+        return (
+            (len(self.tokens) - 1) / self.ms * 1000
+            if len(self.tokens) > 1 and self.ms > 0
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,11 @@ class Samples:
         self.by_place[place] = sample
 
     def rates(self, setup: Setup, kind: Kind) -> list[float]:
-        found = (sample.rate for place, sample in self.by_place.items() if (place.setup, place.kind) == (setup, kind))
+        found = (
+            sample.rate
+            for place, sample in self.by_place.items()
+            if (place.setup, place.kind) == (setup, kind)
+        )
         return [rate for rate in found if rate is not None]
 
     def ratios(self, setup: Setup) -> dict[tuple[Kind, int], float]:
@@ -133,11 +141,18 @@ class Samples:
         ratios = self.ratios(setup)
         kinds, numbers = {kind for kind, _ in ratios}, sorted({number for _, number in ratios})
         whole = [number for number in numbers if all((kind, number) in ratios for kind in kinds)]
-        return {n: math.exp(statistics.fmean(math.log(ratios[kind, n]) for kind in kinds)) for n in whole}
+        return {
+            n: math.exp(statistics.fmean(math.log(ratios[kind, n]) for kind in kinds))
+            for n in whole
+        }
 
     def acceptance(self, setup: Setup, kind: Kind) -> float | None:
         """The share of drafted tokens that were right."""
-        mine = [sample for place, sample in self.by_place.items() if (place.setup, place.kind) == (setup, kind)]
+        mine = [
+            sample
+            for place, sample in self.by_place.items()
+            if (place.setup, place.kind) == (setup, kind)
+        ]
         proposed = sum(sample.proposed for sample in mine)
         return sum(sample.accepted for sample in mine) / proposed if proposed else None
 

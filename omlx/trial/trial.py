@@ -22,7 +22,15 @@ from omlx.errors import ModelError, Reason
 from omlx.models.pool.lease import Lease, Served
 from omlx.models.pool.pool import Pool
 from omlx.server.generation import Generations
-from omlx.trial.configurations import LEAST_ROUNDS, MOST_ROUNDS, WARM_TOKENS, Setup, Visit, setups, visits
+from omlx.trial.configurations import (
+    LEAST_ROUNDS,
+    MOST_ROUNDS,
+    WARM_TOKENS,
+    Setup,
+    Visit,
+    setups,
+    visits,
+)
 from omlx.trial.run_sample import Answering, Asked, continued, read, request
 from omlx.trial.samples import Place, Samples
 from omlx.trial.texts import Kind, question
@@ -137,7 +145,9 @@ class Trial:
 class Runner:
     """Carries out trials. `quiet_s`: for so long nobody must have wanted anything before an answer is begun."""
 
-    def __init__(self, answering: Answering, pool: Pool, generations: Generations, quiet_s: float = QUIET_S) -> None:
+    def __init__(
+        self, answering: Answering, pool: Pool, generations: Generations, quiet_s: float = QUIET_S
+    ) -> None:
         self._answering = answering
         self._pool = pool
         self._generations = generations
@@ -159,8 +169,12 @@ class Runner:
             asked = {kind: await self._asked(plan, kind, number) for kind in plan.kinds}
             for visit in _turned(plan.visits, number):
                 for kind, setup in visit.order(plan.kinds, number):
-                    await self._sample(trial, visit, Place(number, visit.draft, kind, setup), asked[kind])
-            if number + 1 == trial.rounds < MOST_ROUNDS and trial.samples.undecided(plan.setups, plan.kinds):
+                    await self._sample(
+                        trial, visit, Place(number, visit.draft, kind, setup), asked[kind]
+                    )
+            if number + 1 == trial.rounds < MOST_ROUNDS and trial.samples.undecided(
+                plan.setups, plan.kinds
+            ):
                 trial.rounds += 1
 
     async def _asked(self, plan: Plan, kind: Kind, number: int) -> Asked:

@@ -24,7 +24,9 @@ log = logging.getLogger("omlx.trial")
 class Trials:
     """On the event loop. `wall` tells the seconds since 1970."""
 
-    def __init__(self, pool: Pool, runner: Runner, results: Results, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, pool: Pool, runner: Runner, results: Results, wall: Callable[[], float] = time.time
+    ) -> None:
         self._pool = pool
         self._runner = runner
         self._results = results
@@ -38,7 +40,9 @@ class Trials:
 
     def of(self, model: str) -> Trial | None:
         """The newest trial of this run, if it is one of that model."""
-        return self._newest if self._newest is not None and self._newest.plan.model == model else None
+        return (
+            self._newest if self._newest is not None and self._newest.plan.model == model else None
+        )
 
     def begin(self, plan: Plan) -> Trial:
         """Raises Conflict while there is another one."""
@@ -94,11 +98,16 @@ class Trials:
         """Have the configured draft again at the next idle moment, if a trial has left another one."""
         entry, resident = self._pool.model(model), self._pool.residents.find(model)
         drafting = (await asyncio.to_thread(self._pool.speculative, model)).drafting
-        if resident is not None and resident.served.draft != (drafting.id if drafting is not None else None):
+        if resident is not None and resident.served.draft != (
+            drafting.id if drafting is not None else None
+        ):
             self._pool.loadings.begin(Loading(entry, again=True))
 
     async def _keep(self, trial: Trial, conditions: Conditions) -> None:
         plan, at = trial.plan, self._wall()
-        drafts = {draft: Kept(of_draft(plan, trial.samples, draft), at, conditions) for draft in plan.drafts}
+        drafts = {
+            draft: Kept(of_draft(plan, trial.samples, draft), at, conditions)
+            for draft in plan.drafts
+        }
         whole = Kept({**report(trial), "state": State.DONE.value}, at, conditions)
         await asyncio.to_thread(self._results.keep, plan.model, whole, drafts)

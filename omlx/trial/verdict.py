@@ -46,7 +46,9 @@ def verdict(samples: Samples, setups: Sequence[Setup], kinds: Sequence[Kind]) ->
         if _changes(samples, setup, kinds, Gain.FASTER) and _better(samples, setup, best):
             best = setup
     if best is not None:
-        gains, losses = (_changes(samples, best, kinds, gain) for gain in (Gain.FASTER, Gain.SLOWER))
+        gains, losses = (
+            _changes(samples, best, kinds, gain) for gain in (Gain.FASTER, Gain.SLOWER)
+        )
         but = "_but" if losses else ""
         return Verdict(f"trial.verdict.{best.strategy}{but}", best, gains, losses)
     tried = [setup for setup in setups if setup != PLAIN]
@@ -59,7 +61,11 @@ def verdict(samples: Samples, setups: Sequence[Setup], kinds: Sequence[Kind]) ->
 def _simplest_first(samples: Samples, setups: Sequence[Setup]) -> list[Setup]:
     """Lookups, then `auto`, then draft models alone; of two alike the faster one."""
     rank = {"ngram": 0, "auto": 1, "draft": 2}
-    overall = {setup: Spread.of(list(found.values())) for setup in setups if (found := samples.overall(setup))}
+    overall = {
+        setup: Spread.of(list(found.values()))
+        for setup in setups
+        if (found := samples.overall(setup))
+    }
     tried = [setup for setup in overall if setup != PLAIN]
     return sorted(tried, key=lambda setup: (rank[setup.strategy], -overall[setup].median))
 
@@ -71,14 +77,25 @@ def _better(samples: Samples, setup: Setup, than: Setup | None) -> bool:
     return bool(ratios) and Spread.of(ratios).gain is Gain.FASTER
 
 
-def _changes(samples: Samples, setup: Setup, kinds: Sequence[Kind], gain: Gain) -> tuple[Change, ...]:
+def _changes(
+    samples: Samples, setup: Setup, kinds: Sequence[Kind], gain: Gain
+) -> tuple[Change, ...]:
     """What becomes clearly faster, or slower; the largest change first."""
     spreads = [(kind, samples.spread(setup, kind)) for kind in kinds]
-    found = [Change(kind, spread.median) for kind, spread in spreads if spread is not None and spread.gain is gain]
+    found = [
+        Change(kind, spread.median)
+        for kind, spread in spreads
+        if spread is not None and spread.gain is gain
+    ]
     return tuple(sorted(found, key=lambda change: change.speedup, reverse=gain is Gain.FASTER))
 
 
 def _least(losses: Sequence[tuple[Change, ...]], kinds: Sequence[Kind]) -> tuple[Change, ...]:
     """Of each kind that something makes slower, the least that is lost."""
-    found = {kind: [change for changes in losses for change in changes if change.kind is kind] for kind in kinds}
-    return tuple(max(changes, key=lambda change: change.speedup) for changes in found.values() if changes)
+    found = {
+        kind: [change for changes in losses for change in changes if change.kind is kind]
+        for kind in kinds
+    }
+    return tuple(
+        max(changes, key=lambda change: change.speedup) for changes in found.values() if changes
+    )

@@ -32,7 +32,9 @@ class Administered:
     @contextmanager
     def browser(self, *, logged_in: bool = True) -> Iterator[httpx.Client]:
         """It sends its Origin, as browsers do where something could change."""
-        with httpx.Client(base_url=self.running.url, timeout=60, headers={"Origin": self.running.url}) as client:
+        with httpx.Client(
+            base_url=self.running.url, timeout=60, headers={"Origin": self.running.url}
+        ) as client:
             if logged_in:
                 token = Credentials(self.home).invite()
                 assert client.post(f"{API}/login", json={"token": token}).status_code == 200

@@ -27,13 +27,22 @@ READY = Told(State.READY)
 WITH_DRAFT = Speculative(draft=DRAFT)
 
 
-def answer(reason: Reason, speedup: float | None = None, proposed: int = 0, accepted: int = 0) -> RequestStats:
+def answer(
+    reason: Reason, speedup: float | None = None, proposed: int = 0, accepted: int = 0
+) -> RequestStats:
     drafters = {"ngram": DrafterStats(proposed, accepted, rounds=1)} if proposed else {}
     return RequestStats(10, 0, 20, 0.0, 1.0, 1.0, 1, drafters, reason, speedup=speedup)
 
 
-def model(told: Told = READY, speculative: Speculative | None = None, *recent: RequestStats) -> Standing:
-    return Standing(ENTRY, told, speculative or Speculative(reason=Reason("spec.off.no_draft_model")), recent=recent)
+def model(
+    told: Told = READY, speculative: Speculative | None = None, *recent: RequestStats
+) -> Standing:
+    return Standing(
+        ENTRY,
+        told,
+        speculative or Speculative(reason=Reason("spec.off.no_draft_model")),
+        recent=recent,
+    )
 
 
 PAUSED = Reason("spec.paused.several_active", {"active": 3})
@@ -45,7 +54,9 @@ CASES = {
         Chip(Tone.WAIT, "ui.chip.absent", reason=ABSENT),
     ),
     "on its way": (
-        model(READY, Speculative(reason=ABSENT, wanted=Wanted(Reference("org/small"), fetching=True))),
+        model(
+            READY, Speculative(reason=ABSENT, wanted=Wanted(Reference("org/small"), fetching=True))
+        ),
         Chip(Tone.WAIT, "ui.chip.fetching", reason=ABSENT),
     ),
     "unfit": (
@@ -58,7 +69,11 @@ CASES = {
     ),
     "on": (
         model(
-            READY, WITH_DRAFT, answer(ON, 1.4, 50, 30), answer(ON, 1.8, 50, 44), answer(Reason("spec.off.no_chance"))
+            READY,
+            WITH_DRAFT,
+            answer(ON, 1.4, 50, 30),
+            answer(ON, 1.8, 50, 44),
+            answer(Reason("spec.off.no_chance")),
         ),
         Chip(Tone.GOOD, "ui.chip.on", speedup=1.6, acceptance=0.74, reason=ON),
     ),

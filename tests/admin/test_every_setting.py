@@ -79,14 +79,18 @@ def flags_of(row: Setting, value: Any) -> list[str]:
 
 def write(home: Path, row: Setting, value: Any, model: str | None) -> None:
     """As a person writes the file: from the table's `path`, by hand."""
-    *above, name = row.path.split(".") if model is None else ("models", model, *row.path.split(".")[-2:])
+    *above, name = (
+        row.path.split(".") if model is None else ("models", model, *row.path.split(".")[-2:])
+    )
     content: dict[str, Any] = {"format": FORMAT}
     inner = content
     for step in above:
         inner = inner.setdefault(step, {})
     inner[name] = value
     home.mkdir(exist_ok=True)
-    (home / (GLOBAL_FILE if model is None else MODELS_FILE)).write_text(json.dumps(content), encoding="utf-8")
+    (home / (GLOBAL_FILE if model is None else MODELS_FILE)).write_text(
+        json.dumps(content), encoding="utf-8"
+    )
 
 
 def given(row: Setting, way: str, value: Any, home: Path) -> Configuration:
@@ -117,7 +121,9 @@ def clean(server: Administered) -> Iterator[None]:
 
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize(("row", "way"), CASES, ids=lambda part: getattr(part, "name", part))
-def test_every_setting_by_every_way(row: Setting, way: str, server: Administered, tmp_path: Path) -> None:
+def test_every_setting_by_every_way(
+    row: Setting, way: str, server: Administered, tmp_path: Path
+) -> None:
     value, model = value_of(row, tmp_path), TARGET if way.startswith("model-") else None
     if not row.may_stand_in(SCOPES[way]):
         refused_or_ignored(row, way, value, server, tmp_path / "home")
@@ -132,7 +138,10 @@ def test_every_setting_by_every_way(row: Setting, way: str, server: Administered
             store = Store(tmp_path / "home", check_value)
             view = settings_view(Scope.GLOBAL, resolution, store.layer(), "")["settings"][row.name]
             secret = row.meta.secret
-            assert (view["value"], view["source"]) == (None if secret else value, SOURCES[way].value)
+            assert (view["value"], view["source"]) == (
+                None if secret else value,
+                SOURCES[way].value,
+            )
             assert view["locked"] is (way in ("cli", "environment"))
 
 
@@ -145,14 +154,21 @@ def through_the_api(row: Setting, value: Any, model: str | None, browser: httpx.
     view = browser.get(f"{API}/{path}").json()["settings"][row.name]
     shown = None if row.meta.secret else value
     source = "global" if model is None else "model"
-    assert (view["value"], view["stored"], view["source"], view["set"]) == (shown, shown, source, True)
+    assert (view["value"], view["stored"], view["source"], view["set"]) == (
+        shown,
+        shown,
+        source,
+        True,
+    )
     assert answer.json()["applied"][row.name] in ("at_once", "when_idle", "restart")
     assert change(browser, path, **{row.name: None}).status_code == 200
     view = browser.get(f"{API}/{path}").json()["settings"][row.name]
     assert (view["source"], view["set"], view["stored"]) == ("built_in", False, None)
 
 
-def refused_or_ignored(row: Setting, way: str, value: Any, server: Administered, home: Path) -> None:
+def refused_or_ignored(
+    row: Setting, way: str, value: Any, server: Administered, home: Path
+) -> None:
     """What is not for this way never counts; where somebody meant it, they hear so."""
     if way.endswith("api"):
         path = "settings" if way == "api" else f"models/{TARGET}/settings"

@@ -27,11 +27,20 @@ def test_one_style_sheet_holds_all_of_them_in_their_layers(browser: httpx.Client
 def test_what_a_module_imports_is_there(browser: httpx.Client) -> None:
     folder = data_dir("static") / "js"
     for path in folder.glob("*.js"):
-        for name in re.findall(r'^import [^"]*"\./([\w-]+\.js)";$', path.read_text(encoding="utf-8"), re.M):
+        for name in re.findall(
+            r'^import [^"]*"\./([\w-]+\.js)";$', path.read_text(encoding="utf-8"), re.M
+        ):
             answer = browser.get(f"/admin/static/js/{name}")
-            assert answer.headers["content-type"].startswith(("text/javascript", "application/javascript")), name
+            assert answer.headers["content-type"].startswith(
+                ("text/javascript", "application/javascript")
+            ), name
 
 
 def test_nothing_outside_is_served(browser: httpx.Client) -> None:
-    for path in ("../pyproject.toml", "%2e%2e/pyproject.toml", "css/..%2f..%2fpyproject.toml", "vendor/"):
+    for path in (
+        "../pyproject.toml",
+        "%2e%2e/pyproject.toml",
+        "css/..%2f..%2fpyproject.toml",
+        "vendor/",
+    ):
         assert browser.get(f"/admin/static/{path}").status_code in (404, 405)

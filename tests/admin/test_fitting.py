@@ -21,8 +21,16 @@ from tests.server.running import DRAFT, HYBRID, TARGET
 BIG = ModelEntry(TARGET, BUNDLED / TARGET, "bundled", size_bytes=9)
 SMALL = ModelEntry(DRAFT, BUNDLED / DRAFT, "bundled", size_bytes=2)
 EQUAL = ModelEntry(HYBRID, BUNDLED / HYBRID, "bundled", size_bytes=9)
-HEAD = ModelEntry("org/head", Path("/nowhere"), "home", Status.SKIPPED, Reason("model.head_only", {"kind": "EAGLE"}))
-BROKEN = ModelEntry("org/broken", Path("/nowhere/else"), "home", Status.SKIPPED, Reason("model.no_weights"))
+HEAD = ModelEntry(
+    "org/head",
+    Path("/nowhere"),
+    "home",
+    Status.SKIPPED,
+    Reason("model.head_only", {"kind": "EAGLE"}),
+)
+BROKEN = ModelEntry(
+    "org/broken", Path("/nowhere/else"), "home", Status.SKIPPED, Reason("model.no_weights")
+)
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ from omlx.settings.resolve import resolve
 from omlx.settings.schema import Scope, Value, table
 
 
-def told(name: str, scope: Scope = Scope.GLOBAL, *, cli: dict[str, Value] | None = None, **stored: Value) -> Any:
+def told(
+    name: str, scope: Scope = Scope.GLOBAL, *, cli: dict[str, Value] | None = None, **stored: Value
+) -> Any:
     own = Layer(Source.MODEL if scope is Scope.MODEL else Source.GLOBAL, stored)
     resolution = resolve([own, Layer(Source.CLI, cli or {})])
     return settings_view(scope, resolution, own, "r")["settings"][name]
@@ -70,5 +72,13 @@ def test_every_setting_that_may_be_kept_has_a_field_once(scope: Scope) -> None:
 
 
 def test_every_field_has_a_label_and_every_label_a_field() -> None:
-    kept = {row.name for row in table().values() if row.may_stand_in(Scope.GLOBAL) or row.may_stand_in(Scope.MODEL)}
-    assert {key.split(".")[1] for key in catalog() if key.startswith("settings.") and key.endswith(".label")} == kept
+    kept = {
+        row.name
+        for row in table().values()
+        if row.may_stand_in(Scope.GLOBAL) or row.may_stand_in(Scope.MODEL)
+    }
+    assert {
+        key.split(".")[1]
+        for key in catalog()
+        if key.startswith("settings.") and key.endswith(".label")
+    } == kept

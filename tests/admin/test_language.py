@@ -29,7 +29,9 @@ AVAILABLE = ("en", "ja", "ko", "zh")
         ("../en", None, "en"),
     ],
 )
-def test_the_one_that_was_chosen_else_the_one_preferred(chosen: str | None, accepted: str | None, given: str) -> None:
+def test_the_one_that_was_chosen_else_the_one_preferred(
+    chosen: str | None, accepted: str | None, given: str
+) -> None:
     assert choose(chosen, accepted, AVAILABLE) == given
 
 

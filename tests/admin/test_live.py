@@ -19,7 +19,9 @@ from tests.admin.running import API, Administered, administered
 from tests.server.running import DRAFT, TARGET
 
 CHAT = "/v1/chat/completions"
-STATS = RequestStats(40, 10, 21, 0, 100, 2000, 1, {}, Reason("spec.off.does_not_pay", {"speedup": 0.9}), speedup=0.97)
+STATS = RequestStats(
+    40, 10, 21, 0, 100, 2000, 1, {}, Reason("spec.off.does_not_pay", {"speedup": 0.9}), speedup=0.97
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,12 @@ def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]
 
 
 def ask(client: httpx.Client, **fields: Any) -> dict[str, Any]:
-    body = {"model": TARGET, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 24, **fields}
+    body = {
+        "model": TARGET,
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "max_tokens": 24,
+        **fields,
+    }
     answered = client.post(CHAT, json=body)
     assert answered.status_code == 200
     said: dict[str, Any] = answered.json()
@@ -73,15 +80,25 @@ def test_an_answer_without_drafts_has_no_acceptance_and_no_speedup() -> None:
     drafted = replace(STATS, drafters={"n": DrafterStats(proposed=8, accepted=6, rounds=2)})
     seen = answer(Answer(5.0, "m", FinishReason.STOP, drafted))
     assert (seen.acceptance, seen.speedup) == (0.75, 0.97)
-    assert answer(Answer(5.0, "m", FinishReason.CANCELLED, replace(STATS, predicted_n=0, predicted_ms=0))).rate is None
+    assert (
+        answer(
+            Answer(5.0, "m", FinishReason.CANCELLED, replace(STATS, predicted_n=0, predicted_ms=0))
+        ).rate
+        is None
+    )
 
 
 def test_answers_and_totals_are_those_that_clients_heard(drafting: Administered) -> None:
     with drafting.browser() as client:
         before = client.get(f"{API}/live").json()
-        said = [ask(client, speculation="draft", num_draft_tokens=3), ask(client, speculation="off")]
+        said = [
+            ask(client, speculation="draft", num_draft_tokens=3),
+            ask(client, speculation="off"),
+        ]
         after = client.get(f"{API}/live", params={"since": before["now"]}).json()
-        assert [each["tokens"] for each in after["answers"]] == [each["timings"]["predicted_n"] for each in said]
+        assert [each["tokens"] for each in after["answers"]] == [
+            each["timings"]["predicted_n"] for each in said
+        ]
         first, second = after["answers"]
         timings = said[0]["timings"]
         assert first["acceptance"] == timings["draft_n_accepted"] / timings["draft_n"]

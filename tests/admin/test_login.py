@@ -36,7 +36,9 @@ def fresh(tmp_path: Path) -> Iterator[Administered]:
         yield running
 
 
-def set_password(client: httpx.Client, password: str = PASSWORD, current: str | None = None) -> httpx.Response:
+def set_password(
+    client: httpx.Client, password: str = PASSWORD, current: str | None = None
+) -> httpx.Response:
     return client.put(f"{API}/password", json={"password": password, "current": current})
 
 
@@ -63,7 +65,11 @@ def test_nothing_is_open_without_a_session(server: Administered, method: str, pa
 def test_other_pages_and_rebound_names_are_refused_even_with_a_session(
     browser: httpx.Client, method: str, path: str
 ) -> None:
-    for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}):
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+    ):
         answer = browser.request(method, f"{API}/{path}", json={"changes": {}}, headers=headers)
         assert answer.status_code == 403
     assert is_in(browser)
@@ -128,7 +134,10 @@ def test_a_changed_key_ends_other_sessions_and_counts_at_once(fresh: Administere
         assert is_in(first)
         assert not is_in(second)
         assert second.get("/v1/models").status_code == 401
-        assert second.get("/v1/models", headers={"Authorization": "Bearer a-secret-key"}).status_code == 200
+        assert (
+            second.get("/v1/models", headers={"Authorization": "Bearer a-secret-key"}).status_code
+            == 200
+        )
         assert change(first, "settings", api_key=None).status_code == 200
         assert second.get("/v1/models").status_code == 200
 
@@ -137,7 +146,9 @@ def test_ten_wrong_passwords(fresh: Administered) -> None:
     with fresh.browser() as first, fresh.browser(logged_in=False) as client:
         set_password(first)
         answers = [log_in(client, f"guess {number}") for number in range(10)]
-        assert [answer.status_code for answer in answers] == [401] * FREE_TRIES + [429] * (10 - FREE_TRIES)
+        assert [answer.status_code for answer in answers] == [401] * FREE_TRIES + [429] * (
+            10 - FREE_TRIES
+        )
         assert int(answers[-1].headers["retry-after"]) >= 1
         right = log_in(client)
         assert right.status_code == 429

@@ -8,7 +8,12 @@ from typing import Any
 from omlx.admin.models.chip_view import Chip, Tone
 from omlx.admin.models.drafts_view import DraftsView
 from omlx.admin.models.model_snapshot import Standing
-from omlx.admin.models.speculation_view import InEffect, SpeculationView, in_effect, speculation_view
+from omlx.admin.models.speculation_view import (
+    InEffect,
+    SpeculationView,
+    in_effect,
+    speculation_view,
+)
 from omlx.admin.models.view import Memory, ModelRow, ModelsView, Place, SkippedRow, models_view
 from omlx.admin.settings.view import settings_view
 from omlx.engine.strategy import WindowBounds, parse
@@ -32,13 +37,17 @@ def entry(name: str, **more: Any) -> ModelEntry:
 
 
 def test_models_in_memory_come_first_and_what_is_not_offered_apart() -> None:
-    idle = Standing(entry("org/idle", size_bytes=5, model_type="llama"), Told(State.UNLOADED), Speculative())
+    idle = Standing(
+        entry("org/idle", size_bytes=5, model_type="llama"), Told(State.UNLOADED), Speculative()
+    )
     loading = Standing(
         entry("plain", size_bytes=9, model_type="qwen3", quantization="4-bit"),
         Told(State.LOADING, LoadProgress(3, 12), waiting=2),
         Speculative(settings=Settings(pinned=True)),
     )
-    skipped = Standing(entry("org/head", status=Status.SKIPPED, reason=HEAD_ONLY), Told(State.UNLOADED))
+    skipped = Standing(
+        entry("org/head", status=Status.SKIPPED, reason=HEAD_ONLY), Told(State.UNLOADED)
+    )
     assert models_view([idle, skipped, loading], MEMORY, "org/idle") == ModelsView(
         MEMORY,
         models=[
@@ -81,17 +90,35 @@ def card(configured: Speculative, stored: dict[str, Value], **inherited: Any) ->
 
 def test_the_switch_shows_what_is_in_effect_and_the_strategy_what_is_kept() -> None:
     view = card(Speculative(), {}, draft_model="org/small")
-    assert (view.on, view.strategy, view.inherited, view.inherits_draft, view.custom) == (True, "", "auto", True, None)
+    assert (view.on, view.strategy, view.inherited, view.inherits_draft, view.custom) == (
+        True,
+        "",
+        "auto",
+        True,
+        None,
+    )
     view = card(Speculative(strategy=parse("off")), {"speculation": "off"})
     assert (view.on, view.strategy, view.inherits_draft, view.custom) == (False, "off", False, None)
-    view = card(Speculative(strategy=parse("ngram:m=8;draft")), {"speculation": "ngram:m=8;draft"}, speculation="off")
-    assert (view.on, view.strategy, view.inherited, view.custom) == (True, "ngram:m=8;draft", "off", "ngram:m=8;draft")
+    view = card(
+        Speculative(strategy=parse("ngram:m=8;draft")),
+        {"speculation": "ngram:m=8;draft"},
+        speculation="off",
+    )
+    assert (view.on, view.strategy, view.inherited, view.custom) == (
+        True,
+        "ngram:m=8;draft",
+        "off",
+        "ngram:m=8;draft",
+    )
 
 
 def test_a_reason_that_the_picker_shows_is_not_said_twice() -> None:
     absent = Reason("draft.not_here", {"draft": "org/gone"})
     ceiling = Reason("spec.off.no_draft")
-    assert [card(Speculative(reason=reason), {}).reason for reason in (absent, ceiling)] == [None, ceiling]
+    assert [card(Speculative(reason=reason), {}).reason for reason in (absent, ceiling)] == [
+        None,
+        ceiling,
+    ]
 
 
 def test_what_is_in_effect_and_who_decided_it() -> None:

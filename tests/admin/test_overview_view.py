@@ -12,7 +12,9 @@ from omlx.admin.overview.view import Welcome, suggested, welcome
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.resident import State, Told
 
-SMALL, LARGE, HUGE = (ModelEntry(f"org/{n}", Path(str(n)), "home", size_bytes=n) for n in (1, 50, 900))
+SMALL, LARGE, HUGE = (
+    ModelEntry(f"org/{n}", Path(str(n)), "home", size_bytes=n) for n in (1, 50, 900)
+)
 
 
 def live(prompt: int = 0) -> Live:
@@ -34,6 +36,8 @@ def test_the_largest_model_that_there_is_room_for_is_the_one_to_begin_with() -> 
         (None, 5, None),
     ],
 )
-def test_it_welcomes_until_a_model_has_been_in_memory(state: State | None, prompt: int, shown: Welcome | None) -> None:
+def test_it_welcomes_until_a_model_has_been_in_memory(
+    state: State | None, prompt: int, shown: Welcome | None
+) -> None:
     here = [] if state is None else [Standing(SMALL, Told(state))]
     assert welcome(live(prompt), here, "org/1") == shown

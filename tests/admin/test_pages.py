@@ -52,14 +52,20 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
     packaged.mkdir(parents=True)
     for file in (BUNDLED / TARGET).iterdir():
         (packaged / file.name).symlink_to(file)
-    declared = {"default": "small", "strategies": {"small": {"type": "draft-model", "draft_model": DRAFT}}}
+    declared = {
+        "default": "small",
+        "strategies": {"small": {"type": "draft-model", "draft_model": DRAFT}},
+    }
     package = {"generation": {"speculative_decoding": declared}}
     (packaged / "model-package.json").write_text(json.dumps(package))
     entries = (
         ModelEntry("org/packaged", packaged, "model-dir", size_bytes=9_000_000),
         ModelEntry(TARGET, BUNDLED / TARGET, "bundled", size_bytes=9_000_000),
         ModelEntry(DRAFT, BUNDLED / DRAFT, "bundled", size_bytes=1_000_000),
-        *(ModelEntry(name, folder / name, "home", Status.SKIPPED, reason) for name, reason in BROKEN.items()),
+        *(
+            ModelEntry(name, folder / name, "home", Status.SKIPPED, reason)
+            for name, reason in BROKEN.items()
+        ),
     )
     with administered(tmp_path_factory.mktemp("home"), Registry(entries)) as running:
         yield running
@@ -72,7 +78,9 @@ def text_of(client: httpx.Client, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES + PARTS)
-def test_whoever_has_not_logged_in_is_led_to_the_login_and_back(server: Administered, path: str) -> None:
+def test_whoever_has_not_logged_in_is_led_to_the_login_and_back(
+    server: Administered, path: str
+) -> None:
     with server.browser(logged_in=False) as client:
         answer = client.get(path)
         assert answer.status_code == 303
@@ -81,10 +89,16 @@ def test_whoever_has_not_logged_in_is_led_to_the_login_and_back(server: Administ
         assert "<" in text_of(client, path)
 
 
-@pytest.mark.parametrize("path", ["/admin/login", "/admin/login?token=x", "/admin/models/nobody", *PAGES])
-def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(browser: httpx.Client, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/admin/login", "/admin/login?token=x", "/admin/models/nobody", *PAGES]
+)
+def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(
+    browser: httpx.Client, path: str
+) -> None:
     answer = browser.get(path)
-    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    policy = dict(
+        part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";")
+    )
     assert policy["default-src"] == "'self'"
     assert "unsafe" not in str(policy)
     assert policy["frame-ancestors"] == "'none'"
@@ -120,11 +134,14 @@ def test_the_login_asks_for_what_there_is(fresh: Administered) -> None:
         assert not Elements(text_of(inside, "/admin/password")).named("current")
         assert inside.put(f"{API}/password", json={"password": PASSWORD}).status_code == 200
         assert Elements(text_of(client, "/admin/login")).named("password")
-        assert Elements(text_of(inside, "/admin/password")).named("current")  # now it counts as any other session
+        assert Elements(text_of(inside, "/admin/password")).named(
+            "current"
+        )  # now it counts as any other session
 
 
 @pytest.mark.parametrize(
-    "elsewhere", ["https://evil.example/", "//evil.example", "/adminevil", "javascript:x", "/v1/models"]
+    "elsewhere",
+    ["https://evil.example/", "//evil.example", "/adminevil", "javascript:x", "/v1/models"],
 )
 def test_the_login_leads_to_our_own_pages_only(browser: httpx.Client, elsewhere: str) -> None:
     page = text_of(browser, f"/admin/password?next={elsewhere}")
@@ -139,28 +156,50 @@ def test_the_forms_of_the_login_work_without_scripts(fresh: Administered) -> Non
         answer = client.post("/admin/login", data={"token": "used", "next": "/admin/models"})
         assert answer.status_code == 401
         assert "has been used or is too old" in answer.text
-        assert client.post("/admin/password", data={"password": PASSWORD}).headers["location"] == "/admin/login"
+        assert (
+            client.post("/admin/password", data={"password": PASSWORD}).headers["location"]
+            == "/admin/login"
+        )
         token = Credentials(fresh.home).invite()
         answer = client.post("/admin/login", data={"token": token, "next": "/admin/models"})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/admin/password?next=%2Fadmin%2Fmodels")
+        assert (answer.status_code, answer.headers["location"]) == (
+            303,
+            "/admin/password?next=%2Fadmin%2Fmodels",
+        )
         answer = client.post("/admin/password", data={"password": "short", "next": "/admin/models"})
-        assert (answer.status_code, Elements(answer.text).named("next")[-1]["value"]) == (400, "/admin/models")
-        answer = client.post("/admin/password", data={"password": f"{PASSWORD} é&=", "next": "/admin/models"})
+        assert (answer.status_code, Elements(answer.text).named("next")[-1]["value"]) == (
+            400,
+            "/admin/models",
+        )
+        answer = client.post(
+            "/admin/password", data={"password": f"{PASSWORD} é&=", "next": "/admin/models"}
+        )
         assert (answer.status_code, answer.headers["location"]) == (303, "/admin/models")
         assert client.get("/admin/models").status_code == 200
         assert client.post("/admin/logout").headers["location"] == "/admin/login"
         assert client.get("/admin/models").status_code == 303
         assert client.post("/admin/login", data={"password": PASSWORD}).status_code == 401
         assert client.post("/admin/login", data={}).status_code == 400
-        answer = client.post("/admin/login", data={"password": f"{PASSWORD} é&=", "next": "//evil.example"})
+        answer = client.post(
+            "/admin/login", data={"password": f"{PASSWORD} é&=", "next": "//evil.example"}
+        )
         assert (answer.status_code, answer.headers["location"]) == (303, "/admin")
         assert client.get("/admin").status_code == 200
 
 
 def test_no_form_puts_what_was_typed_into_an_address(kept: Administered) -> None:
     with kept.browser() as client:
-        for path in ("/admin/settings", "/admin/models/org/packaged", "/admin/password", "/admin/login?token=x"):
-            forms = [attributes for tag, attributes in Elements(text_of(client, path)).all if tag == "form"]
+        for path in (
+            "/admin/settings",
+            "/admin/models/org/packaged",
+            "/admin/password",
+            "/admin/login?token=x",
+        ):
+            forms = [
+                attributes
+                for tag, attributes in Elements(text_of(client, path)).all
+                if tag == "form"
+            ]
             assert forms
             assert all(form.get("method") == "post" for form in forms), path
 
@@ -181,7 +220,9 @@ def test_language_and_theme_are_remembered(server: Administered) -> None:
 
 def test_another_site_cannot_change_them(server: Administered) -> None:
     with server.browser() as client:
-        answer = client.post("/admin/preferences", content="theme=dark", headers={"Origin": "https://evil.example"})
+        answer = client.post(
+            "/admin/preferences", content="theme=dark", headers={"Origin": "https://evil.example"}
+        )
         assert answer.status_code == 403
 
 
@@ -190,11 +231,16 @@ def test_a_model_has_a_page_by_its_id_raw_or_encoded(browser: httpx.Client) -> N
         assert f"/models/{TARGET}/settings" in text_of(browser, f"/admin/models/{path}")
 
 
-@pytest.mark.parametrize("name", ["nobody/nothing", "../../etc/passwd", "..%2F..%2Fetc%2Fpasswd", "%00", "omlx-demo"])
+@pytest.mark.parametrize(
+    "name", ["nobody/nothing", "../../etc/passwd", "..%2F..%2Fetc%2Fpasswd", "%00", "omlx-demo"]
+)
 def test_what_is_not_there_has_a_page_that_says_so(browser: httpx.Client, name: str) -> None:
     answer = browser.get(f"/admin/models/{name}")
     assert answer.status_code == 404
-    assert "text/html" in answer.headers["content-type"] or answer.json()["error"]["code"] == "http.not_found"
+    assert (
+        "text/html" in answer.headers["content-type"]
+        or answer.json()["error"]["code"] == "http.not_found"
+    )
 
 
 @pytest.mark.parametrize("logged_in", [True, False])
@@ -216,10 +262,17 @@ def test_a_browser_gets_a_page_where_there_is_none_and_others_hear_the_same_as_a
 
 def test_every_setting_stands_in_a_form_once(kept: Administered) -> None:
     with kept.browser() as client:
-        for path, scope in (("/admin/settings", Scope.GLOBAL), ("/admin/models/org/packaged", Scope.MODEL)):
+        for path, scope in (
+            ("/admin/settings", Scope.GLOBAL),
+            ("/admin/models/org/packaged", Scope.MODEL),
+        ):
             page = Elements(text_of(client, path))
             for row in table().values():
-                fields = [each for each in page.named(row.name) if each.get("type") != "radio" or "checked" in each]
+                fields = [
+                    each
+                    for each in page.named(row.name)
+                    if each.get("type") != "radio" or "checked" in each
+                ]
                 assert len(fields) == row.may_stand_in(scope), (path, row.name)
 
 
@@ -227,13 +280,19 @@ def test_the_drafts_of_a_model_with_a_package(kept: Administered) -> None:
     with kept.browser() as client:
         page = text_of(client, "/admin/models/org/packaged")
         radios = Elements(page).named("draft_model")
-        assert [(each["value"], "checked" in each) for each in radios] == [("", False), (DRAFT, True)]
+        assert [(each["value"], "checked" in each) for each in radios] == [
+            ("", False),
+            (DRAFT, True),
+        ]
         assert page.count("package default") == 1
         assert "data-inherits-draft" in page
         assert "draft head (EAGLE)" in page
         change(client, "models/org/packaged/settings", speculation="ngram")
         radios = Elements(text_of(client, "/admin/models/org/packaged")).named("draft_model")
-        assert [(each["value"], "checked" in each) for each in radios] == [("", True), (DRAFT, False)]
+        assert [(each["value"], "checked" in each) for each in radios] == [
+            ("", True),
+            (DRAFT, False),
+        ]
         change(client, "models/org/packaged/settings", draft_model="org/gone", speculation=None)
         page = text_of(client, "/admin/models/org/packaged")
         radios = Elements(page).named("draft_model")
@@ -277,7 +336,11 @@ def test_what_a_page_asks_for_again_and_again_is_logged_only_where_it_fails(
 def test_what_a_page_loads_is_there_for_everybody(server: Administered) -> None:
     with server.browser(logged_in=False) as client:
         page = Elements(text_of(client, "/admin/login"))
-        files = [each.get("src") or each.get("href") for tag, each in page.all if tag in ("script", "link")]
+        files = [
+            each.get("src") or each.get("href")
+            for tag, each in page.all
+            if tag in ("script", "link")
+        ]
         assert files
         for file in files:
             assert file is not None
@@ -290,7 +353,8 @@ def test_what_a_page_loads_is_there_for_everybody(server: Administered) -> None:
 def test_modules_find_their_words_in_the_language_of_the_page(server: Administered) -> None:
     with server.browser(logged_in=False) as client:
         words = {
-            tag: client.get("/admin/static/js/words.json", headers={"accept-language": tag}) for tag in ("en", "ko-KR")
+            tag: client.get("/admin/static/js/words.json", headers={"accept-language": tag})
+            for tag in ("en", "ko-KR")
         }
         for tag, answer in words.items():
             assert answer.headers["content-type"] == "application/json"
@@ -314,4 +378,6 @@ def test_every_style_sheet_and_module_is_loaded_by_somebody() -> None:
 def test_colours_stand_in_one_place() -> None:
     for path in (data_dir("static") / "css").glob("*.css"):
         if path.name != "tokens.css":
-            assert not re.search(r"#[0-9a-f]{3,8}\b|rgb\(|hsl\(|oklch\(|!important.*color", path.read_text()), path.name
+            assert not re.search(
+                r"#[0-9a-f]{3,8}\b|rgb\(|hsl\(|oklch\(|!important.*color", path.read_text()
+            ), path.name

@@ -66,14 +66,18 @@ def test_nothing_is_known_of_a_model_that_is_not_in_memory(server: Administered)
         assert "not in memory" in part(client, DRAFT)
 
 
-@pytest.mark.parametrize(("limit", "said"), [(1000, "Raise --prefix-bytes"), (0, "the memory for them is 0")])
+@pytest.mark.parametrize(
+    ("limit", "said"), [(1000, "Raise --prefix-bytes"), (0, "the memory for them is 0")]
+)
 def test_it_is_said_why_nothing_is_kept(tmp_path: Path, limit: int, said: str) -> None:
     with administered(tmp_path, prefix_bytes=limit) as tight, tight.browser() as client:
         ask(client, HYBRID)
         assert said in part(client, HYBRID)
 
 
-@pytest.mark.parametrize("body", [{}, {"prompt": ""}, {"prompt": 3}, {"prompt": "a", "model": DRAFT}])
+@pytest.mark.parametrize(
+    "body", [{}, {"prompt": ""}, {"prompt": 3}, {"prompt": "a", "model": DRAFT}]
+)
 def test_what_is_no_prompt_is_refused_by_name(server: Administered, body: dict[str, Any]) -> None:
     with server.browser() as client:
         answer = client.post(path(TARGET, "/probe"), json=body)
@@ -84,7 +88,9 @@ def test_what_is_no_prompt_is_refused_by_name(server: Administered, body: dict[s
 def test_a_model_that_is_not_here_is_not_found(server: Administered) -> None:
     with server.browser() as client:
         assert client.delete(path("omlx-demo/none")).status_code == 404
-        assert client.post(path("omlx-demo/none", "/probe"), json={"prompt": "Hi"}).status_code == 404
+        assert (
+            client.post(path("omlx-demo/none", "/probe"), json={"prompt": "Hi"}).status_code == 404
+        )
 
 
 def test_nothing_is_open_without_a_session(server: Administered) -> None:

@@ -13,7 +13,9 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.resident import State, Told
 
 ENTRY = ModelEntry("org/model", Path("/models/org/model"), "home")
-REPORT = PrefixReport(None, 500, 2000, 64, 3, 1, 120, 0, {"rows": 4}, {"rows": 2, "window": 1}, 4, 1)
+REPORT = PrefixReport(
+    None, 500, 2000, 64, 3, 1, 120, 0, {"rows": 4}, {"rows": 2, "window": 1}, 4, 1
+)
 KEPT = Kept(500, 2000, 64, 3, 4, 120, None, 3, None, None)
 ANSWER = RequestStats(100, 60, 8, 0.0, 1.0, 1.0, 1, {}, Reason("spec.off.requested"))
 
@@ -47,4 +49,6 @@ def test_recurrent_states_are_told_where_there_are_some() -> None:
 
 def test_a_warning_where_nothing_fits() -> None:
     warning = Reason("prefix.stored_none", {"asked": 4, "limit": 2000})
-    assert prefixes_view(standing(replace(REPORT, refused=4))).kept == replace(KEPT, warning=warning)
+    assert prefixes_view(standing(replace(REPORT, refused=4))).kept == replace(
+        KEPT, warning=warning
+    )

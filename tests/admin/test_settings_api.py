@@ -19,7 +19,12 @@ def test_a_flag_wins_and_the_answer_says_so(tmp_path: Path) -> None:
         answer = change(client, "settings", draft_max=9).json()
         assert answer["applied"] == {"draft_max": "overridden"}
         view = answer["settings"]["draft_max"]
-        assert (view["value"], view["source"], view["stored"], view["locked"]) == (5, "cli", 9, True)
+        assert (view["value"], view["source"], view["stored"], view["locked"]) == (
+            5,
+            "cli",
+            9,
+            True,
+        )
 
 
 def test_a_server_that_others_reach_keeps_its_key(tmp_path: Path) -> None:
@@ -57,7 +62,10 @@ def test_a_file_that_is_lost_takes_no_key_away_and_is_told(tmp_path: Path) -> No
         answer = change(client, "settings", port=9000)
         assert answer.status_code == 200
         for key, status in (("other", 200), ("k", 401)):
-            assert client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == status
+            assert (
+                client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
+                == status
+            )
         (note,) = answer.json()["notes"]
         assert note["code"] == "config.corrupt"
         assert note["message"] in html.unescape(client.get("/admin/settings").text)

@@ -25,13 +25,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
 
 
 def named(name: str, address: str, *, with_key: bool) -> Snippet:
-    return next(each for each in snippets(address, TARGET, PROMPT, with_key=with_key) if each.name == name)
+    return next(
+        each for each in snippets(address, TARGET, PROMPT, with_key=with_key) if each.name == name
+    )
 
 
 def test_the_curl_line_streams_an_answer(server: Administered) -> None:
     line = named("curl", server.running.url, with_key=True).text
     environ = {**os.environ, "OMLX_API_KEY": "secret-key"}
-    said = subprocess.run(["sh", "-c", line], env=environ, capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run(
+        ["sh", "-c", line], env=environ, capture_output=True, text=True, check=True, timeout=60
+    )
     assert said.stdout.rstrip().endswith("data: [DONE]")
     assert json.loads(shlex.split(line)[-1])["messages"][0]["content"] == PROMPT
 
@@ -58,7 +62,9 @@ def test_the_others_can_be_read_by_what_reads_them(with_key: bool) -> None:
     assert TARGET in opencode["provider"]["omlx"]["models"]
     script = named("Claude Code", address, with_key=with_key).text.replace("claude", "env")
     environ = {"PATH": os.environ["PATH"], "OMLX_API_KEY": "k"}
-    said = subprocess.run(["sh", "-c", script], env=environ, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["sh", "-c", script], env=environ, capture_output=True, text=True, check=True
+    ).stdout
     told = dict(line.partition("=")[::2] for line in said.splitlines())
     assert told["ANTHROPIC_BASE_URL"] == address
     assert told["ANTHROPIC_AUTH_TOKEN"] == ("k" if with_key else "none")

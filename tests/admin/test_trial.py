@@ -105,7 +105,10 @@ def test_from_the_estimate_to_the_verdict_and_back(own: Administered) -> None:
 
         written = client.post(f"{TRIAL}/write", json={"setup": f"auto:{DRAFT}"}).json()
         package = json.loads(Path(written["file"]).read_text())
-        assert package["generation"]["speculative_decoding"]["strategies"]["draft"]["draft_model"] == DRAFT
+        assert (
+            package["generation"]["speculative_decoding"]["strategies"]["draft"]["draft_model"]
+            == DRAFT
+        )
 
 
 def test_others_go_first_and_what_they_touched_does_not_count(server: Administered) -> None:
@@ -113,7 +116,11 @@ def test_others_go_first_and_what_they_touched_does_not_count(server: Administer
         client.post(TRIAL, json=SMALL | {"tokens": 512, "kinds": ["prose"]})
         following = events(client)
         next(each for each in following if each["now"] and each["now"]["tokens"] > 8)
-        body = {"model": TARGET, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+        body = {
+            "model": TARGET,
+            "messages": [{"role": "user", "content": "Hello"}],
+            "max_tokens": 8,
+        }
         assert user.post("/v1/chat/completions", json=body).status_code == 200
         paused = next(each for each in following if each["state"] == "paused")
         assert paused["discarded"] == 1
@@ -132,7 +139,11 @@ def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
         client.post(f"{API}/models/{TARGET}/load")
         assert pool.told(TARGET).draft is None
         assert to_the_end(client, kinds=["data"])["state"] == "done"
-        body = {"model": TARGET, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        body = {
+            "model": TARGET,
+            "messages": [{"role": "user", "content": "Hello"}],
+            "max_tokens": 4,
+        }
         client.post("/v1/chat/completions", json=body)
         assert pool.told(TARGET).draft is None
 
@@ -152,7 +163,9 @@ def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
         ({"windows": 3}, "request.invalid"),
     ],
 )
-def test_what_cannot_be_tried_is_refused_by_name(server: Administered, asked: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_tried_is_refused_by_name(
+    server: Administered, asked: dict[str, Any], why: str
+) -> None:
     with server.browser() as client:
         other = f"{API}/models/{HYBRID}/trial"
         for path in (other, f"{other}/estimate"):
@@ -173,7 +186,11 @@ def test_a_model_that_is_not_here_and_results_that_are_not_either(server: Admini
 def test_the_last_conversation_is_tried_and_written_nowhere(own: Administered) -> None:
     secret = "the heron under the copper bridge"
     with own.browser() as client:
-        body = {"model": TARGET, "messages": [{"role": "user", "content": f"Repeat: {secret}"}], "max_tokens": 8}
+        body = {
+            "model": TARGET,
+            "messages": [{"role": "user", "content": f"Repeat: {secret}"}],
+            "max_tokens": 8,
+        }
         assert client.post("/v1/chat/completions", json=body).status_code == 200
         assert client.get(TRIAL).json()["conversation"]
         last = to_the_end(client, kinds=["conversation"])

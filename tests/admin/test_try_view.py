@@ -29,12 +29,25 @@ def trial(**fields: Any) -> Trial:
 
 
 def told(**more: Any) -> dict[str, Any]:
-    nothing = {"model": "org/big", "running": None, "kinds": ["code"], "conversation": False, "most_drafts": 3}
+    nothing = {
+        "model": "org/big",
+        "running": None,
+        "kinds": ["code"],
+        "conversation": False,
+        "most_drafts": 3,
+    }
     return {**nothing, "trial": None, "last": None, "results": {}, "applied": None, **more}
 
 
 def candidate(name: str, **fields: Any) -> Candidate:
-    whole = {"size_bytes": 1, "adds_bytes": 1, "fits": True, "chosen": False, "declared": False, **fields}
+    whole = {
+        "size_bytes": 1,
+        "adds_bytes": 1,
+        "fits": True,
+        "chosen": False,
+        "declared": False,
+        **fields,
+    }
     return Candidate(id=f"org/{name}", name=name, owner="org", **whole)
 
 

@@ -79,8 +79,20 @@ def test_codex(server: Running, tmp_path: Path) -> None:
     provider = f'{{name="omlx", base_url="{server.url}/v1", wire_api="responses"}}'
     ran = run(
         [
-            *("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-            *("-c", "model_provider=omlx", "-c", f"model={TARGET}", "-c", f"model_providers.omlx={provider}"),
+            *(
+                "codex",
+                "exec",
+                "--skip-git-repo-check",
+                "--dangerously-bypass-approvals-and-sandbox",
+            ),
+            *(
+                "-c",
+                "model_provider=omlx",
+                "-c",
+                f"model={TARGET}",
+                "-c",
+                f"model_providers.omlx={provider}",
+            ),
             *("-c", "web_search=disabled", task),
         ],
         tmp_path,

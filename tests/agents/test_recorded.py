@@ -30,7 +30,9 @@ def http() -> Iterator[httpx.Client]:
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = json.loads(
+        (RECORDED / f"{name}.json").read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -39,7 +41,11 @@ def streamed(http: httpx.Client, request: dict[str, Any]) -> list[dict[str, Any]
     path = f"{request['path']}?{request['query']}"
     answer = http.post(path, json=request["body"], headers=request["headers"])
     assert answer.status_code == 200, answer.text
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    lines = [
+        line.removeprefix("data: ")
+        for line in answer.text.splitlines()
+        if line.startswith("data: ")
+    ]
     return [json.loads(line) for line in lines]
 
 
@@ -51,7 +57,11 @@ def test_claude_code(http: httpx.Client) -> None:
     pieces = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     arguments = json.loads("".join(piece.get("partial_json", "") for piece in pieces))
     assert arguments["command"] == COMMAND
-    said = [event["delta"]["text"] for event in streamed(http, second) if event["type"] == "content_block_delta"]
+    said = [
+        event["delta"]["text"]
+        for event in streamed(http, second)
+        if event["type"] == "content_block_delta"
+    ]
     assert "it rains" in "".join(said)
 
 

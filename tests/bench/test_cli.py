@@ -24,7 +24,16 @@ def parse(*arguments: str) -> argparse.Namespace:
 def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report, image = tmp_path / "bench.json", tmp_path / "bench.svg"
     args = parse(
-        *("--model", str(DRAFT), "--draft", str(DRAFT), "--dtype", "float32", "--only", "plain,spec,graph"),
+        *(
+            "--model",
+            str(DRAFT),
+            "--draft",
+            str(DRAFT),
+            "--dtype",
+            "float32",
+            "--only",
+            "plain,spec,graph",
+        ),
         *("--trials", "2", "--prompts", "1", "--tokens", "8", "--windows", "2", "--inflate", "1M"),
         *("--json", str(report), "--plot", str(image)),
     )
@@ -40,7 +49,9 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert content["models"]["model"]["dtype"] == ["float32"]
     assert set(content["versions"]) == {"omlx", "python", "mlx", "mlx-lm"}
     assert content["settings"]["windows"] == [2]
-    names = [(result["suite"], result["params"].get("temperature")) for result in content["results"]]
+    names = [
+        (result["suite"], result["params"].get("temperature")) for result in content["results"]
+    ]
     assert names == [("plain", None), ("noise", None), ("spec", 0.0), ("spec", 0.8)]
     for result in content["results"]:
         assert len(result["ratio"]["samples"]) == len(result["omlx"]["samples"]) == 2
@@ -59,7 +70,9 @@ def test_without_a_draft_there_is_no_speculation(capsys: pytest.CaptureFixture[s
     assert "graph of" in capsys.readouterr().out
 
 
-def test_a_folder_without_weights_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_weights_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "config.json").write_text((DRAFT / "config.json").read_text())
     for command in ("engine", "spec", "exact"):
         parser = argparse.ArgumentParser()
@@ -85,7 +98,9 @@ def test_a_folder_without_weights_is_said_in_one_line(tmp_path: Path, capsys: py
         ((), "--model"),
     ],
 )
-def test_bad_flags_are_named(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_flags_are_named(
+    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit_:
         parse(*arguments)
     assert exit_.value.code == 2

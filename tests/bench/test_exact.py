@@ -18,7 +18,9 @@ DEMO = BUNDLED / "omlx-demo"
 MODES = "draft 4,ngram,auto"
 
 
-def compared(file: Path, model: str, *arguments: str, modes: str = MODES, status: int = 0) -> list[dict[str, Any]]:
+def compared(
+    file: Path, model: str, *arguments: str, modes: str = MODES, status: int = 0
+) -> list[dict[str, Any]]:
     """What the program found of each mode."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -36,7 +38,9 @@ PUBLISHED = (*BFLOAT16, "--quantize", "4")
 
 @pytest.mark.parametrize("weights", [BFLOAT16, FOUR_BITS], ids=["bfloat16", "4-bit"])
 @pytest.mark.parametrize("model", ["target", "hybrid"])
-def test_what_differs_in_coarse_weights_was_a_near_tie(model: str, weights: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_differs_in_coarse_weights_was_a_near_tie(
+    model: str, weights: tuple[str, ...], tmp_path: Path
+) -> None:
     size = ("--workloads", "small edit", "--context", "120", "--tokens", "28")
     found = compared(tmp_path / "found.json", model, *weights, *size)
     assert [each["mode"] for each in found] == MODES.split(",")
@@ -52,9 +56,13 @@ def test_what_differs_in_coarse_weights_was_a_near_tie(model: str, weights: tupl
     ids=["bfloat16", "4-bit", "bfloat16-4-bit"],
 )
 @pytest.mark.parametrize("model", ["target", "hybrid"])
-def test_in_every_mode_and_workload(model: str, weights: tuple[str, ...], longest: int, tmp_path: Path) -> None:
+def test_in_every_mode_and_workload(
+    model: str, weights: tuple[str, ...], longest: int, tmp_path: Path
+) -> None:
     modes = "draft 1,draft 4,draft 16,draft,ngram,chain,auto"
-    found = compared(tmp_path / "found.json", model, *weights, "--tokens", str(longest), modes=modes)
+    found = compared(
+        tmp_path / "found.json", model, *weights, "--tokens", str(longest), modes=modes
+    )
     assert all(each["accepted"] > 0 for each in found)
 
 
@@ -63,7 +71,9 @@ def test_a_verification_that_accepts_too_much_is_found(
 ) -> None:
     monkeypatch.setattr(Read, "accepted", property(lambda read: len(read.draft)))
     size = ("--workloads", "reasoning", "--context", "80")
-    (found,) = compared(tmp_path / "found.json", "target", "--dtype", "float32", *size, modes="draft 4", status=1)
+    (found,) = compared(
+        tmp_path / "found.json", "target", "--dtype", "float32", *size, modes="draft 4", status=1
+    )
     assert found["near_ties"]
     assert max(each["apart"] for each in found["near_ties"]) > 1.0
     printed = capsys.readouterr().out
@@ -76,4 +86,8 @@ def test_an_imagined_machine_learns_nothing() -> None:
     for width in (0, 1, 5, 40):
         costs.target.learn(width, 100, 77.0)
     costs.drafted("small", 4, 1, 100, 77.0)
-    assert [costs.target.plain(100), costs.verify(40, 100), costs.draft("small", 1, 100)] == [1.0, flat(40), 0.3]
+    assert [costs.target.plain(100), costs.verify(40, 100), costs.draft("small", 1, 100)] == [
+        1.0,
+        flat(40),
+        0.3,
+    ]

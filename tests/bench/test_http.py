@@ -27,7 +27,16 @@ def test_a_stream_without_an_end_is_an_error() -> None:
 def test_both_sides_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    flags = ["--model", str(BUNDLED / "omlx-demo/draft"), "--streams", "1,3", "--trials", "1", "--tokens", "12"]
+    flags = [
+        "--model",
+        str(BUNDLED / "omlx-demo/draft"),
+        "--streams",
+        "1,3",
+        "--trials",
+        "1",
+        "--tokens",
+        "12",
+    ]
     assert command.run(parser.parse_args([*flags, "--json", str(tmp_path / "r.json")])) == 0
     report = json.loads((tmp_path / "r.json").read_text())
     assert [each["streams"] for each in report["streams"]] == [1, 3]

@@ -73,14 +73,20 @@ def test_ratios_are_taken_within_trials() -> None:
 
     ours = replay([run(10, proposed=4, accepted=2), run(30), run(20)])
     theirs = replay([run(5), run(10), run(20)])
-    result = result_of(measure(Case("spec", "x", "y", [(ours, theirs)], {"temperature": 0.8}), 3, lambda: None))
+    result = result_of(
+        measure(Case("spec", "x", "y", [(ours, theirs)], {"temperature": 0.8}), 3, lambda: None)
+    )
     assert result.ratio.values == (2.0, 3.0, 1.0)
     assert (result.ratio.median, result.our_acceptance, result.their_acceptance) == (2.0, 0.5, None)
-    assert summary([result, result]) == {"spec T=0.8": {"geometric_mean": pytest.approx(2.0), "least": 2.0}}
+    assert summary([result, result]) == {
+        "spec T=0.8": {"geometric_mean": pytest.approx(2.0), "least": 2.0}
+    }
 
 
 def test_a_smaller_figure_is_better_where_it_is_a_time() -> None:
-    case = Case("host", "x", "y", [(lambda seed: run(10), lambda seed: run(20))], smaller_is_better=True)
+    case = Case(
+        "host", "x", "y", [(lambda seed: run(10), lambda seed: run(20))], smaller_is_better=True
+    )
     assert result_of(measure(case, 1, lambda: None)).ratio.values == (2.0,)
 
 

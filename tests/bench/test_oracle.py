@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from omlx.bench.speculation.oracle import Bound, RoundCosts, allowed, bound, break_even, copied, reach
+from omlx.bench.speculation.oracle import (
+    Bound,
+    RoundCosts,
+    allowed,
+    bound,
+    break_even,
+    copied,
+    reach,
+)
 
 LINEAR = RoundCosts(1.0, (2, 65), (2.0, 65.0))
 FREE = RoundCosts(1.0, (2, 65), (1.0, 1.0))
@@ -60,7 +68,13 @@ def test_what_was_there_when_the_clock_started_is_no_part_of_it() -> None:
     assert copied(reach(prompt, answer), given=4) == 4
     found = bound(prompt, answer, FREE, given=4)
     # Given: 1 2 3 4. One round brings 5 6 7 and 8.
-    assert (found.tokens, found.copied, found.rounds, found.plain_s, found.oracle_s) == (4, 4, 1, 4.0, 1.0)
+    assert (found.tokens, found.copied, found.rounds, found.plain_s, found.oracle_s) == (
+        4,
+        4,
+        1,
+        4.0,
+        1.0,
+    )
     assert bound(prompt, answer, FREE, given=9) == Bound()
 
 
@@ -91,7 +105,9 @@ def test_empty_answers_and_sums() -> None:
 
 def test_costs_between_and_behind_what_was_measured() -> None:
     costs = RoundCosts(1.0, (2, 4), (1.5, 1.7))
-    assert [costs.verify(width) for width in (1, 2, 3, 4, 6)] == pytest.approx([1.0, 1.5, 1.6, 1.7, 1.9])
+    assert [costs.verify(width) for width in (1, 2, 3, 4, 6)] == pytest.approx(
+        [1.0, 1.5, 1.6, 1.7, 1.9]
+    )
     assert RoundCosts(1.0, (2, 4), (1.5, 1.3)).verify(64) == pytest.approx(1.5)
 
 

@@ -29,8 +29,12 @@ from tests.bench.subjects import PROMPTS, subject
 SAID = (1, 2, 3, 4)
 
 
-def driven(tokens: Sequence[int] = SAID, counted: int = 3, seconds: float = 1.0, *errors: OmlxError) -> Driven:
-    return Driven(Run((tuple(tokens),), counted, seconds, seconds, seconds + 1.0), {}, dict(enumerate(errors)))
+def driven(
+    tokens: Sequence[int] = SAID, counted: int = 3, seconds: float = 1.0, *errors: OmlxError
+) -> Driven:
+    return Driven(
+        Run((tuple(tokens),), counted, seconds, seconds, seconds + 1.0), {}, dict(enumerate(errors))
+    )
 
 
 def trial(ours: Driven, theirs: Driven) -> Trial:
@@ -59,7 +63,9 @@ def gaining(gain: float, mode: str, workload: str) -> Outcome:
 
 def test_what_cannot_be_timed_counts_for_nothing() -> None:
     at_once = driven(SAID[:1], counted=0, seconds=0.0)
-    made = found(trial(at_once, at_once), trial(driven(seconds=0.5), driven()), trial(at_once, driven()))
+    made = found(
+        trial(at_once, at_once), trial(driven(seconds=0.5), driven()), trial(at_once, driven())
+    )
     assert made is not None
     assert isnan(made.gain.values[0])
     assert (made.gain.known, made.gain.median) == ((2.0,), 2.0)
@@ -71,7 +77,9 @@ def test_what_cannot_be_timed_counts_for_nothing() -> None:
 def test_samples_without_a_figure() -> None:
     some = Samples((nan, 2.0, 4.0, nan))
     assert (some.least, some.median, some.most, some.quartiles) == (2.0, 3.0, 4.0, (2.5, 3.5))
-    assert all(map(isnan, (Samples((nan,)).least, Samples((nan,)).median, Samples((nan,)).quartiles[0])))
+    assert all(
+        map(isnan, (Samples((nan,)).least, Samples((nan,)).median, Samples((nan,)).quartiles[0]))
+    )
 
 
 def test_what_json_has_no_word_for_is_null(tmp_path: Path) -> None:
@@ -80,12 +88,18 @@ def test_what_json_has_no_word_for_is_null(tmp_path: Path) -> None:
 
     write_json(tmp_path / "r.json", {"gain": Samples((nan, 2.0)).to_json(), "margins": (inf, 0.5)})
     told = json.loads((tmp_path / "r.json").read_text(), parse_constant=refuse)
-    assert (told["gain"]["samples"], told["gain"]["median"], told["margins"]) == ([None, 2.0], 2.0, [None, 0.5])
+    assert (told["gain"]["samples"], told["gain"]["median"], told["margins"]) == (
+        [None, 2.0],
+        2.0,
+        [None, 0.5],
+    )
 
 
 def test_failures_of_both_sides_are_counted() -> None:
     error = Overloaded("engine.queue_full", waiting=1, limit=1)
-    made = found(trial(driven(SAID, 3, 1.0, error), driven()), trial(driven(), driven(SAID, 3, 1.0, error)))
+    made = found(
+        trial(driven(SAID, 3, 1.0, error), driven()), trial(driven(), driven(SAID, 3, 1.0, error))
+    )
     assert made is not None
     assert made.errors == 2
 

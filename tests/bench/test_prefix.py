@@ -39,7 +39,18 @@ def test_new_is_what_no_earlier_turn_began_with(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_both_servers_are_measured(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    options = ["--prefix", "200", "--trials", "1", "--turns", "3", "--tokens", "4", "--json", str(report)]
+    options = [
+        "--prefix",
+        "200",
+        "--trials",
+        "1",
+        "--turns",
+        "3",
+        "--tokens",
+        "4",
+        "--json",
+        str(report),
+    ]
     assert main(["bench", "prefix", "--model", str(TARGET), *options]) == 0
     told = json.loads(report.read_text(encoding="utf-8"))
     assert set(told["first_token"]) == set(told["conversation"]) == {"omlx", "mlx-lm"}

@@ -24,7 +24,9 @@ def work(progress: Progress, clock: Clock, units: int, seconds: float) -> None:
         progress.tick()
 
 
-def test_a_log_has_a_line_now_and_then_with_what_runs_and_how_much_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_a_line_now_and_then_with_what_runs_and_how_much_is_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     clock = Clock()
     with Progress(60, "pair", clock=clock) as progress:
         progress.runs("what passes cost")

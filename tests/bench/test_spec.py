@@ -30,7 +30,18 @@ from tests.bench.subjects import subject
 
 DRAFT = BUNDLED / "omlx-demo/draft"
 HYBRID = BUNDLED / "omlx-demo/hybrid"
-SMALL = ("--model", str(DRAFT), "--dtype", "float32", "--trials", "1", "--context", "120", "--widths", "2,5")
+SMALL = (
+    "--model",
+    str(DRAFT),
+    "--dtype",
+    "float32",
+    "--trials",
+    "1",
+    "--context",
+    "120",
+    "--widths",
+    "2,5",
+)
 
 
 def parse(*arguments: str) -> argparse.Namespace:
@@ -47,7 +58,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *SMALL,
         *("--draft", str(DRAFT), "--hybrid", str(HYBRID), "--modes", "draft 2,ngram,auto"),
         *("--workloads", "prose,hostile", "--streams", "1", "--inflate", "1M"),
-        *("--title", "A title", "--json", str(folder / "report.json"), "--plot", str(folder / "report.svg")),
+        *(
+            "--title",
+            "A title",
+            "--json",
+            str(folder / "report.json"),
+            "--plot",
+            str(folder / "report.svg"),
+        ),
     )
     assert run(args) == 0
     return folder
@@ -97,14 +115,21 @@ def test_the_report_is_complete(report: dict[str, Any]) -> None:
         assert [row["window"] for row in windows] == [1, 4]
         assert all(row["plain_steps"] > 0 for row in windows)
     compared = {(each["model"], each["workload"]) for each in report["auto_against_best_fixed"]}
-    assert compared == {(role, name) for role in ("model", "hybrid") for name in ("prose", "hostile")}
+    assert compared == {
+        (role, name) for role in ("model", "hybrid") for name in ("prose", "hostile")
+    }
     assert len(report["hybrid_against_twin"]) == 2 * 3
     for each in (*report["hybrid_against_twin"], *report["auto_against_best_fixed"]):
-        assert each["ratio"] == pytest.approx(each["gain"] / each["other_gain"])  # of the only trial
+        assert each["ratio"] == pytest.approx(
+            each["gain"] / each["other_gain"]
+        )  # of the only trial
 
 
 def test_the_hybrid_writes_what_its_twin_writes(report: dict[str, Any]) -> None:
-    said = {(result["workload"], result["mode"], result["model"]): result["checksum"] for result in report["results"]}
+    said = {
+        (result["workload"], result["mode"], result["model"]): result["checksum"]
+        for result in report["results"]
+    }
     for workload, mode, _ in said:
         assert said[workload, mode, "hybrid"] == said[workload, mode, "model"]
 
@@ -118,7 +143,9 @@ def test_a_reciter_says_its_text_wherever_its_cache_stands() -> None:
     model.recite(text)
     cache = model.make_cache()
     assert mx.argmax(model(mx.array([text[:4]]), cache=cache), axis=-1).tolist() == [[2, 3, 4, 9]]
-    assert mx.argmax(model(mx.array([text[4:]]), cache=cache), axis=-1).tolist() == [[8, 7, 6, 5, 5]]
+    assert mx.argmax(model(mx.array([text[4:]]), cache=cache), axis=-1).tolist() == [
+        [8, 7, 6, 5, 5]
+    ]
     raised = model(mx.array([[0]]), cache=model.make_cache())
     assert mx.sum(raised != it.model(mx.array([[0]]), cache=model.make_cache())).item() == 1
 
@@ -137,12 +164,20 @@ def test_the_plot_has_a_bar_for_every_result(measured: Path, report: dict[str, A
 def test_labels_of_groups_do_not_run_into_each_other() -> None:
     gain = {"min": 0.9, "median": 1.5, "max": 7.0}
     names = ("verbatim", "small edit", "heavy edit", "warm coding", "tools")
-    results = [{"model": "model", "streams": 1, "workload": name, "mode": "auto", "gain": gain} for name in names]
+    results = [
+        {"model": "model", "streams": 1, "workload": name, "mode": "auto", "gain": gain}
+        for name in names
+    ]
     root = ET.fromstring(plot(results, "A title"))
-    labels = {each.text: float(each.attrib["x"]) for each in root if each.get("text-anchor") == "middle"}
+    labels = {
+        each.text: float(each.attrib["x"]) for each in root if each.get("text-anchor") == "middle"
+    }
     assert tuple(labels) == names
     for (one, left), (other, right) in pairwise(labels.items()):
-        assert right - left > 6 * (len(one) + len(other)) / 2, (one, other)  # letters of 12 px are some 6 px wide
+        assert right - left > 6 * (len(one) + len(other)) / 2, (
+            one,
+            other,
+        )  # letters of 12 px are some 6 px wide
     assert max(labels.values()) + 6 * len(names[-1]) / 2 < float(root.attrib["width"])
 
 
@@ -158,10 +193,14 @@ def test_a_page_takes_the_tables_between_its_marks(measured: Path, tmp_path: Pat
         assert text.count("| prose |") > 2
         assert text.count("### A title") == 1
         assert "](measured/report.svg)" in text
-        assert (tmp_path / "measured/report.svg").read_text() == (measured / "report.svg").read_text()
+        assert (tmp_path / "measured/report.svg").read_text() == (
+            measured / "report.svg"
+        ).read_text()
 
 
-def test_a_page_without_marks_is_left_alone(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_without_marks_is_left_alone(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Title\n", encoding="utf-8")
     assert document([str(page), str(measured / "report.json")]) == 2
@@ -185,10 +224,14 @@ def test_the_page_of_the_documentation_has_its_marks() -> None:
 
 
 def test_out_of_time_it_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    args = parse(*SMALL, "--modes", "ngram", "--workloads", "tools,prose", "--streams", "1", "--budget", "0")
+    args = parse(
+        *SMALL, "--modes", "ngram", "--workloads", "tools,prose", "--streams", "1", "--budget", "0"
+    )
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert run(args) == 0
-    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler  # who ends it gets what there is, too
+    assert (
+        signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    )  # who ends it gets what there is, too
     printed, told = capsys.readouterr()
     assert "model: tools, ngram: 0 of 1 trials" in printed
     assert "model: prose, ngram: 0 of 1 trials" in printed
@@ -207,7 +250,9 @@ def test_streams_run_together(tmp_path: Path) -> None:
 
 def test_without_a_draft_only_lookups_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    args = parse(*SMALL, "--workloads", "verbatim", "--streams", "1", "--quantize", "4", "--json", str(file))
+    args = parse(
+        *SMALL, "--workloads", "verbatim", "--streams", "1", "--quantize", "4", "--json", str(file)
+    )
     assert run(args) == 0
     report = json.loads(file.read_text())
     assert [result["mode"] for result in report["results"]] == ["ngram", "auto"]
@@ -232,13 +277,17 @@ def test_a_mode_that_nobody_can_run_is_refused(capsys: pytest.CaptureFixture[str
         (("--budget=-1",), "not a number from 0 on"),
     ],
 )
-def test_bad_values_are_named(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_values_are_named(
+    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         parse(*SMALL, *arguments)
     assert told in capsys.readouterr().err
 
 
-def test_a_hybrid_of_another_vocabulary_cannot_recite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hybrid_of_another_vocabulary_cannot_recite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = shutil.copytree(HYBRID, tmp_path / "other")
     tokenizer = json.loads((other / "tokenizer.json").read_text())
     one, two = list(tokenizer["model"]["vocab"])[300:302]
@@ -281,7 +330,9 @@ def test_a_margin_is_that_of_what_the_token_was_chosen_by(temperature: float) ->
         scores = seen_by_plain(it, asked, answer[:place])
         assert int(mx.argmax(scores)) == chosen
         *_, third, second, _ = (int(token) for token in mx.argsort(scores))
-        to_second, to_third = (float(scores[chosen]) - float(scores[token]) for token in (second, third))
+        to_second, to_third = (
+            float(scores[chosen]) - float(scores[token]) for token in (second, third)
+        )
         found = parting(it, asked, answer, (*answer[:place], third))
         assert found is not None
         assert found.token == place

@@ -22,7 +22,9 @@ def test_greedy_answers_equal_those_of_mlx_lm() -> None:
     results = run_suites(subject(), SETTINGS, ("plain", "spec", "batch"))
     exact = {result.case.name: result.exact for result in results if result.exact is not None}
     assert set(exact) == {"T=0", "T=0 k=1", "T=0 k=3", "T=0.8 k=1", "T=0.8 k=3", "1 rows", "3 rows"}
-    assert {name: (e.same, e.first) for name, e in exact.items()} == {name: (e.of, None) for name, e in exact.items()}
+    assert {name: (e.same, e.first) for name, e in exact.items()} == {
+        name: (e.of, None) for name, e in exact.items()
+    }
     assert exact["T=0"].reference == "mlx-lm"
     assert exact["T=0.8 k=3"].reference == "omlx without speculation"
     assert exact["3 rows"].of == 3

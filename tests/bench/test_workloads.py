@@ -41,7 +41,9 @@ def test_rows_ask_different_things(workload: Workload) -> None:
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_prompt_and_answer_stay_near_the_context_that_was_asked_for(workload: Workload) -> None:
     for trial in range(5):
-        for text, question in zip(said(workload, trial), questions(workload, trial, 1, CONTEXT, count), strict=True):
+        for text, question in zip(
+            said(workload, trial), questions(workload, trial, 1, CONTEXT, count), strict=True
+        ):
             assert count(text) + question.longest < 1.3 * CONTEXT
 
 
@@ -78,7 +80,9 @@ def test_no_text_stands_in_the_standard_library() -> None:
     for path in root.rglob("*.py"):
         if "site-packages" in path.parts:
             continue
-        lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+        lines = [
+            line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
         lines = [line for line in lines if line]
         for i, line in enumerate(lines):
             assert line not in firsts or tuple(lines[i : i + 4]) not in runs, (path, i)

@@ -41,8 +41,14 @@ def test_set_get_unset_list(alone: Path, capsys: Capture) -> None:
     assert listed["speculation"] == {"value": "ngram:m=16;draft", "source": "global"}
     assert listed["allow_host"] == {"value": ["a", "b"], "source": "global"}
     assert listed["draft_max"] == {"value": None, "source": "built_in"}
-    own = {line.split()[0]: line.split()[1:] for line in said(capsys, "config", "list", "--model", TARGET).splitlines()}
-    assert (own["draft_max"], own["speculation"]) == (["8", "model"], ["ngram:m=16;draft", "global"])
+    own = {
+        line.split()[0]: line.split()[1:]
+        for line in said(capsys, "config", "list", "--model", TARGET).splitlines()
+    }
+    assert (own["draft_max"], own["speculation"]) == (
+        ["8", "model"],
+        ["ngram:m=16;draft", "global"],
+    )
     assert "port" not in own
     said(capsys, "config", "unset", "speculation")
     assert said(capsys, "config", "get", "speculation") == "auto"
@@ -62,7 +68,10 @@ def test_a_value_that_another_source_overrides_is_kept_and_said(
 
 def test_a_key_is_never_shown(alone: Path, capsys: Capture) -> None:
     said(capsys, "config", "set", "api_key", "a-secret")
-    shown = [said(capsys, "config", *words) for words in (["get", "api_key"], ["list"], ["list", "--json"])]
+    shown = [
+        said(capsys, "config", *words)
+        for words in (["get", "api_key"], ["list"], ["list", "--json"])
+    ]
     assert not any("a-secret" in text for text in shown)
     assert all("********" in text for text in shown)
 
@@ -82,7 +91,9 @@ def test_a_key_is_never_shown(alone: Path, capsys: Capture) -> None:
         (["set", "port", "1", "--model", TARGET], "'port' is not kept"),
     ],
 )
-def test_what_cannot_be_is_refused(alone: Path, capsys: Capture, arguments: list[str], words: str) -> None:
+def test_what_cannot_be_is_refused(
+    alone: Path, capsys: Capture, arguments: list[str], words: str
+) -> None:
     assert words in said(capsys, "config", *arguments, status=2)
     assert not (alone / ".omlx").exists() or not list((alone / ".omlx").glob("*.json"))
 
@@ -100,13 +111,16 @@ def test_a_model_that_cannot_be_used_yet_may_have_settings(alone: Path, capsys: 
     model(alone / ".omlx/models/org/own-code", {**LLAMA, "model_file": "own.py"})
     said(capsys, "config", "set", "trust_remote_code", "on", "--model", "own-code")
     assert said(capsys, "config", "get", "trust_remote_code", "--model", "org/own-code") == "on"
-    assert json.loads((alone / ".omlx/models.json").read_text())["models"].keys() == {"org/own-code"}
+    assert json.loads((alone / ".omlx/models.json").read_text())["models"].keys() == {
+        "org/own-code"
+    }
     said(capsys, "config", "unset", "trust_remote_code", "--model", "own-code")
     assert said(capsys, "config", "get", "trust_remote_code", "--model", "own-code") == "off"
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said_so"), [("port", "9000", True), ("api_key", "a-secret", True), ("draft_max", "8", False)]
+    ("name", "value", "said_so"),
+    [("port", "9000", True), ("api_key", "a-secret", True), ("draft_max", "8", False)],
 )
 def test_what_a_running_server_does_not_take_up_is_said(
     alone: Path, capsys: Capture, name: str, value: str, said_so: bool
@@ -127,7 +141,9 @@ def test_what_a_running_server_does_not_take_up_is_said(
             with running.told(alone / ".omlx", address):
                 for words in (["set", name, value], ["unset", name]):
                     assert main(["config", *words]) == 0
-                    assert (f"server at {address} goes on with what it has" in capsys.readouterr().err) is said_so
+                    assert (
+                        f"server at {address} goes on with what it has" in capsys.readouterr().err
+                    ) is said_so
         finally:
             server.shutdown()
     said(capsys, "config", "set", name, value)
@@ -136,7 +152,9 @@ def test_what_a_running_server_does_not_take_up_is_said(
 def test_without_a_home_folder_one_has_to_be_named(
     alone: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "~nobody-at-all/x" in said(capsys, "config", "list", "--home", "~nobody-at-all/x", status=2)
+    assert "~nobody-at-all/x" in said(
+        capsys, "config", "list", "--home", "~nobody-at-all/x", status=2
+    )
     monkeypatch.setenv("OMLX_MODEL_DIR", "~nobody-at-all")
     assert "OMLX_MODEL_DIR: nobody knows" in said(capsys, "config", "list", status=2)
     monkeypatch.delenv("OMLX_MODEL_DIR")
@@ -154,7 +172,9 @@ def folder(alone: Path) -> Path:
 
 
 def declared(folder: Path) -> dict[str, object]:
-    block = json.loads((folder / "model-package.json").read_text())["generation"]["speculative_decoding"]
+    block = json.loads((folder / "model-package.json").read_text())["generation"][
+        "speculative_decoding"
+    ]
     strategy: dict[str, object] = block["strategies"][block["default"]]
     return strategy
 
@@ -172,9 +192,14 @@ def test_write_check_show(folder: Path, capsys: Capture) -> None:
     }
     assert "can be used" in said(capsys, "package", "check", str(folder))
     shown = json.loads(said(capsys, "package", "show", "big", "--json"))
-    assert (shown["speculation"]["draft"], shown["speculation"]["draft_source"]) == ("omlx-demo/draft", "package")
+    assert (shown["speculation"]["draft"], shown["speculation"]["draft_source"]) == (
+        "omlx-demo/draft",
+        "package",
+    )
     assert "omlx pull omlx-demo/draft" in said(capsys, "package", "show", "big", "--no-bundled")
-    assert "not on this machine" in said(capsys, "package", "check", "big", "--no-bundled", status=2)
+    assert "not on this machine" in said(
+        capsys, "package", "check", "big", "--no-bundled", status=2
+    )
 
 
 def test_what_else_the_file_holds_is_kept(folder: Path, capsys: Capture) -> None:
@@ -189,7 +214,9 @@ def test_what_else_the_file_holds_is_kept(folder: Path, capsys: Capture) -> None
     assert after["generation"]["speculative_decoding"]["default"] == "small"
 
 
-@pytest.mark.parametrize("content", ['{"generation": null}', '{"generation": {"speculative_decoding": null}}'])
+@pytest.mark.parametrize(
+    "content", ['{"generation": null}', '{"generation": {"speculative_decoding": null}}']
+)
 def test_null_is_as_absent(folder: Path, capsys: Capture, content: str) -> None:
     (folder / "model-package.json").write_text(content)
     assert "declares nothing" in said(capsys, "package", "check", "big")
@@ -197,7 +224,9 @@ def test_null_is_as_absent(folder: Path, capsys: Capture, content: str) -> None:
     assert declared(folder)["draft_model"] == "omlx-demo/draft"
 
 
-def test_the_window_may_come_from_a_benchmark(folder: Path, capsys: Capture, tmp_path: Path) -> None:
+def test_the_window_may_come_from_a_benchmark(
+    folder: Path, capsys: Capture, tmp_path: Path
+) -> None:
     window = {"default": "fixed", "initial_window": 3, "min_window": 3, "max_window": 3}
     bench = tmp_path / "bench.json"
     bench.write_text(json.dumps({"draft_window": window}))
@@ -227,10 +256,14 @@ def test_the_window_may_come_from_a_benchmark(folder: Path, capsys: Capture, tmp
         ("stranger", "fixed:4", "vocabularies differ"),
     ],
 )
-def test_what_would_not_work_is_not_written(folder: Path, capsys: Capture, draft: str, window: str, words: str) -> None:
+def test_what_would_not_work_is_not_written(
+    folder: Path, capsys: Capture, draft: str, window: str, words: str
+) -> None:
     head = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "head"))
     config = json.loads((head / "config.json").read_text())
-    (head / "config.json").write_text(json.dumps({**config, "architectures": ["LlamaForCausalLMEagle3"]}))
+    (head / "config.json").write_text(
+        json.dumps({**config, "architectures": ["LlamaForCausalLMEagle3"]})
+    )
     stranger = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "stranger"))
     tokenizer = json.loads((stranger / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -238,7 +271,9 @@ def test_what_would_not_work_is_not_written(folder: Path, capsys: Capture, draft
     vocabulary[first], vocabulary[last] = vocabulary[last], vocabulary[first]
     (stranger / "tokenizer.json").write_text(json.dumps(tokenizer))
     shutil.copytree(folder, folder.parent / "twin")
-    assert words in said(capsys, "package", "write", "big", "--draft", draft, "--window", window, status=2)
+    assert words in said(
+        capsys, "package", "write", "big", "--draft", draft, "--window", window, status=2
+    )
     assert not (folder / "model-package.json").exists()
 
 
@@ -264,7 +299,10 @@ def test_show_tells_who_drafts_without_a_draft_model_and_why_there_is_none(
     assert json.loads(said(capsys, "package", "show", "big", "--json"))["drafters"] == drafters
     said(capsys, "config", "unset", "speculation")
     said(capsys, "package", "write", "big", "--draft", "draft")
-    assert json.loads(said(capsys, "package", "show", "big", "--json"))["drafters"] == ["ngram", "draft"]
+    assert json.loads(said(capsys, "package", "show", "big", "--json"))["drafters"] == [
+        "ngram",
+        "draft",
+    ]
 
 
 @pytest.mark.parametrize("tokenizer", ["other", "broken"])
@@ -272,7 +310,10 @@ def test_show_tells_of_a_draft_that_only_its_tokenizer_speaks_against(
     folder: Path, capsys: Capture, tokenizer: str
 ) -> None:
     said(capsys, "package", "write", "big", "--draft", "draft")
-    file = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "omlx-demo/draft")) / "tokenizer.json"
+    file = (
+        Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "omlx-demo/draft"))
+        / "tokenizer.json"
+    )
     content = json.loads(file.read_text())
     del content["added_tokens"][-1]
     file.write_text("{" if tokenizer == "broken" else json.dumps(content))
@@ -301,13 +342,17 @@ LONG = f"/{'a' * 300}"
     ],
     ids=lambda arguments: " ".join(arguments).replace(LONG, "LONG"),
 )
-def test_names_that_cannot_be_are_said_in_one_line(folder: Path, capsys: Capture, arguments: list[str]) -> None:
+def test_names_that_cannot_be_are_said_in_one_line(
+    folder: Path, capsys: Capture, arguments: list[str]
+) -> None:
     shown = said(capsys, *arguments, status=2)
     assert shown.startswith("omlx: ")
     assert len(shown.splitlines()) == 1
 
 
-def test_a_draft_that_only_this_command_finds_is_not_declared(folder: Path, capsys: Capture, tmp_path: Path) -> None:
+def test_a_draft_that_only_this_command_finds_is_not_declared(
+    folder: Path, capsys: Capture, tmp_path: Path
+) -> None:
     elsewhere = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", tmp_path / "elsewhere/tiny"))
     write = ["package", "write", "big", "--draft", str(elsewhere)]
     assert str(elsewhere) in said(capsys, *write, status=2)
@@ -320,7 +365,18 @@ def test_a_draft_that_only_this_command_finds_is_not_declared(folder: Path, caps
 
 
 def test_no_terminal_is_needed(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "omlx", "package", "write", "big", "--draft", "draft", "--window", "fixed:2"]
+    command = [
+        sys.executable,
+        "-m",
+        "omlx",
+        "package",
+        "write",
+        "big",
+        "--draft",
+        "draft",
+        "--window",
+        "fixed:2",
+    ]
     result = subprocess.run(
         command,
         env=environment(tmp_path, OMLX_HOME=str(tmp_path / ".omlx")),

@@ -19,14 +19,23 @@ from tests.models.trees import hub_model, model
 __all__ = ["alone"]
 
 
-def test_doctor_says_what_is_here_and_no_secrets(alone: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_is_here_and_no_secrets(
+    alone: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMLX_API_KEY", "a-secret")
     model(alone / ".lmstudio/models/org/whole")
     hub_model(alone / ".cache/huggingface/hub", "org/half", files=[], unfinished=1)
     assert main(["config", "set", "port", "0"]) == 0
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
-    for words in ("mlx-lm", "limit for models", "1 found, 0 skipped", "1 model.half_download", "-rw-------", "free"):
+    for words in (
+        "mlx-lm",
+        "limit for models",
+        "1 found, 0 skipped",
+        "1 model.half_download",
+        "-rw-------",
+        "free",
+    ):
         assert words in shown, words
     assert "API key" in shown
     assert "a-secret" not in shown
@@ -53,7 +62,11 @@ def test_the_first_run_prints_a_link_and_dashboard_another_one(tmp_path: Path) -
     command = [sys.executable, "-m", "omlx", "serve", "--port", "0", "--no-hf-cache"]
     links = []
     with subprocess.Popen(
-        command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
@@ -82,7 +95,9 @@ def test_the_first_run_prints_a_link_and_dashboard_another_one(tmp_path: Path) -
 def log_in(link: str) -> int:
     parts = urlsplit(link)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
-    connection.request("POST", "/admin/api/login", json.dumps({"token": parse_qs(parts.query)["token"][0]}))
+    connection.request(
+        "POST", "/admin/api/login", json.dumps({"token": parse_qs(parts.query)["token"][0]})
+    )
     status = connection.getresponse().status
     connection.close()
     return status

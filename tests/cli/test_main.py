@@ -28,7 +28,9 @@ Capture: TypeAlias = pytest.CaptureFixture[str]
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMLX_", "HF_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OMLX_", "HF_"))
+    }
     return {**kept, "HOME": str(home), **more}
 
 
@@ -70,13 +72,17 @@ def test_version(tmp_path: Path) -> None:
         (["--version"], ""),
     ],
 )
-def test_who_writes_into_a_closed_pipe_ends_quietly(tmp_path: Path, arguments: list[str], unbuffered: str) -> None:
+def test_who_writes_into_a_closed_pipe_ends_quietly(
+    tmp_path: Path, arguments: list[str], unbuffered: str
+) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "omlx", *arguments]
     variables = environment(tmp_path, PYTHONUNBUFFERED=unbuffered)
     try:
-        ended = subprocess.run(command, env=variables, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+        ended = subprocess.run(
+            command, env=variables, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, "")
@@ -95,7 +101,10 @@ def test_models_lists_all_with_reasons(tmp_path: Path) -> None:
         ("org/whole", "hf-cache", "shadowed"),
         ("org/half", "hf-cache", "skipped"),
     }
-    assert next(record for record in records if record["id"] == "org/half")["reason"]["code"] == "model.half_download"
+    assert (
+        next(record for record in records if record["id"] == "org/half")["reason"]["code"]
+        == "model.half_download"
+    )
 
 
 def test_no_models_at_all(tmp_path: Path) -> None:
@@ -106,7 +115,10 @@ def test_no_models_at_all(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["no/such-model"], "no model called 'no/such-model'"),
-        (["--num-draft-tokens", "-1"], "--num-draft-tokens: '-1' is not a whole number from 1 to 64"),
+        (
+            ["--num-draft-tokens", "-1"],
+            "--num-draft-tokens: '-1' is not a whole number from 1 to 64",
+        ),
         (["--draft-min", "-2"], "--draft-min: '-2' is not a whole number from 1 to 64"),
         (["--speculation", "ngram;drft"], "--speculation: Column 7: “drft” is not a drafter"),
         (["--host", "0.0.0.0"], "needs an API key"),
@@ -125,13 +137,17 @@ def test_what_cannot_be_served_is_said_in_one_line(
     assert len(shown.err.strip().splitlines()) == 1
 
 
-def test_a_wrong_variable_is_named(alone: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+def test_a_wrong_variable_is_named(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
     monkeypatch.setenv("OMLX_PORT", "http")
     assert main(["serve"]) == 2
     assert "OMLX_PORT: 'http'" in capfd.readouterr().err
 
 
-def test_a_start_moves_a_broken_file_away_and_no_command_that_only_reads_does(alone: Path, capfd: Capture) -> None:
+def test_a_start_moves_a_broken_file_away_and_no_command_that_only_reads_does(
+    alone: Path, capfd: Capture
+) -> None:
     (alone / ".omlx").mkdir()
     file = alone / ".omlx/models.json"
     file.write_text('{"format": "omlx-config/1", "models": {')
@@ -166,8 +182,12 @@ def test_a_busy_port_is_named_with_one_that_is_free(alone: Path, capfd: Capture)
 
 
 def test_loopback() -> None:
-    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "127.9.9.9")] == [True] * 4
-    assert [is_loopback(host) for host in ("0.0.0.0", "::", "mac.local", "192.168.1.2")] == [False] * 4
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "127.9.9.9")] == [
+        True
+    ] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "mac.local", "192.168.1.2")] == [
+        False
+    ] * 4
 
 
 def test_the_address_that_is_shown_can_be_reached() -> None:
@@ -180,7 +200,15 @@ def test_the_address_that_is_shown_can_be_reached() -> None:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """`omlx serve` of the demo models on a free port, by a short name and a path, with a key."""
-    command = [sys.executable, "-m", "omlx", "serve", str(BUNDLED / "omlx-demo/target"), "--draft-model", "draft"]
+    command = [
+        sys.executable,
+        "-m",
+        "omlx",
+        "serve",
+        str(BUNDLED / "omlx-demo/target"),
+        "--draft-model",
+        "draft",
+    ]
     process = subprocess.Popen(
         [*command, "--port", "0"],
         env=environment(tmp_path, OMLX_API_KEY="a-secret"),
@@ -194,7 +222,9 @@ def served(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serve_announces_answers_and_stops(served: subprocess.Popen[str], tmp_path: Path, number: int) -> None:
+def test_serve_announces_answers_and_stops(
+    served: subprocess.Popen[str], tmp_path: Path, number: int
+) -> None:
     assert served.stdout is not None
     lines = []
     for line in served.stdout:

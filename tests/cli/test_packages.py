@@ -33,7 +33,13 @@ ENDLESS = {"0": -100, "2": -100}
 
 def declare(folder: Path, draft: str, **window: object) -> None:
     """Write the package file of the format's own example, with this draft and window."""
-    policy = {"default": "adaptive", "initial_window": 16, "min_window": 2, "max_window": 16, **window}
+    policy = {
+        "default": "adaptive",
+        "initial_window": 16,
+        "min_window": 2,
+        "max_window": 16,
+        **window,
+    }
     strategy = {"type": "draft-model", "draft_model": draft, "window_policy": policy}
     block = {"default": "llama32-1b-q4", "strategies": {"llama32-1b-q4": strategy}}
     (folder / FILE).write_text(json.dumps({"generation": {"speculative_decoding": block}}))
@@ -48,7 +54,9 @@ def scramble(weights: Path) -> None:
     arrays: dict[str, mx.array] = mx.load(str(weights))
     keys = mx.random.split(mx.random.key(0), len(arrays))
     noise = {
-        name: mx.random.normal(array.shape, scale=array.shape[-1] ** -0.5, key=key) if array.ndim > 1 else array
+        name: mx.random.normal(array.shape, scale=array.shape[-1] ** -0.5, key=key)
+        if array.ndim > 1
+        else array
         for (name, array), key in zip(arrays.items(), keys, strict=True)
     }
     mx.save_safetensors(str(weights), noise)
@@ -74,7 +82,14 @@ def server(home: Path) -> Iterator[Serving]:
 
 def chat(server: Serving, model: str, **fields: Any) -> ChatCompletion:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        asked = {"model": model, "messages": ASK, "max_tokens": 60, "seed": 3, "logprobs": True, **fields}
+        asked = {
+            "model": model,
+            "messages": ASK,
+            "max_tokens": 60,
+            "seed": 3,
+            "logprobs": True,
+            **fields,
+        }
         return client.chat.completions.create(**asked)
 
 
@@ -89,17 +104,23 @@ def timings(answer: ChatCompletion) -> dict[str, Any]:
 
 
 def status(server: Serving, model: str) -> dict[str, Any]:
-    told: dict[str, Any] = httpx.get(f"{server.url}/v1/models/{model}").raise_for_status().json()["speculation"]
+    told: dict[str, Any] = (
+        httpx.get(f"{server.url}/v1/models/{model}").raise_for_status().json()["speculation"]
+    )
     return told
 
 
-def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_says(home: Path) -> None:
+def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_says(
+    home: Path,
+) -> None:
     with serving(home, "org/cold", "--no-calibrate") as server:
         assert "Draft: org/small" in server.announced
         for temperature in (0.0, 0.8):
             alone = chat(server, "org/cold", temperature=temperature)
             # Whether it pays is for the machine to say; a number is obeyed.
-            drafted = chat(server, "org/cold", temperature=temperature, extra_body={"num_draft_tokens": 4})
+            drafted = chat(
+                server, "org/cold", temperature=temperature, extra_body={"num_draft_tokens": 4}
+            )
             plain = chat(server, "org/cold", temperature=temperature, extra_body=OFF)
             assert tokens(alone) == tokens(drafted) == tokens(plain)
             assert len(tokens(plain)) > 20
@@ -118,7 +139,11 @@ def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server:
     gate = timings(answer)["speculation"]["gates"]["draft"]
     assert (gate["state"], gate["reason"]["code"]) == ("off", "draft.unfit.gguf")
     told = status(server, "org/design")
-    assert (told["draft"], told["reason"]["code"], told["wanted"]) == (None, "draft.unfit.gguf", None)
+    assert (told["draft"], told["reason"]["code"], told["wanted"]) == (
+        None,
+        "draft.unfit.gguf",
+        None,
+    )
     assert told["calibration"] in ("pending", "done")
     assert told["draft_configured"] == "unsloth/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"
     assert (told["draft_source"], told["effective"]) == ("package", "auto")
@@ -155,10 +180,14 @@ def outcome(gate: dict[str, Any]) -> dict[str, Any]:
         ("./folder", "draft.malformed"),
     ],
 )
-def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(tmp_path: Path, named: str, code: str) -> None:
+def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(
+    tmp_path: Path, named: str, code: str
+) -> None:
     place(tmp_path, "big", "target")
     head = place(tmp_path, "head", "draft") / "config.json"
-    head.write_text(json.dumps({**json.loads(head.read_text()), "architectures": ["LlamaForCausalLMEagle3"]}))
+    head.write_text(
+        json.dumps({**json.loads(head.read_text()), "architectures": ["LlamaForCausalLMEagle3"]})
+    )
     save_family(zoo.FAMILIES["deepseek_v41"], place(tmp_path, "stuck", "draft"))
     with serving(tmp_path, "org/big", "--draft-model", named) as server:
         told = status(server, "org/big")
@@ -168,7 +197,9 @@ def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(tmp_path
     assert told["reason"]["message"] in server.announced
 
 
-def test_a_server_that_runs_takes_up_what_others_keep_and_they_hear_what_it_does_not(tmp_path: Path) -> None:
+def test_a_server_that_runs_takes_up_what_others_keep_and_they_hear_what_it_does_not(
+    tmp_path: Path,
+) -> None:
     place(tmp_path, "big", "target")
     place(tmp_path, "small", "draft")
     with serving(tmp_path, "org/big") as server:
@@ -207,11 +238,15 @@ def test_a_draft_that_is_garbage_stops_no_start_and_with_no_draft_is_not_opened(
     (place(tmp_path, "small", "draft") / "model.safetensors").write_bytes(os.urandom(4096))
     (tmp_path / "sitecustomize.py").write_text(WATCH)
     paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    with serving(tmp_path, "org/big", *flags, PYTHONPATH=paths, OPENED=str(tmp_path / "opened")) as server:
+    with serving(
+        tmp_path, "org/big", *flags, PYTHONPATH=paths, OPENED=str(tmp_path / "opened")
+    ) as server:
         answer = chat(server, "org/big")
         assert tokens(answer) == tokens(chat(server, "org/big", extra_body=OFF))
         assert timings(answer)["speculation"]["gates"]["draft"]["reason"]["code"] == reason
         told = status(server, "org/big")
     assert (told["draft"], told["reason"]["code"]) == (None, reason)
     assert told["reason"]["message"] in server.announced
-    assert {Path(line).parent.name for line in (tmp_path / "opened").read_text().splitlines()} == opened
+    assert {
+        Path(line).parent.name for line in (tmp_path / "opened").read_text().splitlines()
+    } == opened

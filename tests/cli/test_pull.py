@@ -37,8 +37,12 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
-def pull(hub: Hub, home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return omlx(home, "pull", *arguments, "--no-bundled", **hub.environment(home / "hub"), **variables)
+def pull(
+    hub: Hub, home: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    return omlx(
+        home, "pull", *arguments, "--no-bundled", **hub.environment(home / "hub"), **variables
+    )
 
 
 def usable(hub: Hub, home: Path) -> set[str]:
@@ -46,7 +50,9 @@ def usable(hub: Hub, home: Path) -> set[str]:
     return {model["id"] for model in json.loads(listed) if model["status"] == "usable"}
 
 
-def test_a_model_comes_with_its_declared_draft_and_only_what_is_of_use(hub: Hub, tmp_path: Path) -> None:
+def test_a_model_comes_with_its_declared_draft_and_only_what_is_of_use(
+    hub: Hub, tmp_path: Path
+) -> None:
     pooling = {"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
     useless = {"pytorch_model.bin": b"x", "weights.gguf": b"x", "onnx/config.json": b"{}"}
     hub.add("org/big", DEMO / "target", {**package("org/small"), **pooling, **useless})
@@ -72,7 +78,9 @@ def test_a_download_that_was_killed_is_continued(hub: Hub, tmp_path: Path) -> No
         stderr=subprocess.DEVNULL,
     )
     assert hub.stalled.wait(120)
-    while not any(part.stat().st_size >= CHUNK for part in tmp_path.glob("hub/*/blobs/*.incomplete")):
+    while not any(
+        part.stat().st_size >= CHUNK for part in tmp_path.glob("hub/*/blobs/*.incomplete")
+    ):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.05)
     process.kill()
@@ -80,7 +88,11 @@ def test_a_download_that_was_killed_is_continued(hub: Hub, tmp_path: Path) -> No
     assert usable(hub, tmp_path) == set()
     before = len(hub.seen)
     assert pull(hub, tmp_path, "org/big").returncode == 0
-    asked = [start for method, name, start in hub.seen[before:] if (method, name) == ("GET", "model.safetensors")]
+    asked = [
+        start
+        for method, name, start in hub.seen[before:]
+        if (method, name) == ("GET", "model.safetensors")
+    ]
     assert asked == [CHUNK]
     (snapshot,) = tmp_path.glob("hub/*/snapshots/*")
     assert (snapshot / "model.safetensors").read_bytes() == weights
@@ -126,7 +138,9 @@ def test_a_corrupted_download_is_thrown_away_and_can_be_repeated(hub: Hub, tmp_p
     assert usable(hub, tmp_path) == {"org/big"}
 
 
-@pytest.mark.parametrize(("broken", "here"), [("model.safetensors", 0), ("model.safetensors", 1000), (TOKENIZER, 0)])
+@pytest.mark.parametrize(
+    ("broken", "here"), [("model.safetensors", 0), ("model.safetensors", 1000), (TOKENIZER, 0)]
+)
 def test_a_declared_draft_that_did_not_arrive_is_fetched_with_its_model(
     hub: Hub, tmp_path: Path, broken: str, here: int
 ) -> None:
@@ -142,7 +156,9 @@ def test_a_declared_draft_that_did_not_arrive_is_fetched_with_its_model(
     result = pull(hub, tmp_path, "org/big")
     assert (result.returncode, result.stderr) == (0, "")
     assert usable(hub, tmp_path) == {"org/big", "org/small"}
-    assert [start for method, name, start in hub.seen if (method, name) == ("GET", broken)][-1] == here
+    assert [start for method, name, start in hub.seen if (method, name) == ("GET", broken)][
+        -1
+    ] == here
 
 
 def test_files_that_a_person_wrote_stay_as_they_are(hub: Hub, tmp_path: Path) -> None:
@@ -171,13 +187,20 @@ def test_files_that_a_person_wrote_stay_as_they_are(hub: Hub, tmp_path: Path) ->
     assert "GGUF" in pull(hub, tmp_path, "org/big").stderr
 
 
-def test_a_package_that_a_person_wrote_goes_along_to_the_hubs_newer_commit(hub: Hub, tmp_path: Path) -> None:
+def test_a_package_that_a_person_wrote_goes_along_to_the_hubs_newer_commit(
+    hub: Hub, tmp_path: Path
+) -> None:
     hub.add("org/big", DEMO / "target", package("org/theirs-GGUF"))
     hub.add("org/small", DEMO / "draft")
     for name in ("org/big", "org/small"):
         assert pull(hub, tmp_path, name, "--no-draft").returncode == 0
     variables = hub.environment(tmp_path / "hub")
-    assert omlx(tmp_path, "package", "write", "org/big", "--draft", "org/small", **variables).returncode == 0
+    assert (
+        omlx(
+            tmp_path, "package", "write", "org/big", "--draft", "org/small", **variables
+        ).returncode
+        == 0
+    )
     snapshots = tmp_path / "hub/models--org--big/snapshots"
     mine = (snapshots / hub.commit / FILE).read_text()
     for hub.commit in ("1" * 40, "2" * 40):
@@ -214,7 +237,9 @@ def test_a_draft_that_is_broken_is_said_and_the_model_is_here(hub: Hub, tmp_path
     assert "mine cannot be loaded" in result.stderr
 
 
-def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(hub: Hub, tmp_path: Path) -> None:
+def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(
+    hub: Hub, tmp_path: Path
+) -> None:
     hub.add("org/big", DEMO / "target", package("org/small-GGUF:Q4_K_M"))
     result = pull(hub, tmp_path, "org/big")
     assert result.returncode == 0
@@ -232,9 +257,13 @@ def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(hub: Hub, tmp
         (["org/my model"], "does not name a model"),
     ],
 )
-def test_what_cannot_be_fetched_is_said_in_one_line(hub: Hub, tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_fetched_is_said_in_one_line(
+    hub: Hub, tmp_path: Path, arguments: list[str], said: str
+) -> None:
     hub.add("org/big", DEMO / "draft")
-    hub.repositories["org/gguf"] = {"weights.gguf": hub.repositories["org/big"]["model.safetensors"]}
+    hub.repositories["org/gguf"] = {
+        "weights.gguf": hub.repositories["org/big"]["model.safetensors"]
+    }
     result = pull(hub, tmp_path, *arguments)
     assert result.returncode == 2
     assert said in result.stderr
@@ -287,14 +316,19 @@ def test_a_server_fetches_a_declared_draft_and_uses_it(hub: Hub, tmp_path: Path)
     assert pull(hub, tmp_path, "org/big", "--no-draft").returncode == 0
     hub.stall["model.safetensors"] = 1000
     with fetching(hub, tmp_path) as (announced, log):
-        assert announced[1:] == ["Model: org/big", "The draft model org/small is not on this machine."]
+        assert announced[1:] == [
+            "Model: org/big",
+            "The draft model org/small is not on this machine.",
+        ]
         assert hub.stalled.wait(120)
         hub.released.set()
         loaded = next(line for line in log if "org/small" in line)
         assert "loaded" in loaded
 
 
-def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_somebody_has(hub: Hub, tmp_path: Path) -> None:
+def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_somebody_has(
+    hub: Hub, tmp_path: Path
+) -> None:
     hub.add("org/big", DEMO / "target", package("org/small", size_bytes=3_500_000))
     hub.add("org/small", DEMO / "draft")
     assert pull(hub, tmp_path, "org/big", "--no-draft").returncode == 0
@@ -305,14 +339,20 @@ def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_somebody_has(hub
         ]
         status = f"{announced[0].split()[-1]}/v1/models/org/big"
         wanted = httpx.get(status).json()["speculation"]["wanted"]
-        assert (wanted["repository"], wanted["size_bytes"], wanted["fetching"]) == ("org/small", 3_500_000, False)
+        assert (wanted["repository"], wanted["size_bytes"], wanted["fetching"]) == (
+            "org/small",
+            3_500_000,
+            False,
+        )
         assert pull(hub, tmp_path, "org/small").returncode == 0
         assert "loaded" in next(line for line in log if "org/small" in line)
         told = httpx.get(status).json()["speculation"]
         assert (told["draft"], told["wanted"], told["reason"]) == ("org/small", None, None)
 
 
-def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(hub: Hub, tmp_path: Path) -> None:
+def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(
+    hub: Hub, tmp_path: Path
+) -> None:
     hub.add("org/big", DEMO / "target", package("org/small"))
     hub.add("org/small", DEMO / "draft")
     assert pull(hub, tmp_path, "org/big", "--no-draft").returncode == 0
@@ -330,10 +370,22 @@ def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(hu
 
 
 @contextmanager
-def fetching(hub: Hub, home: Path, choice: str = "auto", lines: int = 3) -> Iterator[tuple[list[str], IO[str]]]:
+def fetching(
+    hub: Hub, home: Path, choice: str = "auto", lines: int = 3
+) -> Iterator[tuple[list[str], IO[str]]]:
     """A server of org/big that fetches declared drafts, or does not: its first lines, and its log."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "omlx", "serve", "org/big", "--port", "0", "--draft-download", choice],
+        [
+            sys.executable,
+            "-m",
+            "omlx",
+            "serve",
+            "org/big",
+            "--port",
+            "0",
+            "--draft-download",
+            choice,
+        ],
         env=environment(home, **hub.environment(home / "hub")),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -27,11 +27,15 @@ os._exit(0)
 
 
 def test_threads_that_need_them_at_the_same_time_do_not_stand_in_each_others_way() -> None:
-    said = subprocess.run([sys.executable, "-c", AT_ONCE], capture_output=True, text=True, check=True, timeout=120)
+    said = subprocess.run(
+        [sys.executable, "-c", AT_ONCE], capture_output=True, text=True, check=True, timeout=120
+    )
     assert said.stdout.split() == ["4"]
 
 
 def test_mlx_lm_and_transformers_are_imported_with_the_first_model_and_not_before() -> None:
     look = "import sys, omlx.cli.serve; print(*(name in sys.modules for name in ('mlx_lm', 'transformers')))"
-    said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120)
+    said = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120
+    )
     assert said.stdout.split() == ["False", "False"]

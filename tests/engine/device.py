@@ -56,7 +56,9 @@ class Device:
             assert forward.batched or len(forward.windows) == 1
             assert not forward.batched or [w.row for w in forward.windows] == list(self.batch)
             for window in forward.windows:
-                reads[window.row] = read = self._pass(window, (self.batch if forward.batched else self.single))
+                reads[window.row] = read = self._pass(
+                    window, (self.batch if forward.batched else self.single)
+                )
                 if read.sampled:
                     last[window.row] = read.sampled[-1]
         self._last = last
@@ -81,7 +83,9 @@ class Device:
             case Keep(row=row, pieces=pieces):
                 held = self.single[row]
                 assert all(piece.stop <= len(held) for piece in pieces)
-                self.kept.update({piece.id: (piece, held[piece.start : piece.stop]) for piece in pieces})
+                self.kept.update(
+                    {piece.id: (piece, held[piece.start : piece.stop]) for piece in pieces}
+                )
             case Drop(row=row):
                 self.single.pop(row, None)
             case Evict(pieces=pieces):
@@ -123,8 +127,12 @@ class Desk:
         self.device = Device()
         layout = Layout(1, state_bytes=9 * traits.recurrent, recurrent=traits.recurrent)
         prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes)
-        speculator = Speculator(drafters, window=WindowBounds.fixed_at(limits.num_draft_tokens or 0))
-        self.scheduler = Scheduler(limits, traits, speculator, prefix, self.device, unbatchable, clock)
+        speculator = Speculator(
+            drafters, window=WindowBounds.fixed_at(limits.num_draft_tokens or 0)
+        )
+        self.scheduler = Scheduler(
+            limits, traits, speculator, prefix, self.device, unbatchable, clock
+        )
         self.plans: list[Plan] = []
         self.events: list[Event] = []
         self._flight: tuple[Plan, dict[int, Read]] | None = None
@@ -172,7 +180,12 @@ class Desk:
                 assert held[:known] == sequence.tokens[:known]
 
     def said(self, name: str) -> list[int]:
-        return [t for e in self.events if e.request_id == name and hasattr(e, "tokens") for t in e.tokens]
+        return [
+            t
+            for e in self.events
+            if e.request_id == name and hasattr(e, "tokens")
+            for t in e.tokens
+        ]
 
     def count(self, status: Status) -> int:
         return sum(s.status is status for s in self.scheduler.running)

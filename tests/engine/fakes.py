@@ -28,7 +28,11 @@ class Counting(nn.Module):
     Reading an id in `poison` raises.
     """
 
-    def __init__(self, poison: frozenset[int] = frozenset(), make_cache: Callable[[], list[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        poison: frozenset[int] = frozenset(),
+        make_cache: Callable[[], list[Any]] | None = None,
+    ) -> None:
         super().__init__()
         self.poison = poison
         self.make_cache = make_cache or (lambda: [KVCache()])
@@ -51,7 +55,9 @@ class Scripted:
     kind = "draft"
     name = "scripted"
 
-    def __init__(self, prompt_len: int, answer: Sequence[int], rounds: Sequence[int | None]) -> None:
+    def __init__(
+        self, prompt_len: int, answer: Sequence[int], rounds: Sequence[int | None]
+    ) -> None:
         self.accepted: list[int] = []
         self.expected: list[int] = []
         self.entries: list[str] = []
@@ -93,7 +99,9 @@ class Corrupted(DraftModel):
     `accepted` is what each round brought, `expected` where its first wrong token was.
     """
 
-    def __init__(self, model: nn.Module, bad: Callable[[int], bool], make_cache: MakeCache | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, bad: Callable[[int], bool], make_cache: MakeCache | None = None
+    ) -> None:
         super().__init__("corrupted", model, zoo.VOCAB_SIZE, make_cache or cache_maker(model))
         self.accepted: list[int] = []
         self.expected: list[int] = []

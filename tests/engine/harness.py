@@ -39,7 +39,10 @@ WARM = Sampling(temperature=0.8, top_p=0.95, seed=11)
 LIMITS = Limits(context_length=512, num_draft_tokens=4, block_tokens=8)
 KINDS = tuple(name for name in zoo.MAIN_NAMES if name not in ("gemma3", "qwen2_vl"))
 """The families whose caches differ: all but the wrappers."""
-HEATED = [*((name, GREEDY) for name in KINDS), *((name, WARM) for name in ("llama", "gemma3_text", "recurrent_gemma"))]
+HEATED = [
+    *((name, GREEDY) for name in KINDS),
+    *((name, WARM) for name in ("llama", "gemma3_text", "recurrent_gemma")),
+]
 """Every kind at temperature 0, some above it."""
 MAX_STEPS = 600
 
@@ -67,7 +70,11 @@ def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
 
 
 def request(
-    name: str = "a", tokens: tuple[int, ...] = prompt(13), sampling: Sampling = GREEDY, max_tokens: int = 30, **more
+    name: str = "a",
+    tokens: tuple[int, ...] = prompt(13),
+    sampling: Sampling = GREEDY,
+    max_tokens: int = 30,
+    **more,
 ) -> Request:
     """A request that leaves drafting to the draft model alone, unless it says otherwise."""
     more.setdefault("speculation", Speculation(DRAFT))
@@ -89,7 +96,14 @@ def loop_of(
     """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name is "tiny"."""
     target = model(target) if isinstance(target, str) else target
     limits = replace(limits, num_draft_tokens=window)
-    return EngineLoop(target, zoo.VOCAB_SIZE, limits, draft=draft, draft_name="tiny" if draft else None, costs=costs)
+    return EngineLoop(
+        target,
+        zoo.VOCAB_SIZE,
+        limits,
+        draft=draft,
+        draft_name="tiny" if draft else None,
+        costs=costs,
+    )
 
 
 def label(value: object) -> str:
@@ -143,7 +157,9 @@ class Bench:
         assert not self.loop.runner.caches.members
         return self
 
-    def prove(self, target: str, company: str, first: Request, second: Request, meet: int = 6) -> Bench:
+    def prove(
+        self, target: str, company: str, first: Request, second: Request, meet: int = 6
+    ) -> Bench:
         """Run `first` in company of `second`, and prove that each says what it says to plain decoding alone.
 
         `second` is not there ("alone"), comes behind `meet` tokens of the first ("joined") or is there first ("left").
@@ -163,7 +179,11 @@ class Bench:
 
     def drafted(self, name: str) -> int:
         """How many of the tokens committed so far were proposed by a drafter."""
-        told = (event for event in self.events if isinstance(event, TokensCommitted) and event.request_id == name)
+        told = (
+            event
+            for event in self.events
+            if isinstance(event, TokensCommitted) and event.request_id == name
+        )
         return sum(sum(event.drafted) for event in told)
 
     def _take(self, event: Event) -> None:
@@ -217,13 +237,19 @@ def plain(name: str, of: Request) -> list[int]:
 
 
 def decode(target: nn.Module, of: Request) -> list[int]:
-    cache, sampler, tokens = make_prompt_cache(target), RowSampler(of.sampling, zoo.VOCAB_SIZE), list(of.tokens)
+    cache, sampler, tokens = (
+        make_prompt_cache(target),
+        RowSampler(of.sampling, zoo.VOCAB_SIZE),
+        list(of.tokens),
+    )
     if len(tokens) > 1:
         target(mx.array([tokens[:-1]]), cache=cache)
     assert of.max_tokens is not None
     for _ in range(of.max_tokens):
         logits = next_logits(target, cache, mx.array([tokens[-1:]]))[None]
-        history = mx.array(tokens[-of.sampling.history :], mx.uint32) if of.sampling.penalised else None
+        history = (
+            mx.array(tokens[-of.sampling.history :], mx.uint32) if of.sampling.penalised else None
+        )
         place = Draw(sampler, len(tokens), history)
         choices = process(logits, [place])
         if of.mask is not None:

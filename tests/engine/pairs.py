@@ -23,7 +23,9 @@ def pairwise(parameters: Mapping[str, Sequence[Any]]) -> list[Case]:
         seed = next(iter(missing))
         chosen = dict(seed)
         for name in (name for name in names if name not in chosen):
-            chosen[name] = max(range(len(parameters[name])), key=lambda value: _gain(chosen, name, value, missing))
+            chosen[name] = max(
+                range(len(parameters[name])), key=lambda value: _gain(chosen, name, value, missing)
+            )
         for pair in combinations([(name, chosen[name]) for name in names], 2):
             missing.pop(pair, None)
         cases.append({name: parameters[name][chosen[name]] for name in names})

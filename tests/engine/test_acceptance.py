@@ -9,7 +9,18 @@ import pytest
 
 from omlx.engine.types import Sampling
 from tests.engine.fakes import Corrupted
-from tests.engine.harness import GREEDY, KINDS, WARM, Bench, loop_of, model, padded, plain, prompt, request
+from tests.engine.harness import (
+    GREEDY,
+    KINDS,
+    WARM,
+    Bench,
+    loop_of,
+    model,
+    padded,
+    plain,
+    prompt,
+    request,
+)
 
 
 def scattered(position: int) -> bool:
@@ -17,7 +28,9 @@ def scattered(position: int) -> bool:
     return position % 7 == 3 or position % 19 in (0, 1)
 
 
-def accepts_up_to_the_first_corruption(family: str, sampling: Sampling, window: int, draft_model: str) -> None:
+def accepts_up_to_the_first_corruption(
+    family: str, sampling: Sampling, window: int, draft_model: str
+) -> None:
     draft = padded(family) if draft_model == "padded" else model(family)
     drafter = Corrupted(draft, scattered)
     loop = loop_of(family, window=window)
@@ -31,7 +44,9 @@ def accepts_up_to_the_first_corruption(family: str, sampling: Sampling, window: 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
 @pytest.mark.parametrize("family", KINDS)
-def test_accepted_count_is_the_first_corruption_every_round(family: str, sampling: Sampling) -> None:
+def test_accepted_count_is_the_first_corruption_every_round(
+    family: str, sampling: Sampling
+) -> None:
     accepts_up_to_the_first_corruption(family, sampling, 5, "same")
 
 
@@ -40,7 +55,9 @@ def test_accepted_count_is_the_first_corruption_every_round(family: str, samplin
 @pytest.mark.parametrize("draft_model", ["same", "padded"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
 @pytest.mark.parametrize("family", KINDS)
-def test_accepted_count_at_every_window(family: str, sampling: Sampling, draft_model: str, window: int) -> None:
+def test_accepted_count_at_every_window(
+    family: str, sampling: Sampling, draft_model: str, window: int
+) -> None:
     if window < 4:
         pytest.skip("too short for so many different counts") if window == 1 else None
     accepts_up_to_the_first_corruption(family, sampling, window, draft_model)
@@ -48,13 +65,17 @@ def test_accepted_count_at_every_window(family: str, sampling: Sampling, draft_m
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
-def test_a_wider_vocabulary_of_the_draft_costs_no_acceptance(family: str, sampling: Sampling) -> None:
+def test_a_wider_vocabulary_of_the_draft_costs_no_acceptance(
+    family: str, sampling: Sampling
+) -> None:
     bench = Bench(loop_of(family, padded(family))).run(request(sampling=sampling))
     assert bench.stats().draft_n_accepted == bench.stats().draft_n > 20
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
-def test_a_wider_vocabulary_of_the_target_costs_no_acceptance_and_changes_no_token(sampling: Sampling) -> None:
+def test_a_wider_vocabulary_of_the_target_costs_no_acceptance_and_changes_no_token(
+    sampling: Sampling,
+) -> None:
     one = request(sampling=sampling)
     bench = Bench(loop_of(padded("llama"), model("llama"))).run(one)
     assert bench.tokens["a"] == plain("llama", one)
@@ -66,7 +87,10 @@ def test_a_draft_catches_up_after_a_second_request_has_come_and_gone(family: str
     loop = loop_of(family)
     drafter = Corrupted(model(family), scattered)
     loop.use_drafters([drafter])
-    first, second = request("a", prompt(5), max_tokens=70), request("b", prompt(9, salt=2), max_tokens=4)
+    first, second = (
+        request("a", prompt(5), max_tokens=70),
+        request("b", prompt(9, salt=2), max_tokens=4),
+    )
     bench = Bench(loop).submit(first).until(lambda: len(drafter.accepted) >= 3)
     bench.run(second)
     assert bench.tokens["a"] == plain(family, first)
@@ -80,7 +104,12 @@ def test_stats_count_spans_repairs_and_acceptance_by_position() -> None:
     loop.use_drafters([drafter])
     bench = Bench(loop).run(request(max_tokens=40))
     (told,) = bench.stats().drafters.values()
-    assert told.rounds == len(drafter.accepted) == sum(told.spans.values()) == sum(told.repairs.values())
+    assert (
+        told.rounds
+        == len(drafter.accepted)
+        == sum(told.spans.values())
+        == sum(told.repairs.values())
+    )
     assert told.accepted == sum(drafter.accepted) == sum(told.accepted_at)
     assert list(told.accepted_at) == [sum(n > i for n in drafter.accepted) for i in range(4)]
     assert told.spans["first_reject"] == drafter.accepted.count(0)

@@ -17,13 +17,19 @@ TURNS = 20
 
 
 def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
 
 
 @pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafting"])
 @pytest.mark.parametrize("forgets", [False, True], ids=["whole", "without-thoughts"])
-@pytest.mark.parametrize(("family", "bound"), [("llama", 1.05), ("gemma3_text", 1.05), ("qwen3_next", 1.15)])
-def test_twenty_turns_compute_what_is_new(family: str, bound: float, forgets: bool, drafting: bool) -> None:
+@pytest.mark.parametrize(
+    ("family", "bound"), [("llama", 1.05), ("gemma3_text", 1.05), ("qwen3_next", 1.15)]
+)
+def test_twenty_turns_compute_what_is_new(
+    family: str, bound: float, forgets: bool, drafting: bool
+) -> None:
     """Where the template leaves the thoughts of earlier turns out, prompts part where an answer began."""
     limits = replace(LIMITS, context_length=8192, block_tokens=64)
     bench = Bench(loop_of(family, noisy(family) if drafting else None, limits=limits), check=False)
@@ -32,7 +38,9 @@ def test_twenty_turns_compute_what_is_new(family: str, bound: float, forgets: bo
     for turn in range(TURNS):
         tokens = (*messages, *SUFFIX)
         speculation = Speculation(DRAFT if drafting else OFF)
-        one = request(f"{turn}", tokens, max_tokens=24, stable=len(messages), speculation=speculation)
+        one = request(
+            f"{turn}", tokens, max_tokens=24, stable=len(messages), speculation=speculation
+        )
         bench.run(one)
         if turn in (1, TURNS - 1):
             assert bench.tokens[one.id] == plain(family, one)

@@ -19,7 +19,9 @@ def reason(model: nn.Module) -> Reason | None:
     return batchable(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "qwen2_vl"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "qwen2_vl"]
+)
 def test_rows_share_a_batch(name: str) -> None:
     assert reason(zoo.build(name)) is None
 

@@ -103,7 +103,11 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def serve(
-    thread: EngineThread, target: nn.Module, vocab_size: int = zoo.VOCAB_SIZE, name: str = "m", **more: Any
+    thread: EngineThread,
+    target: nn.Module,
+    vocab_size: int = zoo.VOCAB_SIZE,
+    name: str = "m",
+    **more: Any,
 ) -> Watched:
     """Attach a model; made on the engine thread, as all arrays must be. Returns the table of its passes."""
     watched = Watched()
@@ -136,7 +140,9 @@ def complete(loop: EngineLoop) -> Calibration:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
-def test_an_idle_engine_measures_every_pass_of_the_table_once(thread: EngineThread, name: str) -> None:
+def test_an_idle_engine_measures_every_pass_of_the_table_once(
+    thread: EngineThread, name: str
+) -> None:
     table = serve(thread, model(name))
     table.wait_until(table.full)
     asked = request(max_tokens=3)
@@ -164,7 +170,9 @@ def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name:
     loop = loop_of("llama", model(name, 1), window=None, costs=known)
     assert complete(loop).state is Calibrated.DONE
     assert loop.costs.drafts["tiny"].known(1, 1) >= SETTLED
-    assert [each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)] == [0]
+    assert [
+        each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)
+    ] == [0]
     assert all(before(width, 1) == ENOUGH for width in sorted(WIDTHS - {5}))
 
 
@@ -186,7 +194,9 @@ def test_a_request_waits_for_one_pass_at_most(thread: EngineThread) -> None:
     target.go.set()
     assert isinstance(listener.last(), Finished)
     assert listener.tokens == [43, 44, 45, 46]
-    assert target.passes.index([40, 41]) == 40, "a pass was made between the one that ran and the request's first"
+    assert target.passes.index([40, 41]) == 40, (
+        "a pass was made between the one that ran and the request's first"
+    )
 
 
 def test_nothing_is_measured_while_a_request_waits(thread: EngineThread) -> None:
@@ -197,7 +207,9 @@ def test_nothing_is_measured_while_a_request_waits(thread: EngineThread) -> None
 
     def begin() -> int:
         loop = EngineLoop(target, VOCAB, LIMITS, memory=memory)
-        used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(300)  # enough for 256 tokens
+        used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(
+            300
+        )  # enough for 256 tokens
         thread.attach("m", loop)
         thread.submit("m", request(tokens=(40, 41), max_tokens=300), listener)
         return len(target.passes)
@@ -298,7 +310,9 @@ def test_the_model_is_not_run_to_prepare_it() -> None:
         (dict.fromkeys(ALL, 0.4), None),
     ],
 )
-def test_the_narrowest_pass_that_holds_nobody_up_is_next(known: dict[int, float], following: int | None) -> None:
+def test_the_narrowest_pass_that_holds_nobody_up_is_next(
+    known: dict[int, float], following: int | None
+) -> None:
     target = PassCosts()
     for width, share in known.items():
         for _ in range(ENOUGH):

@@ -56,7 +56,9 @@ def sawtooth(width: int) -> float:
 COSTS = {"flat": flat, "sawtooth": sawtooth}
 
 
-def tried(target: str, strategy: str, past: str, pace: str, company: str, sampling: Sampling) -> Bench:
+def tried(
+    target: str, strategy: str, past: str, pace: str, company: str, sampling: Sampling
+) -> Bench:
     """Run a case and prove its tokens."""
     window = WindowBounds.fixed_at(6) if pace == "fixed" else WindowBounds()
     speculation = Speculation(parse(strategy), window)
@@ -64,23 +66,39 @@ def tried(target: str, strategy: str, past: str, pace: str, company: str, sampli
         sampling = replace(sampling, logit_bias=tuple((letter, 80.0) for letter in LETTERS))
     first = request("first", prompt(13), sampling, max_tokens=56, speculation=speculation)
     second = request(
-        "second", prompt(21, 1), sampling, max_tokens=8 if company == "left" else 24, speculation=speculation
+        "second",
+        prompt(21, 1),
+        sampling,
+        max_tokens=8 if company == "left" else 24,
+        speculation=speculation,
     )
     costs = imagined(COSTS[pace], "tiny", DRAFT_PRICE) if pace in COSTS else Costs()
     draft = noisy(target) if strategy == "auto" else model(target)
     bench = Bench(loop_of(target, draft, costs=costs))
-    return bench.prove(target, company, expecting(target, past, first), expecting(target, past, second), meet=20)
+    return bench.prove(
+        target, company, expecting(target, past, first), expecting(target, past, second), meet=20
+    )
 
 
 def expecting(target: str, past: str, one: Request) -> Request:
     """The request with a prediction of its answer. Without one its answer has three letters and repeats itself."""
     answer = plain(target, unassisted(one))
-    corrupted = [(token + 1) % zoo.VOCAB_SIZE if i % SPAN == SPAN - 3 else token for i, token in enumerate(answer)]
-    predictions = {"perfect": answer, "corrupted": corrupted, "unrelated": prompt(60, salt=5), "own": ()}
+    corrupted = [
+        (token + 1) % zoo.VOCAB_SIZE if i % SPAN == SPAN - 3 else token
+        for i, token in enumerate(answer)
+    ]
+    predictions = {
+        "perfect": answer,
+        "corrupted": corrupted,
+        "unrelated": prompt(60, salt=5),
+        "own": (),
+    }
     return replace(one, speculation=replace(one.speculation, prediction=tuple(predictions[past])))
 
 
-def exact(target: str, strategy: str, past: str, pace: str, company: str, sampling: Sampling) -> None:
+def exact(
+    target: str, strategy: str, past: str, pace: str, company: str, sampling: Sampling
+) -> None:
     bench = tried(target, strategy, past, pace, company, sampling)
     stats = bench.stats("first")
     assert set(stats.drafters) <= ({"ngram"} if strategy == "ngram" else {"ngram", "tiny"})
@@ -92,12 +110,19 @@ def exact(target: str, strategy: str, past: str, pace: str, company: str, sampli
         lookups = stats.drafters["ngram"]
         assert past == "own" or lookups.accepted > 0
         assert (past, company) != ("corrupted", "alone") or lookups.proposed > lookups.accepted
-    padded = sum(window.pad > 0 for plan in bench.plans for forward in plan.forwards for window in forward.windows)
+    padded = sum(
+        window.pad > 0
+        for plan in bench.plans
+        for forward in plan.forwards
+        for window in forward.windows
+    )
     if pace != "sawtooth" or not bench.loop.runner.traits.trims:
         assert not padded
     elif useful and company != "joined":
         assert padded
-    if strategy == BOUNDED and "tiny" in stats.drafters:  # a perfect draft, if its cache was kept in step
+    if (
+        strategy == BOUNDED and "tiny" in stats.drafters
+    ):  # a perfect draft, if its cache was kept in step
         assert stats.drafters["tiny"].accepted == stats.drafters["tiny"].proposed
 
 
@@ -116,16 +141,22 @@ def test_tokens_equal_plain_decoding_in_every_combination(case: dict[str, Any]) 
     exact(**case)
 
 
-@pytest.mark.parametrize("target", ["llama", "gemma3_text", "qwen3_next", "lfm2", "recurrent_gemma", "llama4"])
+@pytest.mark.parametrize(
+    "target", ["llama", "gemma3_text", "qwen3_next", "lfm2", "recurrent_gemma", "llama4"]
+)
 def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str) -> None:
     one = request(tokens=prompt(13, salt=6), sampling=WARM, max_tokens=360)
     foreseen = 310
     answer = plain(target, unassisted(one))
     speculation = Speculation(parse("ngram;draft"), WindowBounds(), tuple(answer[:foreseen]))
     costs = imagined(flat, "tiny", 3 * DRAFT_PRICE)
-    bench = Bench(loop_of(target, model(target), costs=costs)).run(replace(one, speculation=speculation))
+    bench = Bench(loop_of(target, model(target), costs=costs)).run(
+        replace(one, speculation=speculation)
+    )
     assert bench.tokens["a"] == answer
-    rounds = [w for plan in bench.plans for f in plan.forwards for w in f.windows if w.drafter == "tiny"]
+    rounds = [
+        w for plan in bench.plans for f in plan.forwards for w in f.windows if w.drafter == "tiny"
+    ]
     places = [w.start + w.pending - len(one.tokens) for w in rounds]
     gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
     assert max(gaps) >= 280
@@ -134,33 +165,53 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
     assert drafts.accepted == drafts.proposed
 
 
-@pytest.mark.parametrize(("strategy", "window"), [("draft:min=6", WindowBounds()), ("draft", WindowBounds(6, 6, 64))])
+@pytest.mark.parametrize(
+    ("strategy", "window"), [("draft:min=6", WindowBounds()), ("draft", WindowBounds(6, 6, 64))]
+)
 def test_no_draft_is_shorter_than_asked_for(strategy: str, window: WindowBounds) -> None:
-    one = request(tokens=prompt(13), sampling=WARM, max_tokens=56, speculation=Speculation(parse(strategy), window))
+    one = request(
+        tokens=prompt(13),
+        sampling=WARM,
+        max_tokens=56,
+        speculation=Speculation(parse(strategy), window),
+    )
     costs = imagined(flat, "tiny", DRAFT_PRICE)
     bench = Bench(loop_of("llama", model("llama"), costs=costs)).run(one)
     assert bench.tokens["a"] == plain("llama", unassisted(one))
-    lengths = [w.draft_n for plan in bench.plans for f in plan.forwards for w in f.windows if w.draft_n]
+    lengths = [
+        w.draft_n for plan in bench.plans for f in plan.forwards for w in f.windows if w.draft_n
+    ]
     assert lengths[0] == 6
     assert all(length >= 6 for length in lengths)
 
 
 @pytest.mark.parametrize("target", KINDS)
 def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str) -> None:
-    one = request(tokens=prompt(13), sampling=WARM, max_tokens=56, speculation=Speculation(NGRAM, WindowBounds()))
+    one = request(
+        tokens=prompt(13),
+        sampling=WARM,
+        max_tokens=56,
+        speculation=Speculation(NGRAM, WindowBounds()),
+    )
     answer = plain(target, unassisted(one))
     whole = Bench(loop_of(target, costs=imagined(sawtooth))).run(expecting(target, "perfect", one))
     windows = [w for plan in whole.plans for f in plan.forwards for w in f.windows if w.draft_n]
-    drafted = [w.start + w.pending - len(one.tokens) + i for w in windows for i in range(w.draft_n - 1)]
+    drafted = [
+        w.start + w.pending - len(one.tokens) + i for w in windows for i in range(w.draft_n - 1)
+    ]
     stop = next(answer[i] for i in reversed(drafted) if answer[i] not in answer[:i])
     first = replace(expecting(target, "perfect", one), stop_ids=frozenset({stop}))
     bench = Bench(loop_of(target, costs=imagined(sawtooth))).run(first)
     assert bench.tokens["a"] == answer[: answer.index(stop) + 1]
     assert bench.stats().drafters["ngram"].spans["stopped"] == 1
-    again = replace(one, id="again", tokens=(*first.tokens, *bench.tokens["a"], 11, 12), max_tokens=24)
+    again = replace(
+        one, id="again", tokens=(*first.tokens, *bench.tokens["a"], 11, 12), max_tokens=24
+    )
     bench.run(expecting(target, "perfect", again))
     assert bench.tokens["again"] == plain(target, unassisted(again))
     stats = bench.stats("again")
     # Recurrent layers were last exact where the stopped window began, and that may have been a wide one.
-    assert stats.cached_n >= (len(one.tokens) if bench.loop.runner.traits.recurrent else stats.prompt_n - 6)
+    assert stats.cached_n >= (
+        len(one.tokens) if bench.loop.runner.traits.recurrent else stats.prompt_n - 6
+    )
     assert stats.drafters["ngram"].accepted > 0

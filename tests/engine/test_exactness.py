@@ -38,8 +38,12 @@ def draft_of(kind: str, target: str) -> nn.Module:
 def exact(target: str, draft: str, company: str, window: int, sampling: Any) -> None:
     costly = company == "alone" and window >= 8 and draft not in ("perfect", "noisy")
     first = request("first", prompt(13), sampling, max_tokens=24 if costly else 44)
-    second = request("second", prompt(21, salt=1), sampling, max_tokens=8 if company == "left" else 24)
-    bench = Bench(loop_of(target, draft_of(draft, target), window)).prove(target, company, first, second)
+    second = request(
+        "second", prompt(21, salt=1), sampling, max_tokens=8 if company == "left" else 24
+    )
+    bench = Bench(loop_of(target, draft_of(draft, target), window)).prove(
+        target, company, first, second
+    )
     if company != "joined":
         stats = bench.stats("first")
         assert stats.speculation.code == "spec.on"
@@ -63,4 +67,6 @@ def test_the_pairwise_cases_cover_every_pair() -> None:
     cases = pairwise(values)
     assert len(cases) < len(full_product(values)) / 10
     for a, b in [(a, b) for a in values for b in values if a != b]:
-        assert {(case[a], case[b]) for case in cases} == {(x, y) for x in values[a] for y in values[b]}
+        assert {(case[a], case[b]) for case in cases} == {
+            (x, y) for x in values[a] for y in values[b]
+        }

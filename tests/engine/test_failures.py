@@ -151,7 +151,11 @@ def scripted(*rounds: int | None) -> Scripted:
 
 def failed_gates(bench: Bench) -> set[str]:
     gates = bench.stats().gates.items()
-    return {name for name, gate in gates if gate.reason and gate.reason.code == "spec.off.drafter_failed"}
+    return {
+        name
+        for name, gate in gates
+        if gate.reason and gate.reason.code == "spec.off.drafter_failed"
+    }
 
 
 @pytest.mark.parametrize("after", range(5))
@@ -174,7 +178,9 @@ def test_a_lookup_that_raises_leaves_the_draft_drafting(method: str, after: int)
 
 def test_a_lookup_that_does_not_say_what_it_would_propose_is_not_followed() -> None:
     lookup = Ngram()
-    lookup.offer = lambda _, limit, step: Offer("ngram", limit, match=3, step=step) if limit > 0 else None
+    lookup.offer = lambda _, limit, step: (
+        Offer("ngram", limit, match=3, step=step) if limit > 0 else None
+    )
     loop = EngineLoop(Counting(), VOCAB, LIMITS)
     loop.use_drafters([lookup])
     bench = Bench(loop).run(request("a", tuple(range(5)), max_tokens=20, speculation=Speculation()))
@@ -191,7 +197,9 @@ def test_what_others_hold_or_keep_is_proven_when_a_drafter_raises() -> None:
     assert other.accepted
 
 
-def test_all_drafters_fall_silent_where_it_is_not_known_who_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_drafters_fall_silent_where_it_is_not_known_who_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     drafter = scripted()
     monkeypatch.setattr(RowPolicy, "choose", lambda *_: 1 / 0)
     bench = counted_with(drafter, Ngram())
@@ -212,14 +220,21 @@ def test_what_a_drafter_held_when_it_raised_is_not_kept() -> None:
     assert drafter.nbytes > 0
 
 
-def test_a_prefix_that_a_draft_could_not_keep_is_not_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefix_that_a_draft_could_not_keep_is_not_taken_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Recurrent drafts keep a prompt while they read it."""
 
     def full(cache: object, pieces: object) -> None:
         raise MemoryError("no room")
 
-    loop, (one, again) = loop_of("llama"), (request(name, prompt(40), stable=30, max_tokens=12) for name in "ab")
-    drafter = DraftModel("hybrid", model("qwen3_next"), zoo.VOCAB_SIZE, cache_maker(model("qwen3_next")))
+    loop, (one, again) = (
+        loop_of("llama"),
+        (request(name, prompt(40), stable=30, max_tokens=12) for name in "ab"),
+    )
+    drafter = DraftModel(
+        "hybrid", model("qwen3_next"), zoo.VOCAB_SIZE, cache_maker(model("qwen3_next"))
+    )
     loop.use_drafters([drafter])
     with monkeypatch.context() as now:
         now.setattr(drafter._kept, "keep", full)

@@ -19,7 +19,10 @@ def stopping(family: str, name: str, at: int, how: str) -> tuple[Request, list[i
     """A request that ends at its token `at`, by a stop id or a stop string, and what it says."""
     answer = plain(family, named(name))
     end = answer.index(answer[at]) + 1
-    one = named(name, **({"stop_ids": frozenset({answer[at]})} if how == "id" else {"stop": StopAt(answer[at])}))
+    one = named(
+        name,
+        **({"stop_ids": frozenset({answer[at]})} if how == "id" else {"stop": StopAt(answer[at])}),
+    )
     return one, answer[:end]
 
 
@@ -44,7 +47,11 @@ def test_a_stop_of_plain_decoding_leaves_what_was_committed(family: str, how: st
 def test_a_stop_in_company_leaves_both_conversations_whole(family: str) -> None:
     one, said = stopping(family, "a", 9, "id")
     bench = Bench(loop_of(family)).run(one, named("b"), named("c"))
-    for name, tokens in (("a", said), ("b", plain(family, named("b"))), ("c", plain(family, named("c")))):
+    for name, tokens in (
+        ("a", said),
+        ("b", plain(family, named("b"))),
+        ("c", plain(family, named("c"))),
+    ):
         assert bench.tokens[name] == tokens, name
     stored_length(bench.loop, [*one.tokens, *said])
     stored_length(bench.loop, [*named("b").tokens, *bench.tokens["b"]])
@@ -66,8 +73,12 @@ def test_a_cancel_lands_within_two_steps_and_leaves_what_was_committed(family: s
     assert stored_length(bench.loop, conversation) >= len(conversation) - 1
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next", "recurrent_gemma", "llama4"])
-def test_a_row_of_a_batch_that_is_cancelled_frees_its_place_and_leaves_the_others_alone(family: str) -> None:
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma3_text", "qwen3_next", "recurrent_gemma", "llama4"]
+)
+def test_a_row_of_a_batch_that_is_cancelled_frees_its_place_and_leaves_the_others_alone(
+    family: str,
+) -> None:
     bench = Bench(loop_of(family)).submit(named("a"), named("b"), named("c"))
     bench.until(lambda: all(len(bench.tokens[name]) >= 4 for name in "abc"))
     bench.loop.cancel("b")
@@ -115,7 +126,9 @@ def test_a_known_end_is_never_launched_over() -> None:
 
 
 @pytest.mark.parametrize(("family", "after"), [(name, 2 + i % 4) for i, name in enumerate(KINDS)])
-def test_a_cancel_while_a_draft_is_verified_leaves_what_can_be_continued(family: str, after: int) -> None:
+def test_a_cancel_while_a_draft_is_verified_leaves_what_can_be_continued(
+    family: str, after: int
+) -> None:
     loop = loop_of(family)
     drafter = Corrupted(model(family), lambda position: position % 5 == 2)
     loop.use_drafters([drafter])

@@ -14,7 +14,19 @@ from omlx.engine.strategy import OFF, parse
 from omlx.engine.types import FinishReason, Request, Sampling, Speculation, TokensCommitted
 from tests import zoo
 from tests.engine.fakes import Scripted
-from tests.engine.harness import GREEDY, WARM, Bench, decode, label, loop_of, model, noisy, plain, prompt, request
+from tests.engine.harness import (
+    GREEDY,
+    WARM,
+    Bench,
+    decode,
+    label,
+    loop_of,
+    model,
+    noisy,
+    plain,
+    prompt,
+    request,
+)
 from tests.engine.masks import Rule, Ruled, formal, only_even, thirds, until
 
 PENALISED = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((3, 4.0),))
@@ -33,7 +45,10 @@ class Standing(Bench):
     """Proves after every step that each mask stands at what is committed."""
 
     def step(self) -> list:
-        before = {s.request.id: s.request for s in [*self.loop.scheduler.waiting, *self.loop.scheduler.running]}
+        before = {
+            s.request.id: s.request
+            for s in [*self.loop.scheduler.waiting, *self.loop.scheduler.running]
+        }
         events = super().step()
         for name, of in before.items():
             if isinstance(of.mask, Ruled) and name not in self.failed:
@@ -42,7 +57,9 @@ class Standing(Bench):
         return events
 
 
-@pytest.mark.parametrize("rule", [thirds, formal, until(formal, 17)], ids=["thirds", "formal", "ending"])
+@pytest.mark.parametrize(
+    "rule", [thirds, formal, until(formal, 17)], ids=["thirds", "formal", "ending"]
+)
 @pytest.mark.parametrize("strategy", ["off", "draft", "ngram", "auto"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM, PENALISED], ids=["cold", "warm", "penalised"])
 def test_every_strategy_says_what_plain_decoding_under_the_mask_says(
@@ -166,9 +183,15 @@ def test_a_mask_that_cannot_be_told_while_drafting_is_taken_back() -> None:
 def test_logprobs_are_what_the_model_thought_before_the_mask() -> None:
     of = masked(thirds, strategy="off", top_logprobs=3, max_tokens=6)
     bench = Bench(loop_of("llama")).run(of)
-    told = [each for e in bench.events if isinstance(e, TokensCommitted) for each in e.logprobs or ()]
-    free = Bench(loop_of("llama")).run(request(top_logprobs=3, max_tokens=1, speculation=Speculation(OFF)))
-    first = next(e.logprobs[0] for e in free.events if isinstance(e, TokensCommitted) and e.logprobs)
+    told = [
+        each for e in bench.events if isinstance(e, TokensCommitted) for each in e.logprobs or ()
+    ]
+    free = Bench(loop_of("llama")).run(
+        request(top_logprobs=3, max_tokens=1, speculation=Speculation(OFF))
+    )
+    first = next(
+        e.logprobs[0] for e in free.events if isinstance(e, TokensCommitted) and e.logprobs
+    )
     assert told[0].top == first.top
     assert [each.token for each in told] == bench.tokens["a"]
 

@@ -14,7 +14,9 @@ from tests.engine.device import PLAIN, Desk, answer, ask
 from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, plain, prompt, request
 
 LAYOUT = Layout(row_bytes=100)
-ROOMY = replace(LIMITS, context_length=1 << 20, prefix_bytes=1 << 30, prefill_chunk=1 << 20, max_rows=8)
+ROOMY = replace(
+    LIMITS, context_length=1 << 20, prefix_bytes=1 << 30, prefill_chunk=1 << 20, max_rows=8
+)
 
 
 def guard(limit: int, weights: int = 0) -> MemoryGuard:
@@ -112,7 +114,11 @@ def test_a_limit_lowered_while_some_run_lets_them_end_and_refuses_who_comes() ->
 
 def test_who_gives_up_waiting_for_memory_lets_the_next_one_try() -> None:
     at_work, _ = desk(4000)
-    long, next_one, small = ask("b", prompt=2000, max_tokens=99), ask("c", prompt=2000), ask("d", prompt=20)
+    long, next_one, small = (
+        ask("b", prompt=2000, max_tokens=99),
+        ask("c", prompt=2000),
+        ask("d", prompt=20),
+    )
     at_work.submit(long).step()
     at_work.submit(next_one, small)
     at_work.step()
@@ -144,10 +150,14 @@ class Shared:
 
     def run(self) -> None:
         for _ in range(5000):
-            busy = [each for each in self.desks if each.scheduler.has_work or each._flight is not None]
+            busy = [
+                each for each in self.desks if each.scheduler.has_work or each._flight is not None
+            ]
             for each in busy:
                 each.step()
-                running = [sequence.request.id for one in self.desks for sequence in one.scheduler.running]
+                running = [
+                    sequence.request.id for one in self.desks for sequence in one.scheduler.running
+                ]
                 self.most = max(self.most, len(running))
                 self.admitted += [name for name in running if name not in self.admitted]
             if not busy:
@@ -157,7 +167,16 @@ class Shared:
 
 def held(desk: Desk) -> int:
     device = desk.device
-    return sum(map(len, (*device.single.values(), *device.batch.values(), *(kept for _, kept in device.kept.values()))))
+    return sum(
+        map(
+            len,
+            (
+                *device.single.values(),
+                *device.batch.values(),
+                *(kept for _, kept in device.kept.values()),
+            ),
+        )
+    )
 
 
 def test_models_take_turns_where_their_prompts_fit_only_one_at_a_time() -> None:
@@ -277,7 +296,9 @@ def test_what_is_kept_counts_beside_what_those_who_come_together_will_take() -> 
     at_work, memory = desk(12_000)
     at_work.run(ask("b", prompt=2000, max_tokens=20), ask("c", prompt=2000, max_tokens=20))
     assert at_work.scheduler.prefix.index.nbytes > 4000
-    together = [ask(name, prompt=2700, max_tokens=20) for name in "efg"]  # 3,072 each: no three with what is kept
+    together = [
+        ask(name, prompt=2700, max_tokens=20) for name in "efg"
+    ]  # 3,072 each: no three with what is kept
     at_work.submit(*together)
     assert busiest(at_work, memory) <= 0.95 * 12_000
     for one in together:
@@ -301,10 +322,16 @@ def test_two_that_end_their_prompts_together_do_not_both_get_the_room() -> None:
 
 def test_who_waits_for_one_that_asks_the_same_finds_what_that_one_left() -> None:
     at_work, _ = desk(12_000)
-    first = ask("h", prompt=5000, max_tokens=20)  # two of them would take 10,240, and 10,200 is the soft limit
+    first = ask(
+        "h", prompt=5000, max_tokens=20
+    )  # two of them would take 10,240, and 10,200 is the soft limit
     at_work.run(first, again := replace(first, id="again"))
     assert at_work.said("again") == answer(again, 20)
-    (told,) = [event for event in at_work.events if isinstance(event, Finished) and event.request_id == "again"]
+    (told,) = [
+        event
+        for event in at_work.events
+        if isinstance(event, Finished) and event.request_id == "again"
+    ]
     assert told.stats.cached_n == 4999
     assert at_work.scheduler.prefix.index.counts.evicted.total() == 0
 

@@ -35,7 +35,9 @@ class Follower:
             return
         self._seen = launch
         drafts = {
-            part.forward.windows[0].row: tuple(part.draft.tolist()) for part in launch.parts if part.draft is not None
+            part.forward.windows[0].row: tuple(part.draft.tolist())
+            for part in launch.parts
+            if part.draft is not None
         }
         sent = Plan.from_bytes(launch.plan.with_drafts(drafts).to_bytes())
         assert sent == launch.plan.with_drafts(drafts)
@@ -59,7 +61,9 @@ def agree(one: CacheTable, other: CacheTable) -> None:
 
 @pytest.mark.parametrize("family", KINDS)
 def test_replayed_plans_leave_equal_caches(family: str) -> None:
-    room = layout_of(model(family), cache_maker(model(family))).cache_bytes(56)  # for one conversation, not for all
+    room = layout_of(model(family), cache_maker(model(family))).cache_bytes(
+        56
+    )  # for one conversation, not for all
     loop = loop_of(family, limits=replace(LIMITS, prefill_slice=6, prefix_bytes=2 * room))
     loop.use_drafters([Corrupted(model(family), lambda position: position % 5 == 2)])
     bench = Bench(loop)
@@ -84,7 +88,9 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
 
 
 def test_every_part_of_a_plan_survives_the_trip() -> None:
-    sampling = Sampling(0.7, 0.9, 5, 0.1, 1.1, 3, 0.2, 4, 0.3, 5, ((7, -1.5), (9, 100.0)), seed=-(2**70), choice=3)
+    sampling = Sampling(
+        0.7, 0.9, 5, 0.1, 1.1, 3, 0.2, 4, 0.3, 5, ((7, -1.5), (9, 100.0)), seed=-(2**70), choice=3
+    )
     windows = (
         Window(1, 5, (4, 5), 2, (8, 9), "draft", history=(1, 2, 3), pad=3),
         Window(2, 7, LAST),
@@ -105,6 +111,12 @@ def test_every_part_of_a_plan_survives_the_trip() -> None:
 
 
 def test_read_drafts_take_the_place_of_device_drafts_only() -> None:
-    plan = Plan((), (Forward((Window(1, 5, (4,), draft_n=2, drafter="draft"),)), Forward((Window(2, 5, (4,)),))))
+    plan = Plan(
+        (),
+        (
+            Forward((Window(1, 5, (4,), draft_n=2, drafter="draft"),)),
+            Forward((Window(2, 5, (4,)),)),
+        ),
+    )
     filled = plan.with_drafts({1: (7, 8)})
     assert [w.draft for f in filled.forwards for w in f.windows] == [(7, 8), None]

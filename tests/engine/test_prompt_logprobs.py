@@ -22,19 +22,27 @@ def scored(name: str = "a", length: int = 29) -> Request:
 
 
 def told(bench: Bench, name: str = "a") -> list[TokenLogprob]:
-    events = (event for event in bench.events if isinstance(event, PrefillProgress) and event.request_id == name)
+    events = (
+        event
+        for event in bench.events
+        if isinstance(event, PrefillProgress) and event.request_id == name
+    )
     return [entry for event in events for entry in event.logprobs]
 
 
 def expect(family: str, bench: Bench, one: Request) -> None:
     """What the engine said, against one pass over the whole prompt."""
     target, found = model(family), told(bench, one.id)
-    logits = target(mx.array([one.tokens]), cache=make_prompt_cache(target))[0, :-1, : zoo.VOCAB_SIZE]
+    logits = target(mx.array([one.tokens]), cache=make_prompt_cache(target))[
+        0, :-1, : zoo.VOCAB_SIZE
+    ]
     logprobs = (logits - mx.logsumexp(logits, axis=-1, keepdims=True)).tolist()
     assert [entry.token for entry in found] == list(one.tokens[1:])
     for entry, row in zip(found, logprobs, strict=True):
         assert entry.logprob == pytest.approx(row[entry.token], abs=2e-3)
-        assert [value for _, value in entry.top] == pytest.approx(sorted(row)[: -TOP - 1 : -1], abs=2e-3)
+        assert [value for _, value in entry.top] == pytest.approx(
+            sorted(row)[: -TOP - 1 : -1], abs=2e-3
+        )
     assert bench.tokens[one.id] == plain(family, one)
 
 
@@ -45,7 +53,12 @@ def test_they_are_those_of_one_pass(family: str) -> None:
     bench = Bench(loop_of(family, limits=SLICES))
     bench.run(scored())
     expect(family, bench, scored())
-    assert all(window.width <= 8 for plan in bench.plans for each in plan.forwards for window in each.windows)
+    assert all(
+        window.width <= 8
+        for plan in bench.plans
+        for each in plan.forwards
+        for window in each.windows
+    )
 
 
 def test_a_prompt_that_is_there_already_is_computed_again_and_kept_once() -> None:

@@ -17,16 +17,43 @@ from omlx.engine.strategy import Step, WindowBounds, parse
 from omlx.engine.types import FinishReason, Request, Speculation
 from tests import zoo
 from tests.engine.fakes import StopAt
-from tests.engine.harness import GREEDY, LIMITS, WARM, Bench, decode, loop_of, model, noisy, prompt, request, unassisted
+from tests.engine.harness import (
+    GREEDY,
+    LIMITS,
+    WARM,
+    Bench,
+    decode,
+    loop_of,
+    model,
+    noisy,
+    prompt,
+    request,
+    unassisted,
+)
 from tests.engine.masks import Rule, Ruled, formal, thirds, until
 
 RULES: tuple[Rule | None, ...] = (None, None, None, None, thirds, formal, until(formal, 17))
-STRATEGIES = ("auto", "auto", "ngram", "draft", "off", "ngram;draft", "ngram:n=4,m=24;draft:m=5", "auto:min=3")
+STRATEGIES = (
+    "auto",
+    "auto",
+    "ngram",
+    "draft",
+    "off",
+    "ngram;draft",
+    "ngram:n=4,m=24;draft:m=5",
+    "auto:min=3",
+)
 SAMPLINGS = (
     *(GREEDY, WARM, replace(WARM, repetition_penalty=1.3, presence_penalty=0.5)),
     *(replace(each, logit_bias=((7, 80.0), (23, 80.0), (42, 80.0))) for each in (GREEDY, WARM)),
 )
-WINDOWS = (None, WindowBounds(), *map(WindowBounds.fixed_at, (1, 5, 33)), WindowBounds(8, 5, 16), WindowBounds(2, 1, 2))
+WINDOWS = (
+    None,
+    WindowBounds(),
+    *map(WindowBounds.fixed_at, (1, 5, 33)),
+    WindowBounds(8, 5, 16),
+    WindowBounds(2, 1, 2),
+)
 PAST = ("none", "perfect", "corrupted", "unrelated")
 
 
@@ -40,7 +67,9 @@ class Asked:
     def bounds(self, drafter: str) -> tuple[int, int]:
         """Least and most that may be drafted for it at a time."""
         speculation = self.of.speculation
-        step = speculation.strategy.step("ngram" if drafter == "ngram" else "draft") or Step(drafter)
+        step = speculation.strategy.step("ngram" if drafter == "ngram" else "draft") or Step(
+            drafter
+        )
         window = speculation.window or WindowBounds()
         most = min(window.longest, step.longest_draft or 64)
         free = window.fixed or drafter == "forced" or self.of.mask is not None
@@ -58,7 +87,12 @@ class Company:
         strange = model(rng.choice(("lfm2", "gemma3_text", "llama4")), seed=1)
         draft = rng.choice((None, model(family), noisy(family), strange))
         costs = imagined(flat, "tiny", rng.choice((0.02, 0.3)))
-        limits = replace(LIMITS, max_rows=rng.choice((1, 2, 4)), prefill_chunk=rng.choice((16, 2048)), prefill_slice=16)
+        limits = replace(
+            LIMITS,
+            max_rows=rng.choice((1, 2, 4)),
+            prefill_chunk=rng.choice((16, 2048)),
+            prefill_slice=16,
+        )
         self.bench = Bench(loop_of(family, draft, None, limits, costs))
 
     @property
@@ -76,7 +110,9 @@ class Company:
                 self.loop.cancel(self.rng.choice(list(self.asked)))
             self.bench.step()
             done = [name for name in self.bench.finished if self.bench.tokens[name]]
-            self.conversations = [(*self.asked[name].of.tokens, *self.bench.tokens[name]) for name in done]
+            self.conversations = [
+                (*self.asked[name].of.tokens, *self.bench.tokens[name]) for name in done
+            ]
 
     def drawn(self, name: str) -> Asked:
         rng = self.rng
@@ -84,32 +120,54 @@ class Company:
         if self.conversations and rng.random() < 0.4:
             tokens = (*rng.choice(self.conversations), *tokens[:4])
         rule, length = rng.choice(RULES), rng.choice((1, 2, 5, 24, 48))
-        of = request(name, tokens[:300], rng.choice(SAMPLINGS), length, stable=rng.choice((0, len(tokens[:300]) // 2)))
-        answer = decode(model(self.family), replace(unassisted(of), mask=Ruled(rule) if rule else None))
+        of = request(
+            name,
+            tokens[:300],
+            rng.choice(SAMPLINGS),
+            length,
+            stable=rng.choice((0, len(tokens[:300]) // 2)),
+        )
+        answer = decode(
+            model(self.family), replace(unassisted(of), mask=Ruled(rule) if rule else None)
+        )
         stop = {}
         if rng.random() < 0.3:
             token = rng.choice(answer)
             answer = answer[: answer.index(token) + 1]
             stop = rng.choice(({"stop_ids": frozenset({token})}, {"stop": StopAt(token)}))
-        wrong = [(token + 1) % zoo.VOCAB_SIZE if i % 11 == 8 else token for i, token in enumerate(answer)]
-        past = {"none": (), "perfect": answer, "corrupted": wrong, "unrelated": prompt(60, salt=5)}[rng.choice(PAST)]
+        wrong = [
+            (token + 1) % zoo.VOCAB_SIZE if i % 11 == 8 else token for i, token in enumerate(answer)
+        ]
+        past = {"none": (), "perfect": answer, "corrupted": wrong, "unrelated": prompt(60, salt=5)}[
+            rng.choice(PAST)
+        ]
         asked = Speculation(parse(rng.choice(STRATEGIES)), rng.choice(WINDOWS), tuple(past))
-        return Asked(replace(of, speculation=asked, mask=Ruled(rule) if rule else None, **stop), answer)
+        return Asked(
+            replace(of, speculation=asked, mask=Ruled(rule) if rule else None, **stop), answer
+        )
 
     def prove(self) -> None:
         assert not self.bench.failed
         speculator = self.loop.scheduler.speculator
         assert not speculator._rows
         assert not any(drafter._rows for drafter in speculator.drafters)
-        windows = [w for plan in self.bench.plans for f in plan.forwards for w in f.windows if w.draft_n]
+        windows = [
+            w for plan in self.bench.plans for f in plan.forwards for w in f.windows if w.draft_n
+        ]
         for row, (name, one) in enumerate(self.asked.items(), 1):
-            said, whole = self.bench.tokens[name], self.bench.finished[name].reason is not FinishReason.CANCELLED
+            said, whole = (
+                self.bench.tokens[name],
+                self.bench.finished[name].reason is not FinishReason.CANCELLED,
+            )
             assert said == (one.answer if whole else one.answer[: len(said)]), name
             self.prove_counts(name, one, [window for window in windows if window.row == row])
 
     def prove_counts(self, name: str, one: Asked, windows: list[Window]) -> None:
         told = self.bench.stats(name)
-        assert (told.draft_n_accepted, told.predicted_n) == (self.bench.drafted(name), len(self.bench.tokens[name]))
+        assert (told.draft_n_accepted, told.predicted_n) == (
+            self.bench.drafted(name),
+            len(self.bench.tokens[name]),
+        )
         assert (told.speculation.code == "spec.on") == bool(windows)
         for drafter, stats in told.drafters.items():
             lengths = [window.draft_n for window in windows if window.drafter == drafter]
@@ -121,7 +179,9 @@ class Company:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "llama4"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "llama4"]
+)
 def test_whoever_comes_and_goes_says_what_it_says_alone(family: str, seed: int) -> None:
     company = Company(family, seed)
     company.run(5)

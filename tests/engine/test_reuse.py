@@ -47,7 +47,9 @@ def follows(of: Request, bench: Bench, *more: int, **changed: Any) -> Request:
 
 
 @pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
-def test_a_continued_conversation_says_what_a_cold_one_says(family: str, sampling: Sampling) -> None:
+def test_a_continued_conversation_says_what_a_cold_one_says(
+    family: str, sampling: Sampling
+) -> None:
     bench = Bench(loop_of(family, noisy(family)))
     tokens: tuple[int, ...] = prompt(13)
     for turn in range(3):
@@ -63,13 +65,22 @@ def test_a_continued_conversation_says_what_a_cold_one_says(family: str, samplin
 
 
 @pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
-@pytest.mark.parametrize("common", [5 * BLOCK - 1, 5 * BLOCK, 5 * BLOCK + 1, 5 * BLOCK + BLOCK // 2])
-def test_a_prompt_that_parts_at_the_edge_of_a_block_or_within(family: str, sampling: Sampling, common: int) -> None:
+@pytest.mark.parametrize(
+    "common", [5 * BLOCK - 1, 5 * BLOCK, 5 * BLOCK + 1, 5 * BLOCK + BLOCK // 2]
+)
+def test_a_prompt_that_parts_at_the_edge_of_a_block_or_within(
+    family: str, sampling: Sampling, common: int
+) -> None:
     """A cache that resumes anywhere uses all that is common; another one what was kept at or below it."""
     bench = Bench(loop_of(family, noisy(family)))
     first = request("a", prompt(common + 9), sampling, max_tokens=6, stable=common)
     bench.run(first)
-    other = request("b", (*first.tokens[:common], (first.tokens[common] + 1) % 90, 8, 9), sampling, max_tokens=20)
+    other = request(
+        "b",
+        (*first.tokens[:common], (first.tokens[common] + 1) % 90, 8, 9),
+        sampling,
+        max_tokens=20,
+    )
     bench.run(other)
     assert bench.tokens["b"] == plain(family, other)
     assert bench.stats("b").cached_n == common
@@ -80,7 +91,11 @@ def test_a_conversation_that_turns_off_in_the_answer_uses_what_was_kept_below(fa
     bench = Bench(loop_of(family, noisy(family)))
     first = request("a", prompt(40), max_tokens=40, stable=36)
     bench.run(first)
-    other = request("b", (*first.tokens, *bench.tokens["a"][:5], (bench.tokens["a"][5] + 1) % 90, 8), max_tokens=12)
+    other = request(
+        "b",
+        (*first.tokens, *bench.tokens["a"][:5], (bench.tokens["a"][5] + 1) % 90, 8),
+        max_tokens=12,
+    )
     bench.run(other)
     assert bench.tokens["b"] == plain(family, other)
     assert bench.stats("b").cached_n == (45 if resumes_anywhere(family) else 36)
@@ -115,7 +130,11 @@ def test_kept_after_rejected_drafts_and_taken_up_in_a_batch(family: str) -> None
     loop.use_drafters([Corrupted(model(family), lambda position: position % 3 == 2)])
     bench = Bench(loop).run(first := request("a", prompt(21), max_tokens=25))
     assert bench.stats("a").draft_n > bench.stats("a").draft_n_accepted
-    rows = [follows(first, bench), request("b", prompt(17, 1), max_tokens=9), request("c", prompt(5, 2), max_tokens=14)]
+    rows = [
+        follows(first, bench),
+        request("b", prompt(17, 1), max_tokens=9),
+        request("c", prompt(5, 2), max_tokens=14),
+    ]
     bench.run(*rows)
     assert bench.stats("a+").cached_n >= 21
     assert bench.stats("b").cached_n == bench.stats("c").cached_n == 0
@@ -128,7 +147,9 @@ def test_a_whole_roll_back_at_the_wrap_then_a_single_token_then_a_hit(family: st
     """Windows and chunks are 16 tokens: a draft over 32 is refused whole, and the next window has one token."""
     first = request("a", prompt(28), max_tokens=16)
     loop = loop_of(family)
-    loop.use_drafters([Scripted(28, plain(family, unassisted(first)), [2, 0, None, None, 0, None, 4])])
+    loop.use_drafters(
+        [Scripted(28, plain(family, unassisted(first)), [2, 0, None, None, 0, None, 4])]
+    )
     bench = Bench(loop).run(first)
     assert bench.tokens["a"] == plain(family, unassisted(first))
     loop.use_drafters([])
@@ -145,11 +166,16 @@ def test_a_block_that_was_lost_from_the_middle_is_computed_again(family: str) ->
     loop = loop_of(family)
     bench = Bench(loop).run(request("a", prompt(50), max_tokens=10, stable=20))
     index = loop.scheduler.prefix.index
-    middle = next(piece for piece in index.pieces if piece.kind == "rows" and piece.start == 3 * BLOCK)
+    middle = next(
+        piece for piece in index.pieces if piece.kind == "rows" and piece.start == 3 * BLOCK
+    )
     loop.runner.caches.kept.evict(index.forget([middle.id]))
     index.check()
     assert {piece.id for piece in index.pieces} == set(loop.runner.caches.kept)
-    bench.run(again := request("b", prompt(50), max_tokens=10), request("c", (*prompt(20), 1, 2, 3), max_tokens=10))
+    bench.run(
+        again := request("b", prompt(50), max_tokens=10),
+        request("c", (*prompt(20), 1, 2, 3), max_tokens=10),
+    )
     assert bench.stats("b").cached_n == (3 * BLOCK if resumes_anywhere(family) else 20)
     assert bench.tokens["b"] == plain(family, again)
     assert bench.stats("c").cached_n == 20
@@ -181,7 +207,9 @@ def test_a_long_prompt_is_kept_at_intervals(family: str) -> None:
     assert bench.tokens["b"] == plain(family, other)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_next", "gemma3_text", "lfm2", "llama4", "recurrent_gemma"])
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen3_next", "gemma3_text", "lfm2", "llama4", "recurrent_gemma"]
+)
 def test_the_draft_goes_on_from_what_it_had_read(family: str) -> None:
     loop = loop_of(family, model(family))
     drafter = loop.scheduler.speculator.drafters[1]
@@ -258,7 +286,16 @@ def test_without_room_nothing_is_kept_and_the_report_says_so(family: str) -> Non
 
 def test_families_cover_every_kind_of_cache() -> None:
     tags = set().union(*(FAMILIES[name].tags for name in MAIN_NAMES))
-    assert {"attention", "sliding", "recurrent", "chunked", "mla", "quantized_kv", "concatenate", "wrapper"} <= tags
+    assert {
+        "attention",
+        "sliding",
+        "recurrent",
+        "chunked",
+        "mla",
+        "quantized_kv",
+        "concatenate",
+        "wrapper",
+    } <= tags
 
 
 @pytest.mark.slow
@@ -278,7 +315,9 @@ def test_every_other_architecture_says_after_a_hit_what_it_says_cold(family: str
 def test_ten_thousand_requests_do_not_make_the_process_grow(family: str) -> None:
     """Over 300 shared prefixes, with room for some of them."""
     room = 40 * layout(family).cache_bytes(64)
-    loop = loop_of(family, limits=replace(LIMITS, prefix_bytes=room, block_tokens=16, max_waiting=99))
+    loop = loop_of(
+        family, limits=replace(LIMITS, prefix_bytes=room, block_tokens=16, max_waiting=99)
+    )
     chance = random.Random(3)
     index, kept, hits, base = loop.scheduler.prefix.index, loop.runner.caches.kept, 0, 0
     for i in range(10_000):
@@ -299,11 +338,15 @@ def test_ten_thousand_requests_do_not_make_the_process_grow(family: str) -> None
 def test_the_choices_of_a_request_share_one_prefill(family: str) -> None:
     """Further choices wait for the prefix that the first one leaves, and say what they say alone."""
     tokens = prompt(43)
-    choices = [request(f"c{i}", tokens, Sampling(0.8, seed=3, choice=i), max_tokens=6) for i in range(3)]
+    choices = [
+        request(f"c{i}", tokens, Sampling(0.8, seed=3, choice=i), max_tokens=6) for i in range(3)
+    ]
     bench = Bench(loop_of(family, limits=replace(LIMITS, prefill_chunk=16))).run(*choices)
     for one in choices:
         assert bench.tokens[one.id] == plain(family, one), one.id
-    prefilled = [w.width for plan in bench.plans for f in plan.forwards for w in f.windows if not w.sample]
+    prefilled = [
+        w.width for plan in bench.plans for f in plan.forwards for w in f.windows if not w.sample
+    ]
     assert sum(prefilled) == len(tokens) - 1 or not layout(family).resumes_anywhere
     assert sum(prefilled) < 2 * len(tokens)
     assert [bench.stats(one.id).cached_n > 0 for one in choices] == [False, True, True]

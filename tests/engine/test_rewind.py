@@ -24,7 +24,9 @@ WIDTH = 32
 
 def feed(cache: Any, ids: range) -> mx.array:
     """Write rows that spell `ids`; returns what attention would read, as ids."""
-    rows = mx.broadcast_to(mx.array(list(ids), mx.float32)[None, None, :, None], (1, 1, len(ids), WIDTH))
+    rows = mx.broadcast_to(
+        mx.array(list(ids), mx.float32)[None, None, :, None], (1, 1, len(ids), WIDTH)
+    )
     if isinstance(cache, ChunkedKVCache):
         cache.maybe_trim_front()
     keys, _ = cache.update_and_fetch(rows, rows)
@@ -40,7 +42,12 @@ def read(cache: Any, ids: range) -> list[int]:
 @pytest.mark.parametrize("back", [1, 4, 9])
 @pytest.mark.parametrize(
     "cache",
-    [KVCache, lambda: QuantizedKVCache(group_size=32, bits=8), lambda: ChunkedKVCache(64), ConcatenateKVCache],
+    [
+        KVCache,
+        lambda: QuantizedKVCache(group_size=32, bits=8),
+        lambda: ChunkedKVCache(64),
+        ConcatenateKVCache,
+    ],
     ids=["kv", "quantized", "chunked", "concatenate"],
 )
 def test_caches_that_trim_hold_exactly_the_rest(cache: Any, back: int) -> None:
@@ -94,7 +101,10 @@ def test_a_sliding_window_that_has_not_wrapped_goes_back_anywhere() -> None:
 @pytest.mark.parametrize("keep", [0, 4])
 @pytest.mark.parametrize("accepted", range(1, 5))
 def test_a_wrapped_window_goes_back_within_the_newest_pass(accepted: int, keep: int) -> None:
-    layer, reference = RotatingKVCache(max_size=8, keep=keep), RotatingKVCache(max_size=8, keep=keep)
+    layer, reference = (
+        RotatingKVCache(max_size=8, keep=keep),
+        RotatingKVCache(max_size=8, keep=keep),
+    )
     for i in range(11):
         feed(layer, range(i, i + 1))
         feed(reference, range(i, i + 1))
@@ -111,7 +121,9 @@ def test_a_wrapped_window_refuses_to_lose_its_oldest_row() -> None:
     feed(layer, range(12))
     feed(layer, range(12, 16))
     with pytest.raises(RewindError):
-        rewind([layer], 16, 12)  # 7 rows would be left, and the next one-token pass would read one too few
+        rewind(
+            [layer], 16, 12
+        )  # 7 rows would be left, and the next one-token pass would read one too few
     assert layer.offset == 16
     assert rewind([layer], 16, 13) == 13
     assert sorted(read(layer, range(50, 51))) == [*range(6, 13), 50]

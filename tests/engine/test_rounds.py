@@ -29,7 +29,9 @@ from tests.engine.harness import (
 REJECT_EVERYWHERE = [0, 1, 2, 3, 4, None, 0, None, None, 4, 0, 4, 4, None, 2, 0, 0, 0, 1, None]
 
 
-def bench_of(family: str, one: Request, rounds: list[int | None], window: int = 4) -> tuple[Bench, Scripted]:
+def bench_of(
+    family: str, one: Request, rounds: list[int | None], window: int = 4
+) -> tuple[Bench, Scripted]:
     loop = loop_of(family, window=window)
     drafter = Scripted(len(one.tokens), plain(family, unassisted(one)), rounds)
     loop.use_drafters([drafter])
@@ -37,7 +39,9 @@ def bench_of(family: str, one: Request, rounds: list[int | None], window: int = 
 
 
 @pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
-def test_reject_everywhere_then_all_then_none_then_reject_then_reuse(family: str, sampling: Sampling) -> None:
+def test_reject_everywhere_then_all_then_none_then_reject_then_reuse(
+    family: str, sampling: Sampling
+) -> None:
     one = request(tokens=prompt(13), sampling=sampling, max_tokens=48)
     bench, drafter = bench_of(family, one, list(REJECT_EVERYWHERE))
     bench.run(one)
@@ -51,7 +55,9 @@ def test_reject_everywhere_then_all_then_none_then_reject_then_reuse(family: str
 
 @pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("place", [0, 3])
-def test_a_stop_token_inside_the_accepted_run_ends_there_and_the_rest_is_reusable(family: str, place: int) -> None:
+def test_a_stop_token_inside_the_accepted_run_ends_there_and_the_rest_is_reusable(
+    family: str, place: int
+) -> None:
     free = request(tokens=prompt(13), max_tokens=40)
     answer = plain(family, free)
     # Rounds of five tokens from 0: the stop is `place` tokens into the round that starts at 20.
@@ -94,7 +100,9 @@ def test_no_draft_reaches_past_the_end(max_tokens: int) -> None:
     assert bench.finished["a"].reason is FinishReason.LENGTH
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "nemotron_h", "lfm2", "recurrent_gemma", "falcon_h1"])
+@pytest.mark.parametrize(
+    "family", ["qwen3_next", "nemotron_h", "lfm2", "recurrent_gemma", "falcon_h1"]
+)
 @pytest.mark.parametrize("right", [0, 1, 2])
 def test_pending_stays_bounded_when_every_draft_is_half_wrong(family: str, right: int) -> None:
     window = 5
@@ -104,7 +112,12 @@ def test_pending_stays_bounded_when_every_draft_is_half_wrong(family: str, right
     longest = 0
     while bench.loop.has_work:
         bench.step()
-        longest = max([longest, *(s.pending - s.unverified for s in bench.loop.scheduler.running if s.unread == 0)])
+        longest = max(
+            [
+                longest,
+                *(s.pending - s.unverified for s in bench.loop.scheduler.running if s.unread == 0),
+            ]
+        )
     assert bench.tokens["a"] == plain(family, unassisted(one))
     assert longest <= 12 + 1 + window
     assert drafter.accepted == drafter.expected
@@ -150,12 +163,18 @@ def test_what_pads_a_pass_is_never_seen(family: str, sampling: Sampling) -> None
     assert stored_length(bench.loop, conversation) >= len(conversation) - 1 - 5
 
 
-def test_what_stays_pending_is_timed_under_the_width_of_the_pass_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_pending_is_timed_under_the_width_of_the_pass_that_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[int] = []
-    monkeypatch.setattr(PassCosts, "learn", lambda _, width, context, seconds: told.append(width) or True)
+    monkeypatch.setattr(
+        PassCosts, "learn", lambda _, width, context, seconds: told.append(width) or True
+    )
     one = request(tokens=prompt(13), max_tokens=20)
     bench, _ = bench_of("qwen3_next", one, [0, 0, None, 1, None])
     bench.run(one)
-    windows = [window for plan in bench.plans for forward in plan.forwards for window in forward.windows]
+    windows = [
+        window for plan in bench.plans for forward in plan.forwards for window in forward.windows
+    ]
     assert [window.width for window in windows if window.sample and not window.draft_n] == [3, 3]
     assert (told.count(3), told.count(1)) == (2, 0)

@@ -40,7 +40,9 @@ def test_draws_follow_the_softmax(temperature: float, seed: int) -> None:
 
 def test_draws_at_one_position_over_seeds_follow_the_softmax() -> None:
     samplers = [RowSampler(Sampling(seed=seed), V) for seed in range(SAMPLES)]
-    tokens = draw(mx.broadcast_to(LOGITS, (SAMPLES, V)), [Draw(sampler, 17) for sampler in samplers]).tolist()
+    tokens = draw(
+        mx.broadcast_to(LOGITS, (SAMPLES, V)), [Draw(sampler, 17) for sampler in samplers]
+    ).tolist()
     assert chi_square(tokens, mx.softmax(LOGITS[0])) < CRITICAL
 
 
@@ -96,7 +98,12 @@ def test_every_seed_is_accepted_and_told_apart() -> None:
 
 
 def test_choices_differ_and_are_no_other_seeds_choices() -> None:
-    keys = {noise_key(seed, choice, position) for seed in range(5) for choice in range(5) for position in range(50)}
+    keys = {
+        noise_key(seed, choice, position)
+        for seed in range(5)
+        for choice in range(5)
+        for position in range(50)
+    }
     assert len(keys) == 5 * 5 * 50
     assert noise_key(7, 1, 0) != noise_key(8, 0, 0)
     assert draws(Sampling(seed=3, choice=0), 40) == draws(Sampling(seed=3), 40)
@@ -129,8 +136,12 @@ def test_penalties_are_those_of_mlx_lm_over_the_whole_history() -> None:
 @pytest.mark.parametrize("draft", ["none", "perfect", "noisy"])
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_penalties_with_speculation_equal_plain(family: str, draft: str, temperature: float) -> None:
-    sampling = replace(PENALTIES, temperature=temperature, seed=21, logit_bias=((4, 1.0), (9, -5.0)))
+def test_penalties_with_speculation_equal_plain(
+    family: str, draft: str, temperature: float
+) -> None:
+    sampling = replace(
+        PENALTIES, temperature=temperature, seed=21, logit_bias=((4, 1.0), (9, -5.0))
+    )
     one = request(tokens=prompt(9), sampling=sampling, max_tokens=36)
     drafter = {"none": None, "perfect": model(family), "noisy": noisy(family)}[draft]
     bench = Bench(loop_of(family, drafter)).run(one)
@@ -141,14 +152,19 @@ def test_penalties_with_speculation_equal_plain(family: str, draft: str, tempera
 
 def test_penalties_in_a_batch_equal_plain() -> None:
     rows = [
-        request(f"{i}", prompt(5 + i, i), replace(PENALTIES, temperature=0.8, seed=i), max_tokens=20) for i in range(3)
+        request(
+            f"{i}", prompt(5 + i, i), replace(PENALTIES, temperature=0.8, seed=i), max_tokens=20
+        )
+        for i in range(3)
     ]
     bench = Bench(loop_of("llama")).run(*rows)
     assert all(bench.tokens[one.id] == plain("llama", one) for one in rows)
 
 
 def test_a_seed_reproduces_and_choices_of_one_request_differ() -> None:
-    samplings = [Sampling(temperature=1.0, seed=9, choice=i) for i in (0, 1, 2)] + [Sampling(temperature=1.0, seed=10)]
+    samplings = [Sampling(temperature=1.0, seed=9, choice=i) for i in (0, 1, 2)] + [
+        Sampling(temperature=1.0, seed=10)
+    ]
     rows = [request(f"{i}", sampling=s, max_tokens=12) for i, s in enumerate(samplings)]
     first, again = (Bench(loop_of("llama")).run(*rows).tokens for _ in range(2))
     assert first == again

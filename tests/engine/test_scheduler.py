@@ -17,7 +17,14 @@ from omlx.errors import BadRequest, Overloaded
 from tests.engine.device import PLAIN, RECURRENT, Desk, answer, ask
 from tests.engine.fakes import Scripted
 
-LIMITS = Limits(context_length=400, max_rows=3, max_waiting=4, prefill_chunk=32, prefill_slice=8, num_draft_tokens=4)
+LIMITS = Limits(
+    context_length=400,
+    max_rows=3,
+    max_waiting=4,
+    prefill_chunk=32,
+    prefill_slice=8,
+    num_draft_tokens=4,
+)
 NO_MERGE = Reason("batch.off.no_merge", {"layer": "Some"})
 
 
@@ -144,7 +151,13 @@ def test_known_ends_are_never_launched_over(company: int, window: int) -> None:
 
 def test_plain_decode_keeps_one_step_in_flight() -> None:
     desk = Desk(LIMITS).run(ask("a", max_tokens=12), ask("b", max_tokens=12))
-    symbols = [w.tokens == "last" for plan in desk.plans for f in plan.forwards for w in f.windows if w.sample]
+    symbols = [
+        w.tokens == "last"
+        for plan in desk.plans
+        for f in plan.forwards
+        for w in f.windows
+        if w.sample
+    ]
     assert symbols.count(True) >= 16
 
 
@@ -185,12 +198,16 @@ def test_unbatchable_rows_run_one_after_another_within_a_step() -> None:
 
 
 @pytest.mark.parametrize(("traits", "lengths"), [(PLAIN, [5, 8]), (RECURRENT, [2, 2])])
-def test_a_rejected_draft_is_taken_back_at_once_and_replayed_never(traits: object, lengths: list[int]) -> None:
+def test_a_rejected_draft_is_taken_back_at_once_and_replayed_never(
+    traits: object, lengths: list[int]
+) -> None:
     desk = Desk(LIMITS, traits, drafters=(Guess(wrong=2),)).run(ask("a", max_tokens=9))
     rewinds = [op.length for plan in desk.plans for op in plan.ops if isinstance(op, Rewind)]
     assert rewinds[:2] == lengths
     assert desk.said("a") == answer(ask("a"), 9)
-    committed_without_draft = [f for plan in desk.plans for f in plan.forwards if f.windows[0].width == 0]
+    committed_without_draft = [
+        f for plan in desk.plans for f in plan.forwards if f.windows[0].width == 0
+    ]
     assert not committed_without_draft
 
 
@@ -234,12 +251,20 @@ def test_times_are_told_in_milliseconds() -> None:
 def test_whatever_comes_and_goes_everybody_gets_their_own_answer(seed: int) -> None:
     chance = random.Random(seed)
     desk = Desk(
-        replace(LIMITS, batch_bytes=chance.choice([200, 1 << 30]), prefix_bytes=200, block_tokens=8, max_waiting=99),
+        replace(
+            LIMITS,
+            batch_bytes=chance.choice([200, 1 << 30]),
+            prefix_bytes=200,
+            block_tokens=8,
+            max_waiting=99,
+        ),
         chance.choice([PLAIN, RECURRENT]),
         chance.choice([(), (Guess(),), (Guess(wrong=1),), (Guess(wrong=4),)]),
         chance.choice([None, None, NO_MERGE]),
     )
-    asked = [ask(f"r{i}", chance.choice([1, 2, 9, 90]), chance.choice([1, 2, 7, 30])) for i in range(12)]
+    asked = [
+        ask(f"r{i}", chance.choice([1, 2, 9, 90]), chance.choice([1, 2, 7, 30])) for i in range(12)
+    ]
     cancelled = set()
     for one in asked:
         desk.submit(one)

@@ -11,9 +11,29 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.strategy import DRAFT, NGRAM, OFF, WindowBounds
 from omlx.engine.types import Reason, Speculation
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
-from tests.engine.harness import GREEDY, KINDS, LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
+from tests.engine.harness import (
+    GREEDY,
+    KINDS,
+    LIMITS,
+    Bench,
+    loop_of,
+    model,
+    noisy,
+    plain,
+    prompt,
+    request,
+)
 
-BATCHED = ("llama", "gemma3_text", "gpt_oss", "qwen3_next", "nemotron_h", "falcon_h1", "lfm2", "recurrent_gemma")
+BATCHED = (
+    "llama",
+    "gemma3_text",
+    "gpt_oss",
+    "qwen3_next",
+    "nemotron_h",
+    "falcon_h1",
+    "lfm2",
+    "recurrent_gemma",
+)
 UNMERGEABLE = ("llama_quantized", "llama_concatenate", "llama4")
 
 
@@ -53,9 +73,13 @@ def test_a_lookup_that_has_drafted_is_scored_in_company() -> None:
     """Its answer is one letter, over and over: it is drafted for until the other comes."""
     letter = replace(GREEDY, logit_bias=((7, 80.0),))
     loop = loop_of("llama")
-    bench = Bench(loop).submit(request("a", prompt(13), letter, max_tokens=120, speculation=Speculation(NGRAM)))
+    bench = Bench(loop).submit(
+        request("a", prompt(13), letter, max_tokens=120, speculation=Speculation(NGRAM))
+    )
     bench.until(lambda: bench.drafted("a") > 4)
-    bench.submit(request("b", prompt(9, 2), max_tokens=60)).until(lambda: len(loop.runner.caches.members) == 2)
+    bench.submit(request("b", prompt(9, 2), max_tokens=60)).until(
+        lambda: len(loop.runner.caches.members) == 2
+    )
     record = loop.scheduler.speculator._rows[loop.scheduler.running[0].row].policy.records["ngram"]
     before = record.shadow_hits
     bench.until(lambda: "b" in bench.finished)
@@ -99,7 +123,11 @@ def test_a_prompt_that_only_prefills_does_not_end_speculation() -> None:
     loop, drafter = half_right("llama")
     loop.scheduler.limits = replace(LIMITS, prefill_slice=8)
     long = request("b", prompt(100, 4), max_tokens=2)
-    bench = Bench(loop).submit(request("a", prompt(6), max_tokens=80)).until(lambda: len(drafter.accepted) > 1)
+    bench = (
+        Bench(loop)
+        .submit(request("a", prompt(6), max_tokens=80))
+        .until(lambda: len(drafter.accepted) > 1)
+    )
     rounds = len(drafter.accepted)
     bench.submit(long).until(lambda: loop.load.decoding == 2)
     assert len(drafter.accepted) - rounds >= 100 // 8 - 2
@@ -107,7 +135,9 @@ def test_a_prompt_that_only_prefills_does_not_end_speculation() -> None:
 
 
 @pytest.mark.parametrize("others", [(1,), (1, 1), (1, 7), (5, 1)])
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma"]
+)
 def test_prompts_of_one_token_share_a_batch(family: str, others: tuple[int, ...]) -> None:
     rows = [request(f"{i}", prompt(n, i), max_tokens=10) for i, n in enumerate((*others, 4))]
     bench = Bench(loop_of(family)).run(*rows)
@@ -137,7 +167,10 @@ def test_why_nobody_speculates_is_told() -> None:
 
     assert reason(loop_of("llama")) == "spec.off.no_draft_model"
     assert reason(loop_of("llama", model("llama")), strategy=OFF) == "spec.off.requested"
-    assert reason(loop_of("llama", model("llama")), window=WindowBounds.fixed_at(0)) == "spec.off.zero_window"
+    assert (
+        reason(loop_of("llama", model("llama")), window=WindowBounds.fixed_at(0))
+        == "spec.off.zero_window"
+    )
     refused = loop_of("llama")
     refused.use_drafters([], Reason("spec.off.tokenizer", {"detail": "other"}))
     assert reason(refused) == "spec.off.tokenizer"
@@ -149,7 +182,9 @@ def test_why_nobody_speculates_is_told() -> None:
 def test_an_unknown_cache_of_target_or_draft_turns_speculation_off_by_name() -> None:
     strange = Counting(make_cache=lambda: [StuckCache()])
     for target, draft in ((strange, Counting()), (Counting(), strange)):
-        bench = Bench(EngineLoop(target, 64, LIMITS, draft=draft)).run(request(tokens=(5,), max_tokens=8))
+        bench = Bench(EngineLoop(target, 64, LIMITS, draft=draft)).run(
+            request(tokens=(5,), max_tokens=8)
+        )
         assert bench.tokens["a"] == list(range(6, 14))
         assert bench.stats().speculation == Reason("spec.off.cache", {"layers": "StuckCache"})
 
@@ -162,7 +197,12 @@ def test_a_request_sets_its_own_window() -> None:
 
 def test_a_wide_batch_of_other_lengths_and_temperatures() -> None:
     rows = [
-        request(f"{i}", prompt(3 + 4 * i, i), replace(request().sampling, temperature=0.3 * i, seed=i), max_tokens=12)
+        request(
+            f"{i}",
+            prompt(3 + 4 * i, i),
+            replace(request().sampling, temperature=0.3 * i, seed=i),
+            max_tokens=12,
+        )
         for i in range(6)
     ]
     bench = Bench(loop_of("llama", limits=replace(LIMITS, max_rows=8))).run(*rows)

@@ -29,24 +29,32 @@ def test_times_are_those_of_rounds_that_were_timed() -> None:
     bench.run(request(max_tokens=60))
     stats = bench.stats()
     drafter = stats.drafters["tiny"]
-    assert 0 < drafter.draft_ms + drafter.verify_ms <= 1.01 * stats.predicted_ms  # read from two clocks
+    assert (
+        0 < drafter.draft_ms + drafter.verify_ms <= 1.01 * stats.predicted_ms
+    )  # read from two clocks
     assert drafter.draft_ms > 0
     assert drafter.verify_ms > 0
     assert stats.speedup is not None
     assert stats.speedup > 0
 
 
-def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     came, learned, at_once = [], [], []
     committed, timed = Speculator.committed, RowPolicy.timed
 
-    def commit(self: Speculator, sequence: Sequence, new: list[int], interval: Interval | None) -> None:
+    def commit(
+        self: Speculator, sequence: Sequence, new: list[int], interval: Interval | None
+    ) -> None:
         came.extend([interval] if interval else [])
         before = len(learned)
         committed(self, sequence, new, interval)
         at_once.append(len(learned) - before)
 
-    def learn(self: RowPolicy, offer: Offer | None, tokens: int, interval: Interval, context: int) -> None:
+    def learn(
+        self: RowPolicy, offer: Offer | None, tokens: int, interval: Interval, context: int
+    ) -> None:
         learned.append(interval)
         timed(self, offer, tokens, interval, context)
 
@@ -59,7 +67,9 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(monkeypat
     assert 1 < max(at_once) <= KEPT
 
 
-def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked, scored = [], []
     offer, shadowed = Ngram.offer, RowPolicy.shadowed
 
@@ -73,7 +83,10 @@ def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(monkeypatch:
 
     monkeypatch.setattr(Ngram, "offer", ask)
     monkeypatch.setattr(RowPolicy, "shadowed", score)
-    both = [request(name, (1, 2, 3, 4) * 8, max_tokens=96, speculation=Speculation(parse("ngram"))) for name in "ab"]
+    both = [
+        request(name, (1, 2, 3, 4) * 8, max_tokens=96, speculation=Speculation(parse("ngram")))
+        for name in "ab"
+    ]
     Bench(loop_of("llama", window=None)).run(*both)
     assert len(asked) <= 2 * (96 // KEPT) + 4
     assert scored
@@ -100,7 +113,11 @@ def test_without_a_measured_plain_step_there_is_no_speed_up() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "with_draft", "without"),
-    [("auto", "auto", "auto"), ("ngram:m=8;draft", "ngram:m=8;draft", "ngram:m=8"), ("draft", "draft", "off")],
+    [
+        ("auto", "auto", "auto"),
+        ("ngram:m=8;draft", "ngram:m=8;draft", "ngram:m=8"),
+        ("draft", "draft", "off"),
+    ],
 )
 def test_the_strategy_is_what_is_left_of_it(strategy: str, with_draft: str, without: str) -> None:
     for draft, left in ((model("llama"), with_draft), (None, without)):

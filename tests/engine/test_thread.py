@@ -43,7 +43,12 @@ class Listener:
 
     @property
     def tokens(self) -> list[int]:
-        return [token for event in self.events if isinstance(event, TokensCommitted) for token in event.tokens]
+        return [
+            token
+            for event in self.events
+            if isinstance(event, TokensCommitted)
+            for token in event.tokens
+        ]
 
 
 @pytest.fixture
@@ -56,7 +61,9 @@ def thread() -> Iterator[EngineThread]:
 
 def serve(thread: EngineThread, name: str = "m", poison: frozenset[int] = frozenset()) -> None:
     """Attach a model that counts; made on the engine thread, as all arrays must be."""
-    thread.call(lambda: thread.attach(name, EngineLoop(Counting(poison), VOCAB, LIMITS))).result(PATIENCE_S)
+    thread.call(lambda: thread.attach(name, EngineLoop(Counting(poison), VOCAB, LIMITS))).result(
+        PATIENCE_S
+    )
 
 
 def ask(name: str = "a", first: int = 5, max_tokens: int = 6) -> Request:
@@ -233,7 +240,9 @@ def test_stop_ends_the_thread_and_fails_what_is_open() -> None:
         thread.call(lambda: 1)
 
 
-def test_work_that_waits_when_the_thread_stops_is_failed_not_forgotten(thread: EngineThread) -> None:
+def test_work_that_waits_when_the_thread_stops_is_failed_not_forgotten(
+    thread: EngineThread,
+) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def occupy() -> None:

@@ -11,7 +11,9 @@ from tests.fuzz.test_fuzz import fuzzed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz every operation of the API.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Fuzz every operation of the API."
+    )
     parser.add_argument("--requests", type=int, default=5000, help="for each operation")
     parser.add_argument("--only", default="", help="operations whose path contains this")
     parser.add_argument("--salt", type=int, default=0, help="other requests")

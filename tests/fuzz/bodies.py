@@ -13,14 +13,35 @@ from random import Random
 from typing import Any, Final
 
 _SAID: Final = [{"role": "user", "content": "What is it? <think>so</think> naïve 日本"}]
-_PARAMETERS: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-_CALL: Final = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Oslo"}'}}
+_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
+_CALL: Final = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look", "arguments": '{"city": "Oslo"}'},
+}
 _TOOL: Final = {"type": "function", "function": {"name": "look", "parameters": _PARAMETERS}}
 
 GOOD: Final[dict[str, list[dict[str, Any]]]] = {
     "/v1/chat/completions": [
-        {"messages": _SAID, "max_tokens": 4, "n": 2, "logprobs": True, "top_logprobs": 2, "stop": ["a"], "seed": 1},
-        {"messages": _SAID, "stream": True, "stream_options": {"include_usage": True}, "max_completion_tokens": 4},
+        {
+            "messages": _SAID,
+            "max_tokens": 4,
+            "n": 2,
+            "logprobs": True,
+            "top_logprobs": 2,
+            "stop": ["a"],
+            "seed": 1,
+        },
+        {
+            "messages": _SAID,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_completion_tokens": 4,
+        },
         {
             "messages": [
                 *_SAID,
@@ -32,13 +53,30 @@ GOOD: Final[dict[str, list[dict[str, Any]]]] = {
             "max_tokens": 4,
             "stream": True,
         },
-        {"messages": _SAID, "response_format": {"type": "text"}, "speculation": "ngram:m=4", "max_tokens": 4},
-        {"messages": _SAID, "prediction": {"type": "content", "content": "naïve"}, "max_tokens": 4, "logit_bias": {}},
+        {
+            "messages": _SAID,
+            "response_format": {"type": "text"},
+            "speculation": "ngram:m=4",
+            "max_tokens": 4,
+        },
+        {
+            "messages": _SAID,
+            "prediction": {"type": "content", "content": "naïve"},
+            "max_tokens": 4,
+            "logit_bias": {},
+        },
     ],
     "/v1/completions": [
         {"prompt": "Once upon", "max_tokens": 4, "echo": True, "n": 2},
         {"prompt": [[1, 2, 3], [4]], "max_tokens": 4, "logprobs": 2, "echo": True, "stream": True},
-        {"prompt": ["a", "b"], "max_tokens": 4, "temperature": 1.5, "top_p": 0.5, "min_p": 0.1, "top_k": 3},
+        {
+            "prompt": ["a", "b"],
+            "max_tokens": 4,
+            "temperature": 1.5,
+            "top_p": 0.5,
+            "min_p": 0.1,
+            "top_k": 3,
+        },
     ],
     "/v1/messages": [
         {
@@ -46,13 +84,24 @@ GOOD: Final[dict[str, list[dict[str, Any]]]] = {
             "system": [{"type": "text", "text": "Be.", "cache_control": {"type": "ephemeral"}}],
             "messages": [
                 *_SAID,
-                {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]},
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "rain"}]},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "t", "content": "rain"}],
+                },
             ],
             "tools": [{"name": "look", "input_schema": _PARAMETERS}],
             "stream": True,
         },
-        {"max_tokens": 4, "messages": _SAID, "thinking": {"type": "adaptive"}, "stop_sequences": ["x"]},
+        {
+            "max_tokens": 4,
+            "messages": _SAID,
+            "thinking": {"type": "adaptive"},
+            "stop_sequences": ["x"],
+        },
     ],
     "/v1/responses": [
         {"input": "Hello", "max_output_tokens": 4, "stream": True},
@@ -66,7 +115,12 @@ GOOD: Final[dict[str, list[dict[str, Any]]]] = {
         {"input": "Hello", "background": True, "max_output_tokens": 4},
     ],
     "/v1/embeddings": [
-        {"model": "omlx-demo/target", "input": "Hello", "dimensions": 4, "encoding_format": "base64"},
+        {
+            "model": "omlx-demo/target",
+            "input": "Hello",
+            "dimensions": 4,
+            "encoding_format": "base64",
+        },
         {"model": "omlx-demo/target", "input": [[1, 2], [3]], "encoding_format": "float"},
     ],
     "/tokenize": [{"prompt": "Hello"}, {"messages": _SAID}],
@@ -124,8 +178,13 @@ class Sent:
         usual = {"Host": "127.0.0.1", "Content-Type": "application/json", "Connection": "close"}
         if "transfer-encoding" not in given:
             usual["Content-Length"] = str(len(self.body))
-        headers = [*((name, value) for name, value in usual.items() if name.lower() not in given), *self.headers]
-        head = f"{self.method} {self.path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers)
+        headers = [
+            *((name, value) for name, value in usual.items() if name.lower() not in given),
+            *self.headers,
+        ]
+        head = f"{self.method} {self.path} HTTP/1.1\r\n" + "".join(
+            f"{name}: {value}\r\n" for name, value in headers
+        )
         return head.encode("latin-1", "replace") + b"\r\n" + self.body
 
 
@@ -162,8 +221,16 @@ def _spoil(random: Random, node: Any) -> None:
 
 
 def _places(node: Any) -> list[tuple[Any, Any]]:
-    inside = list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
-    return [(node, key) for key, _ in inside] + [place for _, each in inside for place in _places(each)]
+    inside = (
+        list(node.items())
+        if isinstance(node, dict)
+        else list(enumerate(node))
+        if isinstance(node, list)
+        else []
+    )
+    return [(node, key) for key, _ in inside] + [
+        place for _, each in inside for place in _places(each)
+    ]
 
 
 def _truncated(random: Random, body: bytes) -> bytes:
@@ -234,7 +301,17 @@ _PROMISING: Final = frozenset({"Content-Length", "Transfer-Encoding", "Expect"})
 
 
 def _name(random: Random) -> str:
-    return random.choice(("omlx-demo/target", "omlx-demo%2Ftarget", "none", "%00", "..%2F..%2Fetc", "%ff", "a" * 3_000))
+    return random.choice(
+        (
+            "omlx-demo/target",
+            "omlx-demo%2Ftarget",
+            "none",
+            "%00",
+            "..%2F..%2Fetc",
+            "%ff",
+            "a" * 3_000,
+        )
+    )
 
 
 def _id(random: Random) -> str:

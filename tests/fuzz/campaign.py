@@ -57,7 +57,9 @@ class Campaign:
     @property
     def operations(self) -> list[tuple[str, str]]:
         """(method, path)"""
-        return [(method, path) for path, found in self._document["paths"].items() for method in found]
+        return [
+            (method, path) for path, found in self._document["paths"].items() for method in found
+        ]
 
     def run(self, requests: int, *, only: str = "", until: float | None = None) -> None:
         """`requests` for every operation whose path has `only` in it; past the time `until` no more are begun."""
@@ -81,9 +83,14 @@ class Campaign:
         assert engine.failure is None
         assert self._idle(), "something still runs"
         engine.forget()
-        for model in (HYBRID, TARGET):  # they change places once nobody holds the one that is loaded
+        for model in (
+            HYBRID,
+            TARGET,
+        ):  # they change places once nobody holds the one that is loaded
             asked = {"model": model, "prompt": "x", "max_tokens": 1}
-            answer = httpx.post(f"{self.running.url}/v1/completions", json=asked, timeout=PATIENCE_S)
+            answer = httpx.post(
+                f"{self.running.url}/v1/completions", json=asked, timeout=PATIENCE_S
+            )
             assert answer.status_code == 200, "a lease was never given back"
 
     def footprint(self) -> int:

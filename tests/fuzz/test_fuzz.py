@@ -17,7 +17,9 @@ GROWTH_BYTES = 64 << 20
 @contextmanager
 def fuzzed() -> Iterator[Running]:
     """A server whose answers are short. What it keeps of them is bounded low, so that growth would show."""
-    with omlx(Settings(max_tokens=16, max_context=512, prefix_bytes=8 << 20), kind=SpellingPool) as running:
+    with omlx(
+        Settings(max_tokens=16, max_context=512, prefix_bytes=8 << 20), kind=SpellingPool
+    ) as running:
         yield running
 
 

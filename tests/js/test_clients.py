@@ -15,7 +15,9 @@ from tests.server.running import PATIENCE_S, TARGET, Running
 HERE = Path(__file__).parent
 ABSENT = shutil.which("node") is None or not (HERE / "node_modules").is_dir()
 # In CI nothing is skipped.
-pytestmark = pytest.mark.skipif(ABSENT and not os.environ.get("CI"), reason="needs node, and npm ci in tests/js")
+pytestmark = pytest.mark.skipif(
+    ABSENT and not os.environ.get("CI"), reason="needs node, and npm ci in tests/js"
+)
 
 
 def result(text: str) -> str:
@@ -37,7 +39,11 @@ def test_openai(speller: Running) -> None:
     assert seen["streamed"] == {"whole": True, "several": True}
     assert seen["tools"] == {"said": result("It rains in Zürich."), "seen": ["Zürich"]}
     ends = {"first": "response.created", "last": "response.completed"}
-    assert seen["responses"] == {"arguments": {"city": "Zürich"}, "said": result("It rains."), **ends}
+    assert seen["responses"] == {
+        "arguments": {"city": "Zürich"},
+        "said": result("It rains."),
+        **ends,
+    }
     assert seen["refused"] == {"kind": "NotFoundError", "status": 404, "code": "model_not_found"}
 
 

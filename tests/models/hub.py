@@ -51,11 +51,18 @@ class Hub:
     released: threading.Event = field(default_factory=threading.Event)
     url: str = ""
 
-    def add(self, repository: str, directory: Path, extra: Mapping[str, bytes] | None = None) -> None:
+    def add(
+        self, repository: str, directory: Path, extra: Mapping[str, bytes] | None = None
+    ) -> None:
         """Offer what is in a directory, and more."""
-        found = {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
+        found = {
+            path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()
+        }
         found.update(extra or {})
-        files = {name: File(data, name.endswith((".safetensors", ".gguf"))) for name, data in found.items()}
+        files = {
+            name: File(data, name.endswith((".safetensors", ".gguf")))
+            for name, data in found.items()
+        }
         self.repositories[repository] = files
 
     def environment(self, cache: Path) -> dict[str, str]:
@@ -113,9 +120,15 @@ class _Handler(BaseHTTPRequestHandler):
         if rest and rest[-1] not in ("main", self.served.commit):
             return self._refuse(404, "RevisionNotFound")
         if rest[:1] == ["tree"]:
-            return self._json([{"type": "file", "path": name, **_facts(file)} for name, file in files.items()])
-        siblings = [{"rfilename": name, "blobId": file.oid, **_facts(file)} for name, file in files.items()]
-        return self._json({"id": repository, "sha": self.served.commit, "private": False, "siblings": siblings})
+            return self._json(
+                [{"type": "file", "path": name, **_facts(file)} for name, file in files.items()]
+            )
+        siblings = [
+            {"rfilename": name, "blobId": file.oid, **_facts(file)} for name, file in files.items()
+        ]
+        return self._json(
+            {"id": repository, "sha": self.served.commit, "private": False, "siblings": siblings}
+        )
 
     def _file(self, repository: str, revision: str, name: str) -> None:
         file = self.served.repositories.get(repository, {}).get(name)
@@ -165,5 +178,10 @@ class _Handler(BaseHTTPRequestHandler):
 def _facts(file: File) -> dict[str, object]:
     facts: dict[str, object] = {"oid": file.oid, "size": len(file.content)}
     if file.lfs:
-        facts["lfs"] = {"oid": file.etag, "sha256": file.etag, "size": len(file.content), "pointerSize": 134}
+        facts["lfs"] = {
+            "oid": file.etag,
+            "sha256": file.etag,
+            "size": len(file.content),
+            "pointerSize": 134,
+        }
     return facts

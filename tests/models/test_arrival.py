@@ -78,7 +78,11 @@ def swap_two_tokens(tokenizer: Path) -> None:
 def know_no_unknown_word(tokenizer: Path) -> None:
     """It raises for the first word that is not in its vocabulary."""
     content = json.loads(tokenizer.read_text())
-    content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "<none>"}
+    content["model"] = {
+        "type": "WordLevel",
+        "vocab": content["model"]["vocab"],
+        "unk_token": "<none>",
+    }
     tokenizer.write_text(json.dumps(content))
 
 
@@ -86,7 +90,9 @@ def split_unevenly(draft: Path) -> None:
     """Make it a model whose weights can be loaded and whose passes raise: 6 heads over 4."""
     weights: dict[str, mx.array] = mx.load(str(draft / "model.safetensors"))
     halves = ("k_proj.weight", "v_proj.weight")
-    cut = {name: array[: 4 * 32] if name.endswith(halves) else array for name, array in weights.items()}
+    cut = {
+        name: array[: 4 * 32] if name.endswith(halves) else array for name, array in weights.items()
+    }
     mx.save_safetensors(str(draft / "model.safetensors"), cut)
     config = json.loads((draft / "config.json").read_text())
     heads = {"num_attention_heads": 6, "num_key_value_heads": 4, "head_dim": 32}
@@ -146,10 +152,18 @@ def test_a_declared_draft_that_is_here_drafts(engine: EngineThread, folder: Path
     assert fetch.asked == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"draft_model": SMALL, "draft_download": "auto"}], ids=["declared", "named"])
-def test_one_that_a_person_brings_turns_on(engine: EngineThread, folder: Path, settings: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"draft_model": SMALL, "draft_download": "auto"}], ids=["declared", "named"]
+)
+def test_one_that_a_person_brings_turns_on(
+    engine: EngineThread, folder: Path, settings: dict[str, str]
+) -> None:
     fetch = Fetching(folder)
-    assert drafts(engine, folder, fetch, brought=True, **settings) == ["draft.not_here", SMALL, SMALL]
+    assert drafts(engine, folder, fetch, brought=True, **settings) == [
+        "draft.not_here",
+        SMALL,
+        SMALL,
+    ]
     assert fetch.asked == []
 
 
@@ -175,14 +189,18 @@ def test_one_that_is_missing_is_fetched_only_if_the_settings_say_so(
 
 
 @pytest.mark.parametrize("strategy", ["off", "ngram"])
-def test_one_that_the_strategy_leaves_out_is_not_fetched(engine: EngineThread, folder: Path, strategy: str) -> None:
+def test_one_that_the_strategy_leaves_out_is_not_fetched(
+    engine: EngineThread, folder: Path, strategy: str
+) -> None:
     fetch = Fetching(folder)
     plain = ["spec.off.strategy"] * 3
     assert drafts(engine, folder, fetch, draft_download="auto", speculation=strategy) == plain
     assert fetch.asked == []
 
 
-def test_one_that_cannot_be_fetched_is_tried_once_and_said(engine: EngineThread, folder: Path) -> None:
+def test_one_that_cannot_be_fetched_is_tried_once_and_said(
+    engine: EngineThread, folder: Path
+) -> None:
     failure = Reason("draft.fetch_failed", {"draft": SMALL, "detail": "no network"})
     fetch = Fetching(folder, failure)
 
@@ -231,7 +249,13 @@ def test_with_no_draft_its_weights_are_not_opened(
 
     async def run() -> None:
         settings = Settings(no_draft=no_draft, draft_model=SMALL)
-        pool = Pool(engine, look(folder), settings, default=BIG, progress=lambda entry, _: opened.add(entry.id))
+        pool = Pool(
+            engine,
+            look(folder),
+            settings,
+            default=BIG,
+            progress=lambda entry, _: opened.add(entry.id),
+        )
         (lease := await pool.lease(strategy=DRAFT)).release()
         assert (lease.served.draft is None) is no_draft
         if no_draft:
@@ -262,7 +286,9 @@ def spoil(folder: Path, how: str) -> None:
         swap_two_tokens(folder / SMALL / "tokenizer.json")
     elif how == "head":
         config = json.loads((folder / SMALL / "config.json").read_text())
-        (folder / SMALL / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen3_5MTP"]}))
+        (folder / SMALL / "config.json").write_text(
+            json.dumps({**config, "architectures": ["Qwen3_5MTP"]})
+        )
     elif how == "config":
         config = json.loads((folder / SMALL / "config.json").read_text())
         config["rope_scaling"] = {"type": "linear", "factor": 0}
@@ -338,7 +364,10 @@ def test_one_that_cannot_be_used_is_not_kept_and_whoever_names_it_hears_why(
             (lease := await pool.lease()).release()
             assert lease.served.no_draft is not None
             assert (lease.served.draft, lease.served.no_draft.code) == (None, SPOILT[how])
-            assert (pool.told(BIG).draft, pool.residents.held(look(spoilt).find(SMALL), "auto")) == (None, None)
+            assert (
+                pool.told(BIG).draft,
+                pool.residents.held(look(spoilt).find(SMALL), "auto"),
+            ) == (None, None)
             with pytest.raises((BadRequest, ModelError)) as caught:
                 await pool.lease(draft=SMALL)
             code = "model.tokenizer" if how == "mute" else SPOILT[how]
@@ -372,7 +401,9 @@ def test_what_a_request_has_heard_of_a_draft_the_next_one_hears_at_once_until_it
         first = await refused(pool)
         opened.clear()
         lease = await pool.lease()
-        assert await refused(pool) == first  # though a request runs, for which a new try would have to wait
+        assert (
+            await refused(pool) == first
+        )  # though a request runs, for which a new try would have to wait
         lease.release()
         (await pool.lease(strategy=AUTO)).release()
         assert opened == []
@@ -403,7 +434,9 @@ def test_what_a_request_has_heard_is_not_held_against_a_draft_that_discovery_see
     asyncio.run(run())
 
 
-def test_a_request_may_use_the_draft_that_the_strategy_leaves_out(engine: EngineThread, folder: Path) -> None:
+def test_a_request_may_use_the_draft_that_the_strategy_leaves_out(
+    engine: EngineThread, folder: Path
+) -> None:
     bring(folder)
 
     async def run() -> list[str | None]:

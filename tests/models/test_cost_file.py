@@ -99,7 +99,9 @@ def test_a_file_with_numbers_that_cannot_be_is_ignored_and_logged(
     assert [record.getMessage() for record in caplog.records] == ["costs not read"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"format": "other"}'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"format": "other"}']
+)
 def test_what_is_no_such_file_is_ignored_and_replaced(files: CostFiles, raw: bytes) -> None:
     files.save(KEY, measured().to_json())
     (file,) = kept(files)
@@ -115,14 +117,18 @@ def test_nothing_measured_leaves_no_file_and_no_folder(files: CostFiles) -> None
     assert kept(files) == []
 
 
-def test_a_folder_that_cannot_be_made_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_made_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "costs").write_text("a file")
     with caplog.at_level(logging.WARNING, "omlx.models"):
         CostFiles(tmp_path / "costs").save(KEY, measured().to_json())
     assert [record.getMessage() for record in caplog.records] == ["costs not kept"]
 
 
-def test_a_keeper_goes_on_with_the_model_that_is_loaded_and_saves_the_one_that_goes(files: CostFiles) -> None:
+def test_a_keeper_goes_on_with_the_model_that_is_loaded_and_saves_the_one_that_goes(
+    files: CostFiles,
+) -> None:
     keeper = CostKeeper(files)
     costs = keeper.open(KEY)
     costs.target.learn(1, 100, 0.01)
@@ -164,7 +170,10 @@ def test_a_pool_keeps_what_a_model_costs_over_a_change_of_models_and_a_new_start
         seen = [await learn(first, TARGET), await learn(first, DRAFT), await learn(first, TARGET)]
         await first.keep_costs()
         engine.detach(TARGET)
-        return [*seen, await learn(Pool(engine, DEMO, Settings(speculation="ngram"), costs=files), DRAFT)]
+        return [
+            *seen,
+            await learn(Pool(engine, DEMO, Settings(speculation="ngram"), costs=files), DRAFT),
+        ]
 
     assert asyncio.run(run()) == [None, None, pytest.approx(0.01), pytest.approx(0.01)]
     assert len(kept(files)) == 2

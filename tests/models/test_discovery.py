@@ -59,12 +59,18 @@ def test_a_model_given_by_itself(tmp_path: Path) -> None:
 
 def test_places_that_are_not_there_or_not_folders(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    assert gather([Folder("a", tmp_path / "none"), Folder("b", tmp_path / "file"), HubCache("c", tmp_path / "x")]) == (
-        Registry()
-    )
+    assert gather(
+        [
+            Folder("a", tmp_path / "none"),
+            Folder("b", tmp_path / "file"),
+            HubCache("c", tmp_path / "x"),
+        ]
+    ) == (Registry())
 
 
-def test_the_hugging_face_cache_with_links_partial_downloads_and_other_repositories(tmp_path: Path) -> None:
+def test_the_hugging_face_cache_with_links_partial_downloads_and_other_repositories(
+    tmp_path: Path,
+) -> None:
     hub_model(tmp_path, "org/whole")
     hub_model(tmp_path, "org/name--with--dashes")
     hub_model(tmp_path, "gpt2")
@@ -91,7 +97,9 @@ def test_a_link_to_a_blob_that_is_gone_is_a_missing_file(tmp_path: Path) -> None
     assert code(gather([HubCache("hf-cache", tmp_path)]).entries[0]) == "model.shards_missing"
 
 
-def test_a_link_to_weights_that_are_gone_is_a_missing_file_where_there_is_only_one(tmp_path: Path) -> None:
+def test_a_link_to_weights_that_are_gone_is_a_missing_file_where_there_is_only_one(
+    tmp_path: Path,
+) -> None:
     snapshot = hub_model(tmp_path, "org/name")
     (snapshot / "model.safetensors").resolve().unlink()
     entry = gather([HubCache("hf-cache", tmp_path)]).entries[0]
@@ -148,7 +156,9 @@ def test_a_folder_that_cannot_be_loaded_says_why(
         (True, ["model.safetensors", "consolidated.safetensors"], 20),
     ],
 )
-def test_its_size_is_that_of_what_is_loaded(tmp_path: Path, sharded: bool, more: list[str], size: int) -> None:
+def test_its_size_is_that_of_what_is_loaded(
+    tmp_path: Path, sharded: bool, more: list[str], size: int
+) -> None:
     names = shards(2) if sharded else ["model.safetensors"]
     folder = model(tmp_path / "m", files=[*names, *more])
     if sharded:
@@ -187,7 +197,9 @@ def test_folders_whose_names_are_no_text_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "\udcff"])
-def test_a_config_that_is_not_an_object_is_a_reason_not_an_exception(tmp_path: Path, text: str) -> None:
+def test_a_config_that_is_not_an_object_is_a_reason_not_an_exception(
+    tmp_path: Path, text: str
+) -> None:
     folder = model(tmp_path / "m")
     (folder / "config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert code(only(folder)) == "model.unreadable"
@@ -211,7 +223,10 @@ def test_an_index_of_weights_that_were_replaced_by_one_file_does_not_count(tmp_p
     ("config", "kind"),
     [
         ({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}, "EAGLE"),
-        ({"model_type": "qwen3", "architectures": ["DFlashDraftModel"], "dflash_config": {}}, "DFlash"),
+        (
+            {"model_type": "qwen3", "architectures": ["DFlashDraftModel"], "dflash_config": {}},
+            "DFlash",
+        ),
         ({"model_type": "llama", "medusa_num_heads": 4}, "Medusa"),
         ({"model_type": "qwen3_5_mtp", "architectures": ["Qwen3_5MTP"]}, "MTP"),
         ({"model_type": "deepseek_v3", "architectures": ["DeepSeekV3ForCausalLMNextN"]}, "MTP"),
@@ -219,21 +234,29 @@ def test_an_index_of_weights_that_were_replaced_by_one_file_does_not_count(tmp_p
         ({"architectures": ["X"], "speculators_model_type": "eagle3"}, "EAGLE"),
     ],
 )
-def test_a_draft_head_is_recognised_from_its_config(tmp_path: Path, config: dict[str, Any], kind: str) -> None:
+def test_a_draft_head_is_recognised_from_its_config(
+    tmp_path: Path, config: dict[str, Any], kind: str
+) -> None:
     entry = only(model(tmp_path / "m", config))
     assert code(entry) == "model.head_only"
     assert entry.reason is not None
     assert entry.reason.params == {"kind": kind}
 
 
-@pytest.mark.parametrize("files", [["pytorch_model.bin"], ["mtp.safetensors"], ["model.safetensors.part"], []])
+@pytest.mark.parametrize(
+    "files", [["pytorch_model.bin"], ["mtp.safetensors"], ["model.safetensors.part"], []]
+)
 def test_a_draft_head_is_one_whatever_its_weights_are_in(tmp_path: Path, files: list[str]) -> None:
     head = {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}
     assert code(only(model(tmp_path / "m", head, files))) == "model.head_only"
 
 
 def test_a_model_with_an_mtp_layer_of_its_own_is_a_model(tmp_path: Path) -> None:
-    config = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "num_nextn_predict_layers": 1}
+    config = {
+        "model_type": "deepseek_v3",
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "num_nextn_predict_layers": 1,
+    }
     assert only(model(tmp_path / "m", config)).status is Status.USABLE
 
 
@@ -251,7 +274,9 @@ def test_a_type_that_mlx_lm_knows_by_another_name_is_supported(tmp_path: Path) -
         ({"text_config": {"quantization": {"bits": 8, "group_size": 64}}}, "8-bit"),
     ],
 )
-def test_how_weights_are_quantized(tmp_path: Path, config: dict[str, Any], label: str | None) -> None:
+def test_how_weights_are_quantized(
+    tmp_path: Path, config: dict[str, Any], label: str | None
+) -> None:
     assert examine("m", model(tmp_path / "m", {**LLAMA, **config}), "x").quantization == label
 
 
@@ -286,13 +311,18 @@ def test_names(tmp_path: Path) -> None:
     assert registry.find("b/same").id == "b/same"
     with pytest.raises(NotFound) as ambiguous:
         registry.find("same")
-    assert (ambiguous.value.code, ambiguous.value.params["ids"]) == ("model.ambiguous", "a/same, b/same")
+    assert (ambiguous.value.code, ambiguous.value.params["ids"]) == (
+        "model.ambiguous",
+        "a/same, b/same",
+    )
     with pytest.raises(ModelError) as broken:
         registry.find("broken")
     assert broken.value.code == "model.no_weights"
 
 
-@pytest.mark.parametrize("name", ["", "/", "..", "../outside", "models/../outside", "a/alone/", "A/ALONE", "a\\alone"])
+@pytest.mark.parametrize(
+    "name", ["", "/", "..", "../outside", "models/../outside", "a/alone/", "A/ALONE", "a\\alone"]
+)
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
     model(tmp_path / "outside")
     model(tmp_path / "models/a/alone")
@@ -308,7 +338,9 @@ def test_all_places_in_order_each_can_be_switched_off(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
     found = [entry.id for entry in discover(settings, environ).entries if entry.source != "bundled"]
     assert found == ["org/given", "org/home", "org/lmstudio", "org/cached"]
-    off = Settings(home=tmp_path / "home", home_models=False, lmstudio=False, hf_cache=False, bundled=False)
+    off = Settings(
+        home=tmp_path / "home", home_models=False, lmstudio=False, hf_cache=False, bundled=False
+    )
     assert discover(off, environ).entries == ()
 
 
@@ -329,7 +361,9 @@ def test_where_the_hugging_face_cache_is(tmp_path: Path, variable: str, where: s
     assert ids(discover(settings, environ)) == {"org/cached": "usable"}
 
 
-def test_where_it_is_may_be_said_with_other_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_may_be_said_with_other_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub_model(tmp_path / "disk/hub", "org/cached")
     monkeypatch.setenv("DISK", str(tmp_path / "disk"))
     settings = Settings(home=tmp_path / "home", bundled=False, lmstudio=False)
@@ -350,13 +384,23 @@ def test_the_home_of_another_program_is_read_and_nothing_else(tmp_path: Path) ->
     model(tmp_path / "home/models/org/m")
     (tmp_path / "home/settings.json").write_bytes(b'{"server": {"port": 1}}\r\n')
     (tmp_path / "home/stats.db").write_bytes(bytes(range(256)))
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()}
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
     discover(Settings(home=tmp_path / "home"), {"HOME": str(tmp_path)}).find("org/m")
-    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()}
+    after = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
     assert after == before
 
 
 def test_looking_for_models_does_not_import_mlx() -> None:
     program = "import sys, json, omlx.models.catalog.discovery; print(json.dumps([m for m in sys.modules if m.startswith('mlx')]))"
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert json.loads(shown.stdout) == []

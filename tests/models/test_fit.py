@@ -49,7 +49,9 @@ def swap_two_tokens(content: dict[str, Any]) -> None:
 
 
 def add_a_token(content: dict[str, Any]) -> None:
-    added = dict(content["added_tokens"][0], id=len(content["model"]["vocab"]) + 100, content="<|more|>")
+    added = dict(
+        content["added_tokens"][0], id=len(content["model"]["vocab"]) + 100, content="<|more|>"
+    )
     content["added_tokens"].append(added)
 
 
@@ -64,7 +66,9 @@ def drop_the_merges(content: dict[str, Any]) -> None:
 
 def test_the_same_tokenizer_fits(tmp_path: Path) -> None:
     ours = read_tokenizer(entry(DEMO))
-    assert unfit_tokenizers(ours, read_tokenizer(entry(changed(tmp_path / "same", nothing)))) is None
+    assert (
+        unfit_tokenizers(ours, read_tokenizer(entry(changed(tmp_path / "same", nothing)))) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,43 +80,63 @@ def test_the_same_tokenizer_fits(tmp_path: Path) -> None:
         (drop_the_merges, "draft.unfit.probe"),
     ],
 )
-def test_a_tokenizer_that_only_looks_alike_does_not_fit(tmp_path: Path, change: Any, code: str) -> None:
-    reason = unfit_tokenizers(read_tokenizer(entry(DEMO)), read_tokenizer(entry(changed(tmp_path / "other", change))))
+def test_a_tokenizer_that_only_looks_alike_does_not_fit(
+    tmp_path: Path, change: Any, code: str
+) -> None:
+    reason = unfit_tokenizers(
+        read_tokenizer(entry(DEMO)), read_tokenizer(entry(changed(tmp_path / "other", change)))
+    )
     assert reason is not None
     assert reason.code == code
     assert code in catalog()
 
 
 def test_a_model_does_not_draft_for_itself() -> None:
-    assert unfit_entry(entry(DEMO), entry(DEMO)) == Reason("draft.unfit.same_model", {"draft": "draft"})
+    assert unfit_entry(entry(DEMO), entry(DEMO)) == Reason(
+        "draft.unfit.same_model", {"draft": "draft"}
+    )
 
 
 def test_nor_does_a_model_of_its_own_weights_or_of_as_many(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("big", "copy", "links", "larger", "small")]
-    for folder, files in zip(folders, (shards(3), shards(3), shards(3), shards(4), shards(2)), strict=True):
+    for folder, files in zip(
+        folders, (shards(3), shards(3), shards(3), shards(4), shards(2)), strict=True
+    ):
         model(folder, files=files)
     for file in (tmp_path / "links").glob("*.safetensors"):
         file.unlink()
         file.symlink_to(tmp_path / "big" / file.name)
     target, *drafts = (gather([Folder("here", tmp_path)]).find(folder.name) for folder in folders)
     reasons = [unfit_entry(target, draft) for draft in drafts]
-    assert [reason and reason.code for reason in reasons] == ["draft.unfit.not_smaller"] * 3 + [None]
+    assert [reason and reason.code for reason in reasons] == ["draft.unfit.not_smaller"] * 3 + [
+        None
+    ]
 
 
 @pytest.mark.parametrize(
     ("config", "files", "code"),
     [
         ({"model_type": "eagle"}, ["model.safetensors"], "draft.unfit.head_only"),
-        ({"model_type": "qwen3", "dflash_config": {}}, ["model.safetensors"], "draft.unfit.head_only"),
+        (
+            {"model_type": "qwen3", "dflash_config": {}},
+            ["model.safetensors"],
+            "draft.unfit.head_only",
+        ),
         ({"model_type": "qwen3_5_mtp"}, ["model.safetensors"], "draft.unfit.head_only"),
-        ({"architectures": ["LlamaForCausalLMEagle3"]}, ["pytorch_model.bin"], "draft.unfit.head_only"),
+        (
+            {"architectures": ["LlamaForCausalLMEagle3"]},
+            ["pytorch_model.bin"],
+            "draft.unfit.head_only",
+        ),
         ({"model_type": "llama"}, ["model.safetensors.part"], "draft.unfit.half_download"),
         ({}, ["draft.gguf"], "draft.unfit.gguf"),
         ({"model_type": "llama"}, [], "draft.unfit.unusable"),
         ({"model_type": "llama"}, ["model.safetensors"], None),
     ],
 )
-def test_what_the_files_alone_tell(tmp_path: Path, config: dict[str, Any], files: list[str], code: str | None) -> None:
+def test_what_the_files_alone_tell(
+    tmp_path: Path, config: dict[str, Any], files: list[str], code: str | None
+) -> None:
     model(tmp_path / "org/draft", config, files)
     (draft,) = gather([Folder("models", tmp_path)]).entries
     reason = unfit_entry(entry(DEMO), draft)

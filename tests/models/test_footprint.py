@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from omlx.models.pool.footprint import default_limit_bytes, footprint, give_back, machine_bytes, used_bytes
+from omlx.models.pool.footprint import (
+    default_limit_bytes,
+    footprint,
+    give_back,
+    machine_bytes,
+    used_bytes,
+)
 
 SIZE = 128 << 20
 

@@ -68,7 +68,15 @@ def types(model: Any) -> set[mx.Dtype]:
 
 def test_what_is_known_about_a_loaded_model(tiny: Path) -> None:
     (tiny / "generation_config.json").write_text(
-        json.dumps({"temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [9, 11], "do_sample": True}),
+        json.dumps(
+            {
+                "temperature": 0.6,
+                "top_k": 20,
+                "top_p": 0.95,
+                "eos_token_id": [9, 11],
+                "do_sample": True,
+            }
+        ),
         encoding="utf-8",
     )
     loaded = load(entry(tiny), "auto")
@@ -80,7 +88,9 @@ def test_what_is_known_about_a_loaded_model(tiny: Path) -> None:
 
 
 def test_a_model_that_does_not_sample_is_greedy(tiny: Path) -> None:
-    (tiny / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6}', encoding="utf-8")
+    (tiny / "generation_config.json").write_text(
+        '{"do_sample": false, "temperature": 0.6}', encoding="utf-8"
+    )
     assert load(entry(tiny), "auto").sampling == {"temperature": 0.0}
 
 

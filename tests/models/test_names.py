@@ -37,9 +37,14 @@ def configuration(tmp_path: Path, **given: str) -> Configuration:
     return Configuration((), store)
 
 
-def test_ids_go_before_aliases_and_aliases_before_short_names(tmp_path: Path, registry: Registry) -> None:
+def test_ids_go_before_aliases_and_aliases_before_short_names(
+    tmp_path: Path, registry: Registry
+) -> None:
     configured = configuration(tmp_path, big="small", small="two/big")
-    found = {name: find_model(name, registry, configured).id for name in ("small", "two/big", "one/small")}
+    found = {
+        name: find_model(name, registry, configured).id
+        for name in ("small", "two/big", "one/small")
+    }
     assert found == {"small": "one/big", "two/big": "two/big", "one/small": "one/small"}
 
 
@@ -63,7 +68,9 @@ def test_an_alias_must_be_new(tmp_path: Path, registry: Registry, alias: str) ->
 def test_a_models_own_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", tmp_path / "models/org/own"))
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mine", "model_file": "mine.py"}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "model_type": "mine", "model_file": "mine.py"})
+    )
     (folder / "mine.py").write_text(f"{CODE}open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     registry = gather([Folder("here", tmp_path / "models")])
 

@@ -27,7 +27,9 @@ DRAFT = {"type": "draft-model", "draft_model": "org/small"}
 PLACE = "generation.speculative_decoding"
 
 
-def package(folder: Path, strategies: dict[str, Any], default: object = "one", **more: object) -> Path:
+def package(
+    folder: Path, strategies: dict[str, Any], default: object = "one", **more: object
+) -> Path:
     block = {"default": default, "strategies": strategies, **more}
     (folder / FILE).write_text(json.dumps({"generation": {"speculative_decoding": block}}))
     return folder
@@ -39,7 +41,11 @@ def windowed(**window: object) -> dict[str, object]:
 
 def test_the_example_of_the_format(tmp_path: Path) -> None:
     window = {"default": "adaptive", "initial_window": 16, "min_window": 2, "max_window": 16}
-    strategy = {"type": "draft-model", "draft_model": "unsloth/small-GGUF:Q4_K_M", "window_policy": window}
+    strategy = {
+        "type": "draft-model",
+        "draft_model": "unsloth/small-GGUF:Q4_K_M",
+        "window_policy": window,
+    }
     found = read_package(package(tmp_path, {"llama32-1b-q4": strategy}, "llama32-1b-q4"))
     reference = Reference("unsloth/small-GGUF", "Q4_K_M")
     assert found.declared == DraftModel(reference, WindowPolicy("adaptive", 16, 2, 16), None)
@@ -60,8 +66,14 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
         ({"min_window": 6}, {"draft_initial": 6, "draft_min": 6, "draft_max": 16}),
         ({"max_window": 2}, {"draft_initial": 2, "draft_min": 1, "draft_max": 2}),
         ({"initial_window": 32}, {"draft_initial": 32, "draft_min": 1, "draft_max": 32}),
-        ({"default": "fixed", "initial_window": 5}, {"draft_initial": 5, "draft_min": 5, "draft_max": 5}),
-        ({"default": "fixed", "max_window": 7}, {"draft_initial": 7, "draft_min": 7, "draft_max": 7}),
+        (
+            {"default": "fixed", "initial_window": 5},
+            {"draft_initial": 5, "draft_min": 5, "draft_max": 5},
+        ),
+        (
+            {"default": "fixed", "max_window": 7},
+            {"draft_initial": 7, "draft_min": 7, "draft_max": 7},
+        ),
     ],
 )
 def test_windows(tmp_path: Path, window: dict[str, object], values: dict[str, object]) -> None:
@@ -82,7 +94,9 @@ def test_a_package_without_the_block_is_as_no_package(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_passed_over_with_a_warning(tmp_path: Path) -> None:
-    found = read_package(package(tmp_path, {"one": {**DRAFT, "prompt": 1}, "two": {"type": "eagle3"}}, extra=1))
+    found = read_package(
+        package(tmp_path, {"one": {**DRAFT, "prompt": 1}, "two": {"type": "eagle3"}}, extra=1)
+    )
     assert found.declared is not None
     assert [(w.code, w.params["at"]) for w in found.warnings] == [
         ("package.unknown_key", f"{PLACE}.extra"),
@@ -94,7 +108,10 @@ def test_what_is_not_known_is_passed_over_with_a_warning(tmp_path: Path) -> None
 def test_an_unknown_type_that_is_the_default_is_the_reason(tmp_path: Path) -> None:
     found = read_package(package(tmp_path, {"one": {"type": "eagle3"}, "two": DRAFT}))
     at = f"{PLACE}.strategies.one.type"
-    assert (found.declared, found.reason) == (None, Reason("package.unknown_type", {"at": at, "type": "eagle3"}))
+    assert (found.declared, found.reason) == (
+        None,
+        Reason("package.unknown_type", {"at": at, "type": "eagle3"}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,15 +122,60 @@ def test_an_unknown_type_that_is_the_default_is_the_reason(tmp_path: Path) -> No
         ({"one": []}, "one", "package.type", "strategies.one"),
         ({"one": {}}, "one", "package.missing", "strategies.one.type"),
         ({"one": {"type": "draft-model"}}, "one", "package.missing", "strategies.one.draft_model"),
-        ({"one": {**DRAFT, "draft_model": "/etc"}}, "one", "package.draft", "strategies.one.draft_model"),
-        ({"one": {**DRAFT, "draft_model": "a/../b"}}, "one", "package.draft", "strategies.one.draft_model"),
-        ({"one": windowed(min_window=8, max_window=4)}, "one", "package.window", "strategies.one.window_policy"),
-        ({"one": windowed(initial_window=8, max_window=4)}, "one", "package.window", "strategies.one.window_policy"),
-        ({"one": windowed(min_window=-1)}, "one", "package.range", "strategies.one.window_policy.min_window"),
-        ({"one": windowed(max_window=2.5)}, "one", "package.type", "strategies.one.window_policy.max_window"),
-        ({"one": windowed(max_window=True)}, "one", "package.type", "strategies.one.window_policy.max_window"),
-        ({"one": windowed(default="wide")}, "one", "package.choice", "strategies.one.window_policy.default"),
-        ({"one": windowed(default="fixed")}, "one", "package.missing", "strategies.one.window_policy.max_window"),
+        (
+            {"one": {**DRAFT, "draft_model": "/etc"}},
+            "one",
+            "package.draft",
+            "strategies.one.draft_model",
+        ),
+        (
+            {"one": {**DRAFT, "draft_model": "a/../b"}},
+            "one",
+            "package.draft",
+            "strategies.one.draft_model",
+        ),
+        (
+            {"one": windowed(min_window=8, max_window=4)},
+            "one",
+            "package.window",
+            "strategies.one.window_policy",
+        ),
+        (
+            {"one": windowed(initial_window=8, max_window=4)},
+            "one",
+            "package.window",
+            "strategies.one.window_policy",
+        ),
+        (
+            {"one": windowed(min_window=-1)},
+            "one",
+            "package.range",
+            "strategies.one.window_policy.min_window",
+        ),
+        (
+            {"one": windowed(max_window=2.5)},
+            "one",
+            "package.type",
+            "strategies.one.window_policy.max_window",
+        ),
+        (
+            {"one": windowed(max_window=True)},
+            "one",
+            "package.type",
+            "strategies.one.window_policy.max_window",
+        ),
+        (
+            {"one": windowed(default="wide")},
+            "one",
+            "package.choice",
+            "strategies.one.window_policy.default",
+        ),
+        (
+            {"one": windowed(default="fixed")},
+            "one",
+            "package.missing",
+            "strategies.one.window_policy.max_window",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_by_its_path(
@@ -132,7 +194,8 @@ NO_TEXT = '{"generation": {"speculative_decoding": {"default": "\\ud800", "strat
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"generation": 5}', "{", "\x00", pytest.param("[" * 100_000, id="deep"), NO_TEXT]
+    "content",
+    ["", "[]", '{"generation": 5}', "{", "\x00", pytest.param("[" * 100_000, id="deep"), NO_TEXT],
 )
 def test_a_file_that_is_no_such_thing_is_a_reason(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_text(content)

@@ -23,7 +23,9 @@ from omlx.settings.schema import Settings
 from omlx.settings.store import Store
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
-DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID)))
+DEMO = Registry(
+    tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID))
+)
 ONE, TWO = 21 << 20, 38 << 20
 """Memory for the target or the hybrid, and for both but not for the draft: they take 17.9, 15.6 and 3.5 MB, and a
 seventh of the limit is for caches."""
@@ -78,7 +80,9 @@ def ids(models: Pool) -> list[str]:
     return [served.id for served in models.loaded]
 
 
-def test_models_share_the_memory_and_whoever_was_used_longest_ago_leaves(engine: EngineThread) -> None:
+def test_models_share_the_memory_and_whoever_was_used_longest_ago_leaves(
+    engine: EngineThread,
+) -> None:
     async def run() -> list[list[str]]:
         seen = []
         async with pool(engine, memory_limit=TWO) as models:
@@ -148,7 +152,9 @@ def test_all_who_wait_for_a_model_get_it_with_one_reading(engine: EngineThread) 
     async def run() -> int:
         begun = []
         async with pool(engine) as models:
-            models._opener._progress = lambda entry, done: begun.append(entry.id) if done.done == 0 else None
+            models._opener._progress = lambda entry, done: (
+                begun.append(entry.id) if done.done == 0 else None
+            )
             leases = await asyncio.gather(*(models.lease(HYBRID) for _ in range(5)))
             assert models.told(HYBRID).active == 5
             for lease in leases:
@@ -158,7 +164,9 @@ def test_all_who_wait_for_a_model_get_it_with_one_reading(engine: EngineThread) 
     assert asyncio.run(run()) == 1
 
 
-def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(engine: EngineThread) -> None:
+def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(
+    engine: EngineThread,
+) -> None:
     async def run() -> None:
         async with pool(engine) as models:
             reading, go_on = threading.Event(), threading.Event()
@@ -191,7 +199,9 @@ def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(e
     asyncio.run(run())
 
 
-def test_settings_that_change_while_a_model_loads_are_taken_up(engine: EngineThread, tmp_path: Path) -> None:
+def test_settings_that_change_while_a_model_loads_are_taken_up(
+    engine: EngineThread, tmp_path: Path
+) -> None:
     async def run() -> None:
         async with pool(engine, tmp_path) as models:
             reading, go_on = threading.Event(), threading.Event()
@@ -208,13 +218,17 @@ def test_settings_that_change_while_a_model_loads_are_taken_up(engine: EngineThr
             await models.reconfigure()
             go_on.set()
             await loading
-            await until(lambda: [each.speculative.settings.temperature for each in models.loaded] == [0.5])
+            await until(
+                lambda: [each.speculative.settings.temperature for each in models.loaded] == [0.5]
+            )
 
     asyncio.run(run())
 
 
 def test_which_draft_serves(engine: EngineThread) -> None:
-    async def drafts(settings: dict[str, object], *wishes: tuple[str, str | None]) -> list[tuple[str | None, object]]:
+    async def drafts(
+        settings: dict[str, object], *wishes: tuple[str, str | None]
+    ) -> list[tuple[str | None, object]]:
         seen: list[tuple[str | None, object]] = []
         async with pool(engine, **settings) as models:
             for model, draft in wishes:
@@ -224,17 +238,26 @@ def test_which_draft_serves(engine: EngineThread) -> None:
                 seen.append((lease.served.draft, reason.code if reason else None))
         return seen
 
-    given = asyncio.run(drafts({"draft_model": DRAFT}, (TARGET, None), (DRAFT, None), (HYBRID, None)))
+    given = asyncio.run(
+        drafts({"draft_model": DRAFT}, (TARGET, None), (DRAFT, None), (HYBRID, None))
+    )
     assert given == [(DRAFT, None), (None, "draft.unfit.same_model"), (DRAFT, None)]
     asked = asyncio.run(drafts({}, (TARGET, None), (TARGET, DRAFT), (TARGET, None), (HYBRID, None)))
-    assert asked == [(None, "spec.off.no_draft_model"), (DRAFT, None), (DRAFT, None), (None, "spec.off.no_draft_model")]
+    assert asked == [
+        (None, "spec.off.no_draft_model"),
+        (DRAFT, None),
+        (DRAFT, None),
+        (None, "spec.off.no_draft_model"),
+    ]
     missing = asyncio.run(drafts({"draft_model": "org/none"}, (TARGET, None)))
     assert missing == [(None, "draft.not_here")]
     banned = asyncio.run(drafts({"draft_model": DRAFT, "no_draft": True}, (TARGET, None)))
     assert banned == [(None, "spec.off.no_draft")]
 
 
-def test_a_draft_is_in_memory_once_and_goes_with_the_last_that_uses_it(engine: EngineThread) -> None:
+def test_a_draft_is_in_memory_once_and_goes_with_the_last_that_uses_it(
+    engine: EngineThread,
+) -> None:
     async def run() -> list[int]:
         sizes = []
         async with pool(engine, draft_model=DRAFT) as models:
@@ -246,15 +269,26 @@ def test_a_draft_is_in_memory_once_and_goes_with_the_last_that_uses_it(engine: E
                 sizes.append(models.used_bytes)
         return [round(size / 1e5) for size in sizes]
 
-    target, hybrid, draft = (2 * (BUNDLED / name / "model.safetensors").stat().st_size for name in DEMO_NAMES)
-    both = [target + draft, target + hybrid + draft, target + hybrid + draft, target + draft, target + draft, 0]
+    target, hybrid, draft = (
+        2 * (BUNDLED / name / "model.safetensors").stat().st_size for name in DEMO_NAMES
+    )
+    both = [
+        target + draft,
+        target + hybrid + draft,
+        target + hybrid + draft,
+        target + draft,
+        target + draft,
+        0,
+    ]
     assert asyncio.run(run()) == pytest.approx([round(size / 1e5) for size in both], abs=4)
 
 
 DEMO_NAMES = (TARGET, HYBRID, DRAFT)
 
 
-def test_a_pinned_model_stays_and_what_does_not_fit_beside_it_is_refused(engine: EngineThread, tmp_path: Path) -> None:
+def test_a_pinned_model_stays_and_what_does_not_fit_beside_it_is_refused(
+    engine: EngineThread, tmp_path: Path
+) -> None:
     async def run() -> None:
         store = Store(tmp_path)
         store.patch({"memory_limit": ONE})
@@ -273,7 +307,9 @@ def test_a_pinned_model_stays_and_what_does_not_fit_beside_it_is_refused(engine:
     asyncio.run(run())
 
 
-def test_a_draft_for_which_there_is_no_room_is_left_out_unless_it_was_asked_for(engine: EngineThread) -> None:
+def test_a_draft_for_which_there_is_no_room_is_left_out_unless_it_was_asked_for(
+    engine: EngineThread,
+) -> None:
     async def run() -> None:
         async with pool(engine, draft_model=DRAFT, memory_limit=19 << 20) as models:
             (lease := await models.lease(TARGET)).release()
@@ -287,7 +323,9 @@ def test_a_draft_for_which_there_is_no_room_is_left_out_unless_it_was_asked_for(
     asyncio.run(run())
 
 
-def test_idle_models_leave_after_their_time_and_pinned_ones_do_not(engine: EngineThread, tmp_path: Path) -> None:
+def test_idle_models_leave_after_their_time_and_pinned_ones_do_not(
+    engine: EngineThread, tmp_path: Path
+) -> None:
     async def run() -> list[list[str]]:
         store, clock, seen = Store(tmp_path), Clock(), []
         store.patch({"ttl_seconds": 60})
@@ -310,7 +348,9 @@ def test_idle_models_leave_after_their_time_and_pinned_ones_do_not(engine: Engin
     assert asyncio.run(run()) == [everybody, two, two, two, [TARGET]]
 
 
-def test_a_limit_that_is_lowered_sends_idle_models_away(engine: EngineThread, tmp_path: Path) -> None:
+def test_a_limit_that_is_lowered_sends_idle_models_away(
+    engine: EngineThread, tmp_path: Path
+) -> None:
     async def run() -> None:
         async with pool(engine, tmp_path) as models:
             for name in (TARGET, HYBRID):
@@ -325,11 +365,15 @@ def test_a_limit_that_is_lowered_sends_idle_models_away(engine: EngineThread, tm
 def test_aliases_are_names(engine: EngineThread, tmp_path: Path) -> None:
     async def run() -> list[str]:
         Store(tmp_path).patch({"alias": "small"}, DRAFT)
-        Store(tmp_path).patch({"alias": "hybrid"}, TARGET)  # also the end of an id, by hand: the alias goes before it
+        Store(tmp_path).patch(
+            {"alias": "hybrid"}, TARGET
+        )  # also the end of an id, by hand: the alias goes before it
         Store(tmp_path).patch({"default_model": "small"})
         async with pool(engine, tmp_path) as models:
             models._default = None
-            return [models.model(name).id for name in ("small", "hybrid", TARGET, models.default or "")]
+            return [
+                models.model(name).id for name in ("small", "hybrid", TARGET, models.default or "")
+            ]
 
     assert asyncio.run(run()) == [DRAFT, TARGET, TARGET, DRAFT]
 

@@ -48,7 +48,9 @@ def test_a_file_that_cannot_be_is_not_taken_up_and_the_next_one_is(
     engine: EngineThread, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logged() -> list[str]:
-        records = [record for record in caplog.records if record.getMessage() == "settings not taken up"]
+        records = [
+            record for record in caplog.records if record.getMessage() == "settings not taken up"
+        ]
         return [fields_of(record)["code"] for record in records]
 
     async def run() -> None:
@@ -87,7 +89,10 @@ def test_a_package_that_somebody_writes_is_taken_up(engine: EngineThread, tmp_pa
         (await models.lease()).release()
         assert await rereading.look() == []
         for change, draft in (
-            (lambda: write_package(folder, DraftModel(Reference(DRAFT), None, None), "small"), DRAFT),
+            (
+                lambda: write_package(folder, DraftModel(Reference(DRAFT), None, None), "small"),
+                DRAFT,
+            ),
             ((folder / FILE).unlink, None),
         ):
             change()

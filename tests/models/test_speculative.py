@@ -28,7 +28,9 @@ def found(root: Path, *places: Place, **flags: Value) -> Speculative:
     """Speculation of `org/big` in `root`, with these flags and the files in `root`/home."""
     registry = gather([Folder("here", root / "models"), *places])
     run = (Layer(Source.CLI, flags),)
-    return speculative(registry.find("org/big"), registry, Configuration(run, Store(root / "home", check_value)))
+    return speculative(
+        registry.find("org/big"), registry, Configuration(run, Store(root / "home", check_value))
+    )
 
 
 @pytest.fixture
@@ -36,7 +38,12 @@ def root(tmp_path: Path) -> Path:
     """A model that declares `org/small`, which is here, too."""
     model(tmp_path / "models/org/small")
     window = {"initial_window": 8, "min_window": 2, "max_window": 8}
-    strategy = {"type": "draft-model", "draft_model": "org/small", "window_policy": window, "size_bytes": 77}
+    strategy = {
+        "type": "draft-model",
+        "draft_model": "org/small",
+        "window_policy": window,
+        "size_bytes": 77,
+    }
     package(model(tmp_path / "models/org/big", files=shards(2)), {"one": strategy})
     return tmp_path
 
@@ -48,7 +55,11 @@ def code(result: Speculative) -> str | None:
 def test_a_declared_draft_that_is_here_is_on(root: Path) -> None:
     result = found(root)
     assert result.drafting is not None
-    assert (result.drafting.id, result.sources["draft_model"], code(result)) == ("org/small", Source.PACKAGE, None)
+    assert (result.drafting.id, result.sources["draft_model"], code(result)) == (
+        "org/small",
+        Source.PACKAGE,
+        None,
+    )
     assert (result.window.initial, result.window.shortest, result.window.longest) == (8, 2, 8)
     assert str(result.strategy) == "auto"
 
@@ -114,9 +125,14 @@ def test_a_strategy_without_a_draft_loads_none(root: Path, strategy: str) -> Non
         ("/etc/passwd", "draft.malformed"),
     ],
 )
-def test_a_draft_that_cannot_be_used_is_a_reason_and_nothing_is_wanted(root: Path, named: str, expected: str) -> None:
+def test_a_draft_that_cannot_be_used_is_a_reason_and_nothing_is_wanted(
+    root: Path, named: str, expected: str
+) -> None:
     model(root / "models/org/small", {**LLAMA, "quantization": {"bits": 4}})
-    model(root / "models/org/head", {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]})
+    model(
+        root / "models/org/head",
+        {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]},
+    )
     Store(root / "home").patch({"draft_model": named})
     result = found(root)
     assert (result.draft, code(result), result.wanted) == (None, expected, None)
@@ -155,7 +171,12 @@ def test_revisions_in_the_hubs_cache(root: Path) -> None:
     cache = HubCache("hf-cache", root / "hub")
     other = snapshot.with_name("f" * 40)
     model(other)
-    for name, path in (("", snapshot), ("@main", snapshot), (f"@{COMMIT}", snapshot), (f"@{'f' * 40}", other)):
+    for name, path in (
+        ("", snapshot),
+        ("@main", snapshot),
+        (f"@{COMMIT}", snapshot),
+        (f"@{'f' * 40}", other),
+    ):
         result = found(root, cache, draft_model=f"org/cached{name}")
         assert result.draft is not None
         assert result.draft.path == path
@@ -173,11 +194,17 @@ def test_a_wrong_strategy_is_a_mistake_of_whoever_set_it(root: Path) -> None:
 
 
 def test_names_read_as_others_are_warned_of(root: Path) -> None:
-    assert [warning.code for warning in found(root, speculation="ngram-simple").warnings] == ["strategy.read_as"]
+    assert [warning.code for warning in found(root, speculation="ngram-simple").warnings] == [
+        "strategy.read_as"
+    ]
 
 
 def test_nothing_set_at_all(tmp_path: Path) -> None:
     model(tmp_path / "models/org/big")
     result = found(tmp_path)
-    assert (str(result.strategy), code(result), result.warnings) == ("auto", "spec.off.no_draft_model", ())
+    assert (str(result.strategy), code(result), result.warnings) == (
+        "auto",
+        "spec.off.no_draft_model",
+        (),
+    )
     assert Registry().entries == ()

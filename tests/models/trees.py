@@ -11,7 +11,9 @@ LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 WEIGHTS = ("model.safetensors",)
 
 
-def model(folder: Path, config: dict[str, Any] | None = None, files: Iterable[str] = WEIGHTS) -> Path:
+def model(
+    folder: Path, config: dict[str, Any] | None = None, files: Iterable[str] = WEIGHTS
+) -> Path:
     """A folder with config.json (llama unless given; an empty one is left out) and `files` of ten bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     config = LLAMA if config is None else config
@@ -28,7 +30,11 @@ def index(folder: Path, shards: Iterable[str]) -> None:
 
 
 def hub_model(
-    cache: Path, model_id: str, files: Iterable[str] = WEIGHTS, unfinished: int = 0, main: bool = True
+    cache: Path,
+    model_id: str,
+    files: Iterable[str] = WEIGHTS,
+    unfinished: int = 0,
+    main: bool = True,
 ) -> Path:
     """A repository in the Hugging Face cache: blobs, a snapshot of links to them, refs/main. Returns the snapshot."""
     repo = cache / f"models--{model_id.replace('/', '--')}"
@@ -41,7 +47,9 @@ def hub_model(
         (repo / "refs/main").write_text(revision, encoding="utf-8")
     for number, name in enumerate(["config.json", *files]):
         blob = repo / "blobs" / f"{number:040x}"
-        blob.write_text(json.dumps(LLAMA) if name == "config.json" else "0123456789", encoding="utf-8")
+        blob.write_text(
+            json.dumps(LLAMA) if name == "config.json" else "0123456789", encoding="utf-8"
+        )
         (snapshot / name).symlink_to(f"../../blobs/{blob.name}")
     for number in range(unfinished):
         (repo / "blobs" / f"{number:064x}.incomplete").write_bytes(b"01")

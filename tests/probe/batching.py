@@ -26,7 +26,9 @@ class Batch:
     def decode(self, steps: int = DECODED) -> None:
         for _ in range(steps):
             logits = self.model(window(self.rows, self.at), cache=self.cache)
-            gaps = [row.gap(at, each) for row, at, each in zip(self.rows, self.at, logits, strict=True)]
+            gaps = [
+                row.gap(at, each) for row, at, each in zip(self.rows, self.at, logits, strict=True)
+            ]
             self.gap = max(self.gap, *gaps)
             self.at = [at + 1 for at in self.at]
 
@@ -44,7 +46,11 @@ class Batch:
 
     def leave_with_cache(self, index: int) -> None:
         """Take one row out and decode it alone."""
-        cache, row, at = [layer.extract(index) for layer in self.cache], self.rows[index], self.at[index]
+        cache, row, at = (
+            [layer.extract(index) for layer in self.cache],
+            self.rows[index],
+            self.at[index],
+        )
         for position in range(at, at + DECODED):
             self.gap = max(self.gap, row.read(position, position + 1, cache))
         # A window of several tokens, as a verification reads them.
@@ -61,7 +67,11 @@ class Batch:
         for layer in self.cache:
             layer.prepare(lengths=list(chunks), right_padding=padding)
         for start in range(0, longest, step):
-            mx.eval(self.model(mx.array([part[start : start + step] for part in parts]), cache=self.cache))
+            mx.eval(
+                self.model(
+                    mx.array([part[start : start + step] for part in parts]), cache=self.cache
+                )
+            )
         for layer in self.cache:
             layer.finalize()
         self.at = [at + chunk for at, chunk in zip(self.at, chunks, strict=True)]

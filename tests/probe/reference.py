@@ -19,9 +19,13 @@ class Row:
 
     def __init__(self, model: nn.Module, tokens: int, seed: int) -> None:
         self.model = model
-        self.tokens: list[int] = mx.random.randint(0, zoo.VOCAB_SIZE, (tokens,), key=mx.random.key(seed)).tolist()
+        self.tokens: list[int] = mx.random.randint(
+            0, zoo.VOCAB_SIZE, (tokens,), key=mx.random.key(seed)
+        ).tolist()
         cache = zoo.make_cache(model)
-        self.logits = mx.concatenate([model(mx.array([[token]]), cache=cache)[0] for token in self.tokens])
+        self.logits = mx.concatenate(
+            [model(mx.array([[token]]), cache=cache)[0] for token in self.tokens]
+        )
         mx.eval(self.logits)
         self.scale = mx.abs(self.logits).max().item()
 

@@ -51,11 +51,10 @@ def rewinds(rows: list[Row]) -> str:
         return f"no: {', '.join(unknown)} is unknown"
     if not rows[0].read(0, len(rows[0].tokens), cache) <= TOLERANCE:
         return "no: the model gives other logits in one pass than token by token"
-    gaps = {
-        "verification": verify(rows[0]).gap,
-        "drafting": draft(rows[1]).gap,
-    }
-    if any(type(leaf) is not KVCache for leaf in leaves(cache)):  # one of KVCache alone keeps every row it ever read
+    gaps = {"verification": verify(rows[0]).gap, "drafting": draft(rows[1]).gap}
+    if any(
+        type(leaf) is not KVCache for leaf in leaves(cache)
+    ):  # one of KVCache alone keeps every row it ever read
         gaps["shortening"] = shorten(rows).gap
     wrong = [what for what, gap in gaps.items() if not gap <= TOLERANCE]
     return f"no: wrong logits after {', '.join(wrong)}" if wrong else way_back(rows[0].model)
@@ -77,7 +76,11 @@ def _batches(rows: list[Row]) -> tuple[str, str]:
     assert reason is None or lived, f"{reason} but the long probe finds nothing"
     if lived:
         return f"no: {lived}", "no"
-    batches = "yes, once each holds a token" if _first_fault({"": lambda: life(rows, (5, 3, 0))}) else "yes"
+    batches = (
+        "yes, once each holds a token"
+        if _first_fault({"": lambda: life(rows, (5, 3, 0))})
+        else "yes"
+    )
     joined = _first_fault(
         {
             "": lambda: joint_prefill(rows),

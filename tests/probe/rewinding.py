@@ -50,7 +50,11 @@ def way_back(model: nn.Module) -> str:
     parts = leaves(cache)
     if any(isinstance(leaf, ArraysCache) for leaf in parts):
         return "snapshot"
-    return "slice" if any(isinstance(leaf, (RotatingKVCache, ConcatenateKVCache)) for leaf in parts) else "trim"
+    return (
+        "slice"
+        if any(isinstance(leaf, (RotatingKVCache, ConcatenateKVCache)) for leaf in parts)
+        else "trim"
+    )
 
 
 def verify(row: Row, seed: int = 0) -> Rewinding:
@@ -86,7 +90,11 @@ def draft(row: Row, seed: int = 0) -> Rewinding:
         result.gap = max(result.gap, row.read(computed, known, cache))
         for step in range(drafted):
             right = step < accepted
-            token = row.tokens[known + step] if right else (row.tokens[known + step] + 1) % zoo.VOCAB_SIZE
+            token = (
+                row.tokens[known + step]
+                if right
+                else (row.tokens[known + step] + 1) % zoo.VOCAB_SIZE
+            )
             logits = model(mx.array([[token]]), cache=cache)[0]
             if right:
                 result.gap = max(result.gap, row.gap(known + step, logits))
@@ -113,5 +121,7 @@ def shorten(rows: Sequence[Row], seed: int = 0, tries: int = 14) -> Rewinding:
         except RewindError:
             result.restored += 1
             continue
-        result.gap = max(result.gap, row.read(target, target + 1, cache), row.read(target + 1, target + 6, cache))
+        result.gap = max(
+            result.gap, row.read(target, target + 1, cache), row.read(target + 1, target + 6, cache)
+        )
     return result

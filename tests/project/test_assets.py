@@ -20,7 +20,9 @@ def test_the_lock_names_no_host_and_every_package_has_a_hash() -> None:
     assert "resolved" not in text
     packages = {name: each for name, each in json.loads(text)["packages"].items() if name}
     assert packages
-    assert [name for name, each in packages.items() if not each["integrity"].startswith("sha512-")] == []
+    assert [
+        name for name, each in packages.items() if not each["integrity"].startswith("sha512-")
+    ] == []
 
 
 def test_the_lock_is_that_of_what_is_asked_for() -> None:
@@ -43,7 +45,11 @@ def test_without_npm_it_says_what_to_do(tmp_path: Path) -> None:
     shutil.copy(ROOT / "scripts/assets", copy / "scripts")
     shutil.copy(LOCK, copy)
     said = subprocess.run(
-        [copy / "scripts/assets"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+        [copy / "scripts/assets"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert said.returncode == 1
     assert "make assets" in said.stderr

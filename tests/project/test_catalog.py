@@ -37,7 +37,10 @@ def strings() -> set[str]:
 
 def matches(literal: str) -> re.Pattern[str]:
     """What a string with holes, or one that something is put behind, can become."""
-    return re.compile(r"[\w-]+".join(map(re.escape, HOLE.split(literal))) + (r"[\w.-]+" if literal[-1] == "." else ""))
+    return re.compile(
+        r"[\w-]+".join(map(re.escape, HOLE.split(literal)))
+        + (r"[\w.-]+" if literal[-1] == "." else "")
+    )
 
 
 def calls(folder: str) -> Iterator[tuple[str, str]]:
@@ -52,27 +55,43 @@ def calls(folder: str) -> Iterator[tuple[str, str]]:
 def test_every_word_of_a_page_is_in_the_catalog(folder: str) -> None:
     asked = list(calls(folder))
     assert len(asked) > 3
-    assert [(path, key) for path, key in asked if not any(matches(key).fullmatch(entry) for entry in ENGLISH)] == []
+    assert [
+        (path, key)
+        for path, key in asked
+        if not any(matches(key).fullmatch(entry) for entry in ENGLISH)
+    ] == []
 
 
 def test_no_entry_is_unused() -> None:
     said = strings()
-    built = [matches(each) for each in said if "." in each and (HOLE.search(each) or each.endswith("."))]
-    patterns = [pattern for pattern in built if pattern.pattern.startswith(("ui", "settings", "cli", "trial"))]
+    built = [
+        matches(each) for each in said if "." in each and (HOLE.search(each) or each.endswith("."))
+    ]
+    patterns = [
+        pattern
+        for pattern in built
+        if pattern.pattern.startswith(("ui", "settings", "cli", "trial"))
+    ]
     unused = {key for key in ENGLISH if key not in said}
-    assert {key for key in unused if not any(pattern.fullmatch(key) for pattern in patterns)} == set()
+    assert {
+        key for key in unused if not any(pattern.fullmatch(key) for pattern in patterns)
+    } == set()
 
 
 def test_the_entries_are_in_order_and_none_is_empty() -> None:
     assert list(ENGLISH) == sorted(ENGLISH)
-    assert [key for key, text in ENGLISH.items() if not text.strip() or not KEY.fullmatch(key)] == []
+    assert [
+        key for key, text in ENGLISH.items() if not text.strip() or not KEY.fullmatch(key)
+    ] == []
 
 
 def test_every_language_has_the_same_entries_and_placeholders() -> None:
     for path in LANGUAGES:
         entries: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
         assert list(entries) == list(ENGLISH), path.stem
-        differing = {key for key, text in entries.items() if placeholders(text) != placeholders(ENGLISH[key])}
+        differing = {
+            key for key, text in entries.items() if placeholders(text) != placeholders(ENGLISH[key])
+        }
         assert differing == set(), path.stem
 
 

@@ -14,7 +14,12 @@ import pytest
 from omlx.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "training/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "training/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 NOW = [page for page in PAGES if page.name != "log.md"]
 """The log tells of what was."""
 
@@ -52,7 +57,9 @@ def help_of(*command: str) -> str:
 
 @each_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for path, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+    for path, heading in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)#?([^)]*)\)", page.read_text(encoding="utf-8")
+    ):
         target = page.parent / path if path else page
         assert target.exists(), path
         assert not heading or heading in headings(target), (path, heading)

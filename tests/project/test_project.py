@@ -24,7 +24,9 @@ def test_a_lock_file_pins_everything_with_hashes_and_names_no_host(lock: Path) -
     assert "--index" not in text
     requirements = re.split(r"\n(?=\S)", text.strip())
     assert [
-        entry.split()[0] for entry in requirements if not re.match(r"[\w.-]+==\S+.*--hash=sha256:", entry, re.S)
+        entry.split()[0]
+        for entry in requirements
+        if not re.match(r"[\w.-]+==\S+.*--hash=sha256:", entry, re.S)
     ] == []
 
 
@@ -74,7 +76,9 @@ def check_machine(tmp_path: Path, **answers: str) -> subprocess.CompletedProcess
         ({"uname_s": "Linux", "uname_m": "x86_64"}, "astral.sh"),
     ],
 )
-def test_a_machine_that_cannot_run_it_gets_a_sentence(tmp_path: Path, answers: dict[str, str], said: str) -> None:
+def test_a_machine_that_cannot_run_it_gets_a_sentence(
+    tmp_path: Path, answers: dict[str, str], said: str
+) -> None:
     result = check_machine(tmp_path, **answers)
     assert result.returncode == 1
     assert said in result.stderr
@@ -104,7 +108,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("omlx", "admin", "locales", "static", "templates"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
-    made = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        [sys.executable, "-c", build], cwd=source, capture_output=True, text=True, check=False
+    )
     assert made.returncode == 0, made.stderr
     (built,) = source.glob("*.whl")
     with zipfile.ZipFile(built) as archive:
@@ -117,7 +123,12 @@ def run_installed(wheel: Path, folder: Path, *arguments: str) -> str:
     for name in ("HF_HOME", "HF_HUB_CACHE", "OMLX_HOME", "OMLX_MODEL_DIR"):
         environ.pop(name, None)
     shown = subprocess.run(
-        [sys.executable, "-m", "omlx", *arguments], cwd=folder, env=environ, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "omlx", *arguments],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert shown.returncode == 0, shown.stderr
     return shown.stdout
@@ -133,12 +144,16 @@ def test_the_wheel_works_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None
 
 def test_the_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "omlx").rglob("*.py")}
-    modules |= {f"omlx/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "admin").rglob("*.py")}
+    modules |= {
+        f"omlx/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "admin").rglob("*.py")
+    }
     assert modules - {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.py")} == set()
 
 
 @pytest.mark.parametrize("folder", ["locales", "static", "templates"])
 def test_the_wheel_holds_what_the_dashboard_shows(wheel: Path, folder: str) -> None:
-    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file()
+    }
     assert files
     assert {file for file in files if not (wheel / "omlx" / file).is_file()} == set()

@@ -27,7 +27,9 @@ from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
-DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID)))
+DEMO = Registry(
+    tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID))
+)
 PATIENCE_S = 120
 
 
@@ -75,7 +77,11 @@ class WatchedEngine(EngineThread):
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         def watched(events: Sequence[Event], /) -> None:
             with self._change:
-                self.ended |= {e.request_id: (self.steps, e) for e in events if isinstance(e, Finished | Failed)}
+                self.ended |= {
+                    e.request_id: (self.steps, e)
+                    for e in events
+                    if isinstance(e, Finished | Failed)
+                }
                 self._change.notify_all()
             sink(events)
 
@@ -105,7 +111,9 @@ class WatchedEngine(EngineThread):
     def wait_until_over(self, prefix: str) -> None:
         """Until a request whose id begins so has ended by itself."""
         with self._change:
-            assert self._change.wait_for(lambda: any(each.startswith(prefix) for each in self.ended), PATIENCE_S)
+            assert self._change.wait_for(
+                lambda: any(each.startswith(prefix) for each in self.ended), PATIENCE_S
+            )
 
     def wait_until_ended(self, prefix: str) -> list[tuple[int, Finished | Failed]]:
         """Of each request whose id begins so and that is cancelled: the steps that took, and how it ended."""
@@ -153,7 +161,12 @@ def serving(app: ASGIApp, protocol: type[ImpatientProtocol] = ImpatientProtocol)
     """The address at which `app` answers while the block runs."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     config = uvicorn.Config(
-        app, http=protocol, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5
+        app,
+        http=protocol,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=5,
     )
     server = Ready(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-server")
@@ -185,10 +198,20 @@ def omlx(
     """`used` says what memory is taken, where what the whole process takes is too much.
 
     `prepare` may add to the application before it starts."""
-    settings = settings or (configuration.resolve().settings if configuration is not None else Settings())
+    settings = settings or (
+        configuration.resolve().settings if configuration is not None else Settings()
+    )
     engine = WatchedEngine(calibrates=calibrates)
     engine.start()
-    pool = kind(engine, registry, settings, default=default, costs=costs, configuration=configuration, used=used)
+    pool = kind(
+        engine,
+        registry,
+        settings,
+        default=default,
+        costs=costs,
+        configuration=configuration,
+        used=used,
+    )
     app = create_app(engine, pool, settings, keep_alive_s=keep_alive_s)
     prepare(app, pool)
     try:

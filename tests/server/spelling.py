@@ -20,7 +20,13 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.loader import Dtype, LoadedWeights, LoadProgress, read_tokenizer, tokenizer_length
+from omlx.models.pool.loader import (
+    Dtype,
+    LoadedWeights,
+    LoadProgress,
+    read_tokenizer,
+    tokenizer_length,
+)
 from omlx.models.pool.pool import Pool
 
 CONTEXT = 4096
@@ -54,11 +60,16 @@ class Spelling(nn.Module):
 
     def _next(self, known: list[int], n: int, begins: list[int]) -> int:
         """What follows the first `n` tokens; `begins` are the places in them where messages begin."""
-        if len(begins) < 2 or self._header != known[(start := begins[-1] + 1) : min(n, start + len(self._header))]:
+        if (
+            len(begins) < 2
+            or self._header != known[(start := begins[-1] + 1) : min(n, start + len(self._header))]
+        ):
             return self._end
         said = known[start + len(self._header) : n]
         script = self._says([known[one + 1 : other] for one, other in pairwise(begins)])
-        if script[: len(said)] != said:  # the template or the server has begun the answer, in tokens of its own
+        if (
+            script[: len(said)] != said
+        ):  # the template or the server has begun the answer, in tokens of its own
             script = self._opened(script, said)
         return script[len(said)] if len(script) > len(said) else self._end
 
@@ -95,7 +106,9 @@ class Obedient(Spelling):
             text = str(self._tokenizer.decode(message))
             if "<tool_response>" in text:
                 return self._script(message)
-            if text.startswith("user\n") and (found := re.search("<tool_call>.*</tool_call>", text, re.DOTALL)):
+            if text.startswith("user\n") and (
+                found := re.search("<tool_call>.*</tool_call>", text, re.DOTALL)
+            ):
                 return self._ids(found[0])
         return []
 

@@ -18,7 +18,11 @@ from tests.server.running import DRAFT, TARGET, Running, serving
 
 CHAT = "/v1/chat/completions"
 SECRET = "swordfish"
-ASK: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": SECRET}], "max_tokens": 5}
+ASK: dict[str, Any] = {
+    "model": TARGET,
+    "messages": [{"role": "user", "content": SECRET}],
+    "max_tokens": 5,
+}
 
 
 @pytest.fixture
@@ -39,7 +43,12 @@ def test_one_line_a_request_with_what_happened(home: Path, server: Running, stre
         assert http.post(CHAT, json={**ASK, "stream": stream}).status_code == 200
         assert http.get("/health").status_code == 200
     (line,) = requests(home)
-    assert (line["method"], line["path"], line["status"], line["model"]) == ("POST", CHAT, 200, TARGET)
+    assert (line["method"], line["path"], line["status"], line["model"]) == (
+        "POST",
+        CHAT,
+        200,
+        TARGET,
+    )
     assert line["id"].startswith("chatcmpl-")
     assert 1 <= line["predicted_n"] <= 5
     assert line["rate"] >= 0
@@ -49,7 +58,11 @@ def test_one_line_a_request_with_what_happened(home: Path, server: Running, stre
 
 def test_the_line_says_who_drafted_and_why_not(home: Path, server: Running) -> None:
     with httpx.Client(base_url=server.url, timeout=60) as http:
-        for fields in ({"speculation": "draft", "num_draft_tokens": 3}, {"speculation": "off"}, {"max_tokens": 1}):
+        for fields in (
+            {"speculation": "draft", "num_draft_tokens": 3},
+            {"speculation": "off"},
+            {"max_tokens": 1},
+        ):
             timings = http.post(CHAT, json={**ASK, **fields}).json()["timings"]
             if timings["draft_n"]:
                 counts = f"{timings['draft_n_accepted']}/{timings['draft_n']}"
@@ -73,7 +86,13 @@ def test_refusals_have_a_code_and_nothing_has_the_prompt(home: Path, server: Run
             http.post(CHAT, json={**ASK, **fields})
         http.post(CHAT, json=ASK)
     codes = [line.get("error") for line in requests(home)]
-    assert codes == ["request.range", "model.not_found", "template.reserved", "draft.not_found", None]
+    assert codes == [
+        "request.range",
+        "model.not_found",
+        "template.reserved",
+        "draft.not_found",
+        None,
+    ]
     assert SECRET not in (home / "logs" / "omlx.log").read_text()
 
 
@@ -88,7 +107,10 @@ def test_a_client_that_goes_away_is_499(home: Path, server: Running) -> None:
         assert http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
     statuses = {line["id"]: line["status"] for line in requests(home)}
     assert statuses[first["id"]] == 499
-    assert set(statuses.values()) == {200, 499}  # a line is written behind its answer: the last one may be to come
+    assert set(statuses.values()) == {
+        200,
+        499,
+    }  # a line is written behind its answer: the last one may be to come
 
 
 def test_a_fault_of_ours_is_500_logged_and_says_nothing(home: Path) -> None:

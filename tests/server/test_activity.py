@@ -57,18 +57,26 @@ def test_a_request_is_followed_from_its_prompt_to_its_end(activity: Activity, cl
     assert activity.running == ()
     (answer,) = activity.answers()
     assert (answer.model, answer.at, answer.stats) == ("m", 100.5, STATS)
-    assert (activity.totals.prompt, activity.totals.cached, activity.totals.predicted) == (40, 16, 6)
+    assert (activity.totals.prompt, activity.totals.cached, activity.totals.predicted) == (
+        40,
+        16,
+        6,
+    )
     assert [(step.tokens, step.drafted) for step in activity.timeline.since(0)] == [(6, 3)]
 
 
 def test_one_that_fails_leaves_and_counts_for_nothing(activity: Activity) -> None:
     activity.began("m", ASK)
     activity.heard(Failed("a", Overloaded("engine.queue_full", waiting=1, limit=1)))
-    activity.heard(Failed("b", Overloaded("engine.queue_full", waiting=1, limit=1)))  # nobody knows it
+    activity.heard(
+        Failed("b", Overloaded("engine.queue_full", waiting=1, limit=1))
+    )  # nobody knows it
     assert (activity.running, activity.answers(), activity.totals.prompt) == ((), [], 0)
 
 
-def test_the_newest_answers_are_kept_and_asked_for_by_time(activity: Activity, clock: Clock) -> None:
+def test_the_newest_answers_are_kept_and_asked_for_by_time(
+    activity: Activity, clock: Clock
+) -> None:
     for _ in range(6):
         activity.began("m", ASK)
         activity.heard(Finished("a", FinishReason.STOP, STATS))

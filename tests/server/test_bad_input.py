@@ -43,12 +43,22 @@ def refused(answer: httpx.Response, status: int, code: str, param: str | None = 
         ({"draft_model": "org/none"}, 400, "draft.not_found", "draft_model"),
         ({"draft_model": TARGET}, 400, "draft.unfit.same_model", "draft_model"),
         ({"messages": []}, 400, "request.empty", "messages"),
-        ({"messages": [{"role": "user", "content": "word " * 5000}]}, 400, "context_length_exceeded", "messages"),
+        (
+            {"messages": [{"role": "user", "content": "word " * 5000}]},
+            400,
+            "context_length_exceeded",
+            "messages",
+        ),
         ({"max_tokens": 0}, 400, "request.range", "max_tokens"),
         ({"temperature": 3}, 400, "request.range", "temperature"),
         ({"n": "two"}, 400, "request.type", "n"),
         ({"logit_bias": {"999999": 1}}, 400, "request.logit_bias", "logit_bias"),
-        ({"chat_template_kwargs": {"chat_template": "x"}}, 400, "template.reserved", "chat_template_kwargs"),
+        (
+            {"chat_template_kwargs": {"chat_template": "x"}},
+            400,
+            "template.reserved",
+            "chat_template_kwargs",
+        ),
         ({"continue_final_message": True}, 400, "template.continue", "continue_final_message"),
     ],
 )
@@ -59,8 +69,12 @@ def test_each_mistake_has_its_code_and_field(
     assert http.post(CHAT, json=ask()).status_code == 200
 
 
-@pytest.mark.parametrize(("path", "field"), [("/v1/completions", "prompt"), ("/v1/responses", "input")])
-def test_a_prompt_that_is_too_long_is_named_as_it_came(http: httpx.Client, path: str, field: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "field"), [("/v1/completions", "prompt"), ("/v1/responses", "input")]
+)
+def test_a_prompt_that_is_too_long_is_named_as_it_came(
+    http: httpx.Client, path: str, field: str
+) -> None:
     answer = http.post(path, json={"model": TARGET, field: "word " * 5000})
     refused(answer, 400, "context_length_exceeded", field)
 
@@ -78,7 +92,9 @@ def test_unknown_paths_and_methods_have_the_same_shape(http: httpx.Client) -> No
     assert answer.headers["Allow"] == "POST"
 
 
-def test_a_request_of_garbage_is_400_and_the_server_goes_on(server: Running, http: httpx.Client) -> None:
+def test_a_request_of_garbage_is_400_and_the_server_goes_on(
+    server: Running, http: httpx.Client
+) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(b"\x16\x03\x01 not http\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 400")
@@ -88,8 +104,12 @@ def test_a_request_of_garbage_is_400_and_the_server_goes_on(server: Running, htt
 def test_with_no_draft_a_request_for_one_is_400_and_others_say_why() -> None:
     settings = Settings(no_draft=True, draft_model=DRAFT)
     with omlx(settings) as running, httpx.Client(base_url=running.url, timeout=60) as http:
-        refused(http.post(CHAT, json=ask(draft_model=DRAFT)), 400, "spec.off.no_draft", "draft_model")
-        refused(http.post(CHAT, json=ask(speculation="draft")), 400, "spec.off.no_draft", "speculation")
+        refused(
+            http.post(CHAT, json=ask(draft_model=DRAFT)), 400, "spec.off.no_draft", "draft_model"
+        )
+        refused(
+            http.post(CHAT, json=ask(speculation="draft")), 400, "spec.off.no_draft", "speculation"
+        )
         told = http.post(CHAT, json=ask()).json()["timings"]["speculation"]
         assert (told["strategy"], told["gates"]["draft"]["state"]) == ("auto", "off")
         assert told["gates"]["draft"]["reason"]["code"] == "spec.off.no_draft"
@@ -102,7 +122,12 @@ def test_without_a_draft_the_request_may_bring_one() -> None:
         assert plain["timings"]["speculation"]["code"] == "spec.off.requested"
         assert plain["timings"]["speculation"]["strategy"] == "off"
         assert (plain["timings"]["draft_n"], plain["timings"]["drafters"]) == (0, {})
-        refused(http.post(CHAT, json=ask(speculation="draft")), 400, "spec.off.no_draft_model", "speculation")
+        refused(
+            http.post(CHAT, json=ask(speculation="draft")),
+            400,
+            "spec.off.no_draft_model",
+            "speculation",
+        )
         drafted = http.post(CHAT, json=ask(max_tokens=8, seed=1, **BRINGS)).json()
         assert drafted["timings"]["drafters"][DRAFT]["proposed"] > 0
         assert drafted["choices"] == plain["choices"]
@@ -122,14 +147,20 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     content = json.loads(tokenizer.read_text())
     del content["added_tokens"][-1]
     tokenizer.write_text(json.dumps(content))
-    shutil.copytree(folder / "t" / "whole", folder / "t" / "empty", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(
+        folder / "t" / "whole",
+        folder / "t" / "empty",
+        ignore=shutil.ignore_patterns("*.safetensors"),
+    )
     registry = Registry((*gather([Folder("model_dir", folder)]).entries, *DEMO.entries))
     with omlx(registry=registry) as running, httpx.Client(base_url=running.url, timeout=60) as http:
         yield http
 
 
 @pytest.mark.parametrize("name", ["short", "mute", "empty"])
-def test_a_model_that_cannot_be_loaded_is_the_error_of_who_asked(broken: httpx.Client, name: str) -> None:
+def test_a_model_that_cannot_be_loaded_is_the_error_of_who_asked(
+    broken: httpx.Client, name: str
+) -> None:
     answer = broken.post(CHAT, json=ask(model=f"t/{name}"))
     error = answer.json()["error"]
     assert answer.status_code == 400
@@ -143,12 +174,17 @@ def test_a_draft_that_cannot_be_used_leaves_the_target_as_it_was(broken: httpx.C
         answer = broken.post(CHAT, json=ask(draft_model=f"t/{name}"))
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "draft_model")
         assert "draft" in broken.post(CHAT, json=ask()).json()["timings"]["speculation"]["gates"]
-    fit = broken.post(CHAT, json=ask(draft_model="t/whole", num_draft_tokens=3, max_tokens=6)).json()
+    fit = broken.post(
+        CHAT, json=ask(draft_model="t/whole", num_draft_tokens=3, max_tokens=6)
+    ).json()
     assert fit["timings"]["drafters"]["t/whole"]["proposed"] > 0
 
 
 def test_a_full_queue_is_503_with_retry_after() -> None:
-    with omlx(Settings(max_waiting=0)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with (
+        omlx(Settings(max_waiting=0)) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
         for stream in (False, True):
             answer = http.post(CHAT, json=ask(stream=stream, n=2))
             refused(answer, 503, "engine.queue_full")

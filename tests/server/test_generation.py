@@ -43,5 +43,7 @@ def test_a_request_goes_before_what_is_configured_and_bounds_the_rest(
         (WindowWish(fixed=0, shortest=1), ("draft_min", 1, "num_draft_tokens", 0)),
     ],
 )
-def test_lengths_that_contradict_each_other(wish: WindowWish, found: tuple[str, int, str, int] | None) -> None:
+def test_lengths_that_contradict_each_other(
+    wish: WindowWish, found: tuple[str, int, str, int] | None
+) -> None:
     assert wish.contradiction == found

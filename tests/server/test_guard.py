@@ -26,7 +26,9 @@ async def echo(request: Request) -> Response:
 
 
 async def echo_later(request: Request) -> Response:
-    return await while_connected(request.receive, asyncio.sleep(0.05, PlainTextResponse(await request.body())))
+    return await while_connected(
+        request.receive, asyncio.sleep(0.05, PlainTextResponse(await request.body()))
+    )
 
 
 async def refused(request: Request, error: Exception) -> Response:
@@ -58,13 +60,23 @@ def keyed() -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost:1234", "LOCALHOST.", "[::1]:80", "192.168.1.4:8000", "mac.tailnet.example"]
+    "host",
+    [
+        "127.0.0.1",
+        "localhost:1234",
+        "LOCALHOST.",
+        "[::1]:80",
+        "192.168.1.4:8000",
+        "mac.tailnet.example",
+    ],
 )
 def test_own_names_addresses_and_allowed_hosts_pass(plain: httpx.Client, host: str) -> None:
     assert plain.get("/echo", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", "[::1", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", "[::1", ""]
+)
 def test_a_rebound_name_is_refused_on_every_method(plain: httpx.Client, host: str) -> None:
     for method in ("GET", "POST"):
         answer = plain.request(method, "/echo", headers={"Host": host})
@@ -92,7 +104,9 @@ def test_a_body_over_the_cap_is_413_with_and_without_a_length(plain: httpx.Clien
 
 def until_closed(url: str, request: bytes) -> tuple[bytes, bytes]:
     """Head and body of what the server says to these bytes before it hangs up."""
-    with socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0), PATIENCE_S) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", httpx.URL(url).port or 0), PATIENCE_S
+    ) as connection:
         connection.sendall(request)
         head, _, body = b"".join(iter(lambda: connection.recv(1 << 16), b"")).partition(b"\r\n\r\n")
     return head, body
@@ -124,9 +138,12 @@ def test_the_key_opens(keyed: httpx.Client, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"Authorization": "Bearer no"}, {"Authorization": b"Bearer \xff\xfe"}, {"x-api-key": ""}]
+    "headers",
+    [{}, {"Authorization": "Bearer no"}, {"Authorization": b"Bearer \xff\xfe"}, {"x-api-key": ""}],
 )
-def test_anything_else_is_401_without_repeating_it(keyed: httpx.Client, headers: dict[str, str]) -> None:
+def test_anything_else_is_401_without_repeating_it(
+    keyed: httpx.Client, headers: dict[str, str]
+) -> None:
     answer = keyed.get("/echo", headers=headers)
     assert answer.status_code == 401
     assert answer.json()["error"]["type"] == "authentication_error"
@@ -155,4 +172,6 @@ def test_only_what_has_sessions_is_open_beside_the_key() -> None:
     for path in ("/admin", "/admin/x", "/administrators"):
         app.add_api_route(path, echo, methods=["GET"])
     with serving(Guard(app, key=ApiKey(KEY))) as url, httpx.Client(base_url=url) as http:
-        assert [http.get(path).status_code for path in ("/admin", "/admin/x", "/administrators")] == [200, 200, 401]
+        assert [
+            http.get(path).status_code for path in ("/admin", "/admin/x", "/administrators")
+        ] == [200, 200, 401]

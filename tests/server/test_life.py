@@ -16,7 +16,11 @@ from omlx.settings.schema import Settings
 from tests.server.running import PATIENCE_S, TARGET, omlx
 
 CHAT = "/v1/chat/completions"
-ASK: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+ASK: dict[str, Any] = {
+    "model": TARGET,
+    "messages": [{"role": "user", "content": "hello"}],
+    "max_tokens": 2,
+}
 
 
 def test_a_key_and_allowed_pages() -> None:
@@ -29,17 +33,34 @@ def test_a_key_and_allowed_pages() -> None:
         page = {"Origin": "http://app.example", "Access-Control-Request-Method": "POST"}
         answer = http.options(CHAT, headers=page)
         assert answer.headers["access-control-allow-origin"] == "http://app.example"
-        assert http.post(CHAT, json=ASK, headers={**key, "Origin": "http://evil.example"}).status_code == 403
+        assert (
+            http.post(CHAT, json=ASK, headers={**key, "Origin": "http://evil.example"}).status_code
+            == 403
+        )
         answer = http.post(CHAT, json=ASK, headers={**key, "Origin": "http://app.example"})
-        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "http://app.example")
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (
+            200,
+            "http://app.example",
+        )
 
 
 def test_an_allowed_page_is_known_however_it_was_written() -> None:
-    with omlx(Settings(allow_origin=("https://App.example/",))) as running, httpx.Client(base_url=running.url) as http:
+    with (
+        omlx(Settings(allow_origin=("https://App.example/",))) as running,
+        httpx.Client(base_url=running.url) as http,
+    ):
         page = {"Origin": "https://app.example"}
-        assert http.options(CHAT, headers={**page, "Access-Control-Request-Method": "POST"}).status_code == 200
+        assert (
+            http.options(
+                CHAT, headers={**page, "Access-Control-Request-Method": "POST"}
+            ).status_code
+            == 200
+        )
         answer = http.post(CHAT, json=ASK, headers=page, timeout=60)
-        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://app.example")
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (
+            200,
+            "https://app.example",
+        )
 
 
 def test_what_can_be_got_has_a_head(http: httpx.Client) -> None:
@@ -84,11 +105,18 @@ def test_what_passes_cost_is_kept_when_the_server_ends(tmp_path: Path) -> None:
     (file,) = files.folder.iterdir()
     assert file.name.startswith(TARGET.replace("/", "--"))
     with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
-        assert http.post(CHAT, json={**ASK, "max_tokens": 1, "speculation": "off"}).status_code == 200
-        assert http.get(f"/v1/models/{TARGET}").json()["speculation"]["costs"]["target"]["plain_ms"][0] > 0
+        assert (
+            http.post(CHAT, json={**ASK, "max_tokens": 1, "speculation": "off"}).status_code == 200
+        )
+        assert (
+            http.get(f"/v1/models/{TARGET}").json()["speculation"]["costs"]["target"]["plain_ms"][0]
+            > 0
+        )
 
 
-def test_what_is_measured_in_an_idle_moment_is_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_measured_in_an_idle_moment_is_told_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("omlx.engine.calibration.SLICE_SECONDS", 60.0)
     files, ask = CostFiles(tmp_path / "costs"), {**ASK, "max_tokens": 1, "speculation": "off"}
     told = []
@@ -117,10 +145,15 @@ class Bomb:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_when_the_engine_dies_everybody_hears_of_it() -> None:
-    with omlx() as running, OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
+    with (
+        omlx() as running,
+        OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client,
+    ):
         client.chat.completions.create(**ASK)
         bias = running.endless()
-        stream = client.chat.completions.create(**{**ASK, "max_tokens": 400, "stream": True, "logit_bias": bias})
+        stream = client.chat.completions.create(
+            **{**ASK, "max_tokens": 400, "stream": True, "logit_bias": bias}
+        )
         next(iter(stream))
         running.engine.call(lambda: running.engine.attach("bomb", Bomb())).result()
         with pytest.raises(APIError, match="engine stopped"):
@@ -128,7 +161,10 @@ def test_when_the_engine_dies_everybody_hears_of_it() -> None:
         with httpx.Client(base_url=running.url) as http:
             health = http.get("/health")
             assert health.status_code == 503
-            assert (health.json()["error"]["code"], health.json()["error"]["type"]) == ("engine.dead", "server_error")
+            assert (health.json()["error"]["code"], health.json()["error"]["type"]) == (
+                "engine.dead",
+                "server_error",
+            )
             message = {"messages": ASK["messages"], "max_tokens": 1}
             assert http.post("/v1/messages", json=message).json()["error"]["type"] == "api_error"
         with pytest.raises(APIStatusError) as caught:

@@ -18,14 +18,23 @@ from omlx.server.openai.chat import request as chat_request
 from omlx.server.openai.completions import request as completion_request
 from omlx.server.openai.responses import request as response_request
 
-LEAF = st.none() | st.booleans() | st.integers(-3, 300) | st.floats(allow_nan=False) | st.text(max_size=5)
+LEAF = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 300)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+)
 NAMES = st.sampled_from(
     "type role content text name id function arguments input tool_calls tool_call_id tool_use_id call_id output "
     "tool_use tool_result thinking user assistant system tool function_call message parameters".split()
 )
 ANY = st.recursive(
     LEAF | NAMES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=5)
+    ),
     max_leaves=20,
 )
 
@@ -81,13 +90,19 @@ FIELDS = (
     ],
 )
 @given(data=st.data())
-def test_any_body_is_read_or_refused(read: Callable[[bytes], object], main: str, data: st.DataObject) -> None:
+def test_any_body_is_read_or_refused(
+    read: Callable[[bytes], object], main: str, data: st.DataObject
+) -> None:
     fields: dict[str, Any] = data.draw(st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=4))
-    roles = st.fixed_dictionaries({"role": NAMES, "content": ANY}) | st.dictionaries(NAMES, ANY, max_size=6)
+    roles = st.fixed_dictionaries({"role": NAMES, "content": ANY}) | st.dictionaries(
+        NAMES, ANY, max_size=6
+    )
     fields[main] = data.draw(ANY | st.lists(roles, min_size=1, max_size=4))
     try:
         read(json.dumps(fields).encode())
         refused = None
     except BadRequest as error:
         refused = error
-    assert refused is None or not refused.message.startswith(refused.code), "no sentence for this code"
+    assert refused is None or not refused.message.startswith(refused.code), (
+        "no sentence for this code"
+    )

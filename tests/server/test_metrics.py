@@ -15,12 +15,19 @@ from omlx.settings.schema import Settings
 from tests.server.running import DRAFT, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
-ASK: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 12}
+ASK: dict[str, Any] = {
+    "model": TARGET,
+    "messages": [{"role": "user", "content": "Say hello."}],
+    "max_tokens": 12,
+}
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[tuple[Running, httpx.Client]]:
-    with omlx(Settings(draft_model=DRAFT)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with (
+        omlx(Settings(draft_model=DRAFT)) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
         yield running, http
 
 
@@ -32,7 +39,9 @@ def samples(http: httpx.Client) -> dict[tuple[str, tuple[tuple[str, str], ...]],
     return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in found}
 
 
-def value(found: dict[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str) -> float:
+def value(
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str
+) -> float:
     return found.get((name, tuple(sorted(labels.items()))), 0.0)
 
 
@@ -41,7 +50,10 @@ def test_counts_are_those_of_the_answers(own: tuple[Running, httpx.Client]) -> N
     before = samples(http)
     answers = [
         http.post(CHAT, json={**ASK, **more}).json()
-        for more in ({"speculation": "draft", "num_draft_tokens": 3}, {"n": 2, "speculation": "off"})
+        for more in (
+            {"speculation": "draft", "num_draft_tokens": 3},
+            {"n": 2, "speculation": "off"},
+        )
     ]
     assert http.post(CHAT, json={**ASK, "max_tokens": 0}).status_code == 400
     after = samples(http)
@@ -61,10 +73,14 @@ def test_counts_are_those_of_the_answers(own: tuple[Running, httpx.Client]) -> N
         assert grown("omlx_draft_spans_total", **by_drafter, **{"class": span}) == count
     for repair, count in drafted["repairs"].items():
         assert grown("omlx_draft_repairs_total", **by_drafter, kind=repair) == count
-    assert grown("omlx_draft_seconds_total", **by_drafter) == pytest.approx(drafted["draft_ms"] / 1000, abs=1e-5)
+    assert grown("omlx_draft_seconds_total", **by_drafter) == pytest.approx(
+        drafted["draft_ms"] / 1000, abs=1e-5
+    )
     said = sum(answer["usage"]["completion_tokens"] for answer in answers)
     assert grown("omlx_predicted_tokens_total", model=TARGET) == said
-    assert grown("omlx_prompt_tokens_total", model=TARGET) == 3 * answers[0]["usage"]["prompt_tokens"]
+    assert (
+        grown("omlx_prompt_tokens_total", model=TARGET) == 3 * answers[0]["usage"]["prompt_tokens"]
+    )
     assert grown("omlx_speculation_outcomes_total", model=TARGET, code="spec.on") == 1
     assert grown("omlx_speculation_outcomes_total", model=TARGET, code="spec.off.requested") == 2
     for status, count in (("200", 2), ("400", 1)):
@@ -78,7 +94,9 @@ def test_each_of_them_is_documented(own: tuple[Running, httpx.Client]) -> None:
     _, http = own
     text = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
     names = {family.name for family in families(http.get("/metrics").text)}
-    assert {name for name in names if f"`{name}`" not in text and f"`{name}_total`" not in text} == set()
+    assert {
+        name for name in names if f"`{name}`" not in text and f"`{name}_total`" not in text
+    } == set()
 
 
 def test_rows_and_the_engine_are_gauges(own: tuple[Running, httpx.Client]) -> None:
@@ -124,6 +142,9 @@ def test_a_dead_engine_is_down_and_can_still_be_scraped() -> None:
 
 
 def test_the_key_guards_them() -> None:
-    with omlx(Settings(api_key="key")) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with (
+        omlx(Settings(api_key="key")) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
         assert http.get("/metrics").status_code == 401
         assert http.get("/metrics", headers={"Authorization": "Bearer key"}).status_code == 200

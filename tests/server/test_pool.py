@@ -33,7 +33,14 @@ CHAT = "/v1/chat/completions"
 
 def ask(model: str, number: int, **more: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": f"Count to {number} and say hello."}]
-    return {"model": model, "messages": messages, "seed": number, "temperature": 0.7, "max_tokens": 12, **more}
+    return {
+        "model": model,
+        "messages": messages,
+        "seed": number,
+        "temperature": 0.7,
+        "max_tokens": 12,
+        **more,
+    }
 
 
 @pytest.fixture
@@ -44,7 +51,9 @@ def crowded(tmp_path: Path) -> Iterator[Running]:
     gc.collect()
     base = mx.get_active_memory()
     settings = Settings(memory_limit=LIMIT)
-    with omlx(settings, registry=registry, default=None, used=lambda: mx.get_active_memory() - base) as running:
+    with omlx(
+        settings, registry=registry, default=None, used=lambda: mx.get_active_memory() - base
+    ) as running:
         yield running
 
 
@@ -60,7 +69,9 @@ def turns(running: Running, seconds: float, at_least: int) -> int:
     prompts = range(3)
     with OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0, timeout=120) as client:
         alone = {
-            (model, number): client.chat.completions.create(**ask(model, number)).choices[0].message.content
+            (model, number): client.chat.completions.create(**ask(model, number))
+            .choices[0]
+            .message.content
             for model in MODELS
             for number in prompts
         }
@@ -73,7 +84,9 @@ def turns(running: Running, seconds: float, at_least: int) -> int:
                 if done % 2:
                     parts = list(client.chat.completions.create(**ask(model, number), stream=True))
                     assert {part.model for part in parts} == {model}
-                    text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+                    text = "".join(
+                        part.choices[0].delta.content or "" for part in parts if part.choices
+                    )
                 else:
                     answer = client.chat.completions.create(**ask(model, number))
                     assert answer.model == model
@@ -91,7 +104,9 @@ def turns(running: Running, seconds: float, at_least: int) -> int:
             most = 0
             while not all(each.done() for each in working):
                 most = max(most, running.engine.call(settled).result())
-                time.sleep(0.002)  # each look waits for a pass and holds up the next: not without a pause
+                time.sleep(
+                    0.002
+                )  # each look waits for a pass and holds up the next: not without a pause
             assert min(each.result() for each in working) >= at_least
     return most
 
@@ -115,7 +130,9 @@ def test_a_stream_finishes_on_its_model_while_others_come_and_go(crowded: Runnin
             stream = client.chat.completions.create(**short, logit_bias=bias, stream=True)
             parts = [next(stream)]
             for model in (TWIN, HYBRID, TWIN):
-                assert (answer := http.post(CHAT, json=ask(model, 2))).status_code == 200, answer.text
+                assert (answer := http.post(CHAT, json=ask(model, 2))).status_code == 200, (
+                    answer.text
+                )
             parts += list(stream)
     assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == text
 
@@ -154,12 +171,17 @@ def test_load_and_unload(http: httpx.Client) -> None:
     assert (loaded["state"], loaded["loaded"], loaded["active"]) == ("ready", True, 0)
     assert loaded["weights_bytes"] > 15e6
     assert http.post(f"{address}/load").json()["state"] == "ready"
-    states = [http.post(f"/v1/models/{name}/unload").json()["state"] for name in (HYBRID, "omlx-demo%2Fhybrid")]
+    states = [
+        http.post(f"/v1/models/{name}/unload").json()["state"]
+        for name in (HYBRID, "omlx-demo%2Fhybrid")
+    ]
     assert states == ["unloaded", "unloaded"]
     assert http.get(address).json()["loaded"] is False
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "%2e%2e%2fetc", "org/none", "/etc", "~", "omlx-demo/target/.."])
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "%2e%2e%2fetc", "org/none", "/etc", "~", "omlx-demo/target/.."]
+)
 @pytest.mark.parametrize("action", ["load", "unload"])
 def test_a_name_is_never_a_path(http: httpx.Client, name: str, action: str) -> None:
     answer = http.post(f"/v1/models/{name}/{action}")
@@ -173,7 +195,10 @@ def test_a_page_cannot_load_models(http: httpx.Client) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_the_figures() -> None:
-    with omlx(Settings(memory_limit=1 << 20)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with (
+        omlx(Settings(memory_limit=1 << 20)) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
         answer = http.post(CHAT, json=ask(TARGET, 1))
         assert answer.status_code == 400
         error = answer.json()["error"]

@@ -14,12 +14,18 @@ from omlx.settings.schema import Settings
 from tests.server.running import HYBRID, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
-SYSTEM = {"role": "system", "content": "You are a careful assistant that edits small programs. " * 12}
+SYSTEM = {
+    "role": "system",
+    "content": "You are a careful assistant that edits small programs. " * 12,
+}
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[tuple[Running, httpx.Client]]:
-    with omlx(Settings(speculation="off")) as running, httpx.Client(base_url=running.url, timeout=120) as http:
+    with (
+        omlx(Settings(speculation="off")) as running,
+        httpx.Client(base_url=running.url, timeout=120) as http,
+    ):
         yield running, http
 
 
@@ -41,7 +47,10 @@ def test_the_next_turn_computes_what_is_new(own: tuple[Running, httpx.Client], m
     first = http.post(CHAT, json=ask("Name a river.", model))
     body = ask("Name a river.", model)
     said = first.json()["choices"][0]["message"]["content"]
-    body["messages"] += [{"role": "assistant", "content": said}, {"role": "user", "content": "Another."}]
+    body["messages"] += [
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": "Another."},
+    ]
     second = http.post(CHAT, json=body)
     length = first.json()["usage"]["prompt_tokens"]
     assert cached(second) >= length - 12  # all but what the template puts before an answer
@@ -77,11 +86,16 @@ def test_nothing_is_known_of_a_model_that_is_not_loaded(own: tuple[Running, http
     assert http.get(f"/v1/models/{HYBRID}").json()["prefixes"] is None
     assert http.delete(f"/v1/models/{HYBRID}/prefixes").status_code == 204
     assert http.delete("/v1/models/no/such/prefixes").status_code == 404
-    assert http.post(f"/v1/models/{TARGET}/prefixes/probe", json={"messages": []}).status_code == 400
+    assert (
+        http.post(f"/v1/models/{TARGET}/prefixes/probe", json={"messages": []}).status_code == 400
+    )
 
 
 def test_where_nothing_fits_the_status_warns() -> None:
-    with omlx(Settings(prefix_bytes=1000)) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with (
+        omlx(Settings(prefix_bytes=1000)) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
         http.post(CHAT, json=ask("Hello.", HYBRID))
         warning = http.get(f"/v1/models/{HYBRID}").json()["prefixes"]["warning"]
         assert warning["code"] == "prefix.stored_none"
@@ -91,7 +105,10 @@ def test_where_nothing_fits_the_status_warns() -> None:
 @pytest.fixture
 def tight() -> Iterator[tuple[Running, httpx.Client]]:
     """A server whose limit leaves room for some 1,200 tokens beside the weights, as far as it is told."""
-    with omlx(Settings(speculation="off")) as running, httpx.Client(base_url=running.url, timeout=120) as http:
+    with (
+        omlx(Settings(speculation="off")) as running,
+        httpx.Client(base_url=running.url, timeout=120) as http,
+    ):
         http.post(CHAT, json=ask("Load."))
         memory, idle = running.pool.memory, mx.get_active_memory()
         memory.used = lambda: memory.weights + mx.get_active_memory() - idle
@@ -99,7 +116,9 @@ def tight() -> Iterator[tuple[Running, httpx.Client]]:
         yield running, http
 
 
-def test_a_prompt_that_can_never_fit_gets_400_and_what_would(tight: tuple[Running, httpx.Client]) -> None:
+def test_a_prompt_that_can_never_fit_gets_400_and_what_would(
+    tight: tuple[Running, httpx.Client],
+) -> None:
     _, http = tight
     answer = http.post(CHAT, json=ask("word " * 2500))
     assert answer.status_code == 400
@@ -108,7 +127,9 @@ def test_a_prompt_that_can_never_fit_gets_400_and_what_would(tight: tuple[Runnin
     assert str(error["params"]["most"]) in error["message"]
 
 
-def test_three_at_once_that_fit_only_in_turn_are_all_answered(tight: tuple[Running, httpx.Client]) -> None:
+def test_three_at_once_that_fit_only_in_turn_are_all_answered(
+    tight: tuple[Running, httpx.Client],
+) -> None:
     running, http = tight
     answers: dict[int, httpx.Response] = {}
     ours, together = running.pool.memory.used, set[int]()

@@ -44,7 +44,10 @@ def connected(port: int, request: bytes) -> socket.socket:
 
 
 def test_a_stream_that_nobody_reads_is_cancelled_and_lets_go_of_its_model() -> None:
-    with omlx(protocol=Hasty) as running, httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http:
+    with (
+        omlx(protocol=Hasty) as running,
+        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
+    ):
         ask = {"model": TARGET, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
         assert http.post(CHAT, json=ask).status_code == 200
         more = {"max_tokens": 900, "stream": True, "logprobs": True, "top_logprobs": 20}
@@ -98,7 +101,10 @@ async def later(request: Request) -> Response:
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[int]:
     """The port of a server that does not wait for heads of requests."""
-    routes = [Route("/", at_once, methods=["GET", "POST"]), Route("/later", later, methods=["POST"])]
+    routes = [
+        Route("/", at_once, methods=["GET", "POST"]),
+        Route("/later", later, methods=["POST"]),
+    ]
     with serving(Starlette(routes=routes), Hurried) as url:
         yield httpx.URL(url).port or 0
 
@@ -117,7 +123,10 @@ def test_a_request_that_stops_coming_in_its_head_is_408(hurried: int, begun: byt
 
 
 def test_a_head_that_comes_byte_by_byte_has_no_longer(hurried: int) -> None:
-    with closing(connected(hurried, b"GET / HTTP/1.1\r\nX: ")) as connection, suppress(ConnectionError):
+    with (
+        closing(connected(hurried, b"GET / HTTP/1.1\r\nX: ")) as connection,
+        suppress(ConnectionError),
+    ):
         connection.settimeout(Hurried.head_s / 10)
         for _ in range(200):
             connection.sendall(b"x")

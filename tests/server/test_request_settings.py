@@ -15,7 +15,13 @@ from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 Seen: TypeAlias = Callable[[Running], object]
 
 ROWS = [name for name, row in table().items() if row.may_stand_in(Scope.REQUEST)]
-TOKENS = {"num_draft_tokens": (6, 3), "draft_min": (6, 3), "draft_max": (6, 3), "max_tokens": (6, 3), "top_k": (6, 3)}
+TOKENS = {
+    "num_draft_tokens": (6, 3),
+    "draft_min": (6, 3),
+    "draft_max": (6, 3),
+    "max_tokens": (6, 3),
+    "top_k": (6, 3),
+}
 GIVEN: dict[str, tuple[Any, Any]] = {
     **dict.fromkeys(ROWS, (0.25, 0.75)),
     **TOKENS,
@@ -61,7 +67,10 @@ def test_what_a_request_says_goes_before_what_is_configured(name: str) -> None:
     ask: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "Hello."}]}
     if name != "max_tokens":
         ask["max_tokens"] = 2
-    with omlx(Settings(**{name: configured})) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with (
+        omlx(Settings(**{name: configured})) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
         found = []
         for more in ({}, {name: said}, {}):
             http.post("/v1/chat/completions", json={**ask, **more}).raise_for_status()

@@ -81,7 +81,13 @@ def test_a_real_loop_hears_everything_in_order() -> None:
     async def run() -> list[Event]:
         loop, heard, ended = asyncio.get_running_loop(), list[Event](), asyncio.Event()
         router = Router(loop)
-        router.open("a", lambda event: (heard.append(event), ended.set() if isinstance(event, Finished) else None)[0])
+        router.open(
+            "a",
+            lambda event: (
+                heard.append(event),
+                ended.set() if isinstance(event, Finished) else None,
+            )[0],
+        )
 
         def engine() -> None:
             for done in range(500):

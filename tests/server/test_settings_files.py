@@ -63,13 +63,33 @@ def told(client: httpx.Client) -> dict[str, Any]:
     [
         (MODELS_FILE, TEXTS[MODELS_FILE][:-3], "config.broken", "line 1 column"),
         (MODELS_FILE, "", "config.foreign", MODELS_FILE),
-        (MODELS_FILE, TEXTS[MODELS_FILE].replace("draft_max", "draft_mx"), "config.key", "speculative.draft_mx"),
-        (MODELS_FILE, TEXTS[MODELS_FILE].replace("3", "300"), "config.int", "speculative.draft_max"),
-        (MODELS_FILE, TEXTS[MODELS_FILE].replace(TARGET, "org/other").replace("3", "[]"), "config.int", "org/other"),
+        (
+            MODELS_FILE,
+            TEXTS[MODELS_FILE].replace("draft_max", "draft_mx"),
+            "config.key",
+            "speculative.draft_mx",
+        ),
+        (
+            MODELS_FILE,
+            TEXTS[MODELS_FILE].replace("3", "300"),
+            "config.int",
+            "speculative.draft_max",
+        ),
+        (
+            MODELS_FILE,
+            TEXTS[MODELS_FILE].replace(TARGET, "org/other").replace("3", "[]"),
+            "config.int",
+            "org/other",
+        ),
         (GLOBAL_FILE, TEXTS[GLOBAL_FILE][:-3], "config.broken", "line 1 column"),
         (GLOBAL_FILE, TEXTS[GLOBAL_FILE].replace("defaults", "default"), "config.key", "default"),
         (GLOBAL_FILE, TEXTS[GLOBAL_FILE].replace("2", "-2"), "config.int", "speculative.draft_min"),
-        (GLOBAL_FILE, TEXTS[GLOBAL_FILE].replace("draft_min", "temperature"), "config.key", "temperature"),
+        (
+            GLOBAL_FILE,
+            TEXTS[GLOBAL_FILE].replace("draft_min", "temperature"),
+            "config.key",
+            "temperature",
+        ),
         (
             GLOBAL_FILE,
             TEXTS[GLOBAL_FILE].replace('"draft_min": 2', '"speculation": "eagle3"'),
@@ -83,7 +103,11 @@ def test_what_was_read_last_counts_until_the_file_is_right_again(
 ) -> None:
     (home / name).write_text(broken)
     for model in ("mine", "target", TARGET, None):
-        asked = {"model": model, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
+        asked = {
+            "model": model,
+            "messages": [{"role": "user", "content": "Hello."}],
+            "max_tokens": 1,
+        }
         assert client.post("/v1/chat/completions", json=asked).status_code == 200, model
     found = told(client)
     assert (found["window"]["min"], found["window"]["max"]) == (2, 3)
@@ -95,7 +119,9 @@ def test_what_was_read_last_counts_until_the_file_is_right_again(
     (home / name).write_text(TEXTS[name].replace("3", "5").replace("2", "1"))
     after = told(client)
     assert after["warnings"] == []
-    assert (after["window"]["min"], after["window"]["max"]) == ((2, 5) if name == MODELS_FILE else (1, 3))
+    assert (after["window"]["min"], after["window"]["max"]) == (
+        (2, 5) if name == MODELS_FILE else (1, 3)
+    )
 
 
 def test_a_file_that_is_taken_away_sets_nothing(client: httpx.Client, home: Path) -> None:

@@ -64,7 +64,9 @@ def test_an_idle_model_leaves_for_a_long_prompt(tight: tuple[Running, httpx.Clie
     assert state(http, HYBRID) == "unloaded"
 
 
-def test_beside_a_pinned_model_it_is_told_what_would_fit(tight: tuple[Running, httpx.Client]) -> None:
+def test_beside_a_pinned_model_it_is_told_what_would_fit(
+    tight: tuple[Running, httpx.Client],
+) -> None:
     running, http = tight
     assert running.pool.memory.limit == 40 << 20
     store = running.pool._configuration.store

@@ -25,7 +25,9 @@ CHAT = "/v1/chat/completions"
 
 
 def chat(client: OpenAI, **fields: Any) -> ChatCompletion:
-    return client.chat.completions.create(**{"model": TARGET, "messages": ASK, "max_tokens": 40, "seed": 3, **fields})
+    return client.chat.completions.create(
+        **{"model": TARGET, "messages": ASK, "max_tokens": 40, "seed": 3, **fields}
+    )
 
 
 def text(answer: ChatCompletion, choice: int = 0) -> str:
@@ -56,7 +58,9 @@ def test_the_answer_as_its_own_prediction_is_accepted(client: OpenAI) -> None:
         drafter = timings(answer)["drafters"]["ngram"]
         assert drafter["accepted"] == accepted(answer) == sum(drafter["accepted_at"])
         assert drafter["proposed"] >= drafter["accepted"] >= drafter["accepted_at"][0] > 0
-        assert sum(drafter["spans"].values()) == sum(drafter["repairs"].values()) == drafter["rounds"]
+        assert (
+            sum(drafter["spans"].values()) == sum(drafter["repairs"].values()) == drafter["rounds"]
+        )
         assert drafter["verify_ms"] > 0
 
 
@@ -68,7 +72,10 @@ def test_a_prediction_serves_every_choice(client: OpenAI) -> None:
 
 
 def test_a_prediction_that_nobody_reads_is_told_so(client: OpenAI) -> None:
-    fields = {"prediction": {"type": "content", "content": "x"}, "extra_body": {"speculation": "draft"}}
+    fields = {
+        "prediction": {"type": "content", "content": "x"},
+        "extra_body": {"speculation": "draft"},
+    }
     (note,) = timings(chat(client, max_tokens=2, **fields))["speculation"]["notes"]
     assert note["code"] == "strategy.prediction_unused"
     assert note["params"] == {"strategy": "draft"}
@@ -91,15 +98,24 @@ def test_a_prediction_that_nobody_reads_is_told_so(client: OpenAI) -> None:
             "prediction",
             "",
         ),
-        ({"prediction": {"type": "text", "content": ""}}, "request.value", "prediction.type", "content"),
+        (
+            {"prediction": {"type": "text", "content": ""}},
+            "request.value",
+            "prediction.type",
+            "content",
+        ),
     ],
 )
-def test_mistakes_are_named(client: OpenAI, body: dict[str, Any], code: str, param: str, said: str) -> None:
+def test_mistakes_are_named(
+    client: OpenAI, body: dict[str, Any], code: str, param: str, said: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
         chat(client, extra_body=body)
     assert (caught.value.code, caught.value.param) == (code, param)
     assert said in caught.value.message
-    assert code not in caught.value.message.split("'message'")[-1].split("'type'")[0], "no sentence for this code"
+    assert code not in caught.value.message.split("'message'")[-1].split("'type'")[0], (
+        "no sentence for this code"
+    )
 
 
 def test_no_drafter_ran_is_not_nothing_accepted(client: OpenAI) -> None:
@@ -115,14 +131,19 @@ def test_no_drafter_ran_is_not_nothing_accepted(client: OpenAI) -> None:
 
 
 def test_another_products_names_are_read_and_the_answer_says_how(client: OpenAI) -> None:
-    told = timings(chat(client, max_tokens=2, extra_body={"speculation": "ngram-simple:m=8;draft"}))["speculation"]
+    told = timings(
+        chat(client, max_tokens=2, extra_body={"speculation": "ngram-simple:m=8;draft"})
+    )["speculation"]
     assert told["strategy"] == "ngram:m=8;draft"
     assert [note["code"] for note in told["notes"]] == ["strategy.read_as"]
 
 
 def test_settings_are_the_default_of_requests() -> None:
     settings = Settings(speculation="ngram", draft_model=DRAFT, num_draft_tokens=2)
-    with omlx(settings) as running, OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+    with (
+        omlx(settings) as running,
+        OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client,
+    ):
         told = timings(chat(client))
         assert told["speculation"]["strategy"] == "ngram"
         assert set(told["drafters"]) <= {"ngram"}
@@ -142,7 +163,10 @@ def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
     assert body["batching"] == {"batchable": True, "reason": None}
     assert (told["configured"], told["source"], told["effective"]) == ("auto", "built_in", "auto")
     assert (told["draft"], told["draft_source"], told["reason"]) == (DRAFT, "cli", None)
-    assert set(told["drafters"]) >= {"ngram", DRAFT}  # others too, if answers of this server had a form
+    assert set(told["drafters"]) >= {
+        "ngram",
+        DRAFT,
+    }  # others too, if answers of this server had a form
     drafter = told["drafters"][DRAFT]
     assert drafter["state"] in ("observing", "on", "off")
     assert sum(drafter["states"].values()) >= 2
@@ -156,12 +180,19 @@ def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
     assert told["calibration"] == "off"
 
 
-def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(http: httpx.Client) -> None:
+def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(
+    http: httpx.Client,
+) -> None:
     http.post(f"/v1/models/{DRAFT}/unload")
     body = http.get(f"/v1/models/{DRAFT}").json()
     told = body["speculation"]
     assert (body["loaded"], body["batching"]) == (False, None)
-    assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == ("auto", None, None, None)
+    assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == (
+        "auto",
+        None,
+        None,
+        None,
+    )
     assert told["calibration"] is None
     assert told["reason"]["code"] == "draft.unfit.same_model"
 
@@ -169,7 +200,9 @@ def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A server with a model of a kind that may not be drafted for."""
-    folder = Path(shutil.copytree(DEMO.find(DRAFT).path, tmp_path_factory.mktemp("models") / "t" / "stuck"))
+    folder = Path(
+        shutil.copytree(DEMO.find(DRAFT).path, tmp_path_factory.mktemp("models") / "t" / "stuck")
+    )
     save_family(zoo.FAMILIES["plamo3"], folder)
     registry = Registry((ModelEntry("t/stuck", folder, "model_dir"), *DEMO.entries))
     with (
@@ -179,15 +212,24 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield http
 
 
-@pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning")  # in transformers, of that model
+@pytest.mark.filterwarnings(
+    "ignore:.rope_scaling. is deprecated:FutureWarning"
+)  # in transformers, of that model
 def test_a_model_that_may_not_be_drafted_for_says_so(stuck: httpx.Client) -> None:
     ask = {"model": "t/stuck", "messages": ASK, "max_tokens": 4}
     for wish in ("draft", "ngram", "ngram;draft"):
         answer = stuck.post(CHAT, json={**ask, "speculation": wish})
         error = answer.json()["error"]
-        assert (answer.status_code, error["code"], error["param"]) == (400, "spec.off.inconsistent", "speculation")
+        assert (answer.status_code, error["code"], error["param"]) == (
+            400,
+            "spec.off.inconsistent",
+            "speculation",
+        )
     told = stuck.post(CHAT, json=ask).json()["timings"]
-    assert (told["speculation"]["code"], told["speculation"]["strategy"]) == ("spec.off.inconsistent", "off")
+    assert (told["speculation"]["code"], told["speculation"]["strategy"]) == (
+        "spec.off.inconsistent",
+        "off",
+    )
     status = stuck.get("/v1/models/t/stuck").json()["speculation"]
     assert (status["configured"], status["effective"]) == ("auto", "off")
     assert status["reason"]["code"] == "spec.off.inconsistent"

@@ -15,18 +15,27 @@ EMPTY = PrefixReport(None, 0, 100, 0, 0, 0, 0, 0, {}, {}, asked=0, refused=0)
 DRAFTERS = {"ngram": "ngram", "org/small": "draft"}
 
 
-def answer(drafters: dict[str, DrafterStats], gates: dict[str, Gate], speedup: float | None) -> RequestStats:
+def answer(
+    drafters: dict[str, DrafterStats], gates: dict[str, Gate], speedup: float | None
+) -> RequestStats:
     reason = Reason("spec.on" if drafters else "spec.observing")
     return RequestStats(9, 0, 9, 1.0, 1.0, 1.0, 0, drafters, reason, gates=gates, speedup=speedup)
 
 
-def snapshot(drafters: dict[str, str] = DRAFTERS, off: Reason | None = None, **costs: Any) -> ModelSnapshot:
+def snapshot(
+    drafters: dict[str, str] = DRAFTERS, off: Reason | None = None, **costs: Any
+) -> ModelSnapshot:
     return ModelSnapshot(drafters, off, None, None, {**Costs().to_json(), **costs}, EMPTY)
 
 
 def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:
     told = status.speculation(Speculative(), None, None, ())
-    assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == ("auto", None, None, None)
+    assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == (
+        "auto",
+        None,
+        None,
+        None,
+    )
     assert told["drafters"] == {}
 
 
@@ -36,7 +45,10 @@ def test_nothing_kept_of_all_that_was_asked_is_a_warning() -> None:
     told = status.prefixes(replace(EMPTY, asked=3, refused=3))
     assert told["warning"]["code"] == "prefix.stored_none"
     assert told["warning"]["params"] == {"asked": 3, "limit": 100}
-    assert status.prefixes(replace(EMPTY, off=Reason("prefix.off.no_room")))["off"]["code"] == "prefix.off.no_room"
+    assert (
+        status.prefixes(replace(EMPTY, off=Reason("prefix.off.no_room")))["off"]["code"]
+        == "prefix.off.no_room"
+    )
 
 
 def test_effective_is_what_is_left_of_the_strategy() -> None:
@@ -47,7 +59,9 @@ def test_effective_is_what_is_left_of_the_strategy() -> None:
     assert effective("auto", DRAFTERS) == effective("auto", lookup) == "auto"
     assert effective("ngram:m=8;draft", DRAFTERS) == "ngram:m=8;draft"
     assert effective("ngram:m=8;draft", lookup) == "ngram:m=8"
-    assert effective("draft", lookup) == effective("off", DRAFTERS) == effective("auto", {}) == "off"
+    assert (
+        effective("draft", lookup) == effective("off", DRAFTERS) == effective("auto", {}) == "off"
+    )
     assert effective("auto", DRAFTERS, Reason("spec.off.cache", {"layers": "X"})) == "off"
 
 
@@ -59,7 +73,11 @@ def test_a_cache_that_cannot_go_back_is_the_reason() -> None:
 
 def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:
     recent = [
-        answer({"org/small": DrafterStats(8, 5, 4, (3, 2))}, {"org/small": PAYS, "ngram": Gate("observing")}, 1.5),
+        answer(
+            {"org/small": DrafterStats(8, 5, 4, (3, 2))},
+            {"org/small": PAYS, "ngram": Gate("observing")},
+            1.5,
+        ),
         answer({"org/small": DrafterStats(12, 6, 4, (4, 1, 1))}, {"org/small": PAYS}, 1.1),
         answer({}, {"org/small": OFF}, None),
     ]
@@ -79,7 +97,12 @@ def test_plain_answers_say_nothing_about_speed() -> None:
 
 def test_costs_are_tables_of_milliseconds() -> None:
     costs = Costs()
-    for width, context, seconds in ((0, 100, 0.01), (1, 100, 0.011), (4, 100, 0.02), (4, 3000, 0.03)):
+    for width, context, seconds in (
+        (0, 100, 0.01),
+        (1, 100, 0.011),
+        (4, 100, 0.02),
+        (4, 3000, 0.03),
+    ):
         costs.target.learn(width, context, seconds)
     costs.drafted("org/small", 4, 1, 100, 0.004)
     told = status.costs(costs.to_json())

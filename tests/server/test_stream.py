@@ -71,11 +71,17 @@ class Setting:
     def __init__(self, tokenizer: TokenizerWrapper, n: int = 1) -> None:
         self.released = 0
         self.engine = Scripted()
-        served = Served("m", tokenizer, TokenBytes(tokenizer), 300, 100, frozenset(), {}, None, None)
+        served = Served(
+            "m", tokenizer, TokenBytes(tokenizer), 300, 100, frozenset(), {}, None, None
+        )
         lease = Lease(served, self._count)
-        self.stream = GenerationStream(self.engine, Router(asyncio.get_running_loop()), lease, "id", 7, Record(nothing))
+        self.stream = GenerationStream(
+            self.engine, Router(asyncio.get_running_loop()), lease, "id", 7, Record(nothing)
+        )
         for choice in range(n):
-            self.stream.submit(Request(f"id-{choice}", (1,), Sampling(choice=choice)), OutputSpec(stops=("ab",)))
+            self.stream.submit(
+                Request(f"id-{choice}", (1,), Sampling(choice=choice)), OutputSpec(stops=("ab",))
+            )
 
     def _count(self) -> None:
         self.released += 1
@@ -141,7 +147,10 @@ def test_progress_and_held_text_do_not_count_as_a_sign_of_life(tokenizer: Tokeni
 def test_what_failed_is_raised_after_what_was_said(tokenizer: TokenizerWrapper) -> None:
     async def run() -> tuple[int, list[str], int]:
         setting = Setting(tokenizer, n=2)
-        setting.engine.say(committed(0, *tokenizer.encode("x")), Failed("id-0", EngineError("engine.step", detail="?")))
+        setting.engine.say(
+            committed(0, *tokenizer.encode("x")),
+            Failed("id-0", EngineError("engine.step", detail="?")),
+        )
         batches = setting.stream.batches()
         count = len(await anext(batches))
         with pytest.raises(EngineError):

@@ -21,7 +21,9 @@ DEEP = '{"a": ' * 600 + "1" + "}" * 600
         (DEEP, DEEP),
     ],
 )
-def test_arguments_are_an_object_where_they_are_one_that_can_be_rendered(arguments: str, known: object) -> None:
+def test_arguments_are_an_object_where_they_are_one_that_can_be_rendered(
+    arguments: str, known: object
+) -> None:
     assert tooling.call("c", "look", arguments)["function"] == {"name": "look", "arguments": known}
 
 
@@ -29,7 +31,10 @@ def test_arguments_are_an_object_where_they_are_one_that_can_be_rendered(argumen
     ("said", "known"),
     [
         ('{"a": 1, "b": "é"}', {"a": 1, "b": "é"}),
-        ('{"a": [1e999, {"b": NaN}], "c": -Infinity, "d": 1.5}', {"a": [None, {"b": None}], "c": None, "d": 1.5}),
+        (
+            '{"a": [1e999, {"b": NaN}], "c": -Infinity, "d": 1.5}',
+            {"a": [None, {"b": None}], "c": None, "d": 1.5},
+        ),
         (r'{"a": "\ud83d x", "b": 1}', {"a": "\ufffd x", "b": 1}),
         (r'{"a": "\uDE00\ud83d"}', {"a": "\ufffd\ufffd"}),
         (r'{"a": "\ud83d\ude00 \\ud83d \n"}', {"a": "😀 \\ud83d \n"}),

@@ -12,7 +12,14 @@ from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.dialect import ChoiceEvent, Encoder
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.tools import Called
-from omlx.text.events import Finish, OutputEvent, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from omlx.text.events import (
+    Finish,
+    OutputEvent,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from tests.server.transcripts import ENCODERS, HEAD, STATS
 
 DEEP = '{"a": ' * 600 + "1" + "}" * 600
@@ -44,7 +51,10 @@ def custom() -> Encoder:
 def test_a_message_has_all_arguments_and_goes_on_from_them(arguments: str, known: object) -> None:
     block = ENCODERS["messages"]().body(called(arguments))["content"][1]
     assert block["input"] == known
-    ((past,),) = (each["tool_calls"] for each in blocks.rendered([Message(role="assistant", content=[Block(**block)])]))
+    ((past,),) = (
+        each["tool_calls"]
+        for each in blocks.rendered([Message(role="assistant", content=[Block(**block)])])
+    )
     assert past["function"] == {"name": "look", "arguments": known}
     json.dumps(block, ensure_ascii=False, allow_nan=False).encode()
 

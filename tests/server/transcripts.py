@@ -44,7 +44,11 @@ CALLS: list[OutputEvent] = [
     ToolCallEnd(1),
     Finish(FinishReason.STOP, STATS, 6, calls=2),
 ]
-PLAIN: list[OutputEvent] = [TextDelta("One, "), TextDelta("two"), Finish(FinishReason.STOP, STATS, stop=", three")]
+PLAIN: list[OutputEvent] = [
+    TextDelta("One, "),
+    TextDelta("two"),
+    Finish(FinishReason.STOP, STATS, stop=", three"),
+]
 EVENTS = {"calls": CALLS, "plain": PLAIN}
 HEAD = Head("chatcmpl-1", "org/name", 1700000000)
 

@@ -27,7 +27,14 @@ SCOPE = {
     Source.MODEL: Scope.MODEL,
     Source.GLOBAL: Scope.GLOBAL,
 }
-PACKAGED = ("speculation", "draft_model", "num_draft_tokens", "draft_initial", "draft_min", "draft_max")
+PACKAGED = (
+    "speculation",
+    "draft_model",
+    "num_draft_tokens",
+    "draft_initial",
+    "draft_min",
+    "draft_max",
+)
 SWITCHES = ("no_draft", "trust_remote_code")  # their flags only turn them on
 ROWS = [row for row in table().values() if row.name != "home"]
 
@@ -53,7 +60,9 @@ def value(row: Setting, source: Source) -> Value:
     elif row.kind is Path:
         one = Path("/tmp") / source.value
     else:
-        one = row.kind(min(row.meta.high, row.meta.low + (at + 1) * (0.125 if row.kind is float else 1)))
+        one = row.kind(
+            min(row.meta.high, row.meta.low + (at + 1) * (0.125 if row.kind is float else 1))
+        )
     return (one,) if row.many else one
 
 
@@ -92,13 +101,17 @@ def combined(row: Setting, chosen: Iterable[Source], home: Path) -> Resolution:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_the_first_source_in_order_decides(row: Setting, tmp_path: Path) -> None:
-    given = [source for source in sources(row) if not (row.name in SWITCHES and source is Source.CLI)]
+    given = [
+        source for source in sources(row) if not (row.name in SWITCHES and source is Source.CLI)
+    ]
     for count in range(len(given) + 1):
         for number, chosen in enumerate(itertools.combinations(given, count)):
             resolution = combined(row, reversed(chosen), tmp_path / f"{count}-{number}")
             expected = chosen[0] if chosen else Source.BUILT_IN
             assert resolution[row.name].source is expected, chosen
-            assert resolution[row.name].value == (value(row, expected) if chosen else row.default), chosen
+            assert resolution[row.name].value == (
+                value(row, expected) if chosen else row.default
+            ), chosen
             others = set(table()) - {row.name}
             assert {resolution.sources[name] for name in others} == {Source.BUILT_IN}
 

@@ -39,14 +39,22 @@ def test_layers_are_ordered_by_their_source_not_by_their_place() -> None:
     ]
     for order in (layers, layers[::-1]):
         result = resolve(order)
-        assert (result["num_draft_tokens"].value, result["num_draft_tokens"].source) == (2, Source.CLI)
+        assert (result["num_draft_tokens"].value, result["num_draft_tokens"].source) == (
+            2,
+            Source.CLI,
+        )
         assert (result["draft_model"].value, result["draft_model"].source) == (None, Source.MODEL)
 
 
 def test_repeatable_flags_and_lists_in_variables(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    assert resolved(["--model-dir", one, "--model-dir", two]).settings.model_dir == (Path(one), Path(two))
-    listed = resolved([], {"OMLX_MODEL_DIR": os.pathsep.join([one, two]), "OMLX_ALLOW_HOST": "mac.local, mac"})
+    assert resolved(["--model-dir", one, "--model-dir", two]).settings.model_dir == (
+        Path(one),
+        Path(two),
+    )
+    listed = resolved(
+        [], {"OMLX_MODEL_DIR": os.pathsep.join([one, two]), "OMLX_ALLOW_HOST": "mac.local, mac"}
+    )
     assert listed.settings.model_dir == (Path(one), Path(two))
     assert listed.settings.allow_host == ("mac.local", "mac")
 
@@ -58,7 +66,8 @@ def test_switches_go_both_ways() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("0", 0), ("512", 512), ("2GB", 2 << 30), ("1.5 GiB", 3 << 29), ("64k", 65536)]
+    ("text", "value"),
+    [("0", 0), ("512", 512), ("2GB", 2 << 30), ("1.5 GiB", 3 << 29), ("64k", 65536)],
 )
 def test_sizes(text: str, value: int) -> None:
     assert resolved(["--prefix-bytes", text]).settings.prefix_bytes == value
@@ -87,10 +96,9 @@ def test_a_wrong_flag_is_named_with_its_value_and_what_was_expected(
 
 
 def test_a_map_wants_both_sides() -> None:
-    assert resolve([environment_layer({"OMLX_MODEL_MAP": "claude-*=org/a, gpt-*=org/b"})]).settings.model_map == (
-        "claude-*=org/a",
-        "gpt-*=org/b",
-    )
+    assert resolve(
+        [environment_layer({"OMLX_MODEL_MAP": "claude-*=org/a, gpt-*=org/b"})]
+    ).settings.model_map == ("claude-*=org/a", "gpt-*=org/b")
     for wrong in ("claude-*", "=org/a", "claude-*="):
         with pytest.raises(ConfigError, match="PATTERN=MODEL"):
             environment_layer({"OMLX_MODEL_MAP": wrong})

@@ -39,7 +39,9 @@ def test_every_setting_has_a_flag_unless_it_is_a_models_own() -> None:
 
 def test_defaults_are_those_of_the_typed_settings() -> None:
     settings = Settings()
-    assert {name: row.default for name, row in table().items()} == {name: getattr(settings, name) for name in table()}
+    assert {name: row.default for name, row in table().items()} == {
+        name: getattr(settings, name) for name in table()
+    }
 
 
 def test_the_document_is_up_to_date() -> None:

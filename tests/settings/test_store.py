@@ -45,12 +45,12 @@ def test_models_have_settings_of_their_own(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.patch({"draft_model": "a/b"}, MODEL)
     store.patch({"draft_model": "c/d"}, "other")
-    assert (stored(store, MODEL), stored(store, "other"), stored(store, "third"), stored(store)) == (
-        {"draft_model": "a/b"},
-        {"draft_model": "c/d"},
-        {},
-        {},
-    )
+    assert (
+        stored(store, MODEL),
+        stored(store, "other"),
+        stored(store, "third"),
+        stored(store),
+    ) == ({"draft_model": "a/b"}, {"draft_model": "c/d"}, {}, {})
     assert (store.layer(MODEL).source, store.layer().source) == (Source.MODEL, Source.GLOBAL)
     store.patch({"draft_model": None}, MODEL)
     assert list(store.models()) == ["other"]
@@ -65,7 +65,13 @@ def test_every_setting_that_may_be_kept_is_read_back_as_it_was(tmp_path: Path) -
         if row.many
         else row.choices[-1]
         if row.choices
-        else {str: "text", bool: True, int: int(row.meta.high), float: row.meta.high, dict: {"a": [1]}}[row.kind]
+        else {
+            str: "text",
+            bool: True,
+            int: int(row.meta.high),
+            float: row.meta.high,
+            dict: {"a": [1]},
+        }[row.kind]
         for row in table().values()
         if row.may_stand_in(Scope.GLOBAL)
     }
@@ -112,7 +118,10 @@ def test_a_stamp_tells_whether_somebody_has_written(tmp_path: Path) -> None:
 def test_files_are_private(tmp_path: Path) -> None:
     home = tmp_path / "not/there"
     Store(home).patch({"port": 1})
-    assert (home.stat().st_mode & 0o777, (home / GLOBAL_FILE).stat().st_mode & 0o777) == (0o700, 0o600)
+    assert (home.stat().st_mode & 0o777, (home / GLOBAL_FILE).stat().st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
     assert [path.name for path in home.iterdir()] == [GLOBAL_FILE]
 
 
@@ -152,7 +161,11 @@ def test_what_cannot_be_is_refused_and_nothing_changes(
         (GLOBAL_FILE, {"defaults": {"speculative": {"draft": 1}}}, "defaults.speculative.draft'"),
         (GLOBAL_FILE, {"defaults": 5}, "defaults"),
         (GLOBAL_FILE, {"server": {"port": "80"}}, "server.port"),
-        (GLOBAL_FILE, {"defaults": {"sampling": {"temperature": 10**400}}}, "defaults.sampling.temperature"),
+        (
+            GLOBAL_FILE,
+            {"defaults": {"sampling": {"temperature": 10**400}}},
+            "defaults.sampling.temperature",
+        ),
         (GLOBAL_FILE, {"pool": {"memory_limit": f"{10**400}GB"}}, "memory_limit"),
         (GLOBAL_FILE, {"defaults": {"speculative": {"no_draft": True}}}, "no_draft"),
         (MODELS_FILE, {"model": {}}, "'model'"),
@@ -163,7 +176,11 @@ def test_what_cannot_be_is_refused_and_nothing_changes(
             f"models.{MODEL}.speculative.draft_max",
         ),
         (MODELS_FILE, {"models": []}, "models"),
-        (MODELS_FILE, {"models": {MODEL: {"sampling": {"chat_template_kwargs": {"a": nan}}}}}, "chat_template_kwargs"),
+        (
+            MODELS_FILE,
+            {"models": {MODEL: {"sampling": {"chat_template_kwargs": {"a": nan}}}}},
+            "chat_template_kwargs",
+        ),
     ],
 )
 def test_unknown_keys_and_wrong_values_in_a_file_are_named(
@@ -194,7 +211,9 @@ def test_unknown_keys_and_wrong_values_in_a_file_are_named(
         (b'{"format": "omlx-config/2", "server": {"port": 1}}', "config.other_format"),
     ],
 )
-def test_the_files_of_others_do_not_count_and_are_never_touched(tmp_path: Path, content: bytes, code: str) -> None:
+def test_the_files_of_others_do_not_count_and_are_never_touched(
+    tmp_path: Path, content: bytes, code: str
+) -> None:
     file = tmp_path / GLOBAL_FILE
     file.write_bytes(content)
     file.chmod(0o644)
@@ -241,7 +260,9 @@ def test_a_file_that_is_broken_from_the_start_is_kept_aside_where_that_is_asked_
         (b"", "config.foreign"),
     ],
 )
-def test_a_file_that_goes_wrong_counts_as_it_was_and_is_told(tmp_path: Path, broken: bytes, code: str) -> None:
+def test_a_file_that_goes_wrong_counts_as_it_was_and_is_told(
+    tmp_path: Path, broken: bytes, code: str
+) -> None:
     store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
     store.patch({"port": 1, "api_key": "k"})
     right, revision = file.read_bytes(), store.revision()
@@ -261,12 +282,17 @@ def test_a_file_that_cannot_be_opened_any_more_counts_as_it_was(tmp_path: Path) 
     assert stored(store) == {"port": 1}
     file.unlink()
     file.mkdir()
-    assert (stored(store), [note.code for note in store.notes]) == ({"port": 1}, ["config.unreadable"])
+    assert (stored(store), [note.code for note in store.notes]) == (
+        {"port": 1},
+        ["config.unreadable"],
+    )
     with pytest.raises(ConfigError, match="cannot be read"):
         stored(Store(tmp_path))
 
 
-def test_a_change_takes_the_place_of_what_cannot_be_parsed_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_change_takes_the_place_of_what_cannot_be_parsed_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
     store, file = Store(tmp_path), tmp_path / MODELS_FILE
     store.patch({"draft_max": 3}, "other")
     store.patch({"draft_max": 2, "draft_min": 1}, MODEL)
@@ -292,7 +318,10 @@ def test_a_file_that_somebody_repairs_meanwhile_stays_where_it_is(tmp_path: Path
             file.write_text('{"format": "omlx-config/1"')
             good.rename(file)
         assert reader.result() == []
-    assert (stored(store), [path.name for path in tmp_path.iterdir()]) == ({"port": 7}, [GLOBAL_FILE])
+    assert (stored(store), [path.name for path in tmp_path.iterdir()]) == (
+        {"port": 7},
+        [GLOBAL_FILE],
+    )
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:
@@ -324,7 +353,10 @@ def test_a_kill_amid_a_thousand_saves_leaves_the_old_file_or_the_new_one(tmp_pat
     (tmp_path / MODELS_FILE).write_bytes(b"someone else's")
     for saves in (0, 1, 7, 40, 41, 42, 150):
         with subprocess.Popen(
-            [sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ, text=True
+            [sys.executable, "-c", SAVER, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            env=os.environ,
+            text=True,
         ) as process:
             assert process.stdout is not None
             last = [int(process.stdout.readline()) for _ in range(saves + 1)][-1]
@@ -379,10 +411,15 @@ print(*map(seen.count, (1, 2)))
 
 def test_a_kill_at_any_step_of_a_save_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     said = subprocess.run(
-        [sys.executable, "-c", EVERY_STEP, str(tmp_path / GLOBAL_FILE)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", EVERY_STEP, str(tmp_path / GLOBAL_FILE)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert said.returncode == 0, said.stderr
-    assert all(int(kills) > 3 for kills in said.stdout.split()), said.stdout  # before the new one is there, and after
+    assert all(int(kills) > 3 for kills in said.stdout.split()), (
+        said.stdout
+    )  # before the new one is there, and after
     assert GLOBAL_FILE in (path.name for path in tmp_path.iterdir())
 
 
@@ -395,7 +432,11 @@ for number in range(60):
     Store(Path(sys.argv[1])).patch({"draft_max": number % 60 + 1}, sys.argv[2])
 """
     models = ["a", "b", "c"]
-    running = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), model]) for model in models]
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), model]) for model in models
+    ]
     assert [process.wait() for process in running] == [0, 0, 0]
     store = Store(tmp_path)
-    assert {model: stored(store, model) for model in store.models()} == {m: {"draft_max": 60} for m in models}
+    assert {model: stored(store, model) for model in store.models()} == {
+        m: {"draft_max": 60} for m in models
+    }

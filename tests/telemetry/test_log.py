@@ -38,7 +38,10 @@ def terminal(tmp_path: Path) -> Iterator[io.StringIO]:
 
 
 def lines(home: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (home / "logs" / "omlx.log").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (home / "logs" / "omlx.log").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def test_where_nothing_can_be_written_the_terminal_says_so_and_all_else(tmp_path: Path) -> None:
@@ -52,7 +55,9 @@ def test_where_nothing_can_be_written_the_terminal_says_so_and_all_else(tmp_path
     assert "POST /v1/chat/completions 200" in second
 
 
-def test_a_request_is_one_line_of_json_and_one_for_people(tmp_path: Path, terminal: io.StringIO) -> None:
+def test_a_request_is_one_line_of_json_and_one_for_people(
+    tmp_path: Path, terminal: io.StringIO
+) -> None:
     log.log_request(LINE)
     (line,) = lines(tmp_path / "home")
     assert line["event"] == "request"
@@ -63,8 +68,18 @@ def test_a_request_is_one_line_of_json_and_one_for_people(tmp_path: Path, termin
     )
 
 
-def test_a_refusal_says_its_code_and_a_plain_answer_why_nobody_drafted(terminal: io.StringIO) -> None:
-    log.log_request({"method": "POST", "path": "/v1/x\x1b[2J\n", "status": 400, "ms": 1.0, "error": "request.json"})
+def test_a_refusal_says_its_code_and_a_plain_answer_why_nobody_drafted(
+    terminal: io.StringIO,
+) -> None:
+    log.log_request(
+        {
+            "method": "POST",
+            "path": "/v1/x\x1b[2J\n",
+            "status": 400,
+            "ms": 1.0,
+            "error": "request.json",
+        }
+    )
     log.log_request({**LINE, "proposed": 0, "accepted": 0, "speculation": "spec.off.requested"})
     first, second = terminal.getvalue().splitlines()
     assert first[9:] == "POST /v1/x?[2J? 400 · request.json · 1.0 ms"
@@ -81,7 +96,9 @@ def test_rotated_files_are_few_and_private(tmp_path: Path) -> None:
     path = tmp_path / "omlx.log"
     handler = log.PrivateFile(path, maxBytes=200, backupCount=2, encoding="utf-8")
     for i in range(40):
-        handler.emit(logging.LogRecord("omlx", logging.INFO, "", 0, f"line {i} " + "x" * 40, None, None))
+        handler.emit(
+            logging.LogRecord("omlx", logging.INFO, "", 0, f"line {i} " + "x" * 40, None, None)
+        )
     handler.close()
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == ["omlx.log", "omlx.log.1", "omlx.log.2"]

@@ -32,14 +32,23 @@ WEATHER: Final = record(["city"], city={"enum": ["Oslo", "Zürich"]}, days=SMALL
 LOOK: Final = record(at=WORD)
 FORMATS: Final = {
     "json_tools": ("<tool_call> tool_call.name", ()),
-    "json_tools, markers of one token": ("<tool_call> tool_call.name", ("<tool_call>", "</tool_call>")),
+    "json_tools, markers of one token": (
+        "<tool_call> tool_call.name",
+        ("<tool_call>", "</tool_call>"),
+    ),
     "mistral": ("[TOOL_CALLS] [ARGS]", ("[TOOL_CALLS]", "[ARGS]")),
     "mistral, with ids": ("[TOOL_CALLS] [CALL_ID] [ARGS]", ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")),
     "kimi_k2": (
         "<|tool_calls_section_begin|>",
         tuple(
             f"<|tool_{each}|>"
-            for each in ("calls_section_begin", "calls_section_end", "call_begin", "call_end", "call_argument_begin")
+            for each in (
+                "calls_section_begin",
+                "calls_section_end",
+                "call_begin",
+                "call_end",
+                "call_argument_begin",
+            )
         ),
     ),
 }
@@ -56,15 +65,21 @@ STRICT: Final = use(strict=frozenset(TWO))
 
 
 @pytest.fixture(scope="module", params=FORMATS)
-def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+def tokenizer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> TokenizerWrapper:
     words, special = FORMATS[request.param]
-    return byte_level(tmp_path_factory.mktemp("caller"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special))
+    return byte_level(
+        tmp_path_factory.mktemp("caller"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special)
+    )
 
 
 @pytest.fixture(scope="module")
 def json_tools(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     words, special = FORMATS["json_tools, markers of one token"]
-    return byte_level(tmp_path_factory.mktemp("json"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special))
+    return byte_level(
+        tmp_path_factory.mktemp("json"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special)
+    )
 
 
 def grammars(tokenizer: TokenizerWrapper) -> Grammars:
@@ -75,7 +90,11 @@ def mask(tokenizer: TokenizerWrapper, use: ToolUse, **lead: Any) -> AnswerMask:
     of = grammars(tokenizer)
     calls = of.calls(use)
     assert calls is not None
-    return of.mask(calls, Lead(**lead)) if use.forced else of.mask(None, Lead(may_call=True, call=calls, **lead))
+    return (
+        of.mask(calls, Lead(**lead))
+        if use.forced
+        else of.mask(None, Lead(may_call=True, call=calls, **lead))
+    )
 
 
 def ids_of(tokenizer: TokenizerWrapper, text: str) -> list[int]:
@@ -107,10 +126,14 @@ def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
     return said
 
 
-def read(tokenizer: TokenizerWrapper, tokens: Sequence[int], use: ToolUse, **spec: Any) -> tuple[str, list[Any]]:
+def read(
+    tokenizer: TokenizerWrapper, tokens: Sequence[int], use: ToolUse, **spec: Any
+) -> tuple[str, list[Any]]:
     """The text of an output and its calls, as clients get them."""
     stops = frozenset(tokenizer.eos_token_ids)
-    output = Output(tokenizer, OutputSpec(stop_ids=stops, tools=use.functions, single=use.single, **spec))
+    output = Output(
+        tokenizer, OutputSpec(stop_ids=stops, tools=use.functions, single=use.single, **spec)
+    )
     events = [*output.feed(tokens), *output.finish(FinishReason.STOP, STATS)]
     text, calls = "", list[list[str]]()
     for event in events:
@@ -135,7 +158,9 @@ def valid(calls: Sequence[tuple[str, Any]], schemas: Mapping[str, Schema]) -> bo
 
 
 def test_every_format_with_json_in_it_is_tried() -> None:
-    written = {name for name, form in FORMS.items() if form.written is not None and form.parameter is None}
+    written = {
+        name for name, form in FORMS.items() if form.written is not None and form.parameter is None
+    }
     assert {each.partition(",")[0] for each in FORMATS} == written
 
 
@@ -145,7 +170,9 @@ def test_every_format_with_json_in_it_is_tried() -> None:
 def test_whatever_a_forced_answer_may_say_is_valid_calls(tokenizer: TokenizerWrapper) -> None:
     counts, names = set(), set()
     for seed in range(40):
-        text, calls = read(tokenizer, walk(mask(tokenizer, use(forced=True)), tokenizer, seed), use())
+        text, calls = read(
+            tokenizer, walk(mask(tokenizer, use(forced=True)), tokenizer, seed), use()
+        )
         assert text == ""
         assert valid(calls, TWO)
         counts.add(len(calls))
@@ -175,7 +202,9 @@ def test_a_named_function_is_the_only_one(tokenizer: TokenizerWrapper) -> None:
         assert valid(calls, TWO)
 
 
-def test_markup_must_come_and_is_spelled_as_the_tokenizer_spells_it(tokenizer: TokenizerWrapper) -> None:
+def test_markup_must_come_and_is_spelled_as_the_tokenizer_spells_it(
+    tokenizer: TokenizerWrapper,
+) -> None:
     run = list(forced(mask(tokenizer, use(forced=True, single=True, name="look")), 200))
     text = str(tokenizer.decode(run))
     assert text.startswith(str(tokenizer.tool_call_start))
@@ -206,7 +235,10 @@ def test_a_thought_may_come_before_a_forced_call(json_tools: TokenizerWrapper) -
     assert valid(calls, TWO)
     assert len(calls) == 1
     opens, calls_marker = ids_of(json_tools, "<think>"), ids_of(json_tools, "<tool_call>")
-    assert set(allowed(mask(json_tools, use(forced=True), may_think=True))) == {*opens, *calls_marker}
+    assert set(allowed(mask(json_tools, use(forced=True), may_think=True))) == {
+        *opens,
+        *calls_marker,
+    }
     assert allowed(mask(json_tools, use(forced=True))) == calls_marker
 
 
@@ -234,7 +266,11 @@ def test_prose_is_free_and_every_call_in_it_is_held(tokenizer: TokenizerWrapper)
 
 def test_only_the_strict_functions_are_held_to_their_schema(json_tools: TokenizerWrapper) -> None:
     of = mask(json_tools, use(strict=frozenset({"look"})))
-    say(of, json_tools, '<tool_call>\n{"name": "get_weather", "arguments": {"anything": [1]}}\n</tool_call>')
+    say(
+        of,
+        json_tools,
+        '<tool_call>\n{"name": "get_weather", "arguments": {"anything": [1]}}\n</tool_call>',
+    )
     say(of, json_tools, '<tool_call>\n{"name": "look", "arguments": {"')
     assert json_tools.decode(forced(of, 20)) == 'at": "'
 
@@ -263,7 +299,9 @@ def test_a_call_in_the_place_of_an_answer_is_held(json_tools: TokenizerWrapper) 
 
 
 @given(data=st.data())
-def test_the_way_back_leads_to_where_it_came_from(json_tools: TokenizerWrapper, data: st.DataObject) -> None:
+def test_the_way_back_leads_to_where_it_came_from(
+    json_tools: TokenizerWrapper, data: st.DataObject
+) -> None:
     of = mask(json_tools, STRICT, may_think=True)
     words = [
         "<think>",
@@ -309,7 +347,10 @@ def test_nothing_binds_calls_that_are_written_otherwise(tmp_path: Path, words: s
     [
         ({"type": "object", "properties": {"a": {"type": "strin"}}}, "strin"),
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/nowhere"}}}, "nowhere"),
-        ({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}, "unclosed group"),
+        (
+            {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}},
+            "unclosed group",
+        ),
         ({"type": "string"}, "not object"),
         ({"allOf": [{"type": "string"}]}, "Unsatisfiable"),
         ({"properties": 3}, "properties must be an object"),
@@ -324,12 +365,18 @@ def test_a_schema_that_cannot_be_enforced_is_refused_by_its_function(
 ) -> None:
     with pytest.raises(BadRequest) as caught:
         grammars(json_tools).calls(use({"good": WEATHER, "bad": schema}, **more))
-    assert (caught.value.code, caught.value.param, caught.value.params["name"]) == ("tools.schema", "tools", "bad")
+    assert (caught.value.code, caught.value.param, caught.value.params["name"]) == (
+        "tools.schema",
+        "tools",
+        "bad",
+    )
     assert said in caught.value.message
     assert grammars(json_tools).calls(use({"good": WEATHER, "bad": schema})) is None
 
 
-def test_keywords_that_nobody_enforces_are_refused_of_strict_functions_alone(json_tools: TokenizerWrapper) -> None:
+def test_keywords_that_nobody_enforces_are_refused_of_strict_functions_alone(
+    json_tools: TokenizerWrapper,
+) -> None:
     schema = record(a={"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True})
     with pytest.raises(BadRequest, match="uniqueItems"):
         grammars(json_tools).calls(use({"it": schema}, strict=frozenset({"it"})))
@@ -339,5 +386,9 @@ def test_keywords_that_nobody_enforces_are_refused_of_strict_functions_alone(jso
 
 
 def test_a_schema_without_a_type_is_that_of_an_object(json_tools: TokenizerWrapper) -> None:
-    one = use({"it": {"properties": {"a": {"enum": [1]}}, "required": ["a"]}}, forced=True, single=True)
-    assert str(json_tools.decode(forced(mask(json_tools, one), 200))).endswith('"arguments": {"a": 1')
+    one = use(
+        {"it": {"properties": {"a": {"enum": [1]}}, "required": ["a"]}}, forced=True, single=True
+    )
+    assert str(json_tools.decode(forced(mask(json_tools, one), 200))).endswith(
+        '"arguments": {"a": 1'
+    )

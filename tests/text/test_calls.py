@@ -90,13 +90,21 @@ TAGGED = ["glm47", "kimi_k3", "laguna", "longcat", "minimax_m2", "muse_spark", "
 def form(parser: str) -> Markup:
     module: Any = importlib.import_module(f"mlx_lm.tool_parsers.{parser}")
     name = module.parse_tool_call.__module__.rpartition(".")[2]
-    return Markup(module.tool_call_start, module.tool_call_end, module.parse_tool_call, FORMS.get(name, Form()), TOOLS)
+    return Markup(
+        module.tool_call_start,
+        module.tool_call_end,
+        module.parse_tool_call,
+        FORMS.get(name, Form()),
+        TOOLS,
+    )
 
 
 def events(parser: str, pieces: Iterable[str]) -> list[object]:
     """Texts joined; a call as (name, arguments as text), with None behind it if it never ended."""
     machine = Calls(form(parser))
-    said: list[Piece] = [piece for text in pieces for piece in machine.feed(text)] + machine.finish()
+    said: list[Piece] = [
+        piece for text in pieces for piece in machine.feed(text)
+    ] + machine.finish()
     return normal(said)
 
 
@@ -105,7 +113,9 @@ def normal(said: list[Piece]) -> list[object]:
     for piece in said:
         match piece:
             case TextDelta(text=text):
-                out[-1:] = [out[-1] + text] if out and isinstance(out[-1], str) else [*out[-1:], text]
+                out[-1:] = (
+                    [out[-1] + text] if out and isinstance(out[-1], str) else [*out[-1:], text]
+                )
             case ToolCallStart(name=name, id=id):
                 assert id
                 out.append((name, "", None))
@@ -120,7 +130,10 @@ def normal(said: list[Piece]) -> list[object]:
 
 def read(parser: str, pieces: Iterable[str]) -> list[object]:
     """The same, with arguments as objects."""
-    return [each if isinstance(each, str) else (each[0], json.loads(each[1])) for each in events(parser, pieces)]
+    return [
+        each if isinstance(each, str) else (each[0], json.loads(each[1]))
+        for each in events(parser, pieces)
+    ]
 
 
 def test_the_corpus_has_every_format_of_mlx_lm() -> None:
@@ -139,7 +152,11 @@ def test_text_around_a_call_and_no_white_space(parser: str) -> None:
     said = f"Let me see.\n\n{ONE[parser]}\n"
     assert read(parser, said) == ["Let me see.", ("get_weather", ARGUMENTS)]
     if form(parser).end or form(parser).head:
-        assert read(parser, f"{said} Done. ") == ["Let me see.", ("get_weather", ARGUMENTS), "Done. "]
+        assert read(parser, f"{said} Done. ") == [
+            "Let me see.",
+            ("get_weather", ARGUMENTS),
+            "Done. ",
+        ]
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -178,7 +195,10 @@ def test_a_marker_in_prose_is_prose(parser: str, prose: str) -> None:
 @pytest.mark.parametrize("parser", PARSERS)
 def test_prose_with_a_marker_and_then_a_call(parser: str) -> None:
     text = f"The marker {form(parser).start} means: {ONE[parser]}"
-    assert read(parser, text) == [f"The marker {form(parser).start} means:", ("get_weather", ARGUMENTS)]
+    assert read(parser, text) == [
+        f"The marker {form(parser).start} means:",
+        ("get_weather", ARGUMENTS),
+    ]
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -246,8 +266,14 @@ def test_a_number_that_nobody_can_hold_is_prose(parser: str, text: str) -> None:
 @pytest.mark.parametrize("behind", ["[CALL_ID]abcdef123[ARGS]", "[CALL_ID] abcdef123 [ARGS] "])
 def test_a_call_of_mistrals_may_say_its_id(behind: str) -> None:
     text = f'Let me.[TOOL_CALLS]look{behind}{{}}[TOOL_CALLS]get_weather{behind}{{"days": 3}}'
-    assert read("mistral", text) == read("mistral", [text]) == ["Let me.", ("look", {}), ("get_weather", {"days": 3})]
-    starts = [piece for piece in Calls(form("mistral")).feed(text) if isinstance(piece, ToolCallStart)]
+    assert (
+        read("mistral", text)
+        == read("mistral", [text])
+        == ["Let me.", ("look", {}), ("get_weather", {"days": 3})]
+    )
+    starts = [
+        piece for piece in Calls(form("mistral")).feed(text) if isinstance(piece, ToolCallStart)
+    ]
     assert [piece.id for piece in starts] == ["abcdef123"] * 2
 
 
@@ -295,7 +321,9 @@ def test_superfluous_brackets_are_dropped() -> None:
 
 
 def test_a_function_that_is_not_among_the_tools_is_still_a_call() -> None:
-    assert read("json_tools", ONE["json_tools"].replace("get_weather", "get_whether")) == [("get_whether", ARGUMENTS)]
+    assert read("json_tools", ONE["json_tools"].replace("get_weather", "get_whether")) == [
+        ("get_whether", ARGUMENTS)
+    ]
 
 
 def test_arguments_that_are_a_string_of_json() -> None:
@@ -351,7 +379,18 @@ FRAGMENTS = [
 def fragments(parser: str) -> list[str]:
     markup = form(parser)
     call = ONE[parser]
-    return [markup.start, markup.end, call, call[: len(call) // 2], call[len(call) // 2 :], " ", "\n", "a<", "}", '{"']
+    return [
+        markup.start,
+        markup.end,
+        call,
+        call[: len(call) // 2],
+        call[len(call) // 2 :],
+        " ",
+        "\n",
+        "a<",
+        "}",
+        '{"',
+    ]
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -371,7 +410,11 @@ def test_any_chunking_of_json_calls(parts: list[str]) -> None:
     assert events("json_tools", parts) == events("json_tools", text) == events("json_tools", [text])
 
 
-@given(value=st.dictionaries(st.text(), st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner))))
+@given(
+    value=st.dictionaries(
+        st.text(), st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner))
+    )
+)
 def test_the_end_of_json_is_found(value: dict[str, Any]) -> None:
     text = json.dumps(value, ensure_ascii=False)
     assert JsonEnd().find(text + '} "') == len(text)

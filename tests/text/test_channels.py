@@ -10,10 +10,14 @@ from omlx.text.channels import Channels
 from omlx.text.events import ReasoningDelta, TextDelta
 
 MARKERS = ("<think>", "</think>")
-FRAGMENTS = st.lists(st.sampled_from(["<think>", "</think>", "<", "/", "think>", " ", "\n", "a", "b<", "</"]))
+FRAGMENTS = st.lists(
+    st.sampled_from(["<think>", "</think>", "<", "/", "think>", " ", "\n", "a", "b<", "</"])
+)
 
 
-def split(pieces: list[str], *, thinking: bool = False, markers: tuple[str, str] | None = MARKERS) -> list[object]:
+def split(
+    pieces: list[str], *, thinking: bool = False, markers: tuple[str, str] | None = MARKERS
+) -> list[object]:
     machine = Channels(markers, thinking=thinking)
     out = [piece for text in pieces for piece in machine.feed(text)] + machine.finish()
     return [kind("".join(piece.text for piece in run)) for kind, run in groupby(out, type)]
@@ -40,7 +44,10 @@ def test_splits(text: str, expected: list[object]) -> None:
 
 
 def test_reasoning_that_the_prompt_has_opened() -> None:
-    assert split(list("\nwhy</think>\nso"), thinking=True) == [ReasoningDelta("why"), TextDelta("so")]
+    assert split(list("\nwhy</think>\nso"), thinking=True) == [
+        ReasoningDelta("why"),
+        TextDelta("so"),
+    ]
 
 
 def test_without_markers_everything_is_content() -> None:

@@ -7,7 +7,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.text.detokenize import Detokenizer, TokenBytes, byte_level
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufffd\0"), max_size=40)
+TEXT = st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\ufffd\0"), max_size=40
+)
 
 
 def read(tokenizer: TokenizerWrapper, tokens: list[int]) -> list[str]:
@@ -29,7 +31,9 @@ def test_byte_fallback_text_comes_back_whole(spm: TokenizerWrapper, text: str) -
 
 
 @given(tokens=st.lists(st.integers(0, 261)))
-def test_any_tokens_can_be_read_and_end_flushes_broken_bytes(bpe: TokenizerWrapper, tokens: list[int]) -> None:
+def test_any_tokens_can_be_read_and_end_flushes_broken_bytes(
+    bpe: TokenizerWrapper, tokens: list[int]
+) -> None:
     segments = read(bpe, tokens)
     assert all(not segment.endswith("\ufffd") for segment in segments[:-1])
 
@@ -51,17 +55,23 @@ def test_what_the_context_ends_in_is_not_said_again(
     bpe: TokenizerWrapper, spm: TokenizerWrapper, before: str, behind: str
 ) -> None:
     for tokenizer in (bpe, spm):
-        first, second = (tokenizer.encode(text, add_special_tokens=False) for text in (before, behind))
+        first, second = (
+            tokenizer.encode(text, add_special_tokens=False) for text in (before, behind)
+        )
         machine = Detokenizer(tokenizer, first)
         assert "".join([*map(machine.feed, second), machine.finish()]) == behind
 
 
 @given(text=TEXT)
-def test_bytes_of_tokens_add_up_to_the_text(bpe: TokenizerWrapper, spm: TokenizerWrapper, text: str) -> None:
+def test_bytes_of_tokens_add_up_to_the_text(
+    bpe: TokenizerWrapper, spm: TokenizerWrapper, text: str
+) -> None:
     pieces = TokenBytes(bpe)
     assert b"".join(map(pieces, bpe.encode(text, add_special_tokens=False))) == text.encode()
     text = text.replace("▁", "_")
-    assert b"".join(map(TokenBytes(spm), spm.encode(text, add_special_tokens=False))) == text.encode()
+    assert (
+        b"".join(map(TokenBytes(spm), spm.encode(text, add_special_tokens=False))) == text.encode()
+    )
 
 
 def test_byte_alphabet_covers_every_byte() -> None:

@@ -33,7 +33,10 @@ PRUNED: Final[dict[str, dict[str, Any]]] = {
     "a prefix": {"type": "array", "prefixItems": [SMALL, ENDLESS], "minItems": 1, "items": False},
     "further properties": record(["a"], {"additionalProperties": ENDLESS}, a=SMALL),
     "inside": record(a={"anyOf": [record(b=ENDLESS), listed(SMALL, 1, 1)]}),
-    "by way of a definition": {"$ref": "#/$defs/way", "$defs": {**DEFS["$defs"], "way": {"anyOf": [SMALL, ENDLESS]}}},
+    "by way of a definition": {
+        "$ref": "#/$defs/way",
+        "$defs": {**DEFS["$defs"], "way": {"anyOf": [SMALL, ENDLESS]}},
+    },
     "a kind": {"type": ["integer", "object"], "minimum": 0, "maximum": 9}
     | {"properties": {"a": ENDLESS}, "required": ["a"], "additionalProperties": False},
     "a name that is a keyword": record(["a"], a=SMALL, const=ENDLESS, enum=ENDLESS),
@@ -60,7 +63,9 @@ def form(schema: object) -> AnswerForm:
 
 
 @pytest.mark.parametrize("name", PRUNED)
-def test_no_answer_is_led_to_where_nothing_ends(grammars: Grammars, bpe: TokenizerWrapper, name: str) -> None:
+def test_no_answer_is_led_to_where_nothing_ends(
+    grammars: Grammars, bpe: TokenizerWrapper, name: str
+) -> None:
     schema = {**DEFS, **PRUNED[name]}
     grammar = grammars.compile(form(schema))
     for seed in range(20):
@@ -82,24 +87,43 @@ def test_what_can_end_is_left_alone(name: str) -> None:
 def test_what_is_pruned_is_a_copy() -> None:
     schema = {**DEFS, "anyOf": [SMALL, ENDLESS], "examples": [ENDLESS]}
     before = json.dumps(schema)
-    assert without_endless(schema) | {"$defs": {}} == {"$defs": {}, "anyOf": [SMALL, False], "examples": [ENDLESS]}
+    assert without_endless(schema) | {"$defs": {}} == {
+        "$defs": {},
+        "anyOf": [SMALL, False],
+        "examples": [ENDLESS],
+    }
     assert json.dumps(schema) == before
 
 
 def test_an_end_that_is_found_late_counts() -> None:
     """Whoever asks first sees the way back only; whichever of them that is."""
     names = [f"d{i}" for i in range(8)]
-    ways = {one: {"anyOf": [record(x={"$ref": f"#/$defs/{two}"}) for two in names]} for one in names[1:]}
-    schema = record(x={"$ref": "#/$defs/d3"}) | {"$defs": {**ways, "d0": {"anyOf": [{"$ref": "#/$defs/d7"}, SMALL]}}}
+    ways = {
+        one: {"anyOf": [record(x={"$ref": f"#/$defs/{two}"}) for two in names]} for one in names[1:]
+    }
+    schema = record(x={"$ref": "#/$defs/d3"}) | {
+        "$defs": {**ways, "d0": {"anyOf": [{"$ref": "#/$defs/d7"}, SMALL]}}
+    }
     assert without_endless(schema) is schema
 
 
 @pytest.mark.parametrize(
-    "reference", ["#/$defs/a~1b", "#/%24defs/a~1b", "#/$defs/list/anyOf/1", "#/$defs/nowhere", "#anchor", "other.json"]
+    "reference",
+    [
+        "#/$defs/a~1b",
+        "#/%24defs/a~1b",
+        "#/$defs/list/anyOf/1",
+        "#/$defs/nowhere",
+        "#anchor",
+        "other.json",
+    ],
 )
 def test_pointers(reference: str) -> None:
     inside = record(x={"$ref": reference})
-    schema = {"anyOf": [SMALL, {"$ref": reference}], "$defs": {"a/b": inside, "list": {"anyOf": [SMALL, inside]}}}
+    schema = {
+        "anyOf": [SMALL, {"$ref": reference}],
+        "$defs": {"a/b": inside, "list": {"anyOf": [SMALL, inside]}},
+    }
     endless = reference.startswith(("#/$defs/a", "#/%24", "#/$defs/list"))
     assert (without_endless(schema)["anyOf"][1] is False) == endless
 

@@ -13,7 +13,14 @@ import pytest
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.strategy import parse
-from omlx.engine.types import Finished, FinishReason, Request, Sampling, Speculation, TokensCommitted
+from omlx.engine.types import (
+    Finished,
+    FinishReason,
+    Request,
+    Sampling,
+    Speculation,
+    TokensCommitted,
+)
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.loader import LoadedWeights, load
@@ -22,7 +29,15 @@ from tests.schemas import SCHEMAS
 
 WARM = Sampling(temperature=0.8, seed=7)
 GREEDY = Sampling(temperature=0.0)
-SOME = ("nested", "array of objects", "enum beyond ascii", "tagged", "uuid", "list that ends", "a tool's call")
+SOME = (
+    "nested",
+    "array of objects",
+    "enum beyond ascii",
+    "tagged",
+    "uuid",
+    "list that ends",
+    "a tool's call",
+)
 MAX_TOKENS = 700
 
 
@@ -40,7 +55,11 @@ def grammars() -> Grammars:
 @functools.cache
 def prompt() -> tuple[int, ...]:
     messages = [{"role": "user", "content": "Answer in JSON."}]
-    return tuple(weights("omlx-demo/target").tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+    return tuple(
+        weights("omlx-demo/target").tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True
+        )
+    )
 
 
 class Answers:
@@ -52,7 +71,9 @@ class Answers:
         self.tokens: defaultdict[str, list[int]] = defaultdict(list)
         self.proposed: Counter[str] = Counter()
         self.accepted: Counter[str] = Counter()
-        self._loop = EngineLoop(target.model, target.vocab_size, limits, draft=draft.model, draft_name="draft")
+        self._loop = EngineLoop(
+            target.model, target.vocab_size, limits, draft=draft.model, draft_name="draft"
+        )
         self._strategy, self._sampling = parse(strategy), sampling
 
     def give(self, names: Sequence[str]) -> Answers:
@@ -74,7 +95,11 @@ class Answers:
 
     def text(self, name: str) -> str:
         target = weights("omlx-demo/target")
-        return str(target.tokenizer.decode([token for token in self.tokens[name] if token not in target.stop_ids]))
+        return str(
+            target.tokenizer.decode(
+                [token for token in self.tokens[name] if token not in target.stop_ids]
+            )
+        )
 
     def _request(self, name: str) -> Request:
         form = AnswerForm(Kind.JSON, json.dumps(SCHEMAS[name]), "form")

@@ -23,7 +23,10 @@ from tests.schemas import SCHEMAS
 
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer", "maximum": 99}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 9},
+        "age": {"type": "integer", "maximum": 99},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
@@ -46,7 +49,9 @@ def grammars(tokenizer: TokenizerWrapper) -> Grammars:
     return Grammars(tokenizer, tokenizer.eos_token_ids)
 
 
-def mask(grammars: Grammars, kind: Kind, value: Any, lead: Lead | None = None, **more: Any) -> AnswerMask:
+def mask(
+    grammars: Grammars, kind: Kind, value: Any, lead: Lead | None = None, **more: Any
+) -> AnswerMask:
     text = value if isinstance(value, str) else json.dumps(value)
     return grammars.mask(grammars.compile(AnswerForm(kind, text, "form", **more)), lead or Lead())
 
@@ -73,7 +78,9 @@ def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int, most: int = 200
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_whatever_a_mask_allows_is_valid(grammars: Grammars, tokenizer: TokenizerWrapper, name: str) -> None:
+def test_whatever_a_mask_allows_is_valid(
+    grammars: Grammars, tokenizer: TokenizerWrapper, name: str
+) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
     for seed in range(3):
         text = walk(mask(grammars, Kind.JSON, SCHEMAS[name]), tokenizer, seed)
@@ -91,19 +98,25 @@ def test_the_way_back_leads_to_where_it_came_from(grammars: Grammars, data: st.D
             del seen[len(seen) - n :]
         elif not of.ended:
             may = allowed(of)
-            assert of.advance(data.draw(st.sampled_from(sorted(may if may is not None else range(2048)))))
+            assert of.advance(
+                data.draw(st.sampled_from(sorted(may if may is not None else range(2048))))
+            )
             seen.append((of.bits(), of.ended))
         assert (of.bits(), of.ended) == seen[-1]
 
 
-def test_what_must_come_is_spelled_as_the_tokenizer_spells_it(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_what_must_come_is_spelled_as_the_tokenizer_spells_it(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     of = mask(grammars, Kind.JSON, PERSON)
     run = forced(of, 64)
     assert tokenizer.decode(run) == '{"name":'
     assert list(run) == ids_of(tokenizer, '{"name":')
 
 
-def test_an_answer_is_over_where_nothing_may_follow(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_an_answer_is_over_where_nothing_may_follow(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     of = mask(grammars, Kind.CHOICE, ["yes", "no"])
     for token in ids_of(tokenizer, "yes"):
         assert not of.ended
@@ -112,7 +125,9 @@ def test_an_answer_is_over_where_nothing_may_follow(grammars: Grammars, tokenize
     assert not of.advance(ids_of(tokenizer, "x")[0])
 
 
-def test_where_more_may_follow_the_model_decides(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_where_more_may_follow_the_model_decides(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     of = mask(grammars, Kind.REGEX, "[0-9]+")
     (stop,) = tokenizer.eos_token_ids
     assert stop not in (allowed(of) or ())
@@ -124,7 +139,9 @@ def test_where_more_may_follow_the_model_decides(grammars: Grammars, tokenizer: 
     assert stop not in (allowed(of) or ())
 
 
-def test_a_token_that_may_not_come_changes_nothing(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_a_token_that_may_not_come_changes_nothing(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     of = mask(grammars, Kind.JSON, PERSON)
     before = of.bits()
     assert not of.advance(ids_of(tokenizer, "x")[0])
@@ -159,7 +176,11 @@ def test_a_thought_that_the_prompt_has_opened_is_free_up_to_its_end(
         assert of.advance(token)
     assert not of.advance(next(iter(tokenizer.eos_token_ids))), "an answer is due"
     assert of.advance(tokenizer.think_end_tokens[0])
-    (one,), (two,), opening = ids_of(tokenizer, "\n"), ids_of(tokenizer, "\n\n"), ids_of(tokenizer, '{"')[0]
+    (one,), (two,), opening = (
+        ids_of(tokenizer, "\n"),
+        ids_of(tokenizer, "\n\n"),
+        ids_of(tokenizer, '{"')[0],
+    )
     assert allowed(of) == {opening, one, two}
     assert of.advance(two)
     assert allowed(of) == {opening}
@@ -172,7 +193,9 @@ def test_a_thought_that_the_prompt_has_opened_is_free_up_to_its_end(
     assert len(allowed(of) or ()) > 1000
 
 
-def test_a_model_may_open_a_thought_itself_or_answer_at_once(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_a_model_may_open_a_thought_itself_or_answer_at_once(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     of = mask(grammars, Kind.JSON, PERSON, Lead(may_think=True))
     (opens,), opening = tokenizer.think_start_tokens, ids_of(tokenizer, '{"')[0]
     assert allowed(of) == {opens, opening}
@@ -183,7 +206,9 @@ def test_a_model_may_open_a_thought_itself_or_answer_at_once(grammars: Grammars,
     assert opens not in (allowed(of) or ())
 
 
-def test_a_call_may_come_in_the_place_of_an_answer(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_a_call_may_come_in_the_place_of_an_answer(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     of = mask(grammars, Kind.JSON, PERSON, Lead(thinking=True, may_call=True))
     (call,) = ids_of(tokenizer, "<tool_call>")
     assert of.advance(tokenizer.think_end_tokens[0])
@@ -270,19 +295,31 @@ def test_a_form_that_cannot_be_enforced_is_refused_saying_why(
     assert len(caught.value.message) < 400
 
 
-def test_a_lenient_schema_may_hold_what_nobody_enforces(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_a_lenient_schema_may_hold_what_nobody_enforces(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
-    assert json.loads(walk(mask(grammars, Kind.JSON, schema, lenient=True), tokenizer, 1)) in ([], [1], [1, 1])
+    assert json.loads(walk(mask(grammars, Kind.JSON, schema, lenient=True), tokenizer, 1)) in (
+        [],
+        [1],
+        [1, 1],
+    )
 
 
-def test_the_schema_that_says_nothing_is_any_value(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_the_schema_that_says_nothing_is_any_value(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     of = mask(grammars, Kind.JSON, True)
     assert all(of.advance(token) for token in ids_of(tokenizer, '[{"a": 1}, null]'))
     assert of.ended
 
 
-def test_a_schema_may_choose_its_white_space(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
+def test_a_schema_may_choose_its_white_space(
+    grammars: Grammars, tokenizer: TokenizerWrapper
+) -> None:
     tight = {"item_separator": ",", "key_separator": ":"}
     of = mask(grammars, Kind.JSON, {"const": {"a": [1, 2]}, "x-guidance": tight})
     assert walk(of, tokenizer, 1) == '{"a":[1,2]}'
-    assert walk(mask(grammars, Kind.JSON, {"const": {"a": [1, 2]}}), tokenizer, 1) == '{"a": [1, 2]}'
+    assert (
+        walk(mask(grammars, Kind.JSON, {"const": {"a": [1, 2]}}), tokenizer, 1) == '{"a": [1, 2]}'
+    )

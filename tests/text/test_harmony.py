@@ -12,7 +12,15 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import forced
 from omlx.engine.types import FinishReason
-from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart, Unsaid
+from omlx.text.events import (
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    Unsaid,
+)
 from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
 from omlx.text.output import Output, OutputSpec
 from omlx.text.template import render
@@ -26,7 +34,10 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}{# <|channel|>analysis<|message|> #}"
 )
 MARKERS = ("start", "end", "message", "channel", "constrain", "call", "return")
-LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+LOOK = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
+}
 ASK = [{"role": "user", "content": "hello"}]
 
 THOUGHT = "<|channel|>analysis<|message|>Hm. é to=functions."
@@ -42,13 +53,21 @@ CALLS = [
 
 @pytest.fixture(scope="module")
 def oss(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    return byte_level(tmp_path_factory.mktemp("oss"), TEMPLATE, tuple(f"<|{each}|>" for each in (*MARKERS, "im_end")))
+    return byte_level(
+        tmp_path_factory.mktemp("oss"),
+        TEMPLATE,
+        tuple(f"<|{each}|>" for each in (*MARKERS, "im_end")),
+    )
 
 
-def read(tokenizer: TokenizerWrapper, chunks: list[list[int]], **spec: object) -> tuple[str, str, list[str]]:
+def read(
+    tokenizer: TokenizerWrapper, chunks: list[list[int]], **spec: object
+) -> tuple[str, str, list[str]]:
     """Reasoning, text and calls, each call as its name and arguments."""
     output = Output(tokenizer, OutputSpec(tools=(LOOK,), **spec))
-    events = [event for chunk in chunks for event in output.feed(chunk)] + output.finish(FinishReason.STOP, STATS)
+    events = [event for chunk in chunks for event in output.feed(chunk)] + output.finish(
+        FinishReason.STOP, STATS
+    )
     thought, said, calls = "", "", list[str]()
     for event in events:
         match event:
@@ -68,16 +87,31 @@ def read(tokenizer: TokenizerWrapper, chunks: list[list[int]], **spec: object) -
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f"{THOUGHT}{NEXT}<|channel|>final<|message|>It is so.<|return|>", ("Hm. é to=functions.", "It is so.", [])),
+        (
+            f"{THOUGHT}{NEXT}<|channel|>final<|message|>It is so.<|return|>",
+            ("Hm. é to=functions.", "It is so.", []),
+        ),
         ("<|channel|>final <|constrain|>json<|message|>{}<|return|>", ("", "{}", [])),
-        (f"{THOUGHT}<|start|>assistant<|channel|>final<|message|>So.", ("Hm. é to=functions.", "So.", [])),
-        (f"<|channel|>commentary<|message|>I look.{NEXT}{CALLS[0]}", ("", "I look.", [f"look{ARGUMENTS}"])),
-        *((f"{THOUGHT}{NEXT}{call}", ("Hm. é to=functions.", "", [f"look{ARGUMENTS}"])) for call in CALLS),
+        (
+            f"{THOUGHT}<|start|>assistant<|channel|>final<|message|>So.",
+            ("Hm. é to=functions.", "So.", []),
+        ),
+        (
+            f"<|channel|>commentary<|message|>I look.{NEXT}{CALLS[0]}",
+            ("", "I look.", [f"look{ARGUMENTS}"]),
+        ),
+        *(
+            (f"{THOUGHT}{NEXT}{call}", ("Hm. é to=functions.", "", [f"look{ARGUMENTS}"]))
+            for call in CALLS
+        ),
         ("No header at all.", ("", "No header at all.", [])),
         ('{"analysis": "final"}', ("", '{"analysis": "final"}', [])),
         (THOUGHT, ("Hm. é to=functions.", "", [])),
         (f"{THOUGHT}<|en", ("Hm. é to=functions.<|en", "", [])),
-        ("<|channel|>final<|message|>Use to=functions.look now", ("", "Use to=functions.look now", [])),
+        (
+            "<|channel|>final<|message|>Use to=functions.look now",
+            ("", "Use to=functions.look now", []),
+        ),
         ("", ("", "", [])),
     ],
 )
@@ -88,10 +122,15 @@ def test_reads(oss: TokenizerWrapper, text: str, expected: object) -> None:
 
 
 @given(
-    parts=st.lists(st.sampled_from([THOUGHT, NEXT, *CALLS, "<|channel|>final<|message|>", "é", "}", " "]), max_size=6),
+    parts=st.lists(
+        st.sampled_from([THOUGHT, NEXT, *CALLS, "<|channel|>final<|message|>", "é", "}", " "]),
+        max_size=6,
+    ),
     cuts=st.lists(st.integers(0, 400), max_size=6),
 )
-def test_any_chunking_gives_the_same(oss: TokenizerWrapper, parts: list[str], cuts: list[int]) -> None:
+def test_any_chunking_gives_the_same(
+    oss: TokenizerWrapper, parts: list[str], cuts: list[int]
+) -> None:
     tokens = ids_of(oss, "".join(parts))
     edges = sorted({0, len(tokens), *(cut for cut in cuts if cut < len(tokens))})
     whole = read(oss, [tokens])
@@ -114,7 +153,9 @@ def test_an_answer_in_a_form_comes_behind_a_thought_and_its_header(oss: Tokenize
     of = grammars.mask(yes, Lead(may_think=True, may_call=True))
     tokens = say(of, oss, "<|channel|>")
     assert oss.decode(forced(of, 20)) == "analysis<|message|>"
-    tokens += say(of, oss, "analysis<|message|>It is <|end|><|start|>assistant<|channel|>final<|message|>")
+    tokens += say(
+        of, oss, "analysis<|message|>It is <|end|><|start|>assistant<|channel|>final<|message|>"
+    )
     assert oss.decode(forced(of, 20)) in ('{"a": 1}', "")
     tokens += say(of, oss, '{"a": 1}')
     assert of.ended

@@ -15,10 +15,14 @@ from omlx.text.output import Output, OutputSpec
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
 
 
-def run(tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec) -> list[OutputEvent]:
+def run(
+    tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec
+) -> list[OutputEvent]:
     machine = Output(tokenizer, spec)
     events = [
-        event for chunk in chunks for event in machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])
+        event
+        for chunk in chunks
+        for event in machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])
     ]
     return events + machine.finish(FinishReason.LENGTH, STATS)
 
@@ -27,13 +31,20 @@ def normal(events: list[OutputEvent]) -> list[tuple[str, str, list[int]]]:
     """By run of kind: its text, and the tokens of its logprobs."""
     runs = [(kind.__name__, list(run)) for kind, run in groupby(events, type)]
     return [
-        (kind, "".join(getattr(event, "text", "") for event in run), [e.token for event in run for e in event.logprobs])
+        (
+            kind,
+            "".join(getattr(event, "text", "") for event in run),
+            [e.token for event in run for e in event.logprobs],
+        )
         for kind, run in runs
     ]
 
 
 @given(
-    text=st.lists(st.sampled_from(["<think>", "</think>", " the", "é", "ab", "\n", "l", "<", "日"]), max_size=12),
+    text=st.lists(
+        st.sampled_from(["<think>", "</think>", " the", "é", "ab", "\n", "l", "<", "日"]),
+        max_size=12,
+    ),
     cuts=st.lists(st.integers(0, 60), max_size=6),
     stops=st.lists(st.sampled_from(["ab", "é\n", "the", "日l"]), max_size=2),
 )
@@ -52,8 +63,15 @@ def test_any_chunking_gives_the_same_events(
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])
-def test_logprobs_are_those_of_the_tokens_that_an_event_is_made_of(bpe: TokenizerWrapper, size: int) -> None:
-    parts = {"ReasoningDelta": "<think>\nso", "Unsaid": "\n</think>\n\n", "TextDelta": "aé the", "Finish": "aba"}
+def test_logprobs_are_those_of_the_tokens_that_an_event_is_made_of(
+    bpe: TokenizerWrapper, size: int
+) -> None:
+    parts = {
+        "ReasoningDelta": "<think>\nso",
+        "Unsaid": "\n</think>\n\n",
+        "TextDelta": "aé the",
+        "Finish": "aba",
+    }
     tokens = bpe.encode("".join(parts.values()), add_special_tokens=False)
     chunks = [tokens[at : at + size] for at in range(0, len(tokens), size)]
     told = normal(run(bpe, chunks, OutputSpec(stops=("aba",))))
@@ -70,7 +88,11 @@ def test_reasoning_tokens_are_counted(bpe: TokenizerWrapper) -> None:
 
 def test_a_stop_id_has_neither_text_nor_logprob(bpe: TokenizerWrapper) -> None:
     end = bpe.eos_token_id
-    events = run(bpe, [[*bpe.encode("ab", add_special_tokens=False), end]], OutputSpec(stop_ids=frozenset({end})))
+    events = run(
+        bpe,
+        [[*bpe.encode("ab", add_special_tokens=False), end]],
+        OutputSpec(stop_ids=frozenset({end})),
+    )
     assert isinstance(events[0], TextDelta)
     assert (events[0].text, len(events[0].logprobs)) == ("ab", 2)
 

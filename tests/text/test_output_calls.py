@@ -27,7 +27,10 @@ from omlx.text.tools import ToolUse
 from tests.text.test_output import STATS, normal
 from tests.text.tokenizers import CHATML, byte_level
 
-LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+LOOK = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
+}
 CALL = '<tool_call>{"name": "look", "arguments": {"a": "é"}}</tool_call>'
 ASK = [{"role": "user", "content": "hello"}]
 
@@ -50,9 +53,15 @@ def ids(tokenizer: TokenizerWrapper, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def run(tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec) -> list[OutputEvent]:
+def run(
+    tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec
+) -> list[OutputEvent]:
     machine = Output(tokenizer, spec)
-    fed = [e for chunk in chunks for e in machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])]
+    fed = [
+        e
+        for chunk in chunks
+        for e in machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])
+    ]
     return fed + machine.finish(FinishReason.STOP, STATS)
 
 
@@ -80,7 +89,10 @@ def said(events: list[OutputEvent]) -> list[tuple[str, str]]:
 
 
 @given(
-    text=st.lists(st.sampled_from(["<think>", "</think>", CALL, "<tool_call>", " ", "é", "a", "}", '{"']), max_size=8),
+    text=st.lists(
+        st.sampled_from(["<think>", "</think>", CALL, "<tool_call>", " ", "é", "a", "}", '{"']),
+        max_size=8,
+    ),
     cuts=st.lists(st.integers(0, 200), max_size=6),
     stops=st.lists(st.sampled_from(["aa", "}}", "é"]), max_size=1),
     single=st.booleans(),
@@ -95,11 +107,15 @@ def test_any_chunking_gives_the_same_events(
     for chunks in ([tokens[a:b] for a, b in pairwise(edges)], [[token] for token in tokens]):
         events = run(caller, chunks, spec)
         assert said(events) == said(whole)
-        assert [(kind, of_kind) for kind, _, of_kind in normal(events)] == [(k, of) for k, _, of in normal(whole)]
+        assert [(kind, of_kind) for kind, _, of_kind in normal(events)] == [
+            (k, of) for k, _, of in normal(whole)
+        ]
 
 
 def test_the_markers_of_a_call_are_no_part_of_a_message(caller: TokenizerWrapper) -> None:
-    told = normal(run(caller, [[token] for token in ids(caller, f"a {CALL}\n b")], OutputSpec(tools=(LOOK,))))
+    told = normal(
+        run(caller, [[token] for token in ids(caller, f"a {CALL}\n b")], OutputSpec(tools=(LOOK,)))
+    )
     assert [(kind, caller.decode(of_kind)) for kind, _, of_kind in told] == [
         ("TextDelta", "a"),
         ("ToolCallStart", ' <tool_call>{"name": "look", "arguments": {'),
@@ -113,7 +129,9 @@ def test_the_markers_of_a_call_are_no_part_of_a_message(caller: TokenizerWrapper
 
 @pytest.mark.parametrize("single", [False, True])
 @given(text=st.lists(st.sampled_from([CALL, "<tool_call>", " ", "a", "b"]), max_size=6))
-def test_the_watcher_stops_where_the_output_is_over(caller: TokenizerWrapper, single: bool, text: list[str]) -> None:
+def test_the_watcher_stops_where_the_output_is_over(
+    caller: TokenizerWrapper, single: bool, text: list[str]
+) -> None:
     tokens = ids(caller, "".join(text))
     spec = OutputSpec(stops=("ab",), tools=(LOOK,), single=single)
     watcher = OutputWatcher(caller, spec)
@@ -126,14 +144,19 @@ def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
     assert prompt.opening == "<tool_call>look\n"
     assert coder.decode(prompt.tokens).endswith(prompt.opening)
     spec = OutputSpec(tools=(LOOK,), opening=prompt.opening, context=prompt.tokens[-4:])
-    events = run(coder, [ids(coder, "<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>")], spec)
+    events = run(
+        coder, [ids(coder, "<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>")], spec
+    )
     assert said(events) == [
         ("ToolCallStart", "look"),
         ("ToolCallArguments", '{"a": "b"}'),
         ("ToolCallEnd", ""),
         ("Finish", "1 None"),
     ]
-    assert said(run(coder, [ids(coder, "no")], spec)) == [("TextDelta", prompt.opening + "no"), ("Finish", "0 None")]
+    assert said(run(coder, [ids(coder, "no")], spec)) == [
+        ("TextDelta", prompt.opening + "no"),
+        ("Finish", "0 None"),
+    ]
 
 
 def test_an_opening_closes_reasoning(coder: TokenizerWrapper) -> None:

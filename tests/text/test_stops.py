@@ -39,7 +39,10 @@ def test_overlap_is_the_longest_proper_beginning(text: str, marker: str) -> None
     assert overlap(text, marker) == expected
 
 
-@given(pieces=st.lists(WORDS), markers=st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=3))
+@given(
+    pieces=st.lists(WORDS),
+    markers=st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=3),
+)
 def test_markers_are_dropped_however_the_text_is_cut(pieces: list[str], markers: list[str]) -> None:
     def dropped(chunks: Iterable[str]) -> str:
         machine = Dropper(markers)
@@ -67,7 +70,10 @@ def test_a_possible_stop_is_held_back_and_given_back() -> None:
     assert cutter.finish() == "E"
 
 
-@given(text=st.text("abé< ", max_size=20), stops=st.lists(st.text("abé< ", min_size=1, max_size=3), max_size=3))
+@given(
+    text=st.text("abé< ", max_size=20),
+    stops=st.lists(st.text("abé< ", min_size=1, max_size=3), max_size=3),
+)
 def test_engine_and_text_side_agree(bpe: TokenizerWrapper, text: str, stops: list[str]) -> None:
     tokens = bpe.encode("x" + text + "x", add_special_tokens=False)
     watcher = StopWatcher(bpe, stops)

@@ -36,8 +36,12 @@ TWO: Final = {"get_weather": WIDE, "look": record()}
 CLOSE: Final = "\n</parameter>"
 
 
-@pytest.fixture(scope="module", params=[(), ("<tool_call>", "</tool_call>")], ids=["texts", "tokens"])
-def coder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+@pytest.fixture(
+    scope="module", params=[(), ("<tool_call>", "</tool_call>")], ids=["texts", "tokens"]
+)
+def coder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> TokenizerWrapper:
     words = "{# <tool_call>\n<function= #}"
     return byte_level(tmp_path_factory.mktemp("coder"), words + CHATML, (*SPECIAL, *request.param))
 
@@ -79,20 +83,28 @@ def test_a_named_function_is_the_only_one_and_ends_the_answer(coder: TokenizerWr
     one = use(TWO, forced=True, single=True, name="get_weather")
     assert render(coder, [{"role": "user", "content": "x"}], tools=one).opening == ""
     of = mask(coder, one)
-    assert coder.decode(forced(of, 200)) == "<tool_call>\n<function=get_weather>\n<parameter=city>\n"
+    assert (
+        coder.decode(forced(of, 200)) == "<tool_call>\n<function=get_weather>\n<parameter=city>\n"
+    )
     _, calls = read(coder, walk(of, coder, 1), one)
     assert of.ended
     assert [name for name, _ in calls] == ["get_weather"]
 
 
-def test_strict_calls_in_prose_are_held_and_others_have_any_arguments(coder: TokenizerWrapper) -> None:
+def test_strict_calls_in_prose_are_held_and_others_have_any_arguments(
+    coder: TokenizerWrapper,
+) -> None:
     other = {"anything": record(["a"], a=SMALL)}
     strict = use(TWO | other, strict=frozenset(TWO))
     for seed in range(10):
         of = mask(coder, strict)
         tokens = say(of, coder, "So. <tool_call>")
         tokens += walk(of, coder, seed)
-        tokens += say(of, coder, " Then <tool_call>\n<function=anything>\n<parameter=b>\nx\n</parameter>\n</function>")
+        tokens += say(
+            of,
+            coder,
+            " Then <tool_call>\n<function=anything>\n<parameter=b>\nx\n</parameter>\n</function>",
+        )
         tokens += say(of, coder, "\n</tool_call>")
         text, calls = read(coder, tokens, strict)
         assert text.startswith("So.")
@@ -105,7 +117,9 @@ def test_a_text_is_free_up_to_its_tag(coder: TokenizerWrapper) -> None:
     value = '\n<parameter=text>\n"</function>\n" </parameter\n\n日本\n'
     of = mask(coder, one)
     tokens = say(
-        of, coder, f"<tool_call>\n<function=write>\n<parameter=text>\n{value}{CLOSE}\n</function>\n</tool_call>"
+        of,
+        coder,
+        f"<tool_call>\n<function=write>\n<parameter=text>\n{value}{CLOSE}\n</function>\n</tool_call>",
     )
     assert of.ended
     assert read(coder, tokens, one) == ("", [("write", {"text": value})])
@@ -113,9 +127,18 @@ def test_a_text_is_free_up_to_its_tag(coder: TokenizerWrapper) -> None:
 
 @pytest.mark.parametrize(
     ("schema", "value"),
-    [(TEXT, "null"), (TEXT, "NuLL"), (TEXT, "a</parameter>"), (COLOUR, "blue"), (COLOUR, "null"), (SMALL, "x")],
+    [
+        (TEXT, "null"),
+        (TEXT, "NuLL"),
+        (TEXT, "a</parameter>"),
+        (COLOUR, "blue"),
+        (COLOUR, "null"),
+        (SMALL, "x"),
+    ],
 )
-def test_what_would_not_be_read_as_it_must_cannot_be_said(coder: TokenizerWrapper, schema: Any, value: str) -> None:
+def test_what_would_not_be_read_as_it_must_cannot_be_said(
+    coder: TokenizerWrapper, schema: Any, value: str
+) -> None:
     of = mask(coder, use({"it": record(a=schema)}, forced=True, single=True))
     say(of, coder, "<tool_call>\n<function=it>\n<parameter=a>\n")
     assert not all(of.advance(token) for token in ids_of(coder, value + CLOSE))
@@ -134,7 +157,10 @@ def test_without_properties_there_may_be_any(coder: TokenizerWrapper) -> None:
     for schema, expected in (({"type": "object"}, True), (record(), False)):
         of = mask(coder, use({"it": schema}, forced=True, single=True))
         before = len(say(of, coder, "<tool_call>\n<function=it>\n"))
-        assert all(of.advance(token) for token in ids_of(coder, f"<parameter=x>\ny{CLOSE}\n")) == expected
+        assert (
+            all(of.advance(token) for token in ids_of(coder, f"<parameter=x>\ny{CLOSE}\n"))
+            == expected
+        )
         of.rollback(len(of.tokens) - before)
         say(of, coder, "</function>\n</tool_call>")
         assert of.ended
@@ -149,7 +175,9 @@ def test_without_properties_there_may_be_any(coder: TokenizerWrapper) -> None:
         ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "never end"),
     ],
 )
-def test_a_schema_that_cannot_be_enforced_is_refused(coder: TokenizerWrapper, schema: Any, said: str) -> None:
+def test_a_schema_that_cannot_be_enforced_is_refused(
+    coder: TokenizerWrapper, schema: Any, said: str
+) -> None:
     of: ToolUse = use({"bad": schema}, forced=True)
     with pytest.raises(BadRequest) as caught:
         grammars(coder).calls(of)

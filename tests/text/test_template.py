@@ -29,16 +29,23 @@ def test_what_comes_before_the_answer_is_not_stable(bpe: TokenizerWrapper) -> No
     assert bpe.decode(prompt.tokens[prompt.stable :]) == "<|im_start|>assistant\n"
     longer = [*MESSAGES, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "bye"}]
     assert render(bpe, longer).tokens[: prompt.stable] == prompt.tokens[: prompt.stable]
-    assert render(bpe, [*MESSAGES, {"role": "assistant", "content": "He"}], continue_last=True).stable == 0
+    assert (
+        render(bpe, [*MESSAGES, {"role": "assistant", "content": "He"}], continue_last=True).stable
+        == 0
+    )
 
 
-def test_a_template_that_begins_otherwise_without_an_answer_has_nothing_stable(tmp_path: Path) -> None:
+def test_a_template_that_begins_otherwise_without_an_answer_has_nothing_stable(
+    tmp_path: Path,
+) -> None:
     odd = "{{ 'ask: ' if add_generation_prompt else 'tell: ' }}{{ messages[0].content }}"
     assert render(byte_level(tmp_path, odd), MESSAGES).stable == 0
 
 
 def test_continues_the_last_message(bpe: TokenizerWrapper) -> None:
-    prompt = render(bpe, [*MESSAGES, {"role": "assistant", "content": "He said"}], continue_last=True)
+    prompt = render(
+        bpe, [*MESSAGES, {"role": "assistant", "content": "He said"}], continue_last=True
+    )
     assert bpe.decode(prompt.tokens).endswith("<|im_start|>assistant\nHe said")
 
 
@@ -48,7 +55,8 @@ def test_knows_when_the_prompt_opens_the_reasoning(bpe: TokenizerWrapper) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["chat_template", "tokenize", "messages", "tools", "return_dict", "add_generation_prompt"]
+    "name",
+    ["chat_template", "tokenize", "messages", "tools", "return_dict", "add_generation_prompt"],
 )
 def test_a_request_cannot_set_what_the_renderer_owns(bpe: TokenizerWrapper, name: str) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -81,7 +89,9 @@ def test_what_a_template_must_not_do_is_a_clear_error(tmp_path: Path, template: 
 def test_what_a_template_in_python_does_not_take_is_a_clear_error(tmp_path: Path) -> None:
     byte_level(tmp_path, None)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template_type": "deepseek_v32"}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(config | {"chat_template_type": "deepseek_v32"})
+    )
     tokenizer = load(tmp_path)
     assert render(tokenizer, MESSAGES).tokens
     with pytest.raises(BadRequest, match="does not take these messages"):

@@ -15,7 +15,9 @@ CHATML = (
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
-def byte_level(folder: Path, template: str | None = CHATML, special: tuple[str, ...] = SPECIAL) -> TokenizerWrapper:
+def byte_level(
+    folder: Path, template: str | None = CHATML, special: tuple[str, ...] = SPECIAL
+) -> TokenizerWrapper:
     """One token a byte, a few merges; ids of the special tokens come last."""
     alphabet = [chr(byte) for byte in [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]]
     alphabet += [chr(0x100 + i) for i in range(0x100 - len(alphabet))]
@@ -29,7 +31,13 @@ def byte_level(folder: Path, template: str | None = CHATML, special: tuple[str, 
 
 def byte_fallback(folder: Path) -> TokenizerWrapper:
     """Tokens `<0x00>` … `<0xFF>` for what has no piece, `▁` for the space."""
-    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abcdefghijklmnopqrstuvwxyz<>/", "▁the"]
+    pieces = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        *"abcdefghijklmnopqrstuvwxyz<>/",
+        "▁the",
+    ]
     model = {
         "type": "BPE",
         "vocab": {piece: i for i, piece in enumerate(pieces)},
@@ -62,7 +70,10 @@ def _write(
     special: tuple[str, ...] = SPECIAL,
 ) -> TokenizerWrapper:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = [{"id": size + i, "content": text, "special": True, **flags} for i, text in enumerate(special)]
+    added = [
+        {"id": size + i, "content": text, "special": True, **flags}
+        for i, text in enumerate(special)
+    ]
     body = {
         "version": "1.0",
         "truncation": None,
@@ -75,6 +86,10 @@ def _write(
         "model": model,
     }
     (folder / "tokenizer.json").write_text(json.dumps(body), encoding="utf-8")
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "chat_template": template}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "chat_template": template,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return load(folder)

@@ -14,16 +14,23 @@ from omlx.trial.estimate import Estimate, Weights, estimate
 from omlx.trial.result_store import History, Kept, Results
 from tests.models.trees import model
 
-NOW = Conditions("a Mac", {"omlx": "1", "mlx": "2", "mlx-lm": "3"}, {"org/big": "aa", "org/small": "bb"})
+NOW = Conditions(
+    "a Mac", {"omlx": "1", "mlx": "2", "mlx-lm": "3"}, {"org/big": "aa", "org/small": "bb"}
+)
 KEPT = Kept({"verdict": None}, 1000.0, NOW)
 
 
 def test_figures_count_while_nothing_they_depend_on_has_changed() -> None:
     assert stale(NOW, NOW) == ()
-    assert [each.code for each in stale(NOW, replace(NOW, machine="another"))] == ["trial.stale.machine"]
+    assert [each.code for each in stale(NOW, replace(NOW, machine="another"))] == [
+        "trial.stale.machine"
+    ]
     newer = replace(NOW, versions={**NOW.versions, "mlx": "2.1"})
     (reason,) = stale(NOW, newer)
-    assert (reason.code, reason.params) == ("trial.stale.version", {"name": "mlx", "before": "2", "after": "2.1"})
+    assert (reason.code, reason.params) == (
+        "trial.stale.version",
+        {"name": "mlx", "before": "2", "after": "2.1"},
+    )
     (reason,) = stale(NOW, replace(NOW, weights={"org/small": "cc", "org/other": "dd"}))
     assert (reason.code, reason.params) == ("trial.stale.weights", {"model": "org/small"})
 
@@ -72,7 +79,9 @@ def test_a_file_of_other_figures_is_not_taken_for_ours(tmp_path: Path) -> None:
     assert results.of("org/big") == History()
 
 
-def asked(drafts: int = 1, *, rate: float | None = 20.0, loaded: bool = True, limit: int = 1 << 40) -> Estimate:
+def asked(
+    drafts: int = 1, *, rate: float | None = 20.0, loaded: bool = True, limit: int = 1 << 40
+) -> Estimate:
     names = [f"org/{number}" for number in range(drafts)]
     return estimate(
         drafts=names,

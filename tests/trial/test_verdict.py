@@ -37,13 +37,19 @@ def judged(ratios: Mapping[Setup, Mapping[Kind, Sequence[float]]]) -> Verdict:
 
 
 def same(code: float, prose: float) -> dict[Kind, list[float]]:
-    return {Kind.CODE: [code, code * 1.02, code * 0.99], Kind.PROSE: [prose, prose * 1.01, prose * 0.98]}
+    return {
+        Kind.CODE: [code, code * 1.02, code * 0.99],
+        Kind.PROSE: [prose, prose * 1.01, prose * 0.98],
+    }
 
 
 def test_a_draft_that_pays_is_named_with_what_it_gains() -> None:
     found = judged({NGRAM: same(1.3, 1.0), ALONE: same(1.8, 1.1), AUTO: same(1.8, 1.12)})
     assert (found.code, found.setup) == ("trial.verdict.auto", AUTO)
-    assert say(_verdict(found)) == "Draft org/small makes code edits 1.8× and prose 1.1× faster; keep auto."
+    assert (
+        say(_verdict(found))
+        == "Draft org/small makes code edits 1.8× and prose 1.1× faster; keep auto."
+    )
 
 
 def test_a_draft_that_is_no_better_than_lookups_is_not_needed() -> None:
@@ -62,11 +68,15 @@ def test_the_model_alone_is_recommended_only_where_it_clearly_beats_auto() -> No
 def test_what_becomes_slower_is_said_as_well() -> None:
     found = judged({AUTO: same(2.0, 0.8)})
     assert found.code == "trial.verdict.auto_but"
-    assert say(_verdict(found)) == ("Draft org/small makes code edits 2.0× faster, but prose 0.8× as fast; keep auto.")
+    assert say(_verdict(found)) == (
+        "Draft org/small makes code edits 2.0× faster, but prose 0.8× as fast; keep auto."
+    )
 
 
 @pytest.mark.parametrize("values", [[0.8, 1.3, 1.6], [0.99, 1.0, 1.02], [1.01, 1.03, 1.04]])
-def test_a_spread_that_covers_one_or_a_gain_that_nobody_notices_is_no_clear_difference(values: list[float]) -> None:
+def test_a_spread_that_covers_one_or_a_gain_that_nobody_notices_is_no_clear_difference(
+    values: list[float],
+) -> None:
     found = judged({setup: dict.fromkeys(KINDS, values) for setup in (NGRAM, ALONE, AUTO)})
     assert (found.code, found.setup) == ("trial.verdict.none", None)
 
@@ -81,7 +91,9 @@ def test_nothing_measured_is_nothing_said() -> None:
     assert verdict(Samples(), setups([DRAFT]), KINDS) == Verdict("trial.verdict.none")
     silent = Samples()
     for setup in setups([DRAFT]):
-        silent.add(Place(0, DRAFT, Kind.CODE, setup), Sample((1,), 0.0))  # answers that ended at once
+        silent.add(
+            Place(0, DRAFT, Kind.CODE, setup), Sample((1,), 0.0)
+        )  # answers that ended at once
     assert verdict(silent, setups([DRAFT]), KINDS).code == "trial.verdict.none"
 
 
@@ -123,13 +135,22 @@ def test_tokens_that_differ_are_found_where_they_do() -> None:
 def test_every_round_runs_everything_once_and_begins_elsewhere() -> None:
     assert [setup.name for setup in setups([])] == ["off", "ngram"]
     names = [setup.name for setup in setups([DRAFT, OTHER])]
-    assert names == ["off", "ngram", "draft:org/small", "auto:org/small", "draft:org/tiny", "auto:org/tiny"]
+    assert names == [
+        "off",
+        "ngram",
+        "draft:org/small",
+        "auto:org/small",
+        "draft:org/tiny",
+        "auto:org/tiny",
+    ]
     first, second = visits([DRAFT, OTHER])
     assert PLAIN in first.setups
     assert PLAIN in second.setups
     for number in range(5):
         order = first.order(KINDS, number)
-        assert sorted(map(str, order)) == sorted(str((kind, setup)) for kind in KINDS for setup in first.setups)
+        assert sorted(map(str, order)) == sorted(
+            str((kind, setup)) for kind in KINDS for setup in first.setups
+        )
         assert order[0][1] == first.setups[number % 4]
     assert find_setup("auto:org/tiny", [DRAFT, OTHER]) == Setup("auto", OTHER)
     assert find_setup("auto:org/none", [DRAFT, OTHER]) is None

@@ -51,7 +51,11 @@ def noisy_copy(model: nn.Module, scale: float, seed: int = 0) -> nn.Module:
             return weight
         return weight + scale * mx.std(weight) * mx.random.normal(weight.shape, key=key)
 
-    noisy.update(tree_unflatten([(path, perturb(weight)) for path, weight in tree_flatten(model.parameters())]))
+    noisy.update(
+        tree_unflatten(
+            [(path, perturb(weight)) for path, weight in tree_flatten(model.parameters())]
+        )
+    )
     mx.eval(noisy.parameters())
     return noisy
 
@@ -64,9 +68,15 @@ def widened(family: Family, model: nn.Module, extra: int, seed: int = 0) -> nn.M
 
     def widen(path: str, like: mx.array) -> mx.array:
         weight = real[path]
-        return weight if weight.shape == like.shape else mx.concatenate([weight, 10.0 * weight[rows]])
+        return (
+            weight if weight.shape == like.shape else mx.concatenate([weight, 10.0 * weight[rows]])
+        )
 
-    wide.update(tree_unflatten([(path, widen(path, like)) for path, like in tree_flatten(wide.parameters())]))
+    wide.update(
+        tree_unflatten(
+            [(path, widen(path, like)) for path, like in tree_flatten(wide.parameters())]
+        )
+    )
     mx.eval(wide.parameters())
     return wide
 
@@ -97,7 +107,11 @@ def _randomise(model: nn.Module, seed: int, embed_std: float) -> None:
         inputs = weight.shape[-1] * (weight.shape[-2] if "conv" in path and weight.ndim == 3 else 1)
         return noise * GAIN / math.sqrt(inputs)
 
-    model.update(tree_unflatten([(path, draw(path, w, key)) for (path, w), key in zip(flat, keys, strict=True)]))
+    model.update(
+        tree_unflatten(
+            [(path, draw(path, w, key)) for (path, w), key in zip(flat, keys, strict=True)]
+        )
+    )
 
 
 def _is_matrix(weight: mx.array) -> bool:
@@ -109,7 +123,11 @@ def _calibrate(model: nn.Module) -> None:
     are drawn, else the newest token, whose embedding the state still holds, would always win."""
     flat = dict(tree_flatten(model.parameters()))
     heads = [path for path in flat if path.endswith(("lm_head", "lm_head.weight"))]
-    norms = [path for path in flat if path.endswith("weight") and flat[path].ndim == 1 and ".layers." not in path]
+    norms = [
+        path
+        for path in flat
+        if path.endswith("weight") and flat[path].ndim == 1 and ".layers." not in path
+    ]
     path = heads[0] if heads else norms[-1]
     if not heads:
         signs = mx.random.bernoulli(0.5, flat[path].shape, key=mx.random.key(1))

@@ -12,7 +12,15 @@ from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.strategy import OFF
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Event, Failed, Finished, Request, Sampling, Speculation, TokensCommitted
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    Request,
+    Sampling,
+    Speculation,
+    TokensCommitted,
+)
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.loader import load
 
@@ -43,7 +51,9 @@ class Alone:
         begun = time.perf_counter()
         for i, prompt in enumerate(prompts):
             name, greedy = f"{self._runs}-{i}", Sampling(temperature=0.0)
-            asked = Request(name, prompt, greedy, max_tokens, self._stop_ids, speculation=Speculation(OFF))
+            asked = Request(
+                name, prompt, greedy, max_tokens, self._stop_ids, speculation=Speculation(OFF)
+            )
             self._engine.submit(MODEL, asked, hear)
         for _ in prompts:
             if not done.acquire(timeout=PATIENCE_S):

@@ -41,14 +41,23 @@ class Compared:
         return [http / engine for http, engine in zip(self.http, self.engine, strict=True)]
 
     def to_json(self) -> Json:
-        return {"streams": self.streams, "http": self.http, "engine": self.engine, "ratio": median(self.ratios)}
+        return {
+            "streams": self.streams,
+            "http": self.http,
+            "engine": self.engine,
+            "ratio": median(self.ratios),
+        }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `omlx bench http`."""
     add(parser, "--model", "--json")
-    parser.add_argument("--streams", type=numbers, default=(1, 16), metavar="N,…", help="how many at once")
-    parser.add_argument("--trials", type=positive, default=7, metavar="N", help="default %(default)s")
+    parser.add_argument(
+        "--streams", type=numbers, default=(1, 16), metavar="N,…", help="how many at once"
+    )
+    parser.add_argument(
+        "--trials", type=positive, default=7, metavar="N", help="default %(default)s"
+    )
     parser.add_argument("--tokens", type=positive, default=300, metavar="N", help="longest answer")
 
 
@@ -100,12 +109,22 @@ def compare(server: Server, engine: Alone, n: int, trials: int, max_tokens: int)
 
 def body(number: int, max_tokens: int) -> dict[str, Any]:
     texts = WORKLOADS["edit"]
-    asked = {"messages": [{"role": "user", "content": texts[number % len(texts)]}], "max_tokens": max_tokens}
+    asked = {
+        "messages": [{"role": "user", "content": texts[number % len(texts)]}],
+        "max_tokens": max_tokens,
+    }
     return {"temperature": 0, "speculation": "off", "stream": True, **asked}
 
 
 def to_text(compared: Sequence[Compared], errors: Sequence[float]) -> str:
-    head = ("streams", "engine, tokens/s", "HTTP, tokens/s", "HTTP / engine (median)", "least", "most")
+    head = (
+        "streams",
+        "engine, tokens/s",
+        "HTTP, tokens/s",
+        "HTTP / engine (median)",
+        "least",
+        "most",
+    )
     rows = [
         (
             str(each.streams),

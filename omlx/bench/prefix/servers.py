@@ -40,7 +40,12 @@ class Server:
     model: str
 
     def ask(self, messages: Sequence[Message], max_tokens: int) -> Answer:
-        body = {"model": self.model, "messages": list(messages), "max_tokens": max_tokens, "temperature": 0}
+        body = {
+            "model": self.model,
+            "messages": list(messages),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+        }
         started = time.perf_counter()
         told = _call(self.port, "POST", "/v1/chat/completions", body)
         seconds = time.perf_counter() - started
@@ -51,7 +56,9 @@ class Server:
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
         """The ids of a prompt, where the server tells."""
-        found: list[int] = _call(self.port, "POST", "/tokenize", {"messages": list(messages)})["tokens"]
+        found: list[int] = _call(self.port, "POST", "/tokenize", {"messages": list(messages)})[
+            "tokens"
+        ]
         return found
 
 
@@ -76,7 +83,16 @@ def omlx_server(folder: Path, home: Path, *flags: str) -> Iterator[Server]:
 @contextmanager
 def mlx_lm_server(folder: Path) -> Iterator[Server]:
     port = _free_port()
-    command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(folder), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "mlx_lm",
+        "server",
+        "--model",
+        str(folder),
+        "--port",
+        str(port),
+    ]
     with _running([*command, "--host", "127.0.0.1"], port):
         yield Server("mlx-lm", port, str(folder))
 
@@ -85,7 +101,9 @@ def mlx_lm_server(folder: Path) -> Iterator[Server]:
 def _running(command: Sequence[str], port: int) -> Iterator[None]:
     """Raises RuntimeError if the process ends or does not answer in time."""
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet, env={**os.environ, "HF_HUB_OFFLINE": "1"}) as process:
+    with subprocess.Popen(
+        command, stdout=quiet, stderr=quiet, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+    ) as process:
         try:
             _wait(process, port)
             yield
@@ -97,7 +115,9 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(f"a server ended with {process.returncode} before it answered: {process.args!r}")
+            raise RuntimeError(
+                f"a server ended with {process.returncode} before it answered: {process.args!r}"
+            )
         with suppress(OSError):
             _call(port, "GET", "/health")
             return

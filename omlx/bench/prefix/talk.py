@@ -43,17 +43,25 @@ class Talk:
         return sum(self.computed) / sum(self.new)
 
     def to_json(self) -> Json:
-        turns = {"prompt": list(self.prompt), "computed": list(self.computed), "new": list(self.new)}
+        turns = {
+            "prompt": list(self.prompt),
+            "computed": list(self.computed),
+            "new": list(self.new),
+        }
         return {**turns, "ratio": self.ratio}
 
 
-def first_tokens(servers: Sequence[Server], tokenizer: Any, tokens: int, trials: int) -> dict[str, FirstToken]:
+def first_tokens(
+    servers: Sequence[Server], tokenizer: Any, tokens: int, trials: int
+) -> dict[str, FirstToken]:
     """Servers take turns within a trial. One trial more warms them up."""
     taken: dict[str, list[tuple[float, float]]] = {server.name: [] for server in servers}
     for trial in range(trials + 1):
         system = {"role": "system", "content": _text(tokenizer, f"Trial {trial}.\n", tokens)}
         for server in servers:
-            cold = server.ask([system, {"role": "user", "content": "Describe the first function."}], 1)
+            cold = server.ask(
+                [system, {"role": "user", "content": "Describe the first function."}], 1
+            )
             hit = server.ask([system, {"role": "user", "content": "Name the last one."}], 1)
             if trial:
                 taken[server.name].append((cold.seconds, hit.seconds))
@@ -62,7 +70,9 @@ def first_tokens(servers: Sequence[Server], tokenizer: Any, tokens: int, trials:
 
 def converse(server: Server, tokenizer: Any, turns: int, max_tokens: int) -> Talk:
     """A system prompt, then each turn's answer with the result of a tool behind it."""
-    messages: list[Message] = [{"role": "system", "content": _text(tokenizer, "You edit files.\n", 400)}]
+    messages: list[Message] = [
+        {"role": "system", "content": _text(tokenizer, "You edit files.\n", 400)}
+    ]
     seen: list[list[int]] = []
     counts: list[tuple[int, int, int]] = []
     for turn, result in enumerate(islice(_results(), turns)):

@@ -46,20 +46,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     workloads, modes = tuple(w.name for w in WORKLOADS), tuple(m.name for m in MODES)
     add(parser, "--model", "--draft")
     parser.add_argument(
-        "--hybrid", type=model_dir, metavar="DIR", help="to hold against --model: recites its answers, same draft"
+        "--hybrid",
+        type=model_dir,
+        metavar="DIR",
+        help="to hold against --model: recites its answers, same draft",
     )
     parser.add_argument(
-        "--workloads", type=one_of(workloads), default=workloads, metavar="NAME,…", help=f"of {','.join(workloads)}"
+        "--workloads",
+        type=one_of(workloads),
+        default=workloads,
+        metavar="NAME,…",
+        help=f"of {','.join(workloads)}",
     )
-    parser.add_argument("--modes", type=one_of(modes), metavar="NAME,…", help=f"of {','.join(modes)}")
-    parser.add_argument("--streams", type=numbers, default=(1, 2, 4), metavar="N,…", help="requests at a time")
-    parser.add_argument("--trials", type=positive, default=9, metavar="N", help="default %(default)s")
     parser.add_argument(
-        "--context", type=positive, default=CONTEXT, metavar="N", help="tokens of prompt and answer, about"
+        "--modes", type=one_of(modes), metavar="NAME,…", help=f"of {','.join(modes)}"
     )
-    parser.add_argument("--budget", type=not_negative, metavar="MINUTES", help="stop measuring after this long")
-    parser.add_argument("--widths", type=_widths, default=WIDTHS, metavar="N,…", help="passes to measure the cost of")
-    parser.add_argument("--title", default="Measured", metavar="TEXT", help="heads the report in a page")
+    parser.add_argument(
+        "--streams", type=numbers, default=(1, 2, 4), metavar="N,…", help="requests at a time"
+    )
+    parser.add_argument(
+        "--trials", type=positive, default=9, metavar="N", help="default %(default)s"
+    )
+    parser.add_argument(
+        "--context",
+        type=positive,
+        default=CONTEXT,
+        metavar="N",
+        help="tokens of prompt and answer, about",
+    )
+    parser.add_argument(
+        "--budget", type=not_negative, metavar="MINUTES", help="stop measuring after this long"
+    )
+    parser.add_argument(
+        "--widths",
+        type=_widths,
+        default=WIDTHS,
+        metavar="N,…",
+        help="passes to measure the cost of",
+    )
+    parser.add_argument(
+        "--title", default="Measured", metavar="TEXT", help="heads the report in a page"
+    )
     add(parser, "--dtype", "--quantize", "--inflate", "--inflate-draft", "--json", "--plot")
 
 
@@ -75,12 +102,18 @@ def run(args: argparse.Namespace) -> int:
         return 2
     vocabulary, *others = (subject.tokenizer.get_vocab() for subject in subjects.values())
     if any(other != vocabulary for other in others):
-        sys.stderr.write(f"{args.hybrid} has another vocabulary than {args.model}: it cannot recite its answers\n")
+        sys.stderr.write(
+            f"{args.hybrid} has another vocabulary than {args.model}: it cannot recite its answers\n"
+        )
         return 2
     names = tuple(mode.name for mode in modes)
-    settings = Settings(args.workloads, names, args.streams, args.trials, args.context, args.budget, args.widths)
+    settings = Settings(
+        args.workloads, names, args.streams, args.trials, args.context, args.budget, args.widths
+    )
     report = replace(bench(subjects, settings, load_before), title=args.title)
-    report.settings.update({name: getattr(args, name) for name in ("dtype", "quantize", "inflate", "inflate_draft")})
+    report.settings.update(
+        {name: getattr(args, name) for name in ("dtype", "quantize", "inflate", "inflate_draft")}
+    )
     write_json(args.json, report.to_json())
     if args.plot:
         results = [each.to_json() for each in report.outcomes]
@@ -89,7 +122,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def bench(subjects: dict[str, Subject], settings: Settings, load_before: tuple[float, ...]) -> Report:
+def bench(
+    subjects: dict[str, Subject], settings: Settings, load_before: tuple[float, ...]
+) -> Report:
     """Measure rounds, then all pairs. Subjects by role."""
     started = time.monotonic()
     random_draft = untrained(subjects[MODEL].draft)
@@ -102,7 +137,10 @@ def bench(subjects: dict[str, Subject], settings: Settings, load_before: tuple[f
         passes = {role: _passes(subject, settings) for role, subject in subjects.items()}
         measured = measure(cases, settings.trials, progress, deadline)
     # The bound of a perfect lookup is one of a single stream.
-    outcomes = [outcome(each, passes[each.case.role].rounds if each.case.streams == 1 else None) for each in measured]
+    outcomes = [
+        outcome(each, passes[each.case.role].rounds if each.case.streams == 1 else None)
+        for each in measured
+    ]
     timed = [0 if found is None else len(found.gain.known) for found in outcomes]
     return Report(
         settings=asdict(settings),
@@ -122,7 +160,9 @@ def _widths(text: str) -> tuple[int, ...]:
     """Of passes over the newest token and a draft."""
     found = numbers(text)
     if found[0] < 2 or found[-1] > 1 + LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r}: a pass with a draft is 2 to {1 + LONGEST} tokens wide")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a pass with a draft is 2 to {1 + LONGEST} tokens wide"
+        )
     return found
 
 
@@ -154,7 +194,9 @@ def _cases(subject: Subject, random_draft: object | None, settings: Settings) ->
     ]
 
 
-def _recited(hybrid: Subject, twin: Subject, random_draft: object | None, settings: Settings) -> list[Case]:
+def _recited(
+    hybrid: Subject, twin: Subject, random_draft: object | None, settings: Settings
+) -> list[Case]:
     """The hybrid's cases, the twin's answers in its mouth."""
     model = Reciter(hybrid.model)
     recital = Recital(twin, model)

@@ -74,22 +74,41 @@ def draft_window(outcomes: Seq[Outcome]) -> Json | None:
     gains: dict[int, dict[str, float]] = {}
     for outcome in outcomes:
         case = outcome.case
-        if case.mode.window is not None and (case.role, case.streams) == (MODEL, 1) and not case.workload.random_draft:
+        if (
+            case.mode.window is not None
+            and (case.role, case.streams) == (MODEL, 1)
+            and not case.workload.random_draft
+        ):
             gains.setdefault(case.mode.window, {})[case.workload.name] = outcome.gain.median
-    shared = [name for name in next(iter(gains.values()), {}) if all(name in found for found in gains.values())]
+    shared = [
+        name
+        for name in next(iter(gains.values()), {})
+        if all(name in found for found in gains.values())
+    ]
     if not shared:
         return None
-    means = {window: geometric_mean(found[name] for name in shared) for window, found in gains.items()}
+    means = {
+        window: geometric_mean(found[name] for name in shared) for window, found in gains.items()
+    }
     best = max(means, key=lambda window: means[window])
     good = [window for window, mean in means.items() if mean >= AS_GOOD * means[best]]
-    return {"default": "adaptive", "initial_window": best, "min_window": min(good), "max_window": max(good)}
+    return {
+        "default": "adaptive",
+        "initial_window": best,
+        "min_window": min(good),
+        "max_window": max(good),
+    }
 
 
 def _compared(one: Outcome, against: str, other: Samples) -> Comparison:
     """Over the trials that both finished, which asked the same."""
-    ratio = Samples(tuple(a / b for a, b in zip(one.gain.values, other.values, strict=False))).median
+    ratio = Samples(
+        tuple(a / b for a, b in zip(one.gain.values, other.values, strict=False))
+    ).median
     case = one.case
-    return Comparison(case.role, case.workload.name, case.mode.name, one.gain.median, against, other.median, ratio)
+    return Comparison(
+        case.role, case.workload.name, case.mode.name, one.gain.median, against, other.median, ratio
+    )
 
 
 def _alike(one: Outcome, other: Outcome) -> bool:

@@ -53,8 +53,16 @@ def inserted(page: str, measured: str) -> str:
 
 def section(name: str, report: dict[str, Any]) -> str:
     """One report as Markdown: what was measured on what, whether it was exact, the plot, the tables."""
-    image = [f"![{report['title']}, times plain decoding]({_plot(name)})"] if report["results"] else []
-    parts = [f"### {report['title']}", *_subject(report), *_exactness(report), *image, *_tables(report["tables"])]
+    image = (
+        [f"![{report['title']}, times plain decoding]({_plot(name)})"] if report["results"] else []
+    )
+    parts = [
+        f"### {report['title']}",
+        *_subject(report),
+        *_exactness(report),
+        *image,
+        *_tables(report["tables"]),
+    ]
     return "\n\n".join(parts)
 
 
@@ -64,7 +72,9 @@ def _plot(name: str) -> str:
 
 def _subject(report: dict[str, Any]) -> Iterator[str]:
     settings, machine, versions = report["settings"], report["machine"], report["versions"]
-    models = [_model(role, each) for models in report["models"].values() for role, each in models.items()]
+    models = [
+        _model(role, each) for models in report["models"].values() for role, each in models.items()
+    ]
     weights = f", {settings['quantize']} bit" if settings.get("quantize") else ""
     blas = f", {', '.join(machine['preloaded'])}" if machine["preloaded"] else ""
     yield (

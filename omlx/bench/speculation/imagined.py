@@ -22,11 +22,15 @@ def flat(width: int) -> float:
     return 1.0 + 0.01 * width
 
 
-def imagined(price: Callable[[int], float] = flat, draft: str = "draft", draft_price: float = 0.02) -> Costs:
+def imagined(
+    price: Callable[[int], float] = flat, draft: str = "draft", draft_price: float = 0.02
+) -> Costs:
     """A pass over n rows costs `price(n)`, a plain step 1, and a pass of the draft model `draft_price`."""
     target = {PLAIN: 1.0, **{width: price(width) for width in range(1, WIDEST_WINDOW + 1)}}
     return Costs(_listed(target), {draft: _listed({1: draft_price})})
 
 
 def _listed(prices: Mapping[int, float]) -> PassCosts:
-    return Listed.from_json([{"bucket": 0, "width": w, "seconds": [price] * SAMPLES} for w, price in prices.items()])
+    return Listed.from_json(
+        [{"bucket": 0, "width": w, "seconds": [price] * SAMPLES} for w, price in prices.items()]
+    )

@@ -40,7 +40,9 @@ class Mode:
 
 
 def _fixed(window: int) -> Mode:
-    return Mode(f"draft {window}", Speculation(parse("draft"), WindowBounds.fixed_at(window)), window)
+    return Mode(
+        f"draft {window}", Speculation(parse("draft"), WindowBounds.fixed_at(window)), window
+    )
 
 
 MODES: Final = (
@@ -60,7 +62,9 @@ def chosen(names: tuple[str, ...] | None, *, draft: bool) -> tuple[Mode, ...]:
         return tuple(mode for mode in MODES if draft or not mode.needs_draft)
     found = tuple(mode for mode in MODES if mode.name in names)
     if not draft and (idle := [mode.name for mode in found if mode.needs_draft]):
-        raise ValueError(f"{', '.join(idle)}: without a draft model, which --draft names, there is nothing to measure")
+        raise ValueError(
+            f"{', '.join(idle)}: without a draft model, which --draft names, there is nothing to measure"
+        )
     return found
 
 
@@ -71,7 +75,9 @@ class Minds:
     request to request, as a server's does.
     """
 
-    def __init__(self, subject: Subject, random_draft: Any | None, costs: Callable[[], Costs] = Costs) -> None:
+    def __init__(
+        self, subject: Subject, random_draft: Any | None, costs: Callable[[], Costs] = Costs
+    ) -> None:
         self._subject = subject
         self._random_draft = random_draft
         self._costs = costs
@@ -86,8 +92,12 @@ class Minds:
             loop.costs = self._costs()
             drafters: list[Drafter] = [Ngram()]
             if draft is not None:
-                drafters.append(DraftModel("draft", draft, self._subject.vocab_size, cache_maker(draft)))
-                loop.costs.draft_share = weight_bytes(draft) / weight_bytes(self._subject.model)  # as a server has it
+                drafters.append(
+                    DraftModel("draft", draft, self._subject.vocab_size, cache_maker(draft))
+                )
+                loop.costs.draft_share = weight_bytes(draft) / weight_bytes(
+                    self._subject.model
+                )  # as a server has it
             loop.use_drafters(drafters, self._off)
             self._kept[key] = loop.scheduler.speculator
         loop.scheduler.speculator = self._kept[key]

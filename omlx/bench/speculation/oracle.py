@@ -77,14 +77,17 @@ def bound(prompt: Seq[int], answer: Seq[int], costs: RoundCosts, given: int = 1)
     price = [costs.plain, *(costs.verify(1 + n) for n in range(1, LONGEST + 1))]
     for i in range(size - 1, given - 1, -1):
         best[i], taken[i] = min(
-            (price[n] + best[min(size, i + n + 1)], n) for n in range(min(reaches[i], size - i - 1) + 1)
+            (price[n] + best[min(size, i + n + 1)], n)
+            for n in range(min(reaches[i], size - i - 1) + 1)
         )
     rounds, i = 0, given
     while i < size:
         rounds += 1
         i += taken[i] + 1
     tokens = max(0, size - given)
-    return Bound(tokens, copied(reaches, given), rounds, tokens * costs.plain, best[min(given, size)])
+    return Bound(
+        tokens, copied(reaches, given), rounds, tokens * costs.plain, best[min(given, size)]
+    )
 
 
 def reach(prompt: Seq[int], answer: Seq[int]) -> list[int]:

@@ -87,7 +87,11 @@ class Outcome:
     def to_json(self) -> Json:
         perfect: Json | None = None
         if self.bound is not None and self.reached is not None:
-            told = {"share": self.bound.share, "allowed": self.allowed, "speedup": self.bound.speedup}
+            told = {
+                "share": self.bound.share,
+                "allowed": self.allowed,
+                "speedup": self.bound.speedup,
+            }
             perfect = asdict(self.bound) | told | {"reached": self.reached.to_json()}
         return {
             "model": self.case.role,
@@ -136,12 +140,18 @@ def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
         tokens=sum(len(tokens) for run in ours for tokens in run.tokens),
         proposed=sum(run.proposed for run in ours),
         accepted=sum(run.accepted for run in ours),
-        errors=sum(len(driven.errors) for trial in whole for driven in (*trial.ours, *trial.theirs)),
+        errors=sum(
+            len(driven.errors) for trial in whole for driven in (*trial.ours, *trial.theirs)
+        ),
         checksum=checksum(tokens for driven in sides for tokens in driven.run.tokens),
-        plain_checksum=checksum(tokens for trial in whole for side in trial.theirs for tokens in side.run.tokens),
+        plain_checksum=checksum(
+            tokens for trial in whole for side in trial.theirs for tokens in side.run.tokens
+        ),
         divergences=tuple(_divergences(measured)),
         cold=_gain(measured.cold.our_run, measured.cold.their_run),
-        reasons=dict(Counter(told.speculation.code for driven in sides for told in driven.stats.values())),
+        reasons=dict(
+            Counter(told.speculation.code for driven in sides for told in driven.stats.values())
+        ),
         gates=_gates(sides),
         drafters=_drafters(sides),
         bounds=bounds,
@@ -172,7 +182,9 @@ def _divergences(measured: Measured) -> Iterator[Divergence]:
                 yield Divergence(number, answer, found.token, found.apart)
 
 
-def _answers(trial: Trial) -> Iterator[tuple[tuple[Request, ...], Request, tuple[int, ...], tuple[int, ...]]]:
+def _answers(
+    trial: Trial,
+) -> Iterator[tuple[tuple[Request, ...], Request, tuple[int, ...], tuple[int, ...]]]:
     """Of every request: those that ran with it, itself, and its answer on both sides."""
     for group, ours, theirs in zip(trial.asked, trial.ours, trial.theirs, strict=True):
         for answer in zip(group, ours.run.tokens, theirs.run.tokens, strict=True):
@@ -198,7 +210,9 @@ def _gates(sides: Iterable[Driven]) -> dict[str, dict[str, int]]:
     for driven in sides:
         for told in driven.stats.values():
             for name, gate in told.gates.items():
-                found.setdefault(name, Counter())[gate.reason.code if gate.reason else gate.state] += 1
+                found.setdefault(name, Counter())[
+                    gate.reason.code if gate.reason else gate.state
+                ] += 1
     return {name: dict(codes) for name, codes in found.items()}
 
 

@@ -52,12 +52,16 @@ class Script(Ngram):
         return Draft(self.name, len(tokens), tokens) if tokens else None
 
 
-def round_costs(subject: Subject, context: int, widths: Seq[int] = WIDTHS, repeats: int = REPEATS) -> RoundCosts:
+def round_costs(
+    subject: Subject, context: int, widths: Seq[int] = WIDTHS, repeats: int = REPEATS
+) -> RoundCosts:
     """Measure plain steps and rounds of these widths around `context` tokens, in turns: a machine's speed drifts, and
     what a round takes is told in plain steps of its own time. The prompt is read once, by an engine of its own."""
     loop = subject.new_loop(PREFIX_BYTES)
     longest = max(widths) * (ROUNDS + 1)
-    prompt = tuple(i % subject.vocab_size for i in range(7, 7 + 3 * max(1, context - longest // 2), 3))
+    prompt = tuple(
+        i % subject.vocab_size for i in range(7, 7 + 3 * max(1, context - longest // 2), 3)
+    )
     off = loop.scheduler.speculator.off
     loop.use_drafters([], off)
     answer = drive(loop, [request(prompt, longest)]).run.tokens[0]

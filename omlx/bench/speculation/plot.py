@@ -43,7 +43,9 @@ def plot(results: Seq[Result], title: str) -> str:
     body: list[str] = []
     for i, ((role, streams), chart) in enumerate(charts.items()):
         top = 2 * HEAD + i * (HEAD + HEIGHT + FOOT)
-        body.append(_text(12, top + 16, f"{role}, {streams} stream{'s' * (streams > 1)}", weight=600))
+        body.append(
+            _text(12, top + 16, f"{role}, {streams} stream{'s' * (streams > 1)}", weight=600)
+        )
         body += _chart(chart, top + HEAD, width)
     return "\n".join(
         [

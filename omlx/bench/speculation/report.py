@@ -17,10 +17,31 @@ from omlx.engine.speculation.drafters.ngram import Ngram
 FORMAT = "omlx-bench-spec/1"
 EVERYTHING = "Everything"
 HEAD = (
-    *("model", "workload", "mode", "streams", "tok/s", "wall s", "accepted", "Δ tok/s", "spread", "Δ wall", "cold"),
+    *(
+        "model",
+        "workload",
+        "mode",
+        "streams",
+        "tok/s",
+        "wall s",
+        "accepted",
+        "Δ tok/s",
+        "spread",
+        "Δ wall",
+        "cold",
+    ),
     *("errors", "tokens", "request and gates, most"),
 )
-BOUNDS = ("model", "workload", "mode", "proposes of all tokens", "with foresight", "reached", "share alone", "reached")
+BOUNDS = (
+    "model",
+    "workload",
+    "mode",
+    "proposes of all tokens",
+    "with foresight",
+    "reached",
+    "share alone",
+    "reached",
+)
 LEGEND = """\
 Δ: change against plain decoding, median over trials of the ratio within each; spread: its least and greatest value.
 tok/s from the first tokens on, until one of several streams ends; wall with the prompt read. cold: the first request
@@ -74,11 +95,16 @@ class Report:
             "models": self.models,
             "passes": {role: passes.to_json() for role, passes in self.passes.items()},
             "results": [outcome.to_json() for outcome in self.outcomes],
-            "auto_against_best_fixed": [each.to_json() for each in auto_against_fixed(self.outcomes)],
+            "auto_against_best_fixed": [
+                each.to_json() for each in auto_against_fixed(self.outcomes)
+            ],
             "hybrid_against_twin": [each.to_json() for each in hybrid_against_twin(self.outcomes)],
             "draft_window": draft_window(self.outcomes),
             "missing": list(self.missing),
-            "tables": [{"title": title, "rows": [list(cells) for cells in rows]} for title, rows in self.tables()],
+            "tables": [
+                {"title": title, "rows": [list(cells) for cells in rows]}
+                for title, rows in self.tables()
+            ],
             "divergences": list(divergences(self.outcomes)),
         }
 
@@ -98,7 +124,10 @@ class Report:
         if bounds := list(_bounds(self.outcomes)):
             yield "What a perfect lookup could do", [BOUNDS, *bounds]
         for title, found in (
-            ("auto against the best fixed window, not told which", auto_against_fixed(self.outcomes)),
+            (
+                "auto against the best fixed window, not told which",
+                auto_against_fixed(self.outcomes),
+            ),
             (
                 "The hybrid against its attention twin, both writing the twin's answers",
                 hybrid_against_twin(self.outcomes),
@@ -107,13 +136,35 @@ class Report:
             if lines := [each.cells for each in found]:
                 yield (
                     title,
-                    [("model", "workload", "mode", "gain", "against", "its gain", "within trials"), *lines],
+                    [
+                        (
+                            "model",
+                            "workload",
+                            "mode",
+                            "gain",
+                            "against",
+                            "its gain",
+                            "within trials",
+                        ),
+                        *lines,
+                    ],
                 )
         for role, passes in self.passes.items():
-            head = ("window", "a round in plain steps", "break-even of a lookup", "of the draft model")
-            rows = [(str(k), f"{cost:.2f}", _per_cent(a), _per_cent(b)) for k, cost, a, b in passes.rows()]
+            head = (
+                "window",
+                "a round in plain steps",
+                "break-even of a lookup",
+                "of the draft model",
+            )
+            rows = [
+                (str(k), f"{cost:.2f}", _per_cent(a), _per_cent(b))
+                for k, cost, a, b in passes.rows()
+            ]
             columns = 3 if passes.draft is None else 4
-            yield f"From which acceptance on a window pays ({role})", [line[:columns] for line in (head, *rows)]
+            yield (
+                f"From which acceptance on a window pays ({role})",
+                [line[:columns] for line in (head, *rows)],
+            )
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
@@ -147,11 +198,20 @@ def _at_a_glance(outcomes: Seq[Outcome]) -> Iterator[tuple[str, list[tuple[str, 
     """Gains, a row a workload and a column a mode; one table a model and number of streams."""
     for role, streams in dict.fromkeys((each.case.role, each.case.streams) for each in outcomes):
         here = [each for each in outcomes if (each.case.role, each.case.streams) == (role, streams)]
-        gains = {(each.case.workload.name, each.case.mode.name): f"{each.gain.median:.2f}" for each in here}
+        gains = {
+            (each.case.workload.name, each.case.mode.name): f"{each.gain.median:.2f}"
+            for each in here
+        }
         workloads = dict.fromkeys(workload for workload, _ in gains)
         modes = dict.fromkeys(mode for _, mode in gains)
-        rows = [(workload, *(gains.get((workload, mode), "") for mode in modes)) for workload in workloads]
-        yield f"Times plain decoding, {role}, {streams} stream{'s' * (streams > 1)}", [("workload", *modes), *rows]
+        rows = [
+            (workload, *(gains.get((workload, mode), "") for mode in modes))
+            for workload in workloads
+        ]
+        yield (
+            f"Times plain decoding, {role}, {streams} stream{'s' * (streams > 1)}",
+            [("workload", *modes), *rows],
+        )
 
 
 def _bounds(outcomes: Seq[Outcome]) -> Iterator[tuple[str, ...]]:
@@ -161,7 +221,10 @@ def _bounds(outcomes: Seq[Outcome]) -> Iterator[tuple[str, ...]]:
         if Ngram.kind in outcome.drafters:
             case = (outcome.case.role, outcome.case.workload.name, outcome.case.mode.name)
             foresight = (f"{outcome.bound.speedup:.2f}", _per_cent(outcome.reached.median))
-            share_alone = (f"{outcome.allowed:.2f}", _per_cent(outcome.gain.median / outcome.allowed))
+            share_alone = (
+                f"{outcome.allowed:.2f}",
+                _per_cent(outcome.gain.median / outcome.allowed),
+            )
             yield (*case, _per_cent(outcome.bound.share), *foresight, *share_alone)
 
 

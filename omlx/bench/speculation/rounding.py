@@ -72,7 +72,9 @@ class Compared:
         return (self.mode, *map(str, counts), f"{self.farthest:.4f}" if self.near_ties else "")
 
 
-def compare(subject: Subject, modes: Seq[Mode], asked: Seq[tuple[str, Request]], progress: Progress) -> list[Compared]:
+def compare(
+    subject: Subject, modes: Seq[Mode], asked: Seq[tuple[str, Request]], progress: Progress
+) -> list[Compared]:
     """Ask every mode, and plain decoding, the same. `asked` are requests with the names of their workloads; every
     answer of a mode is a unit of `progress`."""
     minds = Minds(subject, None, imagined)
@@ -104,7 +106,9 @@ def questions(
     minds = Minds(subject, None)
     for workload in (each for each in WORKLOADS if each.name in workloads):
         case = Case("model", subject, minds, workload, PLAIN, 1, context)
-        for asked in (one for trial in range(trials) for group in requests(case, trial) for one in group):
+        for asked in (
+            one for trial in range(trials) for group in requests(case, trial) for one in group
+        ):
             assert asked.max_tokens is not None
             one = replace(asked, max_tokens=min(asked.max_tokens, longest or asked.max_tokens))
             yield workload.name, one
@@ -117,14 +121,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     workloads, modes = tuple(w.name for w in WORKLOADS), tuple(m.name for m in MODES)
     add(parser, "--model", "--draft")
     parser.add_argument(
-        "--workloads", type=one_of(workloads), default=workloads, metavar="NAME,…", help="of bench spec"
+        "--workloads",
+        type=one_of(workloads),
+        default=workloads,
+        metavar="NAME,…",
+        help="of bench spec",
     )
-    parser.add_argument("--modes", type=one_of(modes), metavar="NAME,…", help=f"of {','.join(modes)}")
-    parser.add_argument("--trials", type=positive, default=1, metavar="N", help="questions a workload, about")
-    parser.add_argument("--context", type=positive, default=CONTEXT, metavar="N", help="tokens of prompt and answer")
+    parser.add_argument(
+        "--modes", type=one_of(modes), metavar="NAME,…", help=f"of {','.join(modes)}"
+    )
+    parser.add_argument(
+        "--trials", type=positive, default=1, metavar="N", help="questions a workload, about"
+    )
+    parser.add_argument(
+        "--context", type=positive, default=CONTEXT, metavar="N", help="tokens of prompt and answer"
+    )
     parser.add_argument("--tokens", type=positive, metavar="N", help="longest answer")
     add(parser, "--dtype", "--quantize", "--json")
-    parser.add_argument("--tolerance", type=not_negative, metavar="LOGITS", help="else by the type: " + _tolerances())
+    parser.add_argument(
+        "--tolerance",
+        type=not_negative,
+        metavar="LOGITS",
+        help="else by the type: " + _tolerances(),
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,14 +158,20 @@ def run(args: argparse.Namespace) -> int:
     asked = list(questions(subject, args.workloads, args.trials, args.context, args.tokens))
     with Progress(len(modes) * len(asked), "answer") as progress:
         found = compare(subject, modes, asked, progress)
-    record: Json = {"models": subject.describe(), "tolerance": tolerance, "modes": [asdict(each) for each in found]}
+    record: Json = {
+        "models": subject.describe(),
+        "tolerance": tolerance,
+        "modes": [asdict(each) for each in found],
+    }
     write_json(args.json, record)
     head = ("mode", "answers", "tokens", "drafted", "accepted", "differ", "farthest")
     sys.stdout.write(table([head, *(each.cells for each in found)]) + "\n")
     for tie in (tie for each in found for tie in each.near_ties):
         sys.stdout.write(f"First difference: {tie}\n")
     exact = all(each.farthest <= tolerance for each in found)
-    sys.stdout.write(f"{'All within' if exact else 'NOT all within'} the tolerance of {tolerance:g} logits.\n")
+    sys.stdout.write(
+        f"{'All within' if exact else 'NOT all within'} the tolerance of {tolerance:g} logits.\n"
+    )
     return 0 if exact else 1
 
 
@@ -156,7 +181,9 @@ def tolerance_of(subject: Subject) -> float:
     return TOLERANCE[str(logits.dtype).removeprefix("mlx.core.")]
 
 
-def _answer(subject: Subject, minds: Minds, mode: Mode, one: Request) -> tuple[tuple[int, ...], int, int]:
+def _answer(
+    subject: Subject, minds: Minds, mode: Mode, one: Request
+) -> tuple[tuple[int, ...], int, int]:
     """The tokens of an answer, and how many were drafted and accepted. Raises what the request failed with."""
     minds.enter("", mode, random_draft=False)
     driven = drive(subject.loop, [replace(one, speculation=mode.asks)])

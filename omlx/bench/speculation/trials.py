@@ -78,7 +78,9 @@ class Measured:
     trials: list[Trial] = field(default_factory=list)
 
 
-def measure(cases: Seq[Case], trials: int, progress: Progress, deadline: float | None = None) -> list[Measured]:
+def measure(
+    cases: Seq[Case], trials: int, progress: Progress, deadline: float | None = None
+) -> list[Measured]:
     """Run all pairs, each a unit of `progress`; stop after the pair in which `deadline` (monotonic) passes.
 
     An interrupt ends it early as well, with what was measured.
@@ -105,7 +107,9 @@ def measure(cases: Seq[Case], trials: int, progress: Progress, deadline: float |
 def requests(case: Case, trial: int) -> tuple[tuple[Request, ...], ...]:
     """What a trial asks, in groups of rows that run together, as plain requests."""
     encode = case.subject.tokenizer.encode
-    asked = questions(case.workload, trial, case.streams, case.context, lambda text: len(encode(text)))
+    asked = questions(
+        case.workload, trial, case.streams, case.context, lambda text: len(encode(text))
+    )
     whole = [_request(case.subject, question, 1000 * trial + i) for i, question in enumerate(asked)]
     return tuple(tuple(whole[i : i + case.streams]) for i in range(0, len(whole), case.streams))
 
@@ -124,7 +128,9 @@ def prompt_ids(subject: Subject, question: Question) -> tuple[int, ...]:
     """The conversation as the model's template writes it, or its texts one after another where there is none."""
     tokenizer = subject.tokenizer
     if not tokenizer.has_chat_template:
-        return tuple(tokenizer.encode("\n\n".join(message["content"] for message in question.messages)))
+        return tuple(
+            tokenizer.encode("\n\n".join(message["content"] for message in question.messages))
+        )
     return tuple(
         tokenizer.apply_chat_template(
             question.messages,
@@ -152,6 +158,8 @@ def _pairs(case: Case, trial: int, swap: bool) -> Trial:
 
 
 def _run(case: Case, mode: Mode, group: tuple[Request, ...]) -> Driven:
-    case.minds.enter(f"{case.workload.name} ×{case.streams}", mode, random_draft=case.workload.random_draft)
+    case.minds.enter(
+        f"{case.workload.name} ×{case.streams}", mode, random_draft=case.workload.random_draft
+    )
     settle()
     return drive(case.subject.loop, [replace(asked, speculation=mode.asks) for asked in group])

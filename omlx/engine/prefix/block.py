@@ -75,7 +75,9 @@ class Block:
         for piece in self.windows:
             assert at <= piece.start < piece.stop <= self.stop
             at = piece.stop
-        assert all(self.start < end == piece.stop <= self.stop for end, piece in self.states.items())
+        assert all(
+            self.start < end == piece.stop <= self.stop for end, piece in self.states.items()
+        )
 
 
 def descend(root: Block, tokens: Sequence[int], block_tokens: int) -> list[Block]:
@@ -112,4 +114,6 @@ def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     """How many tokens two sequences begin with together."""
     if a == b:
         return len(a)
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )

@@ -18,7 +18,9 @@ class Victims:
     continued from is of no use, and goes at once.
     """
 
-    def __init__(self, layout: Layout, clock: int, used: Mapping[int, int], *, held_too: bool) -> None:
+    def __init__(
+        self, layout: Layout, clock: int, used: Mapping[int, int], *, held_too: bool
+    ) -> None:
         self._layout = layout
         self._clock = clock
         self._used = used
@@ -36,7 +38,12 @@ class Victims:
 
     def add(self, block: Block | None) -> None:
         """Take in a block if it is the end of a branch now."""
-        if block is None or block.parent is None or block.children or (block.locks and not self._held_too):
+        if (
+            block is None
+            or block.parent is None
+            or block.children
+            or (block.locks and not self._held_too)
+        ):
             return
         weight = sum(map(self._layout.nbytes, block.pieces)) / len(block.tokens)
         useless = not self._layout.resumes_anywhere and not block.extras

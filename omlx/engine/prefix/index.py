@@ -82,7 +82,11 @@ class PrefixIndex:
         # Blocks that part from one another later may each hold another state of what they share: look at all of them.
         for i in range(len(path), -1, -1):
             near = self._near(path[:i], tokens)
-            found = [match for block, n in near if (match := self._within([*path[:i], block], block.start + n, top))]
+            found = [
+                match
+                for block, n in near
+                if (match := self._within([*path[:i], block], block.start + n, top))
+            ]
             if found:
                 return max(found, key=lambda match: match.length)
         return None
@@ -119,7 +123,11 @@ class PrefixIndex:
         path = descend(self._root, tokens, self._block_tokens)
         # The last block may grow, or reach further than the tokens do; where they part from it, a sibling is needed.
         near = self._near(path, tokens)
-        path += [block for block, same in near if same == min(len(block.tokens), len(tokens) - block.start)][:1]
+        path += [
+            block
+            for block, same in near
+            if same == min(len(block.tokens), len(tokens) - block.start)
+        ][:1]
         if path:
             self._hold(owner, path[-1])
         spared = {piece.id for piece in windows_of(path, len(tokens), self.layout.window)}
@@ -191,8 +199,13 @@ class PrefixIndex:
     def _missing(self, path: Sequence[Block], length: int) -> list[Piece]:
         """What is not there yet of a prefix that may be continued at `length`: rows, in order, and what goes along."""
         n, window = self._block_tokens, self.layout.window
-        missing = [self._piece("rows", *span) for span in spans(path[-1].stop if path else 0, length, n)]
-        missing += [self._piece("window", *gap) for gap in gaps(windows_of(path, length, window), length, window, n)]
+        missing = [
+            self._piece("rows", *span) for span in spans(path[-1].stop if path else 0, length, n)
+        ]
+        missing += [
+            self._piece("window", *gap)
+            for gap in gaps(windows_of(path, length, window), length, window, n)
+        ]
         if self.layout.recurrent and not (path and length in path[-1].states):
             before = (end for block in path for end in block.states if end < length)
             missing.append(self._piece("state", max(before, default=0), length))

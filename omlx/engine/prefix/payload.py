@@ -87,7 +87,10 @@ class Payloads:
 
         Raises EngineError, keeping none, if the cache does not hold the rows.
         """
-        kept = [Payload(piece, tuple(_copy(leaf, piece) for leaf in _of_kind(cache, piece.kind))) for piece in pieces]
+        kept = [
+            Payload(piece, tuple(_copy(leaf, piece) for leaf in _of_kind(cache, piece.kind)))
+            for piece in pieces
+        ]
         mx.eval([payload.arrays for payload in kept])
         self._kept.update((payload.piece.id, payload) for payload in kept)
 
@@ -96,11 +99,20 @@ class Payloads:
         cache = self._make_cache()
         payloads = [self._kept[piece] for piece in pieces]
         for kind in ("rows", "window", "state"):
-            parts = sorted((p for p in payloads if p.piece.kind == kind), key=lambda payload: payload.piece.start)
+            parts = sorted(
+                (p for p in payloads if p.piece.kind == kind),
+                key=lambda payload: payload.piece.start,
+            )
             for i, leaf in enumerate(_of_kind(cache, kind)):
                 held = [payload.arrays[i] for payload in parts if payload.arrays[i] is not None]
                 if held:
-                    _fill(leaf, held, length - (parts[0].piece.start if kind != "state" else 0), length, prompt)
+                    _fill(
+                        leaf,
+                        held,
+                        length - (parts[0].piece.start if kind != "state" else 0),
+                        length,
+                        prompt,
+                    )
         return cache
 
     def evict(self, pieces: Iterable[int]) -> None:
@@ -132,7 +144,9 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
         row_bytes=per_token("rows"),
         window_bytes=per_token("window"),
         window=max(windows, default=None),
-        state_bytes=sum(_nbytes(_copy(leaf, Piece(0, "state", 0, 2))) for leaf in _of_kind(cache, "state")),
+        state_bytes=sum(
+            _nbytes(_copy(leaf, Piece(0, "state", 0, 2))) for leaf in _of_kind(cache, "state")
+        ),
         recurrent=bool(_of_kind(cache, "state")),
     )
 
@@ -210,7 +224,9 @@ def _join(parts: Sequence[Arrays], start: int, stop: int, room: int) -> Arrays:
             at += n
         if room > stop - start:
             first = arrays[0]
-            found.append(mx.zeros((*first.shape[:2], room - (stop - start), first.shape[3]), first.dtype))
+            found.append(
+                mx.zeros((*first.shape[:2], room - (stop - start), first.shape[3]), first.dtype)
+            )
         return mx.concatenate(found, axis=2)
 
     return tree_map(join, parts[0], *parts[1:])
@@ -221,4 +237,8 @@ def _gone(leaf: Any, piece: Piece) -> EngineError:
 
 
 def _nbytes(arrays: Arrays) -> int:
-    return sum(array.nbytes for _, array in cast(list[tuple[str, mx.array]], tree_flatten(arrays)) if array is not None)
+    return sum(
+        array.nbytes
+        for _, array in cast(list[tuple[str, mx.array]], tree_flatten(arrays))
+        if array is not None
+    )

@@ -27,7 +27,9 @@ Room: TypeAlias = Callable[[], int | None]
 class PrefixReuse:
     """`never` says why nothing can be kept, if so. Rows own what they read from the index until `close`."""
 
-    def __init__(self, layout: Layout, block_tokens: int, max_bytes: int, never: Reason | None = None) -> None:
+    def __init__(
+        self, layout: Layout, block_tokens: int, max_bytes: int, never: Reason | None = None
+    ) -> None:
         self.layout = layout
         self._never = never
         self.index = PrefixIndex(layout, block_tokens, max_bytes)
@@ -44,7 +46,9 @@ class PrefixReuse:
         Where the logprobs of a prompt are wanted, nothing is taken up: kept prefixes have no logits.
         """
         request = sequence.request
-        ops: list[CacheOp] = [Open(sequence.row, request.sampling, request.top_logprobs, request.prompt_logprobs)]
+        ops: list[CacheOp] = [
+            Open(sequence.row, request.sampling, request.top_logprobs, request.prompt_logprobs)
+        ]
         if self.off is not None or request.prompt_logprobs is not None:
             return ops
         found = self.index.match(sequence.tokens)

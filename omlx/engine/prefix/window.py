@@ -13,10 +13,17 @@ def windows_of(path: Iterable[Block], length: int, window: int | None) -> list[P
     if window is None:
         return []
     first = max(0, length - window)
-    return [piece for block in path for piece in block.windows if piece.stop > first and piece.start < length]
+    return [
+        piece
+        for block in path
+        for piece in block.windows
+        if piece.stop > first and piece.start < length
+    ]
 
 
-def gaps(pieces: Iterable[Piece], length: int, window: int | None, block_tokens: int) -> Iterator[tuple[int, int]]:
+def gaps(
+    pieces: Iterable[Piece], length: int, window: int | None, block_tokens: int
+) -> Iterator[tuple[int, int]]:
     """What of the last `window` tokens before `length` is not there, cut where blocks end."""
     if window is None:
         return

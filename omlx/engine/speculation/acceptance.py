@@ -39,7 +39,11 @@ HOPELESS: Final = 0.02
 
 def slot(match: int, i: int) -> int:
     """Where token `i` of a draft is counted: an accepted token makes a match longer. `match` is 0 for a draft model."""
-    return bisect_right(MATCH_STEPS, max(match + i, MATCH_STEPS[0])) - 1 if match else min(i, SLOTS - 1)
+    return (
+        bisect_right(MATCH_STEPS, max(match + i, MATCH_STEPS[0])) - 1
+        if match
+        else min(i, SLOTS - 1)
+    )
 
 
 @dataclass(slots=True)
@@ -98,7 +102,9 @@ class Acceptance:
             factor = (missed + COMMON_WEIGHT) / (foreseen + COMMON_WEIGHT)
             for tries, hits, expected in zip(self._tries, self._hits, self._expected, strict=True):
                 expected = max(HOPELESS, 1.0 - factor * (1.0 - expected))
-                self._chances.append(min(SURE, (hits + PRIOR_WEIGHT * expected) / (tries + PRIOR_WEIGHT)))
+                self._chances.append(
+                    min(SURE, (hits + PRIOR_WEIGHT * expected) / (tries + PRIOR_WEIGHT))
+                )
         return self._chances
 
     def _before(self) -> list[float]:

@@ -72,7 +72,9 @@ class PassCosts:
             return False
         self._refused = 0
         slow = expected is not None and 0.0 < FIRST_TIME * expected < seconds
-        if slow and not self._measured(width) and (width <= WIDEST_WINDOW or self.reaches(width)):  # it comes again
+        if (
+            slow and not self._measured(width) and (width <= WIDEST_WINDOW or self.reaches(width))
+        ):  # it comes again
             self._slow_at_first.add(width)
             return True
         samples = self._samples.setdefault(here, {}).setdefault(width, deque(maxlen=SAMPLES))
@@ -99,12 +101,19 @@ class PassCosts:
 
     def _measured(self, width: int) -> bool:
         """Whether a pass as wide was taken in anywhere, or was slow the first time."""
-        return width in self._slow_at_first or any(width in entries for entries in self._medians.values())
+        return width in self._slow_at_first or any(
+            width in entries for entries in self._medians.values()
+        )
 
     @property
     def widest(self) -> int:
         """The widest window ever measured."""
-        widths = (width for entries in self._medians.values() for width in entries if width <= WIDEST_WINDOW)
+        widths = (
+            width
+            for entries in self._medians.values()
+            for width in entries
+            if width <= WIDEST_WINDOW
+        )
         return max(widths, default=0)
 
     def reaches(self, width: int) -> bool:
@@ -150,7 +159,11 @@ class PassCosts:
                 points[1] = points[PLAIN]
             # No reading of a prompt takes longer than its tokens one by one: the machine slept meanwhile.
             limit = 2.0 * points.get(1, math.inf)
-            widths = sorted(width for width in points if width <= WIDEST_WINDOW or points[width] <= limit * width)
+            widths = sorted(
+                width
+                for width in points
+                if width <= WIDEST_WINDOW or points[width] <= limit * width
+            )
             self._curves[here] = widths, [points[width] for width in widths]
         return self._curves[here]
 
@@ -207,7 +220,10 @@ class Costs:
         return first <= 0.0 or not costs.known(1, context) or costs.learn_chunk(lag, context, first)
 
     def to_json(self) -> dict[str, Any]:
-        return {"target": self.target.to_json(), "drafts": {name: c.to_json() for name, c in self.drafts.items()}}
+        return {
+            "target": self.target.to_json(),
+            "drafts": {name: c.to_json() for name, c in self.drafts.items()},
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Costs:

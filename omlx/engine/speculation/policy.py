@@ -189,16 +189,22 @@ class RowPolicy:
         """What to draft now. Call once for every step at which it does not rest."""
         self.calm = 0
         if self.window.fixed or (offers and offers[0].sure):
-            return next(((offer, min(offer.longest, self.window.longest)) for offer in offers), None)
+            return next(
+                ((offer, min(offer.longest, self.window.longest)) for offer in offers), None
+            )
         offers = [offer for offer in offers if offer.longest >= self._shortest(offer)]
         if self.costs.target.plain(context) is None:
             return None
         self._pace.match = max((offer.match for offer in offers), default=0)
-        forecasts = [self._forecast(offer, pending, context) for offer in offers if self._arguable(offer)]
+        forecasts = [
+            self._forecast(offer, pending, context) for offer in offers if self._arguable(offer)
+        ]
         if not forecasts:
             return self._turn(offers, None, pending, context)
         plain = self._nothing(1, context)
-        worth = self._pace.worth(plain, max(f.speedup for f in forecasts), max(len(f.reach) for f in forecasts))
+        worth = self._pace.worth(
+            plain, max(f.speedup for f in forecasts), max(len(f.reach) for f in forecasts)
+        )
         best, best_gain, speedup = None, worth[0] - self._nothing(pending, context), 1.0
         for found in forecasts:
             k, gain = found.best(worth, EQUAL * plain)
@@ -223,7 +229,11 @@ class RowPolicy:
         if offer.free:
             return 0.0
         one = self.costs.draft(offer.drafter, 1, context)
-        late = self.costs.draft(offer.drafter, offer.lag, context) - one if offer.lag > SHORT_LAG else 0.0
+        late = (
+            self.costs.draft(offer.drafter, offer.lag, context) - one
+            if offer.lag > SHORT_LAG
+            else 0.0
+        )
         if amortised:
             record = self.record(offer)
             first = not record.used and record.acceptance.proven
@@ -273,11 +283,15 @@ class RowPolicy:
     def record(self, offer: Offer) -> Record:
         found = self.records.get(offer.drafter)
         if found is None:
-            prior = self._priors.setdefault(offer.drafter, Acceptance(MATCH_CHANCE) if offer.match else Acceptance())
+            prior = self._priors.setdefault(
+                offer.drafter, Acceptance(MATCH_CHANCE) if offer.match else Acceptance()
+            )
             silent = offer.match > 0 and self._repeats < PROMPT_SHARE
             interval = LAST_PROBE if prior.poor and not offer.match else FIRST_PROBE
             acceptance = Acceptance(prior.start, prior)
-            found = self.records[offer.drafter] = Record(acceptance, silent, offer.sure, interval=interval)
+            found = self.records[offer.drafter] = Record(
+                acceptance, silent, offer.sure, interval=interval
+            )
         return found
 
     def state(self, drafter: str) -> tuple[State, Reason | None]:
@@ -370,7 +384,10 @@ class RowPolicy:
                 best = offer, self._shortest(offer)
             record.trial %= LAST_TRIAL
         if best is None and pending == 1:
-            self.calm = min((self.record(offer).patience for offer in offers if not offer.free), default=SECOND_THOUGHT)
+            self.calm = min(
+                (self.record(offer).patience for offer in offers if not offer.free),
+                default=SECOND_THOUGHT,
+            )
         return best
 
     def _wait(self, offer: Offer, context: int) -> int:

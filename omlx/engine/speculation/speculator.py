@@ -109,12 +109,18 @@ class Speculator:
         draft = self._heard(sequence, drafter, caught(drafter.propose, sequence, k))
         if draft is None:
             return None
-        pad = row.policy.padding(sequence.pending + draft.n, len(sequence.tokens), sequence.room - 1 - draft.n)
+        pad = row.policy.padding(
+            sequence.pending + draft.n, len(sequence.tokens), sequence.room - 1 - draft.n
+        )
         row.taken = offer
         row.drafting = draft.seconds or row.policy.drafting(offer, draft.n, len(sequence.tokens))
-        row.expected = row.drafting + self.costs.verify(sequence.pending + draft.n + pad, len(sequence.tokens))
+        row.expected = row.drafting + self.costs.verify(
+            sequence.pending + draft.n + pad, len(sequence.tokens)
+        )
         if draft.seconds is not None:
-            self.costs.drafted(draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds)
+            self.costs.drafted(
+                draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds
+            )
         return replace(draft, pad=pad) if pad else draft
 
     def verdict(self, sequence: Sequence) -> Reason:
@@ -127,7 +133,9 @@ class Speculator:
             return Reason("spec.off.no_chance")
         row = self._rows.get(sequence.row)
         gates = row.gates.values() if row else ()
-        return next((g.reason for g in gates if g.state is State.OFF and g.reason), Reason("spec.observing"))
+        return next(
+            (g.reason for g in gates if g.state is State.OFF and g.reason), Reason("spec.observing")
+        )
 
     def effective(self, sequence: Sequence) -> Strategy:
         """What is left of the request's strategy, given who drafts here."""
@@ -162,11 +170,15 @@ class Speculator:
         row.drafters, row.taken = [d for d in row.drafters if d.name not in row.off], None
         return reason
 
-    def observe(self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str) -> None:
+    def observe(
+        self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str
+    ) -> None:
         """Record a verified window. `span` and `repair` name its class."""
         row = self._row(sequence)
         by = next((d for d in row.drafters if d.name == drafter), None)
-        if by is not None and isinstance(error := caught(by.observe, sequence, accepted), Exception):
+        if by is not None and isinstance(
+            error := caught(by.observe, sequence, accepted), Exception
+        ):
             self.give_up(sequence, error, by)
             return
         if row.taken is not None:
@@ -186,7 +198,9 @@ class Speculator:
         row.kept.append((new, interval, len(sequence.tokens)))
         alone = interval is not None
         if row.taken is not None or (alone and not row.policy.calm) or len(row.kept) >= KEPT:
-            self._learn(row, sequence, () if alone else self._offers(row, sequence))  # in company nobody else asks
+            self._learn(
+                row, sequence, () if alone else self._offers(row, sequence)
+            )  # in company nobody else asks
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
@@ -196,7 +210,9 @@ class Speculator:
     def store(self, sequence: Sequence) -> None:
         for drafter in self.drafters:
             if isinstance(caught(drafter.store, sequence), Exception):
-                caught(drafter.clear)  # what it keeps is unproven; without it, drafting is only slower
+                caught(
+                    drafter.clear
+                )  # what it keeps is unproven; without it, drafting is only slower
 
     def clear(self) -> None:
         """Forget what drafters keep of rows that have ended."""
@@ -222,7 +238,12 @@ class Speculator:
             window = asked.window or self.window
             off = {d.name: Reason("spec.off.zero_window") for d in admitted if window.longest < 1}
             policy = RowPolicy(
-                self.costs, self._priors, window, recurrent=self.recurrent, trims=self.trims, repeats=repeats
+                self.costs,
+                self._priors,
+                window,
+                recurrent=self.recurrent,
+                trims=self.trims,
+                repeats=repeats,
             )
             row = self._rows[sequence.row] = _Row(policy, [] if off else admitted, steps, off)
         return row
@@ -258,7 +279,9 @@ class Speculator:
         row.kept.clear()
         row.shadow = row.shadow or next((_Shadow(offer) for offer in offers if offer.tokens), None)
 
-    def _clock(self, row: _Row, sequence: Sequence, tokens: int, seconds: float, context: int) -> None:
+    def _clock(
+        self, row: _Row, sequence: Sequence, tokens: int, seconds: float, context: int
+    ) -> None:
         """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""
         if row.taken is not None and (tally := sequence.tallies.get(row.taken.drafter)) is not None:
             drafting = min(row.drafting, seconds)

@@ -30,7 +30,9 @@ class Pace:
         they take with the fastest window at hand."""
         here = plain / max(1.0, speedup)
         places = [self._place(i) for i in range(n)]
-        worth = {place: min(plain, seconds / tokens) for place, (tokens, seconds) in self._spent.items()}
+        worth = {
+            place: min(plain, seconds / tokens) for place, (tokens, seconds) in self._spent.items()
+        }
         worth[places[0]] = here
         return [worth.get(place, here) for place in places]
 

@@ -27,7 +27,10 @@ def _installed() -> tuple[frozenset[str], dict[str, str]]:
 def _remapping(source: str) -> dict[str, str]:
     """The literal dictionary `MODEL_REMAPPING` of mlx_lm.utils; empty if there is none any more."""
     for statement in ast.parse(source).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "MODEL_REMAPPING":
+        if (
+            isinstance(statement, ast.Assign)
+            and ast.unparse(statement.targets[0]) == "MODEL_REMAPPING"
+        ):
             remapping: dict[str, str] = ast.literal_eval(statement.value)
             return remapping
     return {}

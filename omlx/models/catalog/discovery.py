@@ -26,7 +26,9 @@ class Registry:
     """All entries in the order found. At most one usable entry has a given id."""
 
     entries: tuple[ModelEntry, ...] = ()
-    _by_id: dict[str, ModelEntry] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _by_id: dict[str, ModelEntry] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         for entry in self.entries:

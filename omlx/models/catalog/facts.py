@@ -11,7 +11,14 @@ from omlx.errors import ModelError
 
 Number = int | float
 
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
+_CONTEXT_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "max_sequence_length",
+    "seq_length",
+)
 _DEFAULT_CONTEXT = 32_768
 _LARGEST_CONTEXT = 1 << 24  # tokenizers say 10^30 where they mean that nothing limits them
 _SAMPLING: dict[str, type[int] | type[float]] = {
@@ -40,7 +47,9 @@ def json_object(text: str) -> dict[str, Any]:
         raise ValueError("nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
-    json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair could not be shown to anybody
+    json.dumps(
+        content, ensure_ascii=False
+    ).encode()  # half a surrogate pair could not be shown to anybody
     return content
 
 
@@ -60,7 +69,9 @@ def stop_ids(tokenizer_ids: Iterable[int], *configs: Mapping[str, Any]) -> froze
     for config in configs:
         for holder in _holders(config):
             ids = holder.get("eos_token_id")
-            found |= {each for each in (ids if isinstance(ids, list) else [ids]) if isinstance(each, int)}
+            found |= {
+                each for each in (ids if isinstance(ids, list) else [ids]) if isinstance(each, int)
+            }
     return frozenset(found)
 
 

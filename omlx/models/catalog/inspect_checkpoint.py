@@ -46,8 +46,14 @@ def examine(model_id: str, directory: Path, source: str) -> ModelEntry:
         entry = replace(entry, size_bytes=_weight_bytes(directory))
         config = _read_object(directory / "config.json")
         if config is not None:
-            entry = replace(entry, model_type=_model_type(config), quantization=_quantization(config))
-        reason = _head_reason(config or {}) or _files_reason(directory, config) or _config_reason(config or {})
+            entry = replace(
+                entry, model_type=_model_type(config), quantization=_quantization(config)
+            )
+        reason = (
+            _head_reason(config or {})
+            or _files_reason(directory, config)
+            or _config_reason(config or {})
+        )
     except (OSError, ValueError) as error:
         reason = Reason("model.unreadable", {"detail": _said(error)})
     return entry if reason is None else replace(entry, status=Status.SKIPPED, reason=reason)
@@ -83,7 +89,9 @@ def _files_reason(directory: Path, config: Mapping[str, Any] | None) -> Reason |
     if config is None:
         return _without_config(directory)
     if missing:
-        return Reason("model.shards_missing", {"missing": len(missing), "total": total, "first": missing[0]})
+        return Reason(
+            "model.shards_missing", {"missing": len(missing), "total": total, "first": missing[0]}
+        )
     if not weights:
         return _without_weights(directory)
     return None
@@ -102,8 +110,14 @@ def _without_config(directory: Path) -> Reason:
 def _without_weights(directory: Path) -> Reason:
     if any(directory.glob("*.gguf")):
         return Reason("model.gguf_only")
-    foreign = sorted(path.name for pattern in _FOREIGN for path in directory.glob(pattern) if path.is_file())
-    return Reason("model.foreign_weights", {"file": foreign[0]}) if foreign else Reason("model.no_weights")
+    foreign = sorted(
+        path.name for pattern in _FOREIGN for path in directory.glob(pattern) if path.is_file()
+    )
+    return (
+        Reason("model.foreign_weights", {"file": foreign[0]})
+        if foreign
+        else Reason("model.no_weights")
+    )
 
 
 def _config_reason(config: Mapping[str, Any]) -> Reason | None:
@@ -138,7 +152,11 @@ def _indexed(directory: Path) -> set[str]:
     """The files that the index of the weights names; none without one."""
     index = _read_object(directory / "model.safetensors.index.json")
     named = index.get("weight_map") if index is not None else None
-    return {name for name in named.values() if isinstance(name, str)} if isinstance(named, dict) else set()
+    return (
+        {name for name in named.values() if isinstance(name, str)}
+        if isinstance(named, dict)
+        else set()
+    )
 
 
 def _unfinished(directory: Path) -> int:
@@ -179,7 +197,11 @@ def _quantization(config: Mapping[str, Any]) -> str | None:
 
 def _weight_bytes(directory: Path) -> int:
     """Bytes of what is loaded: of two copies in one folder, the one that the index names."""
-    sizes = {path.name: path.stat().st_size for path in directory.glob("model*.safetensors") if path.is_file()}
+    sizes = {
+        path.name: path.stat().st_size
+        for path in directory.glob("model*.safetensors")
+        if path.is_file()
+    }
     return sum(sizes[name] for name in _indexed(directory) & sizes.keys() or sizes)
 
 

@@ -26,7 +26,11 @@ def find_model(name: str, registry: Registry, configuration: Configuration) -> M
 
     A model that brings code along is usable where the settings trust it.
     """
-    own = [model for model, alias in aliases(configuration).items() if alias == name] if name not in registry else []
+    own = (
+        [model for model, alias in aliases(configuration).items() if alias == name]
+        if name not in registry
+        else []
+    )
     if len(own) > 1:
         raise NotFound("model.ambiguous", param="model", model=name, ids=", ".join(own))
     asked = own[0] if own else name
@@ -37,7 +41,11 @@ def find_model(name: str, registry: Registry, configuration: Configuration) -> M
     except ModelError as error:
         if error.code != _NEEDS_TRUST:
             raise
-        entry = next(entry for entry in registry.entries if _needs_trust(entry) and asked in (entry.id, entry.name))
+        entry = next(
+            entry
+            for entry in registry.entries
+            if _needs_trust(entry) and asked in (entry.id, entry.name)
+        )
         if not configuration.resolve(entry.id).settings.trust_remote_code:
             raise
         return replace(entry, status=Status.USABLE, reason=None)
@@ -66,7 +74,9 @@ def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> Non
     except ModelError as error:
         raise BadRequest(error.code, param="draft_model", **error.params) from error
     found = find(name, registry)
-    reason = unfit_entry(target, found) if target is not None and isinstance(found, ModelEntry) else None
+    reason = (
+        unfit_entry(target, found) if target is not None and isinstance(found, ModelEntry) else None
+    )
     if reason is not None:
         raise BadRequest(reason.code, param="draft_model", **reason.params)
 

@@ -88,8 +88,14 @@ def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> lis
 
 def _hub_root(user: Path, environ: Mapping[str, str]) -> Path:
     """As huggingface_hub has it."""
-    home = environ.get("HF_HOME") or os.path.join(environ.get("XDG_CACHE_HOME") or user / ".cache", "huggingface")
-    named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    home = environ.get("HF_HOME") or os.path.join(
+        environ.get("XDG_CACHE_HOME") or user / ".cache", "huggingface"
+    )
+    named = (
+        environ.get("HF_HUB_CACHE")
+        or environ.get("HUGGINGFACE_HUB_CACHE")
+        or os.path.join(home, "hub")
+    )
     return Path(os.path.expandvars(os.path.expanduser(named)))
 
 
@@ -122,7 +128,9 @@ def _folders(root: Path) -> list[Path]:
     Hidden ones are left out, and those whose names are no text.
     """
     try:
-        found = (path for path in root.iterdir() if not path.name.startswith(".") and _is_text(path.name))
+        found = (
+            path for path in root.iterdir() if not path.name.startswith(".") and _is_text(path.name)
+        )
         return sorted(path for path in found if path.is_dir())
     except OSError:
         return []

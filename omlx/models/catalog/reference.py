@@ -12,7 +12,9 @@ from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.inspect_checkpoint import examine
 
 _NAME = r"\w[\w .+()-]*"  # of a folder too, as people call them
-_FORM = re.compile(rf"(?P<repository>{_NAME}(?:/{_NAME})?)(?::(?P<quant>[\w.-]+))?(?:@(?P<revision>\w[\w./-]*))?")
+_FORM = re.compile(
+    rf"(?P<repository>{_NAME}(?:/{_NAME})?)(?::(?P<quant>[\w.-]+))?(?:@(?P<revision>\w[\w./-]*))?"
+)
 _GGUF_QUANT = re.compile(r"(I?Q\d\w*|BF16|F16|F32|TQ\d\w*)", re.IGNORECASE)
 
 
@@ -33,7 +35,9 @@ class Reference:
     @property
     def gguf(self) -> bool:
         """Whether its name or its quantization says that the weights are GGUF files."""
-        return "gguf" in self.repository.lower() or _GGUF_QUANT.fullmatch(self.quant or "") is not None
+        return (
+            "gguf" in self.repository.lower() or _GGUF_QUANT.fullmatch(self.quant or "") is not None
+        )
 
     @property
     def on_hub(self) -> bool:
@@ -41,7 +45,9 @@ class Reference:
 
     def __str__(self) -> str:
         quant, revision = self.quant, self.revision
-        return f"{self.repository}{f':{quant}' if quant else ''}{f'@{revision}' if revision else ''}"
+        return (
+            f"{self.repository}{f':{quant}' if quant else ''}{f'@{revision}' if revision else ''}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,11 @@ def find(name: str, registry: Registry) -> ModelEntry | Reason:
     if entry is None:
         return Reason("draft.unfit.gguf" if reference.gguf else "draft.not_here", {"draft": name})
     if _other_quantization(reference, entry):
-        params: dict[str, Param] = {"draft": entry.id, "wanted": reference.quant, "found": entry.quantization}
+        params: dict[str, Param] = {
+            "draft": entry.id,
+            "wanted": reference.quant,
+            "found": entry.quantization,
+        }
         return Reason("draft.other_quantization", params)
     return entry
 
@@ -86,7 +96,9 @@ def _listed(name: str, registry: Registry) -> ModelEntry | Reason | None:
     except NotFound as error:
         return Reason(error.code, error.params) if error.code == "model.ambiguous" else None
     except ModelError:
-        return next(e for e in registry.entries if e.status is Status.SKIPPED and name in (e.id, e.name))
+        return next(
+            e for e in registry.entries if e.status is Status.SKIPPED and name in (e.id, e.name)
+        )
 
 
 def _at_revision(entry: ModelEntry, revision: str) -> ModelEntry | None:

@@ -46,7 +46,9 @@ def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
             return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
         case "model.gguf_only":
             return Reason("draft.unfit.gguf", {"draft": draft.id})
-        case code if code == "model.half_download" or (draft.source == HUB_CACHE and code in _INCOMPLETE):
+        case code if code == "model.half_download" or (
+            draft.source == HUB_CACHE and code in _INCOMPLETE
+        ):
             return Reason("draft.unfit.half_download", {"draft": draft.id})
         case _:
             return Reason("draft.unfit.unusable", {"draft": draft.id, "why": draft.reason.message})
@@ -54,7 +56,11 @@ def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
     """A draft that is read as slowly as the target gains nothing: the target's own weights, from whichever folder."""
-    return Reason("draft.unfit.not_smaller", {"draft": draft.id}) if draft.size_bytes >= target.size_bytes > 0 else None
+    return (
+        Reason("draft.unfit.not_smaller", {"draft": draft.id})
+        if draft.size_bytes >= target.size_bytes > 0
+        else None
+    )
 
 
 def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:
@@ -62,7 +68,10 @@ def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
         differing = len(ours.items() ^ theirs.items())
-        return Reason("draft.unfit.vocabulary", {"target": len(ours), "draft": len(theirs), "differing": differing})
+        return Reason(
+            "draft.unfit.vocabulary",
+            {"target": len(ours), "draft": len(theirs), "differing": differing},
+        )
     differing = len(_special(target) ^ _special(draft))
     if differing:
         return Reason("draft.unfit.special_tokens", {"differing": differing})
@@ -74,10 +83,15 @@ def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:
 def _probed(tokenizer: Tokenizer) -> list[int]:
     try:
         return list(tokenizer.encode(PROBE, add_special_tokens=False))
-    except Exception as error:  # the tokenizers library raises bare Exception, for an unknown word too
+    except (
+        Exception
+    ) as error:  # the tokenizers library raises bare Exception, for an unknown word too
         raise ModelError("model.tokenizer", detail=str(error)) from error
 
 
 def _special(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
     """The added tokens, and whether each is special: a special one is never made from a user's text alike."""
-    return {(token, bool(getattr(added, "special", True))) for token, added in tokenizer.added_tokens_decoder.items()}
+    return {
+        (token, bool(getattr(added, "special", True)))
+        for token, added in tokenizer.added_tokens_decoder.items()
+    }

@@ -12,7 +12,9 @@ from omlx.errors import ModelError
 class Fields:
     """One object of a file. Objects inside share its `warnings`, to which passing over keys adds."""
 
-    def __init__(self, values: Mapping[str, Any], path: str = "", warnings: list[Reason] | None = None) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], path: str = "", warnings: list[Reason] | None = None
+    ) -> None:
         self._values = values
         self._path = path
         self.warnings: list[Reason] = [] if warnings is None else warnings
@@ -57,6 +59,8 @@ class Fields:
 
     def _of_type(self, key: str, kind: type, expected: str) -> Any:
         value = self._values.get(key)
-        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        if value is not None and (
+            not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+        ):
             raise ModelError("package.type", at=self.at(key), expected=expected)
         return value

@@ -52,13 +52,19 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
     repository, revision = reference.repository, reference.revision
     notes: list[Reason] = []
     try:
-        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
+        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(
+            repo_id=repository, repo_type="model"
+        )
         blobs = folder / "blobs"
         info = HfApi().model_info(repository, revision=revision, files_metadata=True)
         files = _files(info, reference)
         _check_space(sum(_missing_bytes(blobs, file) for file in files))
-        fetched = {file.rfilename for file in files if _fetch_weights(blobs, repository, info.sha, file)}
-        if (package := _take_along(folder, revision or constants.DEFAULT_REVISION, str(info.sha))) is not None:
+        fetched = {
+            file.rfilename for file in files if _fetch_weights(blobs, repository, info.sha, file)
+        }
+        if (
+            package := _take_along(folder, revision or constants.DEFAULT_REVISION, str(info.sha))
+        ) is not None:
             notes.append(Reason("pull.taken_along", {"file": str(package)}))
         names = [file.rfilename for file in files]
         # By its commit first: what the revision means is a whole model at any time, the old one until then.
@@ -86,15 +92,23 @@ def _files(info: ModelInfo, reference: Reference) -> list[RepoSibling]:
     Raises ModelError if there are no weights.
     """
     siblings = info.siblings or []
-    files = [file for file in siblings if any(fnmatch(file.rfilename, pattern) for pattern in WANTED)]
-    files = [file for file in files if "/" not in file.rfilename or fnmatch(file.rfilename, _POOLING)]
+    files = [
+        file for file in siblings if any(fnmatch(file.rfilename, pattern) for pattern in WANTED)
+    ]
+    files = [
+        file for file in files if "/" not in file.rfilename or fnmatch(file.rfilename, _POOLING)
+    ]
     if not any(file.rfilename.endswith(".safetensors") for file in files):
         gguf = any(file.rfilename.endswith(".gguf") for file in siblings)
-        raise ModelError("pull.gguf" if gguf else "pull.no_weights", repository=reference.repository)
+        raise ModelError(
+            "pull.gguf" if gguf else "pull.no_weights", repository=reference.repository
+        )
     return files
 
 
-def _checked(files: list[RepoSibling], snapshot: Path, blobs: Path, known: set[str]) -> Iterator[Reason]:
+def _checked(
+    files: list[RepoSibling], snapshot: Path, blobs: Path, known: set[str]
+) -> Iterator[Reason]:
     """Compare the files of a snapshot, but for the `known` ones, with what the hub says of them.
 
     What a person has put there stays, and is told; what was fetched is thrown away, and raises ModelError.
@@ -125,7 +139,9 @@ def _check_space(needed: int) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
     if needed and needed + _SPARE_BYTES > free:
-        raise ModelError("pull.no_space", needed_gb=round(needed / 1e9, 1), free_gb=round(free / 1e9, 1))
+        raise ModelError(
+            "pull.no_space", needed_gb=round(needed / 1e9, 1), free_gb=round(free / 1e9, 1)
+        )
 
 
 def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoSibling) -> bool:
@@ -144,7 +160,9 @@ def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoS
         here = min(stream.tell(), file.size)
         stream.truncate(here)
         source = hf_hub_url(repository, file.rfilename, revision=commit)
-        http_get(source, stream, resume_size=here, headers=build_hf_headers(), expected_size=file.size)
+        http_get(
+            source, stream, resume_size=here, headers=build_hf_headers(), expected_size=file.size
+        )
         stream.flush()
         if not _as_promised(part, file):
             raise _corrupt(part, file)
@@ -160,7 +178,11 @@ def _take_along(folder: Path, revision: str, commit: str) -> Path | None:
     named = folder / "refs" / revision
     before = named.read_text(encoding="utf-8").strip() if named.is_file() else commit
     old, new = (folder / "snapshots" / each / FILE for each in (before, commit))
-    if before == commit or not _put_there(folder / "blobs", old) or _put_there(folder / "blobs", new):
+    if (
+        before == commit
+        or not _put_there(folder / "blobs", old)
+        or _put_there(folder / "blobs", new)
+    ):
         return None
     new.parent.mkdir(parents=True, exist_ok=True)
     beside = new.with_name(f".{FILE}.{os.getpid()}")
@@ -176,7 +198,10 @@ def _as_promised(path: Path, promised: RepoSibling) -> bool:
     if promised.lfs is not None:
         digest, expected = hashlib.sha256(), promised.lfs.sha256
     elif promised.blob_id is not None:
-        digest, expected = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False), promised.blob_id
+        digest, expected = (
+            hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False),
+            promised.blob_id,
+        )
     else:
         return True
     with path.open("rb") as file:

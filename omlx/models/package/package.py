@@ -46,18 +46,28 @@ class WindowPolicy:
     def values(self) -> dict[str, Value]:
         """The same as settings. Not `num_draft_tokens`, which is obeyed at any cost: what a stranger declares is used
         where it pays."""
-        low, high = (self.initial, self.initial) if self.default == FIXED else (self.shortest, self.longest)
+        low, high = (
+            (self.initial, self.initial) if self.default == FIXED else (self.shortest, self.longest)
+        )
         return {"draft_initial": self.initial, "draft_min": low, "draft_max": high}
 
     @property
     def record(self) -> dict[str, Any]:
         """The same as the file holds it."""
-        bounds = {"initial_window": self.initial, "min_window": self.shortest, "max_window": self.longest}
+        bounds = {
+            "initial_window": self.initial,
+            "min_window": self.shortest,
+            "max_window": self.longest,
+        }
         return {"default": self.default, **bounds}
 
     def __str__(self) -> str:
         """How `--window` says it."""
-        numbers = (self.initial,) if self.default == FIXED else (self.initial, self.shortest, self.longest)
+        numbers = (
+            (self.initial,)
+            if self.default == FIXED
+            else (self.initial, self.shortest, self.longest)
+        )
         return f"{self.default}:{','.join(map(str, numbers))}"
 
 
@@ -114,7 +124,9 @@ def read_package(directory: Path) -> Package:
     default = block.text("default")
     if default is not None and default not in strategies:
         expected = ", ".join(strategies) or "nothing"
-        raise ModelError("package.unknown_default", at=block.at("default"), name=default, expected=expected)
+        raise ModelError(
+            "package.unknown_default", at=block.at("default"), name=default, expected=expected
+        )
     package = Package()
     for name in strategies:
         fields = strategies.required(name).object(name)
@@ -145,7 +157,9 @@ def _declared(fields: Fields) -> Declared | Reason:
             try:
                 draft = Reference.parse(named)
             except ModelError:
-                raise ModelError("package.draft", at=fields.at("draft_model"), value=named) from None
+                raise ModelError(
+                    "package.draft", at=fields.at("draft_model"), value=named
+                ) from None
             return DraftModel(draft, read_window(fields), fields.number("size_bytes", 0, 1 << 62))
         case "ngram":
             fields.pass_over_except("type", "window_policy", "shortest_match")
@@ -162,8 +176,12 @@ def read_window(fields: Fields, key: str = "window_policy") -> WindowPolicy | No
     policy.pass_over_except("default", "initial_window", "min_window", "max_window")
     default = policy.text("default") or ADAPTIVE
     if default not in (ADAPTIVE, FIXED):
-        raise ModelError("package.choice", at=policy.at("default"), value=default, choices=f"{ADAPTIVE}, {FIXED}")
-    initial, shortest, longest = (policy.number(f"{name}_window", 1, LONGEST) for name in ("initial", "min", "max"))
+        raise ModelError(
+            "package.choice", at=policy.at("default"), value=default, choices=f"{ADAPTIVE}, {FIXED}"
+        )
+    initial, shortest, longest = (
+        policy.number(f"{name}_window", 1, LONGEST) for name in ("initial", "min", "max")
+    )
     if default == FIXED and initial is None:
         policy.required("max_window")
         initial = longest
@@ -193,7 +211,11 @@ def window_from(text: str) -> WindowPolicy:
     kind, _, numbers = text.partition(":")
     parts = numbers.split(",") if numbers else []
     wanted = {ADAPTIVE: 3, FIXED: 1}.get(kind)
-    if wanted is None or len(parts) != wanted or not all(_NUMBER.fullmatch(part.strip()) for part in parts):
+    if (
+        wanted is None
+        or len(parts) != wanted
+        or not all(_NUMBER.fullmatch(part.strip()) for part in parts)
+    ):
         raise ModelError("package.window_text", value=text)
     values = [int(part) for part in parts]
     if not all(1 <= value <= LONGEST for value in values):

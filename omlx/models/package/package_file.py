@@ -44,7 +44,9 @@ def unusable(target: ModelEntry, draft: ModelEntry) -> Reason | None:
         return Reason("draft.unfit.unusable", {"draft": draft.id, "why": error.message})
 
 
-def declare_draft(target: ModelEntry, draft: str, window: WindowPolicy | None, registry: Registry) -> DraftModel:
+def declare_draft(
+    target: ModelEntry, draft: str, window: WindowPolicy | None, registry: Registry
+) -> DraftModel:
     """A declaration of `draft` for `target`. Raises ModelError if it is not here or does not fit."""
     found = find(draft, registry)
     reason = found if isinstance(found, Reason) else misfit(target, found)
@@ -82,7 +84,9 @@ def write_package(directory: Path, declared: Declared, name: str) -> Path:
     try:
         _replace(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise ModelError("package.unwritable", file=str(path), detail=error.strerror or str(error)) from error
+        raise ModelError(
+            "package.unwritable", file=str(path), detail=error.strerror or str(error)
+        ) from error
     return path
 
 

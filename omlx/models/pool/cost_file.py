@@ -48,7 +48,12 @@ class CostKey:
 def machine() -> str:
     """The device that computes, and what links to it: another BLAS is another machine."""
     device = mx.device_info()
-    parts = [platform.system(), platform.machine(), device.get("device_name", ""), device.get("memory_size", "")]
+    parts = [
+        platform.system(),
+        platform.machine(),
+        device.get("device_name", ""),
+        device.get("memory_size", ""),
+    ]
     parts += [mx.default_device().type.name, Path(os.environ.get("LD_PRELOAD", "")).name]
     return " ".join(str(part) for part in parts if part)
 
@@ -69,7 +74,15 @@ class CostFiles:
             return Costs.from_json(_checked(content["costs"]))
         except FileNotFoundError:
             return Costs()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             _warn("costs not read", path, error)
             return Costs()
 
@@ -99,7 +112,10 @@ class CostKeeper:
         """What is known of a model; the one that is loaded goes on learning where it was."""
         if key != self._key:
             self.close()
-            self._key, self._costs = key, self.files.load(key) if self.files is not None else Costs()
+            self._key, self._costs = (
+                key,
+                self.files.load(key) if self.files is not None else Costs(),
+            )
         return self._costs
 
     def close(self) -> None:
@@ -139,4 +155,6 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _warn(event: str, path: Path, error: Exception) -> None:
-    log.warning(event, extra={"fields": {"file": str(path), "detail": f"{type(error).__name__}: {error}"}})
+    log.warning(
+        event, extra={"fields": {"file": str(path), "detail": f"{type(error).__name__}: {error}"}}
+    )

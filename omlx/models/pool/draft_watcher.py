@@ -64,7 +64,9 @@ class Arrivals:
 
     async def _mended(self) -> bool:
         """Whether a draft that could not be used has other files than at the last look."""
-        drafts = [served.speculative.drafting for served in self._pool.loaded if served.draft_failed]
+        drafts = [
+            served.speculative.drafting for served in self._pool.loaded if served.draft_failed
+        ]
         before, paths = self._failed, [draft.path for draft in drafts if draft is not None]
         self._failed = await asyncio.to_thread(lambda: {path: files_of(path) for path in paths})
         return any(before.get(path, files) != files for path, files in self._failed.items())
@@ -83,4 +85,7 @@ class Arrivals:
 
 def _fetches(speculative: Speculative) -> bool:
     """Whether a draft is to be brought that is not here: not for a strategy that would leave it out."""
-    return speculative.settings.draft_download == "auto" and speculative.strategy.step("draft") is not None
+    return (
+        speculative.settings.draft_download == "auto"
+        and speculative.strategy.step("draft") is not None
+    )

@@ -43,7 +43,9 @@ class Embedding:
         if not self._read:
             self._cache = loop.make_cache()
         part = self.tokens[self._read : self._read + loop.limits.prefill_slice]
-        states = read(mx.array([part], mx.uint32), self._cache)[0].astype(mx.float32)  # [tokens, hidden]
+        states = read(mx.array([part], mx.uint32), self._cache)[0].astype(
+            mx.float32
+        )  # [tokens, hidden]
         self._read += len(part)
         pooled = states[-1] if self.pool == "last" else states.sum(axis=0)
         self._sum = pooled if self._sum is None or self.pool == "last" else self._sum + pooled

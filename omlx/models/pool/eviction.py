@@ -110,7 +110,10 @@ class Residents:
                 await self.evict(resident)
             if (over := self._memory.used() - self._limit()) > 0:
                 await self._give_up_prefixes(over)
-            while self._memory.used() > self._limit() and (oldest := self._oldest(idle=True)) is not None:
+            while (
+                self._memory.used() > self._limit()
+                and (oldest := self._oldest(idle=True)) is not None
+            ):
                 await self.evict(oldest)
 
     async def keep_costs(self, files: CostFiles) -> None:
@@ -234,7 +237,9 @@ class Residents:
                 wait.cancel()
         return True
 
-    def _oldest(self, *, idle: bool, but: ModelEntry | None = None, open_only: bool = False) -> Resident | None:
+    def _oldest(
+        self, *, idle: bool, but: ModelEntry | None = None, open_only: bool = False
+    ) -> Resident | None:
         """The one used longest ago that may leave; of the `idle` ones, or of all."""
         able = (each for each in self if not each.pinned and (each.leases == 0 or not idle))
         able = (each for each in able if not (open_only and each.leaving))
@@ -247,11 +252,17 @@ class Residents:
 
 def _size(residents: Iterable[Resident]) -> int:
     """Bytes of their weights, each counted once."""
-    return sum({id(held): held.size_bytes for each in residents for held in each.weights.values()}.values())
+    return sum(
+        {id(held): held.size_bytes for each in residents for held in each.weights.values()}.values()
+    )
 
 
 def _no_room(entry: ModelEntry, need: int, limit: int, used: int) -> ModelError:
-    sizes = {"need_gb": round(need / 1e9, 2), "limit_gb": round(limit / 1e9, 2), "used_gb": round(used / 1e9, 2)}
+    sizes = {
+        "need_gb": round(need / 1e9, 2),
+        "limit_gb": round(limit / 1e9, 2),
+        "used_gb": round(used / 1e9, 2),
+    }
     return ModelError("model.no_room", param="model", model=entry.id, **sizes)
 
 

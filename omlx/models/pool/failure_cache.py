@@ -16,7 +16,12 @@ from omlx.errors import BadRequest, ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.settings.schema import Settings
 
-PASSING: Final = ("model.no_room", "model.load_cancelled", "model.unreadable", "model.weights_unreadable")
+PASSING: Final = (
+    "model.no_room",
+    "model.load_cancelled",
+    "model.unreadable",
+    "model.weights_unreadable",
+)
 """What the next try may find otherwise, in the same folders."""
 
 Files: TypeAlias = tuple[tuple[str | int, ...], ...]
@@ -41,7 +46,9 @@ class Circumstances:
 
 class Refusals:
     def __init__(self) -> None:
-        self._known: dict[tuple[Path, Path], tuple[Circumstances, Callable[[], BadRequest | ModelError]]] = {}
+        self._known: dict[
+            tuple[Path, Path], tuple[Circumstances, Callable[[], BadRequest | ModelError]]
+        ] = {}
 
     @contextmanager
     def remembered(self, circumstances: Circumstances) -> Iterator[None]:
@@ -53,7 +60,9 @@ class Refusals:
         try:
             yield
         except (BadRequest, ModelError) as error:
-            if error.code not in PASSING:  # made anew each time: the frames of this one hold weights
+            if (
+                error.code not in PASSING
+            ):  # made anew each time: the frames of this one hold weights
                 again = partial(type(error), error.code, param=error.param, **error.params)
                 self._known[pair] = circumstances, again
             raise
@@ -62,7 +71,12 @@ class Refusals:
 def files_of(folder: Path) -> Files:
     """What changes when one of them does; nothing for a folder that is gone."""
     try:
-        found = [(path.name, path.stat() if path.exists() else path.lstat()) for path in sorted(folder.iterdir())]
+        found = [
+            (path.name, path.stat() if path.exists() else path.lstat())
+            for path in sorted(folder.iterdir())
+        ]
     except OSError:
         return ()
-    return tuple((name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found)
+    return tuple(
+        (name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found
+    )

@@ -75,7 +75,9 @@ class Choice:
         return replace(self, draft=None, reason=Reason(code, {"detail": detail}))
 
 
-def choose(entry: ModelEntry, configured: Speculative, wanted: ModelEntry | None, held: Held) -> Choice:
+def choose(
+    entry: ModelEntry, configured: Speculative, wanted: ModelEntry | None, held: Held
+) -> Choice:
     """The draft to load, or why there is none. Only a draft that the request itself names must fit.
 
     Reads the tokenizers of what is not in memory. Raises BadRequest and ModelError.
@@ -87,7 +89,10 @@ def choose(entry: ModelEntry, configured: Speculative, wanted: ModelEntry | None
     try:
         reason = unfit_entry(entry, draft)
         if reason is None:
-            pair = {each.path: _tokenizer(each, configured.settings.dtype, held) for each in (entry, draft)}
+            pair = {
+                each.path: _tokenizer(each, configured.settings.dtype, held)
+                for each in (entry, draft)
+            }
             choice = replace(choice, tokenizers=pair)
             reason = unfit_tokenizers(pair[entry.path], pair[draft.path])
     except ModelError as error:
@@ -124,7 +129,13 @@ class Opener:
         self._costs = costs
 
     async def open(
-        self, choice: Choice, old: Resident | None, held: Held, make_room: MakeRoom, progress: Progress, now: float
+        self,
+        choice: Choice,
+        old: Resident | None,
+        held: Held,
+        make_room: MakeRoom,
+        progress: Progress,
+        now: float,
     ) -> Resident:
         """Read what is not in memory yet and put the model to work, in place of `old`, which must be idle.
 
@@ -136,7 +147,9 @@ class Opener:
         try:
             target, draft, choice = await self._read(choice, reading, held, make_room)
             keeper = old.keeper if old is not None else CostKeeper(self._costs)
-            opened = await _whole(self._run(partial(self._serve, choice, target, draft, keeper, now)))
+            opened = await _whole(
+                self._run(partial(self._serve, choice, target, draft, keeper, now))
+            )
             if draft is not None and opened.served.draft is None:
                 del draft
                 self._engine.call(give_back)
@@ -182,7 +195,12 @@ class Opener:
     # -- on the engine thread ------------------------------------------------------------------------------------
 
     def _serve(
-        self, choice: Choice, target: LoadedWeights, draft: LoadedWeights | None, keeper: CostKeeper, now: float
+        self,
+        choice: Choice,
+        target: LoadedWeights,
+        draft: LoadedWeights | None,
+        keeper: CostKeeper,
+        now: float,
     ) -> Resident:
         from omlx.engine.loop import EngineLoop  # noqa: PLC0415 — see `loader.bring_in`
 
@@ -220,7 +238,9 @@ class Opener:
         )
         fields = {"model": entry.id} if name is None else {"model": entry.id, "draft": name}
         log.info("loaded", extra={"fields": fields})
-        return Resident(entry, served, loop, limits, configured.settings.dtype, weights, keeper, now)
+        return Resident(
+            entry, served, loop, limits, configured.settings.dtype, weights, keeper, now
+        )
 
     def _close(self, resident: Resident) -> None:
         self._engine.detach(resident.entry.id)
@@ -246,7 +266,9 @@ class _Reading:
         if tokenizer is None:
             tokenizer = await asyncio.to_thread(read_tokenizer, entry)
         trusted = choice.configured.settings.trust_remote_code and entry == choice.entry
-        steps = self._open[entry.path] = self._reader(entry, self.dtype, tokenizer=tokenizer, trusted=trusted)
+        steps = self._open[entry.path] = self._reader(
+            entry, self.dtype, tokenizer=tokenizer, trusted=trusted
+        )
         progress = await self._next(steps)
         assert isinstance(progress, LoadProgress)
         self._told(entry, progress)

@@ -69,12 +69,19 @@ class Loadings:
     async def _run(self, loading: Loading) -> None:
         """Whatever comes of it, nobody waits in vain."""
         try:
-            await (self._bring(loading) if loading.wanted is None else self._bring_with(loading, loading.wanted))
+            await (
+                self._bring(loading)
+                if loading.wanted is None
+                else self._bring_with(loading, loading.wanted)
+            )
         except asyncio.CancelledError:
             loading.fail(ModelError("model.load_cancelled", param="model", model=loading.entry.id))
         except Exception as error:  # noqa: BLE001 — the edge of a task; each of those who wait raises it
             if not loading.waiters:
-                log.warning("not loaded", extra={"fields": {"model": loading.entry.id, "detail": str(error)}})
+                log.warning(
+                    "not loaded",
+                    extra={"fields": {"model": loading.entry.id, "detail": str(error)}},
+                )
             loading.fail(error)
         finally:
             if self._loading.get(loading.key) is loading:
@@ -121,7 +128,9 @@ class Loadings:
         entry = loading.entry
         loading.outdated = False
         configured = await asyncio.to_thread(self._configured, entry)
-        choice = await asyncio.to_thread(choose, entry, configured, loading.wanted, self._residents.held)
+        choice = await asyncio.to_thread(
+            choose, entry, configured, loading.wanted, self._residents.held
+        )
         if resident is not None and resident.dtype != configured.settings.dtype:
             await self._residents.evict(resident)
             resident = None
@@ -137,7 +146,9 @@ class Loadings:
                 loading.progress = done
 
         try:
-            opened = await self._opener.open(choice, resident, self._residents.held, make_room, progress, self._clock())
+            opened = await self._opener.open(
+                choice, resident, self._residents.held, make_room, progress, self._clock()
+            )
             self._residents.put(opened)
         finally:
             self._residents.nobody_comes()

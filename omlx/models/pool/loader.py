@@ -22,7 +22,13 @@ from mlx.utils import tree_flatten
 
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.facts import Number, context_length, read_config, sampling_defaults, stop_ids
+from omlx.models.catalog.facts import (
+    Number,
+    context_length,
+    read_config,
+    sampling_defaults,
+    stop_ids,
+)
 from omlx.models.pool.weights import check_whole, weight_files
 
 if TYPE_CHECKING:
@@ -60,7 +66,9 @@ class LoadedWeights:
     size_bytes: int
 
 
-def load(entry: ModelEntry, dtype: Dtype, progress: Callable[[LoadProgress], None] | None = None) -> LoadedWeights:
+def load(
+    entry: ModelEntry, dtype: Dtype, progress: Callable[[LoadProgress], None] | None = None
+) -> LoadedWeights:
     """Load a model in one go. Raises ModelError."""
     steps = load_steps(entry, dtype)
     while True:
@@ -74,7 +82,11 @@ def load(entry: ModelEntry, dtype: Dtype, progress: Callable[[LoadProgress], Non
 
 
 def load_steps(
-    entry: ModelEntry, dtype: Dtype, *, tokenizer: TokenizerWrapper | None = None, trusted: bool = False
+    entry: ModelEntry,
+    dtype: Dtype,
+    *,
+    tokenizer: TokenizerWrapper | None = None,
+    trusted: bool = False,
 ) -> Generator[LoadProgress, None, LoadedWeights]:
     """Load a model some weights at a time, so that other work can run in between; returns it. Raises ModelError.
 
@@ -84,7 +96,9 @@ def load_steps(
     try:
         return (yield from _steps(entry, dtype, tokenizer, trusted))
     except ModelError as error:
-        raise ModelError(error.code, param="model", **{**error.params, "model": entry.id}) from error
+        raise ModelError(
+            error.code, param="model", **{**error.params, "model": entry.id}
+        ) from error
 
 
 def _steps(
@@ -128,7 +142,9 @@ def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
 
     eos = read_config(entry.path, "config.json").get("eos_token_id")
     try:
-        tokenizer: TokenizerWrapper = utils.load_tokenizer(entry.path, {"trust_remote_code": False}, eos_token_ids=eos)
+        tokenizer: TokenizerWrapper = utils.load_tokenizer(
+            entry.path, {"trust_remote_code": False}, eos_token_ids=eos
+        )
         return tokenizer
     except Exception as error:  # the tokenizers library raises bare Exception for a broken file
         raise ModelError("model.tokenizer", detail=_said(error)) from error
@@ -167,7 +183,9 @@ def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
 
 def _read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
     """Evaluate the parameters in the model's order; returns their bytes."""
-    arrays = [array for _, array in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))]
+    arrays = [
+        array for _, array in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    ]
     total = sum(array.nbytes for array in arrays)
     yield LoadProgress(0, total)
     done = 0

@@ -185,7 +185,11 @@ class Pool:
         """
         target = self.model(model or self._some_default())
         drafting = self._named_draft(draft) if draft is not None else None
-        if drafting is None and strategy is not None and any(step.name == "draft" for step in strategy.steps):
+        if (
+            drafting is None
+            and strategy is not None
+            and any(step.name == "draft" for step in strategy.steps)
+        ):
             drafting = self._configured(target).draft
         resident = self.residents.find(target.id)
         if resident is not None and resident.serves(drafting):
@@ -216,7 +220,9 @@ class Pool:
         """The tokenizer of a model, loaded or not. Raises as `lease` does; no weights are read for it."""
         entry = self.model(model or self._some_default())
         resident = self.residents.find(entry.id)
-        return resident.served.tokenizer if resident is not None else await self._tokenizers.of(entry)
+        return (
+            resident.served.tokenizer if resident is not None else await self._tokenizers.of(entry)
+        )
 
     def template_variables(self, model: str | None = None) -> Mapping[str, Any]:
         """What is configured for the template of a model, loaded or not. Raises as `speculative` does."""
@@ -240,7 +246,10 @@ class Pool:
             try:
                 configured = await asyncio.to_thread(self.speculative, resident.entry.id)
             except (BadRequest, ModelError) as error:
-                log.warning("settings not taken up", extra={"fields": {"model": resident.entry.id, "code": error.code}})
+                log.warning(
+                    "settings not taken up",
+                    extra={"fields": {"model": resident.entry.id, "code": error.code}},
+                )
                 continue
             target = resident.weights.get(resident.entry.path)
             if target is None:  # it left meanwhile

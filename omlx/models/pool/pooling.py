@@ -15,7 +15,10 @@ from omlx.errors import BadRequest
 from omlx.models.catalog.facts import read_config
 from omlx.models.pool.embedding import Pool
 
-_MODES: Final[dict[str, Pool]] = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}
+_MODES: Final[dict[str, Pool]] = {
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+}
 _DECLARED: Final = "pooling_mode"
 
 
@@ -37,11 +40,15 @@ def pooling(directory: Path, model: str) -> Pooling:
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise BadRequest("embedding.modules", param="model", model=model, modules=", ".join(kinds))
     config = read_config(directory, f"{modules[1].get('path') or '1_Pooling'}/config.json")
-    modes = [name for name, value in config.items() if name.startswith(f"{_DECLARED}_") and value is True]
+    modes = [
+        name for name, value in config.items() if name.startswith(f"{_DECLARED}_") and value is True
+    ]
     if not modes and isinstance(declared := config.get(_DECLARED), str):
         modes = [f"{_DECLARED}_{declared}" if declared != "mean" else "pooling_mode_mean_tokens"]
     if len(modes) != 1 or modes[0] not in _MODES:
-        raise BadRequest("embedding.pooling", param="model", model=model, modes=", ".join(modes) or "none")
+        raise BadRequest(
+            "embedding.pooling", param="model", model=model, modes=", ".join(modes) or "none"
+        )
     return Pooling(_MODES[modes[0]], "Normalize" in kinds)
 
 

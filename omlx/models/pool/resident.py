@@ -168,7 +168,10 @@ class Loading:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 waiter.result().release()
             self.waiters.remove(waiter)
-            if not (self.waiters or self.begun or self.kept or self.again) and self.task is not None:
+            if (
+                not (self.waiters or self.begun or self.kept or self.again)
+                and self.task is not None
+            ):
                 self.task.cancel()
             raise
 

@@ -31,7 +31,9 @@ class Rereading:
             await asyncio.sleep(every_s)
             try:
                 await self.look()
-            except Exception:  # a file nobody can use ends no server; it is read again when it has changed
+            except (
+                Exception
+            ):  # a file nobody can use ends no server; it is read again when it has changed
                 log.exception("rereading")
 
     async def look(self) -> list[Loading]:
@@ -46,12 +48,22 @@ class Rereading:
 
     async def _tell(self) -> None:
         """Log which files went wrong since the last look. Of those that were kept aside, the log has that already."""
-        notes = [note for note in await asyncio.to_thread(self._store.validate) if "kept" not in note.params]
+        notes = [
+            note
+            for note in await asyncio.to_thread(self._store.validate)
+            if "kept" not in note.params
+        ]
         for note in notes:
             if note.message not in self._told:
-                log.warning("settings not taken up", extra={"fields": {"code": note.code, "detail": note.message}})
+                log.warning(
+                    "settings not taken up",
+                    extra={"fields": {"code": note.code, "detail": note.message}},
+                )
         self._told = [note.message for note in notes]
 
     def _stamps(self, folders: Sequence[Path]) -> dict[Path, Stamp]:
         """Of the files of settings, and of the packages in these folders."""
-        return {path: stamp(path) for path in (*self._store.paths, *(folder / FILE for folder in folders))}
+        return {
+            path: stamp(path)
+            for path in (*self._store.paths, *(folder / FILE for folder in folders))
+        }

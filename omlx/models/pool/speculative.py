@@ -37,7 +37,9 @@ class Speculative:
     strategy: Strategy = AUTO
     window: WindowBounds = field(default_factory=WindowBounds)
     settings: Settings = field(default_factory=Settings)
-    sources: Mapping[str, Source] = field(default_factory=lambda: dict.fromkeys(table(), Source.BUILT_IN))
+    sources: Mapping[str, Source] = field(
+        default_factory=lambda: dict.fromkeys(table(), Source.BUILT_IN)
+    )
     draft: ModelEntry | None = None
     reason: Reason | None = None
     wanted: Wanted | None = None
@@ -58,7 +60,10 @@ class Speculative:
     def undrafted(self) -> Reason | None:
         """Why no draft is to be loaded; None if one is."""
         if self.strategy.step("draft") is None:
-            return Reason("spec.off.strategy", {"strategy": str(self.strategy), "source": self.sources["speculation"]})
+            return Reason(
+                "spec.off.strategy",
+                {"strategy": str(self.strategy), "source": self.sources["speculation"]},
+            )
         return self.reason
 
     @property
@@ -87,7 +92,11 @@ def speculative(entry: ModelEntry, registry: Registry, configuration: Configurat
 
 def check_value(name: str, value: Value, where: str) -> None:
     """What the table of settings cannot judge: strategy strings, names. Raises ConfigError."""
-    if name == "alias" and isinstance(value, str) and (_ALIAS.fullmatch(value) is None or ".." in value):
+    if (
+        name == "alias"
+        and isinstance(value, str)
+        and (_ALIAS.fullmatch(value) is None or ".." in value)
+    ):
         raise ConfigError("config.alias_form", where=where, value=value)
     if name == "speculation" and isinstance(value, str):
         try:
@@ -100,14 +109,21 @@ def strategy_of(resolution: Resolution) -> Strategy:
     """Raises ConfigError if the strategy string is wrong; it names the flag, variable or key."""
     text, source = resolution.settings.speculation, resolution.sources["speculation"]
     row = table()["speculation"]
-    check_value(row.name, text, {Source.CLI: row.flag, Source.ENVIRONMENT: row.variable}.get(source, row.path))
+    check_value(
+        row.name,
+        text,
+        {Source.CLI: row.flag, Source.ENVIRONMENT: row.variable}.get(source, row.path),
+    )
     return parse(text)
 
 
 def window_of(resolution: Resolution) -> WindowBounds:
     """The bounds of a drafted window, fixed if a number is set. Where two sources contradict each other, the one that
     wins bounds the other."""
-    values = {name: getattr(resolution.settings, name) for name in ("num_draft_tokens", "draft_min", "draft_max")}
+    values = {
+        name: getattr(resolution.settings, name)
+        for name in ("num_draft_tokens", "draft_min", "draft_max")
+    }
     shortest, longest = 1, 64
     for name in sorted(values, key=lambda name: resolution.sources[name].rank):
         if values[name] is None:
@@ -139,6 +155,10 @@ def _draft(
 
 def _wanted(declared: Declared | None, reason: Reason) -> Wanted | None:
     """What would be fetched: a declared draft from the hub, and nothing that somebody merely named."""
-    if not isinstance(declared, DraftModel) or not declared.draft.on_hub or reason.code not in FETCHABLE:
+    if (
+        not isinstance(declared, DraftModel)
+        or not declared.draft.on_hub
+        or reason.code not in FETCHABLE
+    ):
         return None
     return Wanted(declared.draft, declared.size_bytes)

@@ -47,7 +47,13 @@ def _data_bytes(header: bytes, name: str) -> int:
     try:
         tensors = json.loads(header)
         return max(
-            (end for key, tensor in tensors.items() if key != "__metadata__" for end in [_end(tensor)]), default=0
+            (
+                end
+                for key, tensor in tensors.items()
+                if key != "__metadata__"
+                for end in [_end(tensor)]
+            ),
+            default=0,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ModelError("model.not_safetensors", file=name) from None

@@ -82,7 +82,9 @@ def _assistant(blocks: Sequence[Block], field: str) -> Json:
                 pass  # nobody but its maker can read it
             case "tool_use":
                 if not block.id or not block.name:
-                    raise BadRequest("request.missing", param=at, field=f"{at}.{'id' if block.name else 'name'}")
+                    raise BadRequest(
+                        "request.missing", param=at, field=f"{at}.{'id' if block.name else 'name'}"
+                    )
                 calls.append(tooling.call(block.id, block.name, block.input or {}))
             case _:
                 texts.append(_text(block, at))
@@ -104,13 +106,17 @@ def _both(one: Json, other: Json) -> Json:
     return message | ({"tool_calls": calls} if calls else {})
 
 
-def _add_user(told: list[Json], role: str, blocks: Sequence[Block], field: str, called: set[str]) -> None:
+def _add_user(
+    told: list[Json], role: str, blocks: Sequence[Block], field: str, called: set[str]
+) -> None:
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
         if block.type == "tool_result":
             if block.tool_use_id not in called:
                 raise BadRequest("tools.no_call", param=at, field=at, id=str(block.tool_use_id))
-            told.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block, at)})
+            told.append(
+                {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block, at)}
+            )
         else:
             text = _text(block, at)
             if told and told[-1]["role"] == role:
@@ -124,14 +130,20 @@ def _result(block: Block, at: str) -> str:
     if block.content is None or isinstance(block.content, str):
         told = block.content or ""
     else:
-        told = _BETWEEN.join(_text(part, f"{at}.content[{i}]") for i, part in enumerate(block.content))
+        told = _BETWEEN.join(
+            _text(part, f"{at}.content[{i}]") for i, part in enumerate(block.content)
+        )
     return f"{FAILED}{told}" if block.is_error and not told.startswith(FAILED) else told
 
 
 def _text(block: Block, at: str) -> str:
     """Texts, and documents that are texts."""
     source = block.source or {}
-    if block.type == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
+    if (
+        block.type == "document"
+        and source.get("type") == "text"
+        and isinstance(source.get("data"), str)
+    ):
         return str(source["data"])
     if block.type in IMAGES or block.type == "document":
         raise BadRequest("request.media", param=at, field=at, type=block.type)

@@ -34,7 +34,9 @@ PING: Final[Json] = {"type": "ping"}
 class MessageEncoder:
     """`prompt_n` tokens of prompt; `max_tokens` is what was asked for; `hidden`: thinking is not shown."""
 
-    def __init__(self, id: str, model: str, prompt_n: int, *, max_tokens: int, hidden: bool = False) -> None:
+    def __init__(
+        self, id: str, model: str, prompt_n: int, *, max_tokens: int, hidden: bool = False
+    ) -> None:
         self._id, self._model, self._prompt_n, self._max_tokens = id, model, prompt_n, max_tokens
         self._hidden = hidden
         self._index = -1
@@ -82,9 +84,15 @@ class MessageEncoder:
             case ReasoningDelta(text=text):
                 self._thought += text
                 entered = self._enter("thinking", {"thinking": "", "signature": ""})
-                return entered if self._hidden else [*entered, self._delta("thinking_delta", thinking=text)]
+                return (
+                    entered
+                    if self._hidden
+                    else [*entered, self._delta("thinking_delta", thinking=text)]
+                )
             case ToolCallStart(id=id, name=name):
-                return self._enter("tool_use", {"id": _tool_id(id), "name": name, "input": {}}, fresh=True)
+                return self._enter(
+                    "tool_use", {"id": _tool_id(id), "name": name, "input": {}}, fresh=True
+                )
             case ToolCallArguments(text=text):
                 return [self._delta("input_json_delta", partial_json=text)]
             case ToolCallEnd():
@@ -101,7 +109,10 @@ class MessageEncoder:
         left = self._leave()
         self._open, self._index = kind, self._index + 1
         block = {"type": kind, **fields}
-        return [*left, {"type": "content_block_start", "index": self._index, "content_block": block}]
+        return [
+            *left,
+            {"type": "content_block_start", "index": self._index, "content_block": block},
+        ]
 
     def _leave(self) -> list[Json]:
         if self._open is None:
@@ -115,14 +126,23 @@ class MessageEncoder:
         return [*told, {"type": "content_block_stop", "index": self._index}]
 
     def _delta(self, kind: str, **fields: str) -> Json:
-        return {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, **fields}}
+        return {
+            "type": "content_block_delta",
+            "index": self._index,
+            "delta": {"type": kind, **fields},
+        }
 
     def _end(self, finish: Finish) -> Json:
         stats = finish.stats
         return {
             "type": "message_delta",
             "delta": {"stop_reason": self._reason(finish), "stop_sequence": finish.stop},
-            "usage": _usage(stats.prompt_n - stats.cached_n, stats.cached_n, stats.predicted_n, finish.reasoning_n),
+            "usage": _usage(
+                stats.prompt_n - stats.cached_n,
+                stats.cached_n,
+                stats.predicted_n,
+                finish.reasoning_n,
+            ),
             "timings": timings([finish]),
         }
 

@@ -26,7 +26,11 @@ from omlx.text.tools import ToolUse
 WIRE: Final = Wire(named, idle=named({"type": "ping"}))
 
 # Fields that are not supported, each with the values that ask for nothing.
-UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"mcp_servers": ([],), "container": (), "thread": ()}
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
+    "mcp_servers": ([],),
+    "container": (),
+    "thread": (),
+}
 
 
 class Tool(Body):
@@ -91,7 +95,12 @@ class MessageRequest(Sampled):
         self.refuse(UNSUPPORTED)
         tooling.check_count(self.messages, "messages")
         if not (told := blocks.rendered(self.messages)):
-            raise BadRequest("request.empty", param="messages", field="messages", detail="there is nothing to answer")
+            raise BadRequest(
+                "request.empty",
+                param="messages",
+                field="messages",
+                detail="there is nothing to answer",
+            )
         return GenerationRequest(
             messages=tooling.with_names(blocks.system(self.system) + told),
             model=self.model,
@@ -111,7 +120,11 @@ class MessageRequest(Sampled):
     def _encoder(self, stream: GenerationStream) -> Encoder:
         hidden = self.thinking is not None and self.thinking.display == "omitted"
         return MessageEncoder(
-            stream.id, stream.served.id, stream.prompt_n, max_tokens=self.max_tokens or 0, hidden=hidden
+            stream.id,
+            stream.served.id,
+            stream.prompt_n,
+            max_tokens=self.max_tokens or 0,
+            hidden=hidden,
         )
 
     def _variables(self) -> Json:

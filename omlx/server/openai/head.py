@@ -11,7 +11,11 @@ from omlx.server.dialect import Json
 from omlx.server.stream import GenerationStream
 from omlx.text.events import Finish
 
-_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.CANCELLED: "stop"}
+_REASONS: Final = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CANCELLED: "stop",
+}
 _LOWEST_LOGPROB: Final = -9999.0
 
 
@@ -26,10 +30,21 @@ class Head:
 
     @classmethod
     def of(cls, stream: GenerationStream, *, logprobs: bool = False) -> Head:
-        return cls(stream.id, stream.served.id, stream.created, stream.served.token_bytes if logprobs else None)
+        return cls(
+            stream.id,
+            stream.served.id,
+            stream.created,
+            stream.served.token_bytes if logprobs else None,
+        )
 
     def body(self, kind: str, choices: Sequence[Json]) -> Json:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": list(choices)}
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": list(choices),
+        }
 
 
 def reason(finish: Finish) -> str:

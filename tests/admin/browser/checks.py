@@ -81,7 +81,9 @@ def check_keyboard(page: Page) -> None:
 def check_accessible(page: Page, axe: str) -> None:
     """axe-core finds nothing serious."""
     page.evaluate(axe)
-    found: dict[str, Any] = page.evaluate("() => axe.run(document, { resultTypes: ['violations'], preload: false })")
+    found: dict[str, Any] = page.evaluate(
+        "() => axe.run(document, { resultTypes: ['violations'], preload: false })"
+    )
     serious = [
         f"{each['id']} ({each['impact']}): {node['html'][:120]} {node['failureSummary']}"
         for each in found["violations"]

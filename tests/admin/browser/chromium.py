@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    Route,
+    sync_playwright,
+)
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 APPLICATIONS: Final = (
@@ -51,7 +59,9 @@ def launched(path: str) -> Iterator[Browser]:
             os.environ["LD_PRELOAD"] = preload
     try:
         sandbox = os.geteuid() != 0  # Chromium has none for root
-        browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS), chromium_sandbox=sandbox)
+        browser = playwright.chromium.launch(
+            executable_path=path, args=list(_FLAGS), chromium_sandbox=sandbox
+        )
         yield browser
         browser.close()
     finally:
@@ -70,7 +80,9 @@ class Complaints:
         self.expected.append(pattern)
 
     def check(self) -> None:
-        assert [each for each in self.found if not any(re.search(one, each) for one in self.expected)] == []
+        assert [
+            each for each in self.found if not any(re.search(one, each) for one in self.expected)
+        ] == []
 
     def watch(self, page: Page) -> None:
         page.on("console", self._said)
@@ -91,10 +103,14 @@ class Complaints:
 
 
 @contextmanager
-def watched(browser: Browser, origin: str, **options: Any) -> Iterator[tuple[BrowserContext, Complaints]]:
+def watched(
+    browser: Browser, origin: str, **options: Any
+) -> Iterator[tuple[BrowserContext, Complaints]]:
     """A fresh profile at `origin`, with a page's `options`. Raises AssertionError at the end if anybody complained."""
     complaints = Complaints(origin)
-    context = browser.new_context(**{"base_url": origin, "viewport": DESKTOP, "locale": "en-US", **options})
+    context = browser.new_context(
+        **{"base_url": origin, "viewport": DESKTOP, "locale": "en-US", **options}
+    )
     try:
         context.add_init_script(_VIOLATIONS)
         context.route("**/*", complaints.guard)

@@ -53,11 +53,16 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     with chromium.launched(path) as browser, tempfile.TemporaryDirectory() as folder:
         if asked.only in (None, WELCOME.name):
-            with site(browser, Path(folder) / "fresh", gather([BUNDLED_MODELS]), default=None) as there:
+            with site(
+                browser, Path(folder) / "fresh", gather([BUNDLED_MODELS]), default=None
+            ) as there:
                 take(there, WELCOME, asked.language, asked.out)
         pages = [listed for listed in PAGES if asked.only in (None, listed.name)]
         if pages:
-            with lively(browser, Path(folder) / "busy", gather([BUNDLED_MODELS])) as there, at_work(there):
+            with (
+                lively(browser, Path(folder) / "busy", gather([BUNDLED_MODELS])) as there,
+                at_work(there),
+            ):
                 for listed in pages:
                     take(there, listed, asked.language, asked.out)
     return 0
@@ -71,7 +76,10 @@ def take(there: Site, listed: Listed, language: str, out: Path) -> None:
             visit.page.goto(listed.path)
             for chart in visit.page.locator("omlx-chart:visible").all():
                 chart.locator("canvas").wait_for()
-            picture, file = taken(visit.page, viewport), out / f"{listed.name}-{screen}-{scheme}.png"
+            picture, file = (
+                taken(visit.page, viewport),
+                out / f"{listed.name}-{screen}-{scheme}.png",
+            )
             file.write_bytes(picture)
             sys.stdout.write(f"{file.name} {len(picture) // 1000} KB\n")
 
@@ -99,7 +107,8 @@ def packed(png: bytes) -> bytes:
             chunks.append((kind, body))
     chunks.insert(-1, (b"IDAT", zlib.compress(zlib.decompress(data), 9)))
     return _SIGNATURE + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
     )
 
 

@@ -45,7 +45,9 @@ class Site:
         with watched(self.browser, self.url, **options) as (context, complaints):
             if logged_in:
                 token = Credentials(self.home).invite()
-                answer = context.request.post(f"{API}/login", data={"token": token}, headers={"Origin": self.url})
+                answer = context.request.post(
+                    f"{API}/login", data={"token": token}, headers={"Origin": self.url}
+                )
                 assert answer.ok
             yield Visit(context.new_page(), complaints)
 
@@ -65,12 +67,22 @@ class Site:
             yield
 
     def _body(self, text: str, fields: dict[str, Any]) -> dict[str, Any]:
-        return {"model": TARGET, "messages": [{"role": "user", "content": text}], "max_tokens": 24, **fields}
+        return {
+            "model": TARGET,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": 24,
+            **fields,
+        }
 
 
 @contextmanager
 def site(
-    browser: Browser, home: Path, registry: Registry = DEMO, *, default: str | None = TARGET, **flags: Value
+    browser: Browser,
+    home: Path,
+    registry: Registry = DEMO,
+    *,
+    default: str | None = TARGET,
+    **flags: Value,
 ) -> Iterator[Site]:
     with administered(home, registry, default=default, **flags) as server:
         yield Site(browser, server.running, home)

@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for _ in range(asked.trials):
             with tempfile.TemporaryDirectory() as home:
                 starts.append(start(browser, Path(home)))
-            sys.stdout.write(f"ready {starts[-1].ready:.2f} s, dashboard {starts[-1].painted:.2f} s\n")
+            sys.stdout.write(
+                f"ready {starts[-1].ready:.2f} s, dashboard {starts[-1].painted:.2f} s\n"
+            )
     ready, painted = median(each.ready for each in starts), median(each.painted for each in starts)
     sys.stdout.write(f"median of {len(starts)}: ready {ready:.2f} s, dashboard {painted:.2f} s\n")
     return 0
@@ -58,10 +60,17 @@ def start(browser: Browser, home: Path) -> Start:
     command = [sys.executable, "-m", "omlx", "serve", "--port", "0", "--home", str(home)]
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     begun = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ
+    ) as server:
         try:
             assert server.stdout is not None
-            link = next(word for line in server.stdout for word in line.split() if "/admin/login?token=" in word)
+            link = next(
+                word
+                for line in server.stdout
+                for word in line.split()
+                if "/admin/login?token=" in word
+            )
             ready = time.monotonic() - begun
             parts = urlsplit(link)
             origin, token = f"{parts.scheme}://{parts.netloc}", parse_qs(parts.query)["token"][0]

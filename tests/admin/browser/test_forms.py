@@ -42,7 +42,9 @@ def test_two_windows_do_not_overwrite_each_other(fresh: Site) -> None:
         page = second.page
         page.get_by_label("Top-p").fill("0.9")
         page.get_by_role("button", name="Save").click()
-        expect(page.get_by_role("alert")).to_contain_text("Somebody else has changed these settings")
+        expect(page.get_by_role("alert")).to_contain_text(
+            "Somebody else has changed these settings"
+        )
         expect(page.get_by_label("Top-p")).to_have_value("0.9")
         assert Store(fresh.home).layer().values == {"top_k": 40}
         page.on("dialog", lambda dialog: dialog.accept())
@@ -62,7 +64,10 @@ def test_the_two_forms_of_a_model_do_not_outdate_each_other(fresh: Site) -> None
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").last).to_contain_text("Temperature")
         expect(page.get_by_label("Temperature")).to_have_value("0.5")
-        assert Store(fresh.home).layer(TARGET).values == {"speculation": "ngram", "temperature": 0.5}
+        assert Store(fresh.home).layer(TARGET).values == {
+            "speculation": "ngram",
+            "temperature": 0.5,
+        }
         page.get_by_label("Temperature").fill("")
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").last).to_contain_text("Temperature")
@@ -104,7 +109,9 @@ def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) ->
         page.get_by_text("Every other setting of this model").click()
         page.get_by_label("Trust the model's code", exact=True).select_option("true")
         page.get_by_role("button", name="Save").click()
-        expect(page.locator('[data-field="trust_remote_code"] [data-problem]')).to_contain_text("Confirm")
+        expect(page.locator('[data-field="trust_remote_code"] [data-problem]')).to_contain_text(
+            "Confirm"
+        )
         page.get_by_label("I have read this model's code").check()
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").last).to_contain_text("Trust the model's code")
@@ -125,10 +132,15 @@ def test_what_was_typed_before_the_script_came_is_a_change(fresh: Site) -> None:
 
 
 def test_what_a_flag_decides_is_said(fresh: Site) -> None:
-    with site(fresh.browser, fresh.home / "other", default=None, draft_max=5) as there, there.visit() as visit:
+    with (
+        site(fresh.browser, fresh.home / "other", default=None, draft_max=5) as there,
+        there.visit() as visit,
+    ):
         visit.page.goto("/admin/settings")
         field = visit.page.locator('[data-field="draft_max"]')
         expect(field).to_contain_text("Decided for this run: 5 (flag of this run)")
         visit.page.get_by_label("Longest draft").fill("9")
         visit.page.get_by_role("button", name="Save").click()
-        expect(visit.page.locator("[data-saved]")).to_contain_text("a flag or a variable of this run decides")
+        expect(visit.page.locator("[data-saved]")).to_contain_text(
+            "a flag or a variable of this run decides"
+        )

@@ -65,14 +65,19 @@ def test_a_draft_that_is_picked_drafts_for_the_next_request(fresh: Site) -> None
         expect(page.locator(".head .chip")).to_have_text("off")
         details = fresh.ask(max_tokens=48)["usage"]["completion_tokens_details"]
         assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] == 0
-        assert Store(fresh.home).layer(TARGET).values["draft_model"] == DRAFT  # for when it is turned on again
+        assert (
+            Store(fresh.home).layer(TARGET).values["draft_model"] == DRAFT
+        )  # for when it is turned on again
 
 
 def test_switch_draft_and_strategy_say_the_same_thing(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto(f"/admin/models/{TARGET}")
-        strategy, switch = page.get_by_label("Strategy"), page.get_by_role("switch", name="Speculation")
+        strategy, switch = (
+            page.get_by_label("Strategy"),
+            page.get_by_role("switch", name="Speculation"),
+        )
         strategy.select_option("ngram")
         page.get_by_role("radio", name=DRAFT).check()
         expect(strategy).to_have_value("")

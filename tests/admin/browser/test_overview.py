@@ -53,8 +53,12 @@ def test_charts_are_drawn_and_say_what_they_show(busy: Site) -> None:
         page.goto("/admin")
         chart = page.locator("omlx-chart[data-kind=answers]")
         expect(chart.locator("canvas")).to_be_visible()
-        expect(chart).to_have_attribute("aria-label", re.compile(r"last \d+ answers that drafted; the newest: .*%"))
-        expect(page.locator("omlx-chart[data-kind=rate]")).to_have_attribute("aria-label", re.compile("at most"))
+        expect(chart).to_have_attribute(
+            "aria-label", re.compile(r"last \d+ answers that drafted; the newest: .*%")
+        )
+        expect(page.locator("omlx-chart[data-kind=rate]")).to_have_attribute(
+            "aria-label", re.compile("at most")
+        )
         page.locator("omlx-chart[data-kind=rate] .u-over").hover()
         expect(page.locator("section[aria-labelledby=chart-rate] .reading")).to_have_text(
             re.compile(r"\d\d:\d\d:\d\d · [\d.]+ · [\d.]+")
@@ -79,7 +83,9 @@ def test_a_chart_takes_its_colours_from_the_theme(busy: Site) -> None:
         page.goto("/admin")
         canvas = page.locator("omlx-chart[data-kind=answers] canvas")
         canvas.wait_for()
-        by_day = page.evaluate(f"() => ({pixels})(document.querySelector('omlx-chart[data-kind=answers] canvas'))")
+        by_day = page.evaluate(
+            f"() => ({pixels})(document.querySelector('omlx-chart[data-kind=answers] canvas'))"
+        )
         page.emulate_media(color_scheme="dark")
         page.wait_for_function(
             f"""(day) => {{
@@ -99,7 +105,9 @@ def test_without_the_chart_library_pages_work_and_say_what_to_run(
     with busy.visit() as visit:
         visit.page.goto("/admin")
         expect(visit.page.locator("omlx-chart")).to_have_count(0)
-        expect(visit.page.locator("section[aria-labelledby=chart-rate]")).to_contain_text("make assets")
+        expect(visit.page.locator("section[aria-labelledby=chart-rate]")).to_contain_text(
+            "make assets"
+        )
         expect(visit.page.locator("section[aria-labelledby=chart-rate] table")).to_be_visible()
 
 

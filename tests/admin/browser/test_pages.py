@@ -41,7 +41,9 @@ def test_it_can_be_used_by_keyboard_alone(busy: Site, listed: Listed) -> None:
 @EACH
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_it_is_accessible(busy: Site, axe: str, listed: Listed, scheme: str, viewport: dict[str, int]) -> None:
+def test_it_is_accessible(
+    busy: Site, axe: str, listed: Listed, scheme: str, viewport: dict[str, int]
+) -> None:
     with busy.visit(logged_in=listed.logged_in, color_scheme=scheme, viewport=viewport) as visit:
         open_page(visit, listed)
         visit.complaints.check()

@@ -57,8 +57,12 @@ def test_what_is_no_prompt_is_said_beside_it(fresh: Site) -> None:
         expect(page.get_by_label("Prompt")).to_be_focused()
 
 
-@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 900}, {"width": 320, "height": 640}])
-def test_what_is_kept_fits_and_is_accessible(busy: Site, axe: str, viewport: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "viewport", [PHONE, {"width": 1280, "height": 900}, {"width": 320, "height": 640}]
+)
+def test_what_is_kept_fits_and_is_accessible(
+    busy: Site, axe: str, viewport: dict[str, int]
+) -> None:
     with busy.visit(viewport=viewport) as visit:
         visit.page.goto(PAGE)
         expect(visit.page.locator("#prefixes-clear")).to_be_visible()

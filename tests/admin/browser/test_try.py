@@ -41,7 +41,10 @@ def to_the_end(page: Page) -> None:
 
 def comes_to(there: Site, *, drafting: bool) -> bool:
     """Whether answers come to know the draft, or no more. Until it has been read, what was there goes on answering."""
-    return any((DRAFT in there.ask()["timings"]["speculation"]["gates"]) == drafting for _ in range(ANSWERS))
+    return any(
+        (DRAFT in there.ask()["timings"]["speculation"]["gates"]) == drafting
+        for _ in range(ANSWERS)
+    )
 
 
 def test_try_apply_undo(browser: Browser, tmp_path: Path) -> None:
@@ -63,7 +66,11 @@ def test_try_apply_undo(browser: Browser, tmp_path: Path) -> None:
         page.get_by_text("Figures and spread").click()
         page.get_by_role("button", name="Apply: auto with draft").click()
         expect(page.get_by_role("button", name="Undo")).to_be_focused()
-        assert store.layer(TARGET).values == {"draft_max": 9, "speculation": "auto", "draft_model": DRAFT}
+        assert store.layer(TARGET).values == {
+            "draft_max": 9,
+            "speculation": "auto",
+            "draft_model": DRAFT,
+        }
         expect(page.locator(f'[name="draft_model"][value="{DRAFT}"]')).to_be_checked()
         assert comes_to(there, drafting=True)
 
@@ -98,7 +105,9 @@ def test_what_cannot_be_tried_is_said_where_it_is(fresh: Site) -> None:
         open_card(page)
         for box in page.locator('[name="kinds"]:not(:disabled)').all():
             box.uncheck()
-        expect(page.locator('[data-field="kinds"] [data-problem]')).to_contain_text("choose at least one")
+        expect(page.locator('[data-field="kinds"] [data-problem]')).to_contain_text(
+            "choose at least one"
+        )
         expect(page.locator("[data-estimate]")).to_be_empty()
         page.get_by_label("prose", exact=True).check()
         expect(page.locator("[data-estimate]")).to_contain_text("Takes")
@@ -115,8 +124,12 @@ def tried(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 900}, {"width": 320, "height": 640}])
-def test_what_was_found_fits_and_is_accessible(tried: Site, axe: str, scheme: str, viewport: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "viewport", [PHONE, {"width": 1280, "height": 900}, {"width": 320, "height": 640}]
+)
+def test_what_was_found_fits_and_is_accessible(
+    tried: Site, axe: str, scheme: str, viewport: dict[str, int]
+) -> None:
     with tried.visit(viewport=viewport, color_scheme=scheme) as visit:
         open_card(visit.page)
         visit.page.get_by_text("Figures and spread").click()

@@ -35,7 +35,9 @@ class Shelf:
             del self.held[id]
         for piece in pieces:
             assert piece.stop <= len(tokens)
-            span = tokens[: piece.stop] if piece.kind == "state" else tokens[piece.start : piece.stop]
+            span = (
+                tokens[: piece.stop] if piece.kind == "state" else tokens[piece.start : piece.stop]
+            )
             self.held[piece.id] = (piece, tuple(span))
         if not hold:
             self.index.release(self._owner)
@@ -86,7 +88,9 @@ def longest(shelf: Shelf, tokens: Sequence[int]) -> tuple[int, int]:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
 
 
 def branching(chance: random.Random, shelf: Shelf) -> list[int]:
@@ -208,7 +212,10 @@ def test_the_least_worth_goes_first() -> None:
 def test_what_is_held_stays() -> None:
     shelf = Shelf(ROWS, max_bytes=100)
     shelf.insert([1] * 40, hold=True)
-    assert shelf.insert([2] * 20) == (Piece(shelf.index.pieces[-1].id, "rows", 0, 4),) or shelf.match([1] * 41) == 40
+    assert (
+        shelf.insert([2] * 20) == (Piece(shelf.index.pieces[-1].id, "rows", 0, 4),)
+        or shelf.match([1] * 41) == 40
+    )
     assert shelf.match([1] * 41) == 40
     shelf.index.release(1)
     shelf.insert([3] * 40)

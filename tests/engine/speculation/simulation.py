@@ -122,14 +122,20 @@ def _draft_runs(rng: random.Random, parts: Sequence[Part], size: int) -> list[in
     runs = []
     for start in range(size):
         run = 0
-        while run < LONGEST_DRAFT and start + run < size and luck[start + run] < chances[start + run] * 0.99**run:
+        while (
+            run < LONGEST_DRAFT
+            and start + run < size
+            and luck[start + run] < chances[start + run] * 0.99**run
+        ):
             run += 1
         runs.append(run)
     return runs
 
 
 @lru_cache(maxsize=512)
-def text(parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300, repeated: float = 0.0) -> Text:
+def text(
+    parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300, repeated: float = 0.0
+) -> Text:
     """The text of these parts, after a prompt of prose of which the share `repeated` says earlier parts again."""
     rng = random.Random(f"{parts} {seed}")
     first = round(prompt_tokens * (1.0 - repeated))
@@ -143,7 +149,10 @@ def text(parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300, repeated:
     for i in range(len(tokens)):
         match = index.lookup()
         proposed = index.after(match, LONGEST) if match else ()
-        hits = next((j for j, token in enumerate(proposed) if tokens[i + j : i + j + 1] != [token]), len(proposed))
+        hits = next(
+            (j for j, token in enumerate(proposed) if tokens[i + j : i + j + 1] != [token]),
+            len(proposed),
+        )
         if i >= prompt_tokens:
             found.match.append(match.length if match and proposed else 0)
             found.hits.append(hits)
@@ -173,7 +182,18 @@ def _between(table: dict[int, float]) -> Callable[[int], float]:
     return cost
 
 
-_SAWTOOTH = {1: 1.0, 2: 1.30, 4: 1.92, 8: 2.08, 12: 3.31, 15: 2.20, 16: 1.82, 17: 2.10, 32: 2.85, 64: 5.0}
+_SAWTOOTH = {
+    1: 1.0,
+    2: 1.30,
+    4: 1.92,
+    8: 2.08,
+    12: 3.31,
+    15: 2.20,
+    16: 1.82,
+    17: 2.10,
+    32: 2.85,
+    64: 5.0,
+}
 SHAPES: dict[str, Callable[[int], float]] = {
     "flat": _between({1: 1.0, 2: 1.03, 4: 1.08, 8: 1.2, 16: 1.4, 64: 2.5, 512: 12.0}),
     "sawtooth": _between({**_SAWTOOTH, 512: 22.0}),
@@ -199,7 +219,10 @@ class Machine:
     def verify(self, width: int, context: int) -> float:
         """A pass over `width` rows."""
         growth = 1.0 + context / 16000
-        return SHAPES[self.shape](width) * growth + (width - 1) * ROW_GROWTH[self.shape] * context / 1000
+        return (
+            SHAPES[self.shape](width) * growth
+            + (width - 1) * ROW_GROWTH[self.shape] * context / 1000
+        )
 
     def drafting(self, k: int, lag: int, context: int) -> float:
         return self.draft * (SHAPES[self.shape](max(1, lag)) + (k - 1)) * (1.0 + context / 16000)
@@ -211,12 +234,18 @@ class Machine:
         if self.calibrated:
             rng = random.Random(7)
             for width, _ in product((1, 2, 4, 8, 16, 32, 64), range(5)):
-                costs.target.learn(width, context, self.verify(width, context) * rng.gauss(1.0, self.noise))
+                costs.target.learn(
+                    width, context, self.verify(width, context) * rng.gauss(1.0, self.noise)
+                )
                 costs.target.learn(0, context, self.verify(1, context) * rng.gauss(1.0, self.noise))
             if self.draft:
                 passes = costs.drafts.setdefault("draft", PassCosts())
                 for width, _ in product((1, 16, 256), range(5)):
-                    passes.learn(width, context, self.drafting(1, width, context) * rng.gauss(1.0, self.noise))
+                    passes.learn(
+                        width,
+                        context,
+                        self.drafting(1, width, context) * rng.gauss(1.0, self.noise),
+                    )
         return costs
 
 
@@ -253,7 +282,9 @@ class Run:
             found.append(Offer("draft", LONGEST_DRAFT, lag=self.text.prompt + at - held))
         return found
 
-    def play(self, choose: Callable[[list[Offer], int, int], Choice], policy: RowPolicy | None = None) -> Play:
+    def play(
+        self, choose: Callable[[list[Offer], int, int], Choice], policy: RowPolicy | None = None
+    ) -> Play:
         at, held, pending, total = 0, 0, 1, 0.0
         in_flight, drafts, drafting = False, 0, 0.0
         log: list[tuple[int, str, int, int]] = []
@@ -290,7 +321,9 @@ class Run:
                     policy.costs.drafted(offer.drafter, k, offer.lag, context, drafting)
                 took = 8 * 3600.0 if at == self._sleep_at else seconds
                 overlapped = not k and pending == 1 and in_flight
-                policy.timed(offer, accepted + 1, Interval(took, PLAIN if overlapped else width), context)
+                policy.timed(
+                    offer, accepted + 1, Interval(took, PLAIN if overlapped else width), context
+                )
             log.append((at, offer.drafter if offer else "", k, accepted))
             total += seconds
             in_flight = offer is None
@@ -299,7 +332,13 @@ class Run:
         return Play(total, log, policy)
 
     def _tell(
-        self, policy: RowPolicy, offers: list[Offer], offer: Offer | None, k: int, accepted: int, at: int
+        self,
+        policy: RowPolicy,
+        offers: list[Offer],
+        offer: Offer | None,
+        k: int,
+        accepted: int,
+        at: int,
     ) -> None:
         if offer is not None:
             policy.verified(offer, k, accepted)
@@ -312,12 +351,22 @@ class Run:
         """Seconds with the first drafter of `names` that offers anything, always `k` tokens."""
 
         def choose(offers: list[Offer], pending: int, context: int) -> Choice:
-            return next(((offer, min(k, offer.longest)) for offer in offers if k and offer.drafter in names), None)
+            return next(
+                (
+                    (offer, min(k, offer.longest))
+                    for offer in offers
+                    if k and offer.drafter in names
+                ),
+                None,
+            )
 
         return self.play(choose).seconds
 
     def adaptive(
-        self, window: Window | None = None, costs: Costs | None = None, priors: dict[str, Acceptance] | None = None
+        self,
+        window: Window | None = None,
+        costs: Costs | None = None,
+        priors: dict[str, Acceptance] | None = None,
     ) -> Play:
         costs = costs or self.machine.costs(self.text.prompt)
         policy = RowPolicy(
@@ -330,7 +379,11 @@ class Run:
         )
 
         def choose(offers: list[Offer], pending: int, context: int) -> Choice:
-            return None if not offers or policy.rests(offers) else policy.choose(offers, pending, context)
+            return (
+                None
+                if not offers or policy.rests(offers)
+                else policy.choose(offers, pending, context)
+            )
 
         return self.play(choose, policy)
 
@@ -355,13 +408,24 @@ def fixed_choices(
     """Seconds of every fixed choice, all seeds together."""
     runs = [Run(machine, text(parts, seed, prompt_tokens), seed) for seed in range(seeds)]
     choices = [("ngram",), ("draft",), ("ngram", "draft")] if machine.draft else [("ngram",)]
-    every = [((), 0), *((names, k) for names, k in product(choices, LENGTHS) if "ngram" in names or k < LONGEST_DRAFT)]
+    every = [
+        ((), 0),
+        *(
+            (names, k)
+            for names, k in product(choices, LENGTHS)
+            if "ngram" in names or k < LONGEST_DRAFT
+        ),
+    ]
     return {(names, k): sum(run.fixed(names, k) for run in runs) for names, k in every}
 
 
-def outcome(machine: Machine, parts: tuple[Part, ...], seeds: int, prompt_tokens: int = 300) -> Outcome:
+def outcome(
+    machine: Machine, parts: tuple[Part, ...], seeds: int, prompt_tokens: int = 300
+) -> Outcome:
     totals = fixed_choices(replace(machine, calibrated=True), parts, seeds, prompt_tokens)
     best = min(totals, key=lambda choice: totals[choice])
     runs = [Run(machine, text(parts, seed, prompt_tokens), seed) for seed in range(seeds)]
     played = sum(run.adaptive().seconds for run in runs)
-    return Outcome(played / totals[best] - 1, played / totals[(), 0] - 1, best, totals[(), 0] / totals[best])
+    return Outcome(
+        played / totals[best] - 1, played / totals[(), 0] - 1, best, totals[(), 0] / totals[best]
+    )

@@ -15,7 +15,9 @@ def test_slots_of_a_draft_model_are_positions():
 
 def test_before_anything_is_seen_the_start_counts():
     assert Acceptance().chances()[:2] == pytest.approx([FIRST_CHANCE[0]] * 2)
-    assert Acceptance(MATCH_CHANCE).chances()[: len(MATCH_CHANCE)] == pytest.approx(list(MATCH_CHANCE))
+    assert Acceptance(MATCH_CHANCE).chances()[: len(MATCH_CHANCE)] == pytest.approx(
+        list(MATCH_CHANCE)
+    )
 
 
 def test_behind_the_first_miss_nothing_is_learned():

@@ -125,7 +125,14 @@ def test_an_expectation_that_was_wrong_is_given_up():
     """One step that was far too short, such as one that had run before anybody looked, must not refuse all others."""
     costs = PassCosts()
     costs.learn(PLAIN, 100, 0.001)
-    assert [costs.learn(PLAIN, 100, 0.04) for _ in range(6)] == [False, False, True, False, False, True]
+    assert [costs.learn(PLAIN, 100, 0.04) for _ in range(6)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
     for _ in range(6):
         costs.learn(PLAIN, 100, 0.04)
     assert costs.plain(100) == pytest.approx(0.04)

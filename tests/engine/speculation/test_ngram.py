@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from omlx.engine.sequence import Clock, Sequence
-from omlx.engine.speculation.drafters.ngram import BARRIER, MAX_CHAIN, MAX_MATCH, TELLING, Match, Ngram, NgramIndex
+from omlx.engine.speculation.drafters.ngram import (
+    BARRIER,
+    MAX_CHAIN,
+    MAX_MATCH,
+    TELLING,
+    Match,
+    Ngram,
+    NgramIndex,
+)
 from omlx.engine.strategy import Step, parse
 from omlx.engine.types import Request, Speculation
 
@@ -22,7 +30,10 @@ def naive(tokens: list[int]) -> Match | None:
     places = [at for at in range(size - 1, 2, -1) if tokens[at - 3 : at] == tokens[size - 3 :]]
     for at in places[:MAX_CHAIN]:
         length = 0
-        while length < min(MAX_MATCH, at) and tokens[at - 1 - length] == tokens[size - 1 - length] != BARRIER:
+        while (
+            length < min(MAX_MATCH, at)
+            and tokens[at - 1 - length] == tokens[size - 1 - length] != BARRIER
+        ):
             length += 1
         lengths[at] = length
     longest = min(TELLING, max(lengths.values(), default=0))
@@ -30,7 +41,11 @@ def naive(tokens: list[int]) -> Match | None:
     said = [tokens[at] for at in equals]
     at = max(
         equals,
-        key=lambda at: (said.count(tokens[at]), max(a for a in equals if tokens[a] == tokens[at]), at),
+        key=lambda at: (
+            said.count(tokens[at]),
+            max(a for a in equals if tokens[a] == tokens[at]),
+            at,
+        ),
         default=0,
     )
     return Match(at, lengths[at]) if at else None
@@ -52,15 +67,21 @@ def test_a_lookup_finds_what_a_search_finds(letters: int, seed: int) -> None:
 def test_in_a_run_of_one_token_the_end_of_the_run_before_is_not_foreseen_at_every_step() -> None:
     runs = [1, *20 * [7], 2, *30 * [7], 3]
     foreseen = [
-        index.after(found, 1) for n in range(3, 18) if (found := (index := NgramIndex(runs + n * [7])).lookup())
+        index.after(found, 1)
+        for n in range(3, 18)
+        if (found := (index := NgramIndex(runs + n * [7])).lookup())
     ]
     assert foreseen == 15 * [(7,)]
 
 
 def test_of_two_matches_that_say_enough_the_newer_one_counts() -> None:
     same = list(range(100, 100 + TELLING))
-    assert NgramIndex([5, *same, 1, 6, *same, 2, 5, *same]).lookup() == Match(2 * TELLING + 3, TELLING)
-    assert NgramIndex([5, *same[1:], 1, 6, *same[1:], 2, 5, *same[1:]]).lookup() == Match(TELLING, TELLING)
+    assert NgramIndex([5, *same, 1, 6, *same, 2, 5, *same]).lookup() == Match(
+        2 * TELLING + 3, TELLING
+    )
+    assert NgramIndex([5, *same[1:], 1, 6, *same[1:], 2, 5, *same[1:]]).lookup() == Match(
+        TELLING, TELLING
+    )
 
 
 def test_a_match_that_runs_into_the_present_goes_on_through_it() -> None:
@@ -78,9 +99,13 @@ def test_what_was_foreseen_of_a_text_is_counted() -> None:
 
 
 def record(
-    tokens: tuple[int, ...], prediction: tuple[int, ...] = (), stop_ids: frozenset[int] = frozenset()
+    tokens: tuple[int, ...],
+    prediction: tuple[int, ...] = (),
+    stop_ids: frozenset[int] = frozenset(),
 ) -> Sequence:
-    request = Request("a", tokens, stop_ids=stop_ids, speculation=Speculation(prediction=prediction))
+    request = Request(
+        "a", tokens, stop_ids=stop_ids, speculation=Speculation(prediction=prediction)
+    )
     return Sequence(1, request, list(tokens), 1000, Clock(0.0))
 
 
@@ -108,12 +133,18 @@ def test_an_offer_is_as_long_as_what_followed() -> None:
 
 @pytest.mark.parametrize("shortest", [None, 3, 5, 8])
 def test_a_match_is_at_least_as_long_as_asked_for(shortest: int | None) -> None:
-    offer = Ngram().offer(record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Step("ngram", shortest))
+    offer = Ngram().offer(
+        record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Step("ngram", shortest)
+    )
     assert (offer and offer.tokens) == (None if shortest == 8 else (7, 8))
 
 
-@pytest.mark.parametrize(("strategy", "coming"), [("ngram:n=24", 1), ("ngram:n=16", 2), ("auto", 2)])
-def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(strategy: str, coming: int) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "coming"), [("ngram:n=24", 1), ("ngram:n=16", 2), ("auto", 2)]
+)
+def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(
+    strategy: str, coming: int
+) -> None:
     same = range(100, 130)
     sequence = record((*same, 1, 5, *same[10:], 2, 6, *same[10:], 2, 7, *same))
     asked = parse(strategy)
@@ -126,7 +157,9 @@ def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(strat
 def test_a_prediction_is_looked_into_as_far_as_it_goes() -> None:
     prediction = (1, 2, 3, 4, 5, 6)
     assert proposed(record((8, 1, 2, 3), prediction), 9) == (4, 5, 6)
-    assert proposed(record((8, 9, 4, 5, 6), prediction), 9) == (), "nothing follows it, the prompt least of all"
+    assert proposed(record((8, 9, 4, 5, 6), prediction), 9) == (), (
+        "nothing follows it, the prompt least of all"
+    )
 
 
 def test_nothing_is_proposed_behind_what_ends_the_answer() -> None:

@@ -42,7 +42,9 @@ def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> Costs:
     return found
 
 
-def policy(table: Costs | None = None, window: WindowBounds | None = None, **options: object) -> RowPolicy:
+def policy(
+    table: Costs | None = None, window: WindowBounds | None = None, **options: object
+) -> RowPolicy:
     return RowPolicy(costs() if table is None else table, {}, window, **options)
 
 
@@ -80,7 +82,12 @@ def good_rounds(row: RowPolicy, offer: Offer, rounds: int) -> list[int]:
         lengths.append(choice[1])
         row.verified(*choice, choice[1])
         drafting = 0.0 if offer.match else 0.1 * choice[1]
-        row.timed(offer, choice[1] + 1, Interval(1.0 + 0.03 * choice[1] + drafting, 1 + choice[1]), CONTEXT)
+        row.timed(
+            offer,
+            choice[1] + 1,
+            Interval(1.0 + 0.03 * choice[1] + drafting, 1 + choice[1]),
+            CONTEXT,
+        )
     return lengths
 
 
@@ -134,7 +141,9 @@ def test_a_lower_bound_is_where_windows_begin(window, offer):
 
 
 def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
-    lengths = good_rounds(policy(window=WindowBounds(4, 1, 4), repeats=1.0), Offer("draft", 63, step=EIGHT), 4)
+    lengths = good_rounds(
+        policy(window=WindowBounds(4, 1, 4), repeats=1.0), Offer("draft", 63, step=EIGHT), 4
+    )
     assert lengths == [4, 4, 4, 4]
 
 
@@ -157,7 +166,9 @@ def test_a_fixed_window_knows_no_gate():
     assert row.state("ngram") == (State.ON, None)
 
 
-@pytest.mark.parametrize("window", [WindowBounds(1, 1, 1), WindowBounds(2, 2, 2), WindowBounds(8, 8, 8)])
+@pytest.mark.parametrize(
+    "window", [WindowBounds(1, 1, 1), WindowBounds(2, 2, 2), WindowBounds(8, 8, 8)]
+)
 def test_bounds_that_meet_leave_the_choice_to_draft_nothing(window):
     row = policy(costs(row=1.0), window, repeats=1.0)
     assert plain_steps(row, [LOOKUP, MODEL], 400) == []
@@ -239,7 +250,9 @@ def test_a_probe_that_hits_goes_on_until_it_pays():
         rounds += 1
         if (choice := row.choose([MODEL], 1, CONTEXT)) is not None:
             row.verified(*choice, choice[1])
-            row.timed(choice[0], choice[1] + 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT)
+            row.timed(
+                choice[0], choice[1] + 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT
+            )
         else:
             row.timed(None, 1, Interval(1.0), CONTEXT)
     assert row.state("draft")[0] is State.ON
@@ -314,7 +327,9 @@ def test_probes_wait_while_more_is_lost_than_may_be():
             row.timed(None, 1, Interval(1.0), CONTEXT)
             continue
         row.verified(*choice, 0)
-        row.timed(choice[0], 1, Interval(1.13 if choice[0] is MODEL else 4.13, 1 + choice[1]), CONTEXT)
+        row.timed(
+            choice[0], 1, Interval(1.13 if choice[0] is MODEL else 4.13, 1 + choice[1]), CONTEXT
+        )
         if choice[0] is late:
             probes.append(step)
         assert row._lost <= LOSS_SHARE * (step + LOSS_AHEAD) + 1.0
@@ -328,7 +343,9 @@ def test_what_a_rejection_leaves_pending_is_reckoned_with():
         history.learn(0, 8, 2)
     table = costs(row=0.25, draft=0.02)
     plain, hybrid = (
-        RowPolicy(table, {"draft": copy.deepcopy(history)}, recurrent=recurrent)._forecast(MODEL, 1, CONTEXT)
+        RowPolicy(table, {"draft": copy.deepcopy(history)}, recurrent=recurrent)._forecast(
+            MODEL, 1, CONTEXT
+        )
         for recurrent in (False, True)
     )
     assert hybrid.speedup < plain.speedup
@@ -369,7 +386,9 @@ def test_plain_steps_are_measured_now_and_then_where_the_answer_matters():
     while tokens < 4096:
         choice = row.choose([MODEL], 1, CONTEXT)
         if choice is None:
-            row.timed(None, 1, Interval(1.0, PLAIN if plain_at[-1:] == [tokens - 1] else 1), CONTEXT)
+            row.timed(
+                None, 1, Interval(1.0, PLAIN if plain_at[-1:] == [tokens - 1] else 1), CONTEXT
+            )
             plain_at.append(tokens)
         else:
             row.verified(*choice, choice[1])

@@ -37,7 +37,10 @@ SHAPES = ("flat", "sawtooth", "half", "linear")
 
 def machines(calibrated: tuple[bool, ...] = (True, False)) -> list[Machine]:
     every = product(calibrated, SHAPES, (0.0, 0.15, 0.3), (False, True))
-    return [Machine(shape, draft, recurrent, calibrated=known) for known, shape, draft, recurrent in every]
+    return [
+        Machine(shape, draft, recurrent, calibrated=known)
+        for known, shape, draft, recurrent in every
+    ]
 
 
 def regret(outcomes: list[Outcome]) -> float:
@@ -46,8 +49,15 @@ def regret(outcomes: list[Outcome]) -> float:
 
 
 def test_mean_regret_at_300_tokens():
-    few = [Machine("flat", 0.15), Machine("sawtooth", 0.15, recurrent=True), Machine("sawtooth"), Machine("half", 0.15)]
-    found = [outcome(machine, parts, seeds=2) for machine, parts in product(few, texts(300).values())]
+    few = [
+        Machine("flat", 0.15),
+        Machine("sawtooth", 0.15, recurrent=True),
+        Machine("sawtooth"),
+        Machine("half", 0.15),
+    ]
+    found = [
+        outcome(machine, parts, seeds=2) for machine, parts in product(few, texts(300).values())
+    ]
     assert regret(found) <= 0.03
 
 
@@ -131,10 +141,17 @@ def test_short_answers_do_not_each_try_a_draft_known_to_be_wrong_but_a_long_one_
     costs, priors, tries = machine.costs(300), {}, []
     for i in range(20):
         run = Run(machine, text((Part("fresh", 120, 0.02),), i), i)
-        tries.append(sum(drafter == "draft" for _, drafter, _, _ in run.adaptive(costs=costs, priors=priors).log))
+        tries.append(
+            sum(
+                drafter == "draft"
+                for _, drafter, _, _ in run.adaptive(costs=costs, priors=priors).log
+            )
+        )
     assert sum(tries[:10]) > 0
     assert sum(tries[10:]) == 0
-    better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20).adaptive(costs=costs, priors=priors)
+    better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20).adaptive(
+        costs=costs, priors=priors
+    )
     drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
     assert drafted.index(True) <= LAST_PROBE
     assert sum(drafted[-50:]) >= 45
@@ -153,7 +170,9 @@ def test_a_step_of_eight_hours_changes_nothing(at):
     calm = Run(Machine("sawtooth", 0.15), text(parts, 0), 0).adaptive()
     start = max(position for position, *_ in calm.log if position <= at)
     slept = Run(Machine("sawtooth", 0.15), text(parts, 0), 0, sleep_at=start).adaptive()
-    assert [row for row in slept.log if row[0] <= start] == [row for row in calm.log if row[0] <= start]
+    assert [row for row in slept.log if row[0] <= start] == [
+        row for row in calm.log if row[0] <= start
+    ]
     assert slept.seconds <= 1.05 * calm.seconds
     assert slept.policy is not None
     plain = slept.policy.costs.target.plain(900)
@@ -169,9 +188,13 @@ def test_kernels_that_compile_do_not_keep_windows_short(known):
     assert len(long) >= 0.8 * sum(at >= 500 for at, *_ in played.log)
 
 
-@pytest.mark.parametrize("window", [WindowBounds(16, 8, 16), WindowBounds(32, 16, 32), WindowBounds(1, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "window", [WindowBounds(16, 8, 16), WindowBounds(32, 16, 32), WindowBounds(1, 1, 1)], ids=str
+)
 def test_nor_do_they_under_any_bounds(window):
-    for machine, part in product((Machine("flat", 0.3, recurrent=True), Machine("sawtooth", 0.15)), HOSTILE.values()):
+    for machine, part in product(
+        (Machine("flat", 0.3, recurrent=True), Machine("sawtooth", 0.15)), HOSTILE.values()
+    ):
         run = Run(machine, text((part,), 0), 0)
         assert run.adaptive(window=window).seconds <= 1.02 * run.fixed((), 0), machine
 
@@ -179,7 +202,10 @@ def test_nor_do_they_under_any_bounds(window):
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [300, 1000])
 def test_mean_regret_over_all_worlds(tokens):
-    found = [outcome(machine, parts, seeds=3) for machine, parts in product(machines(), texts(tokens).values())]
+    found = [
+        outcome(machine, parts, seeds=3)
+        for machine, parts in product(machines(), texts(tokens).values())
+    ]
     assert regret(found) <= 0.03
 
 
@@ -189,7 +215,9 @@ def test_mean_regret_over_all_worlds(tokens):
 def test_worst_world(machine, tokens):
     """Where nothing was measured beforehand, what passes cost is found out at the first answer's expense."""
     for name, parts in texts(tokens).items():
-        assert outcome(machine, parts, seeds=4).regret <= (0.07 if machine.calibrated else 0.15), name
+        assert outcome(machine, parts, seeds=4).regret <= (0.07 if machine.calibrated else 0.15), (
+            name
+        )
 
 
 @pytest.mark.slow

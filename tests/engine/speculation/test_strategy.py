@@ -29,7 +29,9 @@ def test_what_is_meant_and_how_it_is_written(text: str, meant: Strategy) -> None
 def test_names_of_others_are_read_and_noted(name: str) -> None:
     found = parse(f"{name}:m=8")
     assert (str(found), found.steps) == ("ngram:m=8", (Step("ngram", None, 8),))
-    assert [(note.code, note.params["name"]) for note in found.notes] == [("strategy.read_as", name)]
+    assert [(note.code, note.params["name"]) for note in found.notes] == [
+        ("strategy.read_as", name)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,11 @@ TOOLS: list[Any] = [
     {
         "name": "get_weather",
         "description": "The weather of a city.",
-        "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "input_schema": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     },
     {"name": "look", "type": "custom", "input_schema": {"type": "object"}},
 ]
@@ -44,14 +48,21 @@ def ask(client: Anthropic, says: str, **fields: Any) -> Message:
 
 def test_a_message(client: Anthropic) -> None:
     answer = ask(client, "Hello there.")
-    assert (answer.type, answer.role, answer.model, answer.id[:4]) == ("message", "assistant", TARGET, "msg_")
-    assert [(block.type, block.text) for block in answer.content if isinstance(block, TextBlock)] == [
-        ("text", "Hello there.")
-    ]
+    assert (answer.type, answer.role, answer.model, answer.id[:4]) == (
+        "message",
+        "assistant",
+        TARGET,
+        "msg_",
+    )
+    assert [
+        (block.type, block.text) for block in answer.content if isinstance(block, TextBlock)
+    ] == [("text", "Hello there.")]
     assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
     usage = answer.usage
     assert usage.output_tokens > 2
-    counted = client.messages.count_tokens(model=TARGET, messages=[{"role": "user", "content": "Hello there."}])
+    counted = client.messages.count_tokens(
+        model=TARGET, messages=[{"role": "user", "content": "Hello there."}]
+    )
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
@@ -130,8 +141,15 @@ def test_a_tool_loop_of_two_turns(client: Anthropic) -> None:
     first = client.messages.create(model=TARGET, max_tokens=100, messages=messages, tools=TOOLS)
     (use,) = first.content
     assert isinstance(use, ToolUseBlock)
-    result = {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "4 degrees"}]}
-    messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+    result = {
+        "type": "tool_result",
+        "tool_use_id": use.id,
+        "content": [{"type": "text", "text": "4 degrees"}],
+    }
+    messages += [
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": [result]},
+    ]
     second = client.messages.create(model=TARGET, max_tokens=100, messages=messages, tools=TOOLS)
     assert second.content[0].text == "<tool_response>\n4 degrees\n</tool_response>"
     assert second.usage.cache_read_input_tokens > 0
@@ -198,7 +216,9 @@ def test_thinking_that_is_not_shown_comes_back_in_its_signature(client: Anthropi
 def test_without_thinking_no_reasoning_is_opened(client: Anthropic) -> None:
     for thinking in ({}, {"thinking": {"type": "disabled"}}):
         assert [block.type for block in ask(client, "Hi.", **thinking).content] == ["text"]
-    assert [block.type for block in ask(client, "<think>\nHm.", thinking={"type": "adaptive"}).content] == ["thinking"]
+    assert [
+        block.type for block in ask(client, "<think>\nHm.", thinking={"type": "adaptive"}).content
+    ] == ["thinking"]
 
 
 def test_reasons_to_stop(client: Anthropic) -> None:
@@ -209,12 +229,18 @@ def test_reasons_to_stop(client: Anthropic) -> None:
 
 
 def test_a_prefilled_answer_goes_on(client: Anthropic) -> None:
-    messages: list[Any] = [{"role": "user", "content": "One, two, three."}, {"role": "assistant", "content": "One,"}]
+    messages: list[Any] = [
+        {"role": "user", "content": "One, two, three."},
+        {"role": "assistant", "content": "One,"},
+    ]
     assert ask(client, "", messages=messages).content[0].text == " two, three."
 
 
 def test_neighbours_of_one_role_are_one_turn(client: Anthropic) -> None:
-    apart: list[Any] = [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}]
+    apart: list[Any] = [
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "b"}]},
+    ]
     assert ask(client, "", messages=apart).content[0].text == "a\n\nb"
 
 
@@ -227,13 +253,26 @@ def test_what_claude_code_sends(client: Anthropic) -> None:
             max_tokens=100,
             betas=["claude-code-20250219", "interleaved-thinking-2025-05-14", "unknown-2030-01-01"],
             system=[
-                {"type": "text", "text": f"x-anthropic-billing-header: cc_version={count}; cch={count * 7919}"},
-                {"type": "text", "text": "You are careful. " * 20, "cache_control": {"type": "ephemeral"}},
+                {
+                    "type": "text",
+                    "text": f"x-anthropic-billing-header: cc_version={count}; cch={count * 7919}",
+                },
+                {
+                    "type": "text",
+                    "text": "You are careful. " * 20,
+                    "cache_control": {"type": "ephemeral"},
+                },
             ],
             messages=[
                 {
                     "role": "user",
-                    "content": [{"type": "text", "text": says, "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+                    "content": [
+                        {
+                            "type": "text",
+                            "text": says,
+                            "cache_control": {"type": "ephemeral", "ttl": "1h"},
+                        }
+                    ],
                 }
             ],
             tools=[{**TOOLS[0], "cache_control": {"type": "ephemeral"}}],
@@ -280,10 +319,30 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
             "invalid_request_error",
             "tools[0]: tools of type 'mcp_toolset'",
         ),
-        ({"tools": [{"input_schema": {"type": "object"}}]}, 400, "invalid_request_error", "tools[0].name"),
-        ({"stop_sequences": [str(n) for n in range(65)]}, 400, "invalid_request_error", "stop_sequences"),
-        ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "jump"}}, 400, "invalid_request_error", "jump"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, 400, "invalid_request_error", "thinking.budget_tokens"),
+        (
+            {"tools": [{"input_schema": {"type": "object"}}]},
+            400,
+            "invalid_request_error",
+            "tools[0].name",
+        ),
+        (
+            {"stop_sequences": [str(n) for n in range(65)]},
+            400,
+            "invalid_request_error",
+            "stop_sequences",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "jump"}},
+            400,
+            "invalid_request_error",
+            "jump",
+        ),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 5}},
+            400,
+            "invalid_request_error",
+            "thinking.budget_tokens",
+        ),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {"type": "strin"}}}},
             400,
@@ -291,26 +350,44 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
             "output_config.format.schema cannot be enforced: Invalid type: strin",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]},
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image", "source": {"type": "url", "url": "x"}}],
+                    }
+                ]
+            },
             400,
             "invalid_request_error",
             "messages[0].content[0]: this server reads text only",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1"}]}]},
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1"}]}
+                ]
+            },
             400,
             "invalid_request_error",
             "no call 't1'",
         ),
         (
-            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b "}]},
+            {
+                "messages": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": "b "},
+                ]
+            },
             400,
             "invalid_request_error",
             "white space",
         ),
     ],
 )
-def test_refusals_are_of_this_api(client: Anthropic, fields: Any, status: int, kind: str, words: str) -> None:
+def test_refusals_are_of_this_api(
+    client: Anthropic, fields: Any, status: int, kind: str, words: str
+) -> None:
     told = refusal(client, **fields)
     assert told[:2] == (status, kind)
     assert words in told[2]
@@ -318,7 +395,9 @@ def test_refusals_are_of_this_api(client: Anthropic, fields: Any, status: int, k
 
 def test_an_unknown_model_is_not_found(client: Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
-        client.messages.create(model="claude-x", max_tokens=1, messages=[{"role": "user", "content": "x"}])
+        client.messages.create(
+            model="claude-x", max_tokens=1, messages=[{"role": "user", "content": "x"}]
+        )
     assert caught.value.body["error"]["type"] == "not_found_error"
 
 
@@ -336,12 +415,23 @@ def test_keys_of_either_kind() -> None:
 
 def test_names_are_mapped_only_where_that_is_set() -> None:
     settings = Settings(model_map=("claude-*haiku*=" + DRAFT, "claude-*=" + HYBRID))
-    with omlx(settings, kind=SpellingPool) as running, Anthropic(base_url=running.url, api_key="none") as client:
-        for name, served in (("claude-haiku-9", DRAFT), ("claude-opus-9", HYBRID), (TARGET, TARGET)):
-            answer = client.messages.create(model=name, max_tokens=9, messages=[{"role": "user", "content": "Hi."}])
+    with (
+        omlx(settings, kind=SpellingPool) as running,
+        Anthropic(base_url=running.url, api_key="none") as client,
+    ):
+        for name, served in (
+            ("claude-haiku-9", DRAFT),
+            ("claude-opus-9", HYBRID),
+            (TARGET, TARGET),
+        ):
+            answer = client.messages.create(
+                model=name, max_tokens=9, messages=[{"role": "user", "content": "Hi."}]
+            )
             assert answer.model == served
         with pytest.raises(anthropic.NotFoundError):
-            client.messages.create(model="gpt-9", max_tokens=9, messages=[{"role": "user", "content": "Hi."}])
+            client.messages.create(
+                model="gpt-9", max_tokens=9, messages=[{"role": "user", "content": "Hi."}]
+            )
 
 
 def test_models_in_the_words_of_this_api(client: Anthropic) -> None:
@@ -375,8 +465,14 @@ def test_a_silent_stream_is_kept_open_by_pings() -> None:
             "stream": True,
             "messages": [{"role": "user", "content": "word " * 500}],
         }
-        with httpx.stream("POST", f"{running.url}/v1/messages?beta=true", json=body, timeout=60) as answer:
-            names = [line.removeprefix("event: ") for line in answer.iter_lines() if line.startswith("event: ")]
+        with httpx.stream(
+            "POST", f"{running.url}/v1/messages?beta=true", json=body, timeout=60
+        ) as answer:
+            names = [
+                line.removeprefix("event: ")
+                for line in answer.iter_lines()
+                if line.startswith("event: ")
+            ]
     assert names[:2] == ["message_start", "ping"]
     assert names.count("ping") > 1
     assert names[-2:] == ["message_delta", "message_stop"]

@@ -36,10 +36,22 @@ def test_blocks_become_messages() -> None:
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "t1", "content": "e", "cache_control": {"type": "ephemeral"}},
-                {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "f"}]},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": "e",
+                    "cache_control": {"type": "ephemeral"},
+                },
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t2",
+                    "content": [{"type": "text", "text": "f"}],
+                },
                 {"type": "text", "text": "g"},
-                {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "h"}},
+                {
+                    "type": "document",
+                    "source": {"type": "text", "media_type": "text/plain", "data": "h"},
+                },
             ],
         },
     ]
@@ -47,7 +59,9 @@ def test_blocks_become_messages() -> None:
     def look(id: str, **arguments: int) -> dict[str, Any]:
         return {"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
 
-    assert neutral(*messages, system=[{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]).messages == [
+    assert neutral(
+        *messages, system=[{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]
+    ).messages == [
         {"role": "system", "content": "s\n\nt"},
         {"role": "user", "content": "a\n\nb"},
         {
@@ -64,7 +78,10 @@ def test_blocks_become_messages() -> None:
 
 def test_answers_in_a_row_are_one() -> None:
     parts = [
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "a", "signature": ""}, use("t1")]},
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "a", "signature": ""}, use("t1")],
+        },
         {"role": "assistant", "content": [{"type": "text", "text": "b"}, use("t2")]},
     ]
     results = [{"type": "tool_result", "tool_use_id": id} for id in ("t1", "t2")]
@@ -83,12 +100,16 @@ def test_answers_in_a_row_are_one() -> None:
     ],
 )
 def test_a_leading_billing_header_is_not_rendered(system: Any, expected: str) -> None:
-    blocks = system if isinstance(system, str) else [{"type": "text", "text": text} for text in system]
+    blocks = (
+        system if isinstance(system, str) else [{"type": "text", "text": text} for text in system]
+    )
     assert neutral(HELLO, system=blocks).messages[0] == {"role": "system", "content": expected}
 
 
 def test_nothing_is_left_of_a_system_that_was_only_a_billing_header() -> None:
-    assert neutral(HELLO, system=[{"type": "text", "text": "x-anthropic-billing-header: a"}]).messages == [HELLO]
+    assert neutral(
+        HELLO, system=[{"type": "text", "text": "x-anthropic-billing-header: a"}]
+    ).messages == [HELLO]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +119,10 @@ def test_nothing_is_left_of_a_system_that_was_only_a_billing_header() -> None:
         ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
         ({"thinking": {"type": "adaptive"}}, {}),
         ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, {"thinking_budget": 2000}),
-        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}, {"reasoning_effort": "max"}),
+        (
+            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}},
+            {"reasoning_effort": "max"},
+        ),
         ({"chat_template_kwargs": {"enable_thinking": True}}, {"enable_thinking": True}),
     ],
 )
@@ -112,7 +136,10 @@ def test_what_the_template_is_told_of_thinking(fields: Any, variables: Any) -> N
         ([HELLO, {"role": "assistant", "content": [use("t1")]}], "tools.no_result"),
         ([HELLO, {"role": "assistant", "content": "x "}], "request.trailing"),
         ([{"role": "user", "content": []}], "request.empty"),
-        ([HELLO, {"role": "assistant", "content": [{"type": "tool_use", "name": "look"}]}], "request.missing"),
+        (
+            [HELLO, {"role": "assistant", "content": [{"type": "tool_use", "name": "look"}]}],
+            "request.missing",
+        ),
         ([HELLO, {"role": "user", "content": [{"type": "server_tool_use"}]}], "request.content"),
         ([{"role": "king", "content": "x"}], "request.value"),
     ],
@@ -145,7 +172,9 @@ def test_a_tool_that_failed_is_told_in_words() -> None:
     def result(content: str) -> str:
         block = {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": content}
         called = {"role": "assistant", "content": [use("t1")]}
-        return str(neutral(HELLO, called, {"role": "user", "content": [block]}).messages[-1]["content"])
+        return str(
+            neutral(HELLO, called, {"role": "user", "content": [block]}).messages[-1]["content"]
+        )
 
     assert result("no such file") == "Error: no such file"
     assert result("Error: no such file") == "Error: no such file"

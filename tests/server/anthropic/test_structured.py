@@ -35,7 +35,12 @@ def client(speller: Running) -> Iterator[Anthropic]:
 
 
 def asked(says: str, **fields: Any) -> dict[str, Any]:
-    return {"model": TARGET, "max_tokens": 400, "messages": [{"role": "user", "content": says}], **fields}
+    return {
+        "model": TARGET,
+        "max_tokens": 400,
+        "messages": [{"role": "user", "content": says}],
+        **fields,
+    }
 
 
 def test_an_answer_is_parsed(client: Anthropic) -> None:
@@ -44,7 +49,9 @@ def test_an_answer_is_parsed(client: Anthropic) -> None:
     assert answer.stop_reason == "end_turn"
 
 
-@pytest.mark.parametrize("fields", [{"output_config": {"format": FORM}}, {"extra_body": {"output_format": FORM}}])
+@pytest.mark.parametrize(
+    "fields", [{"output_config": {"format": FORM}}, {"extra_body": {"output_format": FORM}}]
+)
 def test_the_form_under_both_its_names(client: Anthropic, fields: dict[str, Any]) -> None:
     answer = client.messages.create(**asked(f"{ADA} is her name.", **fields))
     assert [block.text for block in answer.content if isinstance(block, TextBlock)] == [ADA]
@@ -53,7 +60,9 @@ def test_the_form_under_both_its_names(client: Anthropic, fields: dict[str, Any]
 def test_a_thought_comes_before_it(client: Anthropic) -> None:
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
     says = f"<think>\nHm.\n</think>\n\n{ADA}"
-    answer = client.messages.create(**asked(says, thinking=thinking, output_config={"format": FORM}))
+    answer = client.messages.create(
+        **asked(says, thinking=thinking, output_config={"format": FORM})
+    )
     thought, text = answer.content
     assert isinstance(thought, ThinkingBlock)
     assert thought.thinking == "Hm."
@@ -62,5 +71,7 @@ def test_a_thought_comes_before_it(client: Anthropic) -> None:
 
 
 def test_a_stream_has_it_too(client: Anthropic) -> None:
-    with client.messages.stream(**asked(f"{ADA} is her name.", output_config={"format": FORM})) as stream:
+    with client.messages.stream(
+        **asked(f"{ADA} is her name.", output_config={"format": FORM})
+    ) as stream:
         assert "".join(stream.text_stream) == ADA

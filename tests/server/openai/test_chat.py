@@ -13,7 +13,14 @@ from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.head import Head
 from omlx.server.usage import timings, usage
-from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from omlx.text.events import (
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
 
 HEAD = Head("chatcmpl-1", "org/name", 1700000000)
 DRAFTER = DrafterStats(10, 6, 3, (3, 2, 1), {"full": 1, "first_reject": 2}, {"trim": 2}, 4.5, 20.25)
@@ -133,7 +140,9 @@ def test_chunks_say_what_the_body_says(include_usage: bool) -> None:
     stream = chunks.start() + chunks.feed(events(2))
     body = chat_completion(HEAD, events(2))
     for choice in range(2):
-        own = [c["choices"][0] for c in stream if c["choices"] and c["choices"][0]["index"] == choice]
+        own = [
+            c["choices"][0] for c in stream if c["choices"] and c["choices"][0]["index"] == choice
+        ]
         assert own[0]["delta"] == {"role": "assistant", "content": ""}
         text = "".join(each["delta"].get("content", "") for each in own)
         reasoning = "".join(each["delta"].get("reasoning_content", "") for each in own)
@@ -173,7 +182,11 @@ def test_logprobs_are_valid_json_and_carry_bytes() -> None:
 def test_logprobs_of_a_stream_are_those_of_the_body() -> None:
     head = Head("x", "m", 0, lambda token: bytes([token]))
     chunks: list[Any] = ChatEncoder(head, 1, include_usage=False).feed(events())
-    streamed = [e for chunk in chunks for e in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
+    streamed = [
+        e
+        for chunk in chunks
+        for e in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]
+    ]
     assert streamed == chat_completion(head, events())["choices"][0]["logprobs"]["content"]
 
 
@@ -187,7 +200,12 @@ def test_tool_calls_have_their_place() -> None:
     told = [ChoiceEvent(0, call) for call in calls]
     *chunks, last = ChatEncoder(HEAD, 1).feed(told)
     assert [chunk["choices"][0]["delta"]["tool_calls"][0] for chunk in chunks] == [
-        {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": ""}},
+        {
+            "index": 0,
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "look", "arguments": ""},
+        },
         {"index": 0, "function": {"arguments": "{}"}},
     ]
     assert last["choices"][0]["finish_reason"] == "tool_calls"
@@ -196,5 +214,7 @@ def test_tool_calls_have_their_place() -> None:
     assert choice["message"] == {
         "role": "assistant",
         "content": None,
-        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+        "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        ],
     }

@@ -12,7 +12,10 @@ from omlx.server.openai.chat.request import parse
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-LOOK: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+LOOK: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object"}},
+}
 
 
 def named(name: str) -> dict[str, Any]:
@@ -32,7 +35,10 @@ def body(**fields: Any) -> bytes:
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "request.json", None),
         (b"[" * 100_000, "request.json", None),
         (body(x=1).replace(b"1", b"1e999"), "request.json", None),
-        *((body(x={"y": [float(number)]}), "request.json", None) for number in ("inf", "-inf", "nan")),
+        *(
+            (body(x={"y": [float(number)]}), "request.json", None)
+            for number in ("inf", "-inf", "nan")
+        ),
         (b"[]", "request.type", None),
         (b"{}", "request.missing", "messages"),
         (body(messages=[]), "request.empty", "messages"),
@@ -40,9 +46,21 @@ def body(**fields: Any) -> bytes:
         (body(messages=[{"role": "king", "content": ""}]), "request.value", "messages[0].role"),
         (body(messages=[{"role": "user"}]), "request.missing", "messages[0].content"),
         (body(messages=[{"role": "user", "content": 5}]), "request.type", "messages[0].content"),
-        (body(messages=[*HELLO, {"role": "tool", "content": "x"}]), "request.missing", "messages[1].tool_call_id"),
-        (body(messages=[*HELLO, {"role": "function", "content": "x"}]), "request.unsupported", "messages[1]"),
-        (body(messages=[{"role": "assistant", "tool_calls": [{}]}]), "request.missing", "messages[0].tool_calls[0].id"),
+        (
+            body(messages=[*HELLO, {"role": "tool", "content": "x"}]),
+            "request.missing",
+            "messages[1].tool_call_id",
+        ),
+        (
+            body(messages=[*HELLO, {"role": "function", "content": "x"}]),
+            "request.unsupported",
+            "messages[1]",
+        ),
+        (
+            body(messages=[{"role": "assistant", "tool_calls": [{}]}]),
+            "request.missing",
+            "messages[0].tool_calls[0].id",
+        ),
         (body(max_tokens=0), "request.range", "max_tokens"),
         (body(max_tokens=-5), "request.range", "max_tokens"),
         (body(max_tokens="5"), "request.type", "max_tokens"),
@@ -51,7 +69,11 @@ def body(**fields: Any) -> bytes:
         (body(temperature=-0.1), "request.range", "temperature"),
         (body(temperature=2.1), "request.range", "temperature"),
         (body(temperature="hot"), "request.type", "temperature"),
-        (b'{"messages": [{"role": "user", "content": ""}], "temperature": NaN}', None, "temperature"),
+        (
+            b'{"messages": [{"role": "user", "content": ""}], "temperature": NaN}',
+            None,
+            "temperature",
+        ),
         (body(top_p=1.5), "request.range", "top_p"),
         (body(n=0), "request.range", "n"),
         (body(stop=5), "request.type", "stop"),
@@ -103,7 +125,11 @@ def body(**fields: Any) -> bytes:
             "request.missing",
             "response_format.json_schema.schema",
         ),
-        (body(response_format={"type": "json_object"}, guided_regex="a"), "format.several", "guided_regex"),
+        (
+            body(response_format={"type": "json_object"}, guided_regex="a"),
+            "format.several",
+            "guided_regex",
+        ),
         (
             body(structured_outputs={"json": {"const": 1}, "json_object": True}),
             "format.several",
@@ -114,11 +140,19 @@ def body(**fields: Any) -> bytes:
         (body(guided_json=[]), "request.type", "guided_json"),
         (body(structured_outputs="json"), "request.type", "structured_outputs"),
         (body(structured_outputs={"regex": 5}), "request.type", "structured_outputs.regex"),
-        (body(structured_outputs={"structural_tag": "x"}), "request.unsupported", "structured_outputs"),
+        (
+            body(structured_outputs={"structural_tag": "x"}),
+            "request.unsupported",
+            "structured_outputs",
+        ),
         (body(guided_grammar="x" * 300_000), "request.too_large", "guided_grammar"),
         (body(stream_options=5), None, "stream_options"),
         (
-            body(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+            body(
+                messages=[
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+                ]
+            ),
             "request.media",
             "messages[0].content[0]",
         ),
@@ -187,7 +221,10 @@ def test_everything_arrives() -> None:
 
 def test_messages_as_templates_know_them() -> None:
     messages = [
-        {"role": "developer", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]},
+        {
+            "role": "developer",
+            "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}],
+        },
         {"role": "user", "content": "hi", "name": "ann"},
         {"role": "assistant", "content": None, "reasoning_content": "hm"},
         {"role": "user", "content": "and?"},
@@ -216,7 +253,9 @@ def test_messages_as_templates_know_them() -> None:
         ({"tool_choice": named("look")}, True, "look", True),
     ],
 )
-def test_how_tools_may_be_used(fields: dict[str, Any], forced: bool, name: str | None, single: bool) -> None:
+def test_how_tools_may_be_used(
+    fields: dict[str, Any], forced: bool, name: str | None, single: bool
+) -> None:
     use = parse(body(tools=[LOOK], **fields)).neutral().tools
     assert use is not None
     assert (use.forced, use.name, use.single) == (forced, name, single)
@@ -233,7 +272,11 @@ def test_a_model_is_not_told_of_tools_that_it_may_not_use() -> None:
 
 def test_past_calls_are_objects_for_templates() -> None:
     def call(arguments: str) -> dict[str, Any]:
-        return {"id": "c1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+        return {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "look", "arguments": arguments},
+        }
 
     messages = [
         {"role": "assistant", "tool_calls": [call('{"a": 1}'), call(""), call("{"), call("[1]")]},

@@ -20,7 +20,9 @@ OFF = {"speculation": "off"}
 
 
 def chat(client: OpenAI, **fields: Any) -> ChatCompletion:
-    return client.chat.completions.create(**{"model": TARGET, "messages": ASK, "max_tokens": 12, "seed": 5, **fields})
+    return client.chat.completions.create(
+        **{"model": TARGET, "messages": ASK, "max_tokens": 12, "seed": 5, **fields}
+    )
 
 
 def chunks(client: OpenAI, **fields: Any) -> list[ChatCompletionChunk]:
@@ -34,7 +36,8 @@ def said(message: Any) -> tuple[str, str]:
     """Reasoning and content of a message, or of all deltas."""
     parts = message if isinstance(message, list) else [message]
     return tuple(
-        "".join(getattr(part, name, None) or "" for part in parts) for name in ("reasoning_content", "content")
+        "".join(getattr(part, name, None) or "" for part in parts)
+        for name in ("reasoning_content", "content")
     )
 
 
@@ -48,10 +51,15 @@ def test_an_answer_has_usage_and_timings(client: OpenAI) -> None:
     assert usage.prompt_tokens == timings["prompt_n"] + timings["cache_n"]
     details = usage.completion_tokens_details
     assert details.accepted_prediction_tokens == timings["draft_n_accepted"]
-    assert details.accepted_prediction_tokens + details.rejected_prediction_tokens == timings["draft_n"]
+    assert (
+        details.accepted_prediction_tokens + details.rejected_prediction_tokens
+        == timings["draft_n"]
+    )
     assert timings["draft_n"] > 0
     assert timings["drafters"][DRAFT]["proposed"] > 0
-    assert sum(drafter["proposed"] for drafter in timings["drafters"].values()) == timings["draft_n"]
+    assert (
+        sum(drafter["proposed"] for drafter in timings["drafters"].values()) == timings["draft_n"]
+    )
     assert timings["seed"] == 5
     assert timings["speculation"]["code"] == "spec.on"
 
@@ -59,8 +67,12 @@ def test_an_answer_has_usage_and_timings(client: OpenAI) -> None:
 def test_a_stream_says_what_the_body_says(client: OpenAI) -> None:
     answer = chat(client)
     streamed = chunks(client, stream_options={"include_usage": True})
-    assert said([c.choices[0].delta for c in streamed if c.choices]) == said(answer.choices[0].message)
-    assert [c.choices[0].finish_reason for c in streamed if c.choices][-1] == answer.choices[0].finish_reason
+    assert said([c.choices[0].delta for c in streamed if c.choices]) == said(
+        answer.choices[0].message
+    )
+    assert [c.choices[0].finish_reason for c in streamed if c.choices][-1] == answer.choices[
+        0
+    ].finish_reason
     assert streamed[-1].choices == []
     assert streamed[-1].usage.completion_tokens == answer.usage.completion_tokens
     assert streamed[-1].timings["seed"] == 5
@@ -98,7 +110,10 @@ def test_a_stop_string_cuts_before_itself(client: OpenAI, stream: bool) -> None:
     for body in (OFF, {}):
         if stream:
             streamed = chunks(client, max_tokens=24, stop=[stop, "\0never"], extra_body=body)
-            text, reason = "".join(said([c.choices[0].delta for c in streamed])), streamed[-1].choices[0].finish_reason
+            text, reason = (
+                "".join(said([c.choices[0].delta for c in streamed])),
+                streamed[-1].choices[0].finish_reason,
+            )
         else:
             choice = chat(client, max_tokens=24, stop=stop, extra_body=body).choices[0]
             text, reason = "".join(said(choice.message)), choice.finish_reason
@@ -162,7 +177,9 @@ def test_closing_a_stream_frees_the_row_within_two_steps(server: Running, client
     assert (load.waiting, load.prefilling, load.decoding) == (0, 0, 0)
 
 
-def test_a_client_that_leaves_before_its_answer_frees_the_row(server: Running, client: OpenAI) -> None:
+def test_a_client_that_leaves_before_its_answer_frees_the_row(
+    server: Running, client: OpenAI
+) -> None:
     chat(client, max_tokens=1)
     count = len(server.engine.submitted)
     body = json.dumps({"messages": ASK, "max_tokens": 400, "logit_bias": server.endless()}).encode()
@@ -179,7 +196,10 @@ def test_a_client_that_leaves_before_its_answer_frees_the_row(server: Running, c
 def test_32_clients_at_once(client: OpenAI) -> None:
     def one(i: int) -> ChatCompletion:
         return chat(
-            client, max_tokens=1 + i % 7, seed=i, messages=[{"role": "user", "content": "x " * (1 + 5 * (i % 6))}]
+            client,
+            max_tokens=1 + i % 7,
+            seed=i,
+            messages=[{"role": "user", "content": "x " * (1 + 5 * (i % 6))}],
         )
 
     with ThreadPoolExecutor(32) as threads:
@@ -195,10 +215,17 @@ def test_a_continued_message_and_template_variables(client: OpenAI) -> None:
     answer = chat(client, messages=messages, extra_body={"continue_final_message": True})
     fresh = chat(client, messages=messages)
     assert answer.usage.prompt_tokens < fresh.usage.prompt_tokens
-    assert chat(client, extra_body={"chat_template_kwargs": {"enable_thinking": False}}).usage.completion_tokens > 0
+    assert (
+        chat(
+            client, extra_body={"chat_template_kwargs": {"enable_thinking": False}}
+        ).usage.completion_tokens
+        > 0
+    )
 
 
-def test_models_are_listed_and_found_by_raw_and_encoded_ids(client: OpenAI, http: httpx.Client) -> None:
+def test_models_are_listed_and_found_by_raw_and_encoded_ids(
+    client: OpenAI, http: httpx.Client
+) -> None:
     ids = [model.id for model in client.models.list()]
     assert {TARGET, DRAFT, HYBRID} <= set(ids)
     assert client.models.retrieve(TARGET).id == TARGET

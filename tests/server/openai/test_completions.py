@@ -41,7 +41,9 @@ def test_a_stream_says_what_the_body_says(client: OpenAI) -> None:
 def test_several_prompts_are_answered_as_if_each_were_alone(client: OpenAI) -> None:
     both = complete(client, prompt=[PROMPT, "def main"], n=2, temperature=1.0)
     assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
-    alone = [complete(client, prompt=prompt, n=2, temperature=1.0) for prompt in (PROMPT, "def main")]
+    alone = [
+        complete(client, prompt=prompt, n=2, temperature=1.0) for prompt in (PROMPT, "def main")
+    ]
     assert [c.text for c in both.choices] == [c.text for each in alone for c in each.choices]
     assert both.usage.prompt_tokens == sum(each.usage.prompt_tokens for each in alone)
 
@@ -71,23 +73,41 @@ def test_logprobs_have_the_old_shape(client: OpenAI) -> None:
 
 def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
     """What is likely in a text: the way in which evaluations ask."""
-    ids = http.post("/tokenize", json={"model": TARGET, "prompt": "def main():\n    return 0\n"}).json()["tokens"]
-    fields = {"prompt": [ids, ids[:5]], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+    ids = http.post(
+        "/tokenize", json={"model": TARGET, "prompt": "def main():\n    return 0\n"}
+    ).json()["tokens"]
+    fields = {
+        "prompt": [ids, ids[:5]],
+        "max_tokens": 1,
+        "temperature": 0,
+        "logprobs": 1,
+        "echo": True,
+    }
     answer = complete(client, **fields)
     for choice, prompt in zip(answer.choices, (ids, ids[:5]), strict=True):
         told: Any = choice.logprobs
-        lengths = {len(told.tokens), len(told.token_logprobs), len(told.top_logprobs), len(told.text_offset)}
+        lengths = {
+            len(told.tokens),
+            len(told.token_logprobs),
+            len(told.top_logprobs),
+            len(told.text_offset),
+        }
         assert lengths == {len(prompt) + 1}
         assert "".join(told.tokens) == choice.text
-        assert (told.token_logprobs[0], told.top_logprobs[0], told.text_offset[0]) == (None, None, 0)
+        assert (told.token_logprobs[0], told.top_logprobs[0], told.text_offset[0]) == (
+            None,
+            None,
+            0,
+        )
         assert all(
             value <= max(top.values())
             for value, top in zip(told.token_logprobs[1:], told.top_logprobs[1:], strict=True)
         )
-        assert told.token_logprobs[-1] == max(told.top_logprobs[-1].values()), "the last one was sampled, greedily"
+        assert told.token_logprobs[-1] == max(told.top_logprobs[-1].values()), (
+            "the last one was sampled, greedily"
+        )
     assert answer.choices[0].logprobs.token_logprobs[1:5] == pytest.approx(
-        answer.choices[1].logprobs.token_logprobs[1:5],
-        abs=1e-3,
+        answer.choices[1].logprobs.token_logprobs[1:5], abs=1e-3
     )
     again = complete(client, **fields)
     assert again.usage.prompt_tokens_details.cached_tokens == 0
@@ -101,15 +121,26 @@ def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_no_tokens_are_asked_for_to_score_a_prompt(client: OpenAI, n: int) -> None:
     fields = {"prompt": [PROMPT, "def main"], "logprobs": 1, "echo": True, "n": n}
-    scored, longer = complete(client, **fields, max_tokens=0), complete(client, **fields, max_tokens=1)
+    scored, longer = (
+        complete(client, **fields, max_tokens=0),
+        complete(client, **fields, max_tokens=1),
+    )
     chunks: Any = list(complete(client, **fields, max_tokens=0, stream=True))
-    for choice, more, prompt in zip(scored.choices, longer.choices, [PROMPT] * n + ["def main"] * n, strict=True):
+    for choice, more, prompt in zip(
+        scored.choices, longer.choices, [PROMPT] * n + ["def main"] * n, strict=True
+    ):
         told: Any = choice.logprobs
-        assert (choice.text, "".join(told.tokens), choice.finish_reason) == (prompt, prompt, "length")
+        assert (choice.text, "".join(told.tokens), choice.finish_reason) == (
+            prompt,
+            prompt,
+            "length",
+        )
         assert told.token_logprobs == pytest.approx(more.logprobs.token_logprobs[:-1], abs=1e-3)
         parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
         assert "".join(part.text for part in parts) == prompt
-        assert [token for part in parts if part.logprobs for token in part.logprobs.tokens] == told.tokens
+        assert [
+            token for part in parts if part.logprobs for token in part.logprobs.tokens
+        ] == told.tokens
         assert parts[-1].finish_reason == "length"
     assert scored.usage.completion_tokens == 0
     assert complete(client, max_tokens=0).choices[0].text == ""
@@ -143,7 +174,9 @@ def test_usage_comes_last_where_it_is_asked_for(client: OpenAI) -> None:
         ({"logprobs": 21}, "request.range", "logprobs"),
     ],
 )
-def test_what_is_wrong_is_named(client: OpenAI, fields: dict[str, Any], code: str, param: str) -> None:
+def test_what_is_wrong_is_named(
+    client: OpenAI, fields: dict[str, Any], code: str, param: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
         complete(client, **fields)
     assert (caught.value.code, caught.value.param) == (code, param)
@@ -154,8 +187,12 @@ def test_tokens_there_and_back(http: httpx.Client) -> None:
     assert told["count"] == len(told["tokens"]) > 3
     back = http.post("/detokenize", json={"model": TARGET, "tokens": told["tokens"]}).json()
     assert back == {"prompt": "naïve 日本", "content": "naïve 日本"}
-    chat = http.post("/tokenize", json={"model": TARGET, "messages": [{"role": "user", "content": "hi"}]}).json()
-    text = http.post("/detokenize", json={"model": TARGET, "tokens": chat["tokens"]}).json()["prompt"]
+    chat = http.post(
+        "/tokenize", json={"model": TARGET, "messages": [{"role": "user", "content": "hi"}]}
+    ).json()
+    text = http.post("/detokenize", json={"model": TARGET, "tokens": chat["tokens"]}).json()[
+        "prompt"
+    ]
     assert "<|im_start|>user\nhi<|im_end|>" in text
 
 
@@ -168,7 +205,9 @@ def test_tokens_there_and_back(http: httpx.Client) -> None:
         ("/detokenize", {"tokens": ["x"]}, "request.type"),
     ],
 )
-def test_wrong_tokens_are_refused(http: httpx.Client, path: str, body: dict[str, Any], code: str) -> None:
+def test_wrong_tokens_are_refused(
+    http: httpx.Client, path: str, body: dict[str, Any], code: str
+) -> None:
     answer = http.post(path, json=body)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["code"] == code

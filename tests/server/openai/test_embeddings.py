@@ -50,7 +50,10 @@ def write(folder: Path, kinds: list[str], pooling: dict[str, Any]) -> ModelEntry
     mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
     save_config(CONFIG, folder / "config.json")
     places = {"Transformer": "", "Pooling": "1_Pooling"}
-    types = [{"type": f"sentence_transformers.models.{kind}", "path": places.get(kind, kind)} for kind in kinds]
+    types = [
+        {"type": f"sentence_transformers.models.{kind}", "path": places.get(kind, kind)}
+        for kind in kinds
+    ]
     (folder / "modules.json").write_text(json.dumps(types))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
@@ -61,8 +64,14 @@ def write(folder: Path, kinds: list[str], pooling: dict[str, Any]) -> ModelEntry
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     home = tmp_path_factory.mktemp("models")
     entries = (
-        write(home / "last", KINDS, {"word_embedding_dimension": SIZE, "pooling_mode_lasttoken": True}),
-        write(home / "mean", KINDS[:2], {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}),
+        write(
+            home / "last", KINDS, {"word_embedding_dimension": SIZE, "pooling_mode_lasttoken": True}
+        ),
+        write(
+            home / "mean",
+            KINDS[:2],
+            {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+        ),
         write(home / "cls", KINDS, {"pooling_mode_cls_token": True}),
         write(home / "dense", [*KINDS[:2], "Dense"], {"pooling_mode_lasttoken": True}),
     )
@@ -93,7 +102,9 @@ def unit(vector: mx.array) -> list[float]:
 
 
 def embed(client: OpenAI, given: Any, model: str = "t/last", **fields: Any) -> list[list[float]]:
-    return [each.embedding for each in client.embeddings.create(model=model, input=given, **fields).data]
+    return [
+        each.embedding for each in client.embeddings.create(model=model, input=given, **fields).data
+    ]
 
 
 def test_the_last_token_of_short_and_long_texts(client: OpenAI) -> None:
@@ -115,7 +126,9 @@ def test_several_texts_or_ids_in_either_format(client: OpenAI) -> None:
     assert [each.index for each in both.data] == [0, 1]
     plain = [each.embedding for each in both.data]
     assert embed(client, ids, encoding_format="float") == plain
-    assert embed(client, ids[0]) == [pytest.approx(plain[0], abs=1e-6)], "the client asks for base64 by itself"
+    assert embed(client, ids[0]) == [pytest.approx(plain[0], abs=1e-6)], (
+        "the client asks for base64 by itself"
+    )
 
 
 def test_fewer_dimensions_are_of_length_1_again(client: OpenAI) -> None:
@@ -124,12 +137,18 @@ def test_fewer_dimensions_are_of_length_1_again(client: OpenAI) -> None:
 
 
 def test_beside_an_answer(client: OpenAI) -> None:
-    stream = client.completions.create(model="t/last", prompt="x", max_tokens=300, stream=True, temperature=0)
+    stream = client.completions.create(
+        model="t/last", prompt="x", max_tokens=300, stream=True, temperature=0
+    )
     next(stream)
     alone = embed(client, LONG)
     text = "".join(chunk.choices[0].text for chunk in stream)
     assert embed(client, LONG) == alone
-    whole = client.completions.create(model="t/last", prompt="x", max_tokens=300, temperature=0).choices[0].text
+    whole = (
+        client.completions.create(model="t/last", prompt="x", max_tokens=300, temperature=0)
+        .choices[0]
+        .text
+    )
     assert whole.endswith(text)
 
 
@@ -147,7 +166,9 @@ def test_beside_an_answer(client: OpenAI) -> None:
         ("t/last", {"input": [1] * 1025}, "context_length_exceeded"),
     ],
 )
-def test_what_is_wrong_is_named(client: OpenAI, model: str, fields: dict[str, Any], code: str) -> None:
+def test_what_is_wrong_is_named(
+    client: OpenAI, model: str, fields: dict[str, Any], code: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
         client.embeddings.create(**({"model": model, "input": "x"} | fields))
     assert caught.value.code == code

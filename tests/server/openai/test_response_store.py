@@ -88,7 +88,12 @@ def test_references_stand_for_items_as_long_as_a_response_has_them() -> None:
     assert len(store.resolved([reference("in_0"), reference("msg_0"), reference("msg_1")])) == 3
     store.keep(response(3), [], ASKED)
     store.keep(response(4), [], ASKED)
-    for items in ([reference("in_0")], [reference("msg_2")], [reference("")], [reference("msg_4")] * 2):
+    for items in (
+        [reference("in_0")],
+        [reference("msg_2")],
+        [reference("")],
+        [reference("msg_4")] * 2,
+    ):
         with pytest.raises(BadRequest) as caught:
             store.resolved([new, *items])
         assert caught.value.param == f"input[{len(items)}]"

@@ -42,7 +42,12 @@ def calls(response: Response) -> list[tuple[str, Any]]:
 
 def test_a_response(spelling: OpenAI) -> None:
     answer = ask(spelling, "Hello there.", instructions="Be kind.", metadata={"a": "b"})
-    assert (answer.object, answer.status, answer.model, answer.id[:5]) == ("response", "completed", TARGET, "resp_")
+    assert (answer.object, answer.status, answer.model, answer.id[:5]) == (
+        "response",
+        "completed",
+        TARGET,
+        "resp_",
+    )
     assert answer.output_text == "Hello there."
     assert (answer.instructions, answer.metadata) == ("Be kind.", {"a": "b"})
     assert answer.usage is not None
@@ -53,7 +58,12 @@ def test_a_response(spelling: OpenAI) -> None:
 def test_reasoning_text_and_calls_are_items(spelling: OpenAI) -> None:
     says = f"<think>\nHm.\n</think>\n\nI look.\n{call('get_weather', city='Oslo')}{call('look')}"
     answer = ask(spelling, says, tools=TOOLS, reasoning={})
-    assert [item.type for item in answer.output] == ["reasoning", "message", "function_call", "function_call"]
+    assert [item.type for item in answer.output] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+    ]
     assert answer.output[0].content[0].text == "Hm."
     assert answer.output_text == "I look."
     assert calls(answer) == [("get_weather", {"city": "Oslo"}), ("look", {})]
@@ -92,7 +102,9 @@ def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
     first = ask(spelling, call("get_weather", city="Oslo"), tools=TOOLS, instructions="Be kind.")
     (found,) = [item for item in first.output if isinstance(item, ResponseFunctionToolCall)]
     result = {"type": "function_call_output", "call_id": found.call_id, "output": "4 degrees"}
-    second = ask(spelling, [result], tools=TOOLS, instructions="Be kind.", previous_response_id=first.id)
+    second = ask(
+        spelling, [result], tools=TOOLS, instructions="Be kind.", previous_response_id=first.id
+    )
     assert second.output_text == "<tool_response>\n4 degrees\n</tool_response>"
     assert second.previous_response_id == first.id
     assert second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens / 2
@@ -105,11 +117,18 @@ def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
 
 def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
     history: list[Any] = [{"role": "user", "content": f"<think>\nHm.\n</think>\n\n{call('look')}"}]
-    fields: Any = {"tools": TOOLS, "store": False, "reasoning": {}, "include": ["reasoning.encrypted_content"]}
+    fields: Any = {
+        "tools": TOOLS,
+        "store": False,
+        "reasoning": {},
+        "include": ["reasoning.encrypted_content"],
+    }
     first = ask(spelling, history, **fields)
     assert first.output[0].encrypted_content
     history += [item.model_dump(exclude_none=True) for item in first.output]
-    history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})
+    history.append(
+        {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"}
+    )
     second = ask(spelling, history, **{**fields, "reasoning": PLAIN})
     assert second.output_text == "<tool_response>\nseen\n</tool_response>"
     with pytest.raises(BadRequestError) as caught:
@@ -120,12 +139,19 @@ def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
 def test_items_that_are_kept_need_not_be_sent_again(spelling: OpenAI) -> None:
     first = ask(spelling, f"<think>\nHm.\n</think>\n\n{call('look')}", tools=TOOLS, reasoning={})
     listed = spelling.responses.input_items.list(first.id, order="asc").data
-    history: list[Any] = [{"type": "item_reference", "id": item.id} for item in [*listed, *first.output]]
-    history.append({"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"})
+    history: list[Any] = [
+        {"type": "item_reference", "id": item.id} for item in [*listed, *first.output]
+    ]
+    history.append(
+        {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "seen"}
+    )
     second = ask(spelling, history, tools=TOOLS)
     assert second.output_text == "<tool_response>\nseen\n</tool_response>"
     whole = [item.model_dump(exclude_none=True) for item in [*listed, *first.output]]
-    assert ask(spelling, [*whole, history[-1]], tools=TOOLS).usage.input_tokens == second.usage.input_tokens
+    assert (
+        ask(spelling, [*whole, history[-1]], tools=TOOLS).usage.input_tokens
+        == second.usage.input_tokens
+    )
     kept = spelling.responses.input_items.list(second.id, order="asc").data
     assert [item.id for item in kept[:-1]] == [each["id"] for each in history[:-1]]
     spelling.responses.delete(first.id)
@@ -136,8 +162,14 @@ def test_items_that_are_kept_need_not_be_sent_again(spelling: OpenAI) -> None:
 
 
 def test_tools_of_a_namespace(spelling: OpenAI) -> None:
-    inside = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
-    tools: list[Any] = [{"type": "namespace", "name": "eyes", "description": "To see.", "tools": [inside]}]
+    inside = {
+        "type": "function",
+        "name": "look",
+        "parameters": {"type": "object", "properties": {}},
+    }
+    tools: list[Any] = [
+        {"type": "namespace", "name": "eyes", "description": "To see.", "tools": [inside]}
+    ]
     answer = ask(spelling, call("eyes.look"), tools=tools)
     (found,) = answer.output
     assert (found.type, found.name, found.namespace) == ("function_call", "look", "eyes")
@@ -154,7 +186,11 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
             ask(spelling, "x", tools=tools, tool_choice=choice)
         assert caught.value.code == "tools.not_there"
     with pytest.raises(BadRequestError) as caught:
-        ask(spelling, "x", tools=[{"type": "namespace", "name": "a", "tools": [{"type": "web_search"}]}])
+        ask(
+            spelling,
+            "x",
+            tools=[{"type": "namespace", "name": "a", "tools": [{"type": "web_search"}]}],
+        )
     assert (caught.value.code, caught.value.param) == ("tools.server", "tools[0].tools[0]")
 
 
@@ -173,7 +209,9 @@ def test_custom_tools_take_a_text(spelling: OpenAI) -> None:
     (found,) = answer.output
     assert (found.type, found.name, found.input) == ("custom_tool_call", "patch", '*** Begin\n+"x"')
     result = {"type": "custom_tool_call_output", "call_id": found.call_id, "output": "done"}
-    assert "done" in ask(spelling, [result], tools=tools, previous_response_id=answer.id).output_text
+    assert (
+        "done" in ask(spelling, [result], tools=tools, previous_response_id=answer.id).output_text
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,12 +220,23 @@ def test_custom_tools_take_a_text(spelling: OpenAI) -> None:
         ("required", ["look", "get_weather"]),
         ("none", []),
         ({"type": "function", "name": "look"}, ["look"]),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}]}, ["look"]),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "look"}],
+            },
+            ["look"],
+        ),
     ],
 )
 def test_tool_choice(spelling: OpenAI, choice: Any, expected: list[str]) -> None:
-    says = call("look", at="it") + (call("get_weather", city="Oslo") if not isinstance(choice, dict) else "")
-    assert [name for name, _ in calls(ask(spelling, says, tools=TOOLS, tool_choice=choice))] == expected
+    says = call("look", at="it") + (
+        call("get_weather", city="Oslo") if not isinstance(choice, dict) else ""
+    )
+    assert [
+        name for name, _ in calls(ask(spelling, says, tools=TOOLS, tool_choice=choice))
+    ] == expected
 
 
 def test_what_is_cut_short_is_incomplete(spelling: OpenAI) -> None:
@@ -218,7 +267,9 @@ def test_a_response_can_be_looked_at_and_forgotten(spelling: OpenAI) -> None:
 
 
 def test_input_items_come_in_pages_newest_first(spelling: OpenAI, speller: Running) -> None:
-    says: list[Any] = [{"role": "user" if at % 2 == 0 else "assistant", "content": f"{at}"} for at in range(45)]
+    says: list[Any] = [
+        {"role": "user" if at % 2 == 0 else "assistant", "content": f"{at}"} for at in range(45)
+    ]
     made = ask(spelling, says)
     listing = spelling.responses.input_items.list
 
@@ -231,13 +282,23 @@ def test_input_items_come_in_pages_newest_first(spelling: OpenAI, speller: Runni
     assert {item.content[0].type for item in newest.data} == {"input_text", "output_text"}
     assert texts(newest) == counted[::-1]
     assert texts(listing(made.id, order="asc", limit=7)) == counted
-    assert texts(listing(made.id, order="asc", limit=2, after=newest.data[-1].id).data) == counted[26:28]
-    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order"), ("after=x", "after")):
+    assert (
+        texts(listing(made.id, order="asc", limit=2, after=newest.data[-1].id).data)
+        == counted[26:28]
+    )
+    for query, param in (
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("order=up", "order"),
+        ("after=x", "after"),
+    ):
         answer = httpx.get(f"{speller.url}/v1/responses/{made.id}/input_items?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_a_response_in_the_background_ends_or_is_cancelled(spelling: OpenAI, speller: Running) -> None:
+def test_a_response_in_the_background_ends_or_is_cancelled(
+    spelling: OpenAI, speller: Running
+) -> None:
     made = ask(spelling, "Hello.", background=True)
     assert made.status == "in_progress"
     speller.engine.wait_until_over(made.id)
@@ -256,7 +317,9 @@ def test_a_response_in_the_background_ends_or_is_cancelled(spelling: OpenAI, spe
 
 
 def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI) -> None:
-    stream = spelling.responses.create(model=TARGET, input="word " * 900, reasoning=PLAIN, stream=True)
+    stream = spelling.responses.create(
+        model=TARGET, input="word " * 900, reasoning=PLAIN, stream=True
+    )
     events = iter(stream)
     created = next(events)
     assert created.type == "response.created"
@@ -273,7 +336,11 @@ def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI) -> None:
         ({"input": []}, "request.empty", "input"),
         ({"input": None}, "request.empty", "input"),
         ({"input": [{"type": "computer_call"}]}, "request.item", "input[0]"),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "tools.no_call", "input[0]"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]},
+            "tools.no_call",
+            "input[0]",
+        ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "request.media",
@@ -282,13 +349,19 @@ def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools.server", "tools[0]"),
         ({"previous_response_id": "resp_x"}, "response.not_kept", "previous_response_id"),
         ({"text": {"format": {"type": "xml"}}}, "request.format", "text.format"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "request.missing", "text.format.schema"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x"}}},
+            "request.missing",
+            "text.format.schema",
+        ),
         ({"background": True, "store": False}, "request.background_store", "background"),
         ({"max_output_tokens": 0}, "request.range", "max_output_tokens"),
         ({"conversation": "conv_1"}, "request.unsupported", "conversation"),
     ],
 )
-def test_what_is_wrong_is_named(speller: Running, fields: dict[str, Any], code: str, param: str) -> None:
+def test_what_is_wrong_is_named(
+    speller: Running, fields: dict[str, Any], code: str, param: str
+) -> None:
     body = {"model": TARGET, "input": "x", **fields}
     error = httpx.post(f"{speller.url}/v1/responses", json=body, timeout=60).json()["error"]
     assert (error["code"], error["param"]) == (code, param)
@@ -311,12 +384,19 @@ def test_items_become_messages() -> None:
         {"role": "developer", "content": [{"type": "input_text", "text": "b"}]},
         {"type": "message", "role": "user", "content": "c"},
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "d"}]},
-        {"role": "assistant", "content": [{"type": "output_text", "text": "e"}, {"type": "refusal", "refusal": "!"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "e"}, {"type": "refusal", "refusal": "!"}],
+        },
         {"type": "function_call", "call_id": "f", "name": "look", "arguments": '{"at": 1}'},
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "g"}]},
         {"type": "function_call", "call_id": "h", "name": "look", "arguments": ""},
         {"type": "function_call_output", "call_id": "f", "output": "i"},
-        {"type": "function_call_output", "call_id": "h", "output": [{"type": "input_text", "text": "j"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "h",
+            "output": [{"type": "input_text", "text": "j"}],
+        },
     ]
     for at, item in enumerate(items):
         found.add(Item.model_validate(item), f"input[{at}]")
@@ -327,7 +407,12 @@ def test_items_become_messages() -> None:
     assert found.messages == [
         {"role": "system", "content": "a\n\nb"},
         {"role": "user", "content": "c"},
-        {"role": "assistant", "reasoning_content": "d", "content": "e!", "tool_calls": [look("f", at=1)]},
+        {
+            "role": "assistant",
+            "reasoning_content": "d",
+            "content": "e!",
+            "tool_calls": [look("f", at=1)],
+        },
         {"role": "assistant", "reasoning_content": "g", "content": "", "tool_calls": [look("h")]},
         {"role": "tool", "tool_call_id": "f", "content": "i"},
         {"role": "tool", "tool_call_id": "h", "content": "j"},

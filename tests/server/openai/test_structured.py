@@ -39,7 +39,10 @@ class Report(BaseModel, extra="forbid"):
 def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
     body = PLAIN | fields.pop("extra_body", {})
     return client.chat.completions.create(
-        model=TARGET, messages=[{"role": "user", "content": says}], extra_body=body, **{"max_tokens": 300, **fields}
+        model=TARGET,
+        messages=[{"role": "user", "content": says}],
+        extra_body=body,
+        **{"max_tokens": 300, **fields},
     )
 
 
@@ -53,7 +56,9 @@ def of_schema(schema: Any, **more: Any) -> Any:
 
 @pytest.mark.parametrize("speculation", ["off", "draft", "ngram", "auto"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_the_bundled_model_fills_a_pydantic_model(client: OpenAI, temperature: float, speculation: str) -> None:
+def test_the_bundled_model_fills_a_pydantic_model(
+    client: OpenAI, temperature: float, speculation: str
+) -> None:
     answer = client.chat.completions.parse(
         model=TARGET,
         messages=[{"role": "user", "content": "Who is there?"}],
@@ -68,7 +73,11 @@ def test_the_bundled_model_fills_a_pydantic_model(client: OpenAI, temperature: f
 
 
 def test_speculation_says_the_same_and_tells_what_was_forced(client: OpenAI) -> None:
-    fields = {"response_format": of_schema(Report.model_json_schema()), "temperature": 0.9, "seed": 4}
+    fields = {
+        "response_format": of_schema(Report.model_json_schema()),
+        "temperature": 0.9,
+        "seed": 4,
+    }
     off = ask(client, "Who is there?", extra_body={"speculation": "off"}, **fields)
     on = ask(client, "Who is there?", extra_body={"speculation": "auto"}, **fields)
     assert said(on) == said(off)
@@ -92,7 +101,12 @@ def test_a_stream_of_parts_is_parsed(client: OpenAI) -> None:
 
 def test_a_model_says_what_it_wants_as_far_as_the_form_allows(spelling: OpenAI) -> None:
     wish = json.dumps({"name": "Ada", "age": 36})
-    assert said(ask(spelling, wish, response_format=of_schema(Person.model_json_schema(), strict=True))) == wish
+    assert (
+        said(
+            ask(spelling, wish, response_format=of_schema(Person.model_json_schema(), strict=True))
+        )
+        == wish
+    )
 
 
 def test_any_object(spelling: OpenAI) -> None:
@@ -115,10 +129,16 @@ def test_any_object(spelling: OpenAI) -> None:
         ({"structured_outputs": {"json_object": True}}, '{"a": 1}', '{"a": 1}'),
         ({"grammar": 'root ::= "x" [0-9]'}, "x1y", "x1"),
         ({"json_schema": {"type": "boolean"}}, "true story", "true"),
-        ({"response_format": {"type": "json_object", "schema": {"const": {"a": 1}}}}, '{"a": 1}', '{"a": 1}'),
+        (
+            {"response_format": {"type": "json_object", "schema": {"const": {"a": 1}}}},
+            '{"a": 1}',
+            '{"a": 1}',
+        ),
     ],
 )
-def test_the_fields_of_other_servers(spelling: OpenAI, body: dict[str, Any], wish: str, answer: str) -> None:
+def test_the_fields_of_other_servers(
+    spelling: OpenAI, body: dict[str, Any], wish: str, answer: str
+) -> None:
     assert said(ask(spelling, wish, extra_body=body)) == answer
     plain = spelling.completions.create(
         model=TARGET,
@@ -146,7 +166,10 @@ def test_a_call_may_come_in_its_place(spelling: OpenAI) -> None:
     tools: Any = [{"type": "function", "function": {"name": "look"}}]
     form = of_schema(Person.model_json_schema())
     called = ask(
-        spelling, '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>', tools=tools, response_format=form
+        spelling,
+        '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>',
+        tools=tools,
+        response_format=form,
     )
     assert called.choices[0].finish_reason == "tool_calls"
     answered = ask(spelling, '{"name": "Ada", "age": 36}', tools=tools, response_format=form)
@@ -164,7 +187,10 @@ def test_a_call_may_come_in_its_place(spelling: OpenAI) -> None:
 def test_an_answer_that_has_begun_goes_on_in_its_form(client: OpenAI) -> None:
     answer = client.chat.completions.create(
         model=TARGET,
-        messages=[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": '{"name": "Ada",'}],
+        messages=[
+            {"role": "user", "content": "Who?"},
+            {"role": "assistant", "content": '{"name": "Ada",'},
+        ],
         response_format=of_schema(Person.model_json_schema()),
         extra_body=PLAIN | {"continue_final_message": True},
         max_tokens=60,
@@ -174,7 +200,11 @@ def test_an_answer_that_has_begun_goes_on_in_its_form(client: OpenAI) -> None:
 
 
 def test_choices_have_forms_of_their_own(client: OpenAI) -> None:
-    fields: Any = {"response_format": of_schema(Person.model_json_schema()), "temperature": 1.0, "seed": 5}
+    fields: Any = {
+        "response_format": of_schema(Person.model_json_schema()),
+        "temperature": 1.0,
+        "seed": 5,
+    }
     answer = ask(client, "Who?", n=4, **fields)
     texts = [choice.message.content or "" for choice in answer.choices]
     assert all(Person.model_validate_json(text) for text in texts)
@@ -185,7 +215,13 @@ def test_choices_have_forms_of_their_own(client: OpenAI) -> None:
 def test_penalties_logprobs_and_stop_strings_work_with_a_form(client: OpenAI) -> None:
     form = of_schema(SCHEMAS["all required"])
     answer = ask(
-        client, "Who?", response_format=form, frequency_penalty=1.0, presence_penalty=0.5, logprobs=True, top_logprobs=2
+        client,
+        "Who?",
+        response_format=form,
+        frequency_penalty=1.0,
+        presence_penalty=0.5,
+        logprobs=True,
+        top_logprobs=2,
     )
     jsonschema.validate(json.loads(said(answer)), SCHEMAS["all required"])
     entries = answer.choices[0].logprobs.content or []
@@ -216,30 +252,49 @@ def test_a_schema_that_is_wrong_is_told_before_anything_runs(server: Running) ->
     for stream in (False, True):
         body = {
             "messages": [{"role": "user", "content": "x"}],
-            "response_format": of_schema({"type": "object", "properties": {"a": {"type": "strin"}}}),
+            "response_format": of_schema(
+                {"type": "object", "properties": {"a": {"type": "strin"}}}
+            ),
             "stream": stream,
         }
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
         assert answer.status_code == 400
         error = answer.json()["error"]
-        assert (error["code"], error["param"]) == ("format.invalid", "response_format.json_schema.schema")
+        assert (error["code"], error["param"]) == (
+            "format.invalid",
+            "response_format.json_schema.schema",
+        )
         assert "strin" in error["message"]
     assert len(server.engine.submitted) == before
 
 
-def test_keywords_that_cannot_be_enforced_are_refused_unless_strict_is_false(client: OpenAI) -> None:
+def test_keywords_that_cannot_be_enforced_are_refused_unless_strict_is_false(
+    client: OpenAI,
+) -> None:
     schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
     with pytest.raises(BadRequestError, match="uniqueItems"):
         ask(client, "x", response_format=of_schema(schema))
-    assert said(ask(client, "x", response_format=of_schema(schema, strict=False))) in ("[]", "[1]", "[1, 1]")
+    assert said(ask(client, "x", response_format=of_schema(schema, strict=False))) in (
+        "[]",
+        "[1]",
+        "[1, 1]",
+    )
 
 
 def test_responses_are_parsed(client: OpenAI) -> None:
     answer = client.responses.parse(
-        model=TARGET, input="Who is there?", text_format=Person, max_output_tokens=200, reasoning={"effort": "none"}
+        model=TARGET,
+        input="Who is there?",
+        text_format=Person,
+        max_output_tokens=200,
+        reasoning={"effort": "none"},
     )
     assert isinstance(answer.output_parsed, Person)
     with client.responses.stream(
-        model=TARGET, input="Who?", text_format=Person, max_output_tokens=200, reasoning={"effort": "none"}
+        model=TARGET,
+        input="Who?",
+        text_format=Person,
+        max_output_tokens=200,
+        reasoning={"effort": "none"},
     ) as stream:
         assert isinstance(stream.get_final_response().output_parsed, Person)

@@ -35,7 +35,9 @@ def call(name: str, **arguments: Any) -> str:
 
 def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
     fields = {"tools": TOOLS, "extra_body": PLAIN, "max_tokens": 400, **fields}
-    return client.chat.completions.create(model=TARGET, messages=[{"role": "user", "content": says}], **fields)
+    return client.chat.completions.create(
+        model=TARGET, messages=[{"role": "user", "content": says}], **fields
+    )
 
 
 def calls(answer: ChatCompletion) -> list[tuple[str, Any]]:
@@ -86,18 +88,24 @@ def test_parse_gives_the_arguments_as_a_model(spelling: OpenAI) -> None:
 
 def test_a_tool_loop_of_two_turns(spelling: OpenAI) -> None:
     messages: list[Any] = [{"role": "user", "content": call("get_weather", city="Oslo")}]
-    first = spelling.chat.completions.create(model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN)
+    first = spelling.chat.completions.create(
+        model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN
+    )
     message = first.choices[0].message
     (found,) = message.tool_calls or []
     messages += [message, {"role": "tool", "tool_call_id": found.id, "content": "4 degrees"}]
-    second = spelling.chat.completions.create(model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN)
+    second = spelling.chat.completions.create(
+        model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN
+    )
     assert second.choices[0].message.content == "<tool_response>\n4 degrees\n</tool_response>"
     assert second.choices[0].finish_reason == "stop"
     assert second.usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens / 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(spelling: OpenAI, stream: bool) -> None:
+def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(
+    spelling: OpenAI, stream: bool
+) -> None:
     says = f"This is a call: {call('look')}"
     for fields in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": []}):
         answer = ask(spelling, says, stream=stream, **fields)
@@ -146,7 +154,9 @@ def test_a_thought_comes_before_a_forced_call(spelling: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"stop": "\n\nnever"}])
-def test_without_parallel_calls_the_first_one_ends_the_answer(spelling: OpenAI, fields: dict[str, Any]) -> None:
+def test_without_parallel_calls_the_first_one_ends_the_answer(
+    spelling: OpenAI, fields: dict[str, Any]
+) -> None:
     says = call("look", at="it") + call("get_weather", city="Oslo") + " and much more" * 20
     answer = ask(spelling, says, parallel_tool_calls=False, **fields)
     assert calls(answer) == [("look", {"at": "it"})]
@@ -174,7 +184,11 @@ def test_reasoning_is_apart_and_counted(spelling: OpenAI) -> None:
         model=TARGET, messages=[{"role": "user", "content": says}], tools=TOOLS, stream=True
     ):
         delta = chunk.choices[0].delta
-        kinds += [name for name in ("reasoning_content", "content", "tool_calls") if getattr(delta, name, None)]
+        kinds += [
+            name
+            for name in ("reasoning_content", "content", "tool_calls")
+            if getattr(delta, name, None)
+        ]
     assert list(dict.fromkeys(kinds)) == ["reasoning_content", "content", "tool_calls"]
 
 
@@ -185,7 +199,9 @@ def test_reasoning_that_is_given_back_is_rendered(spelling: OpenAI) -> None:
             {"role": "assistant", "content": "b", **extra},
             {"role": "user", "content": "c"},
         ]
-        usage = spelling.chat.completions.create(model=TARGET, messages=messages, extra_body=PLAIN).usage
+        usage = spelling.chat.completions.create(
+            model=TARGET, messages=messages, extra_body=PLAIN
+        ).usage
         assert usage is not None
         return usage.prompt_tokens
 
@@ -205,7 +221,9 @@ def test_an_answer_that_was_begun_goes_on(spelling: OpenAI) -> None:
         {"role": "assistant", "content": "One, two,"},
     ]
     for fields in ({"continue_final_message": True}, {"add_generation_prompt": False}):
-        answer = spelling.chat.completions.create(model=TARGET, messages=messages, extra_body=fields)
+        answer = spelling.chat.completions.create(
+            model=TARGET, messages=messages, extra_body=fields
+        )
         assert answer.choices[0].message.content == " three."
 
 
@@ -217,8 +235,16 @@ def test_choices_have_calls_of_their_own(spelling: OpenAI) -> None:
 
 def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
     says = call("look", at="it" * 300)
-    body = {"model": TARGET, "messages": [{"role": "user", "content": says}], "tools": TOOLS, "stream": True, **PLAIN}
-    with httpx.stream("POST", f"{speller.url}/v1/chat/completions", json=body, timeout=60) as answer:
+    body = {
+        "model": TARGET,
+        "messages": [{"role": "user", "content": says}],
+        "tools": TOOLS,
+        "stream": True,
+        **PLAIN,
+    }
+    with httpx.stream(
+        "POST", f"{speller.url}/v1/chat/completions", json=body, timeout=60
+    ) as answer:
         lines = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {"))
         first = next(line for line in lines if line["choices"][0]["delta"].get("tool_calls"))
     assert speller.engine.wait_until_ended(first["id"])

@@ -85,7 +85,9 @@ class DraftModel:
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
         if limit < 1:
             return None
-        return Offer(self.name, limit, lag=len(sequence.tokens) - self._row(sequence).valid, step=step)
+        return Offer(
+            self.name, limit, lag=len(sequence.tokens) - self._row(sequence).valid, step=step
+        )
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         if limit < 1:
@@ -106,11 +108,17 @@ class DraftModel:
         mx.eval(draft)
         return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
 
-    def _propose(self, row: _Row, sequence: Sequence, window: mx.array, limit: int) -> list[mx.array]:
+    def _propose(
+        self, row: _Row, sequence: Sequence, window: mx.array, limit: int
+    ) -> list[mx.array]:
         """The tokens of a round, [1] each, behind its first `window`; fewer than `limit` where the output must end."""
         assert row.sampler is not None
         sampling, mask = sequence.request.sampling, sequence.request.mask
-        history = mx.array(sequence.tokens[-sampling.history :], mx.uint32) if sampling.penalised else None
+        history = (
+            mx.array(sequence.tokens[-sampling.history :], mx.uint32)
+            if sampling.penalised
+            else None
+        )
         proposed: list[mx.array] = []
         row.valid = len(sequence.tokens)
         if self._traits.sliding_window is not None:
@@ -157,7 +165,9 @@ class DraftModel:
 
     @property
     def nbytes(self) -> int:
-        return self._kept.nbytes + sum(layer.nbytes for row in self._rows.values() for layer in row.cache)
+        return self._kept.nbytes + sum(
+            layer.nbytes for row in self._rows.values() for layer in row.cache
+        )
 
     def check(self) -> None:
         """Raise AssertionError if a cache holds another number of tokens than is counted here."""
@@ -204,7 +214,10 @@ class DraftModel:
 
         A cache that resumes only where something was kept stops at the stable end of the prompt, to be kept there.
         """
-        tokens, anywhere = sequence.tokens, self._index is None or self._index.layout.resumes_anywhere
+        tokens, anywhere = (
+            sequence.tokens,
+            self._index is None or self._index.layout.resumes_anywhere,
+        )
         stable = 0 if anywhere else min(sequence.request.stable, len(tokens) - 1)
         while (lag := len(tokens) - row.held) > MAX_WINDOW or row.held < stable:
             chunk = min(CATCH_UP_CHUNK, lag - 1, stable - row.held if row.held < stable else lag)

@@ -135,7 +135,11 @@ class Ngram(Drafter):
         if found is None or found.length < (step.shortest_match or GRAM):
             return None
         tokens = self._after(sequence, min(limit, LONGEST))
-        return Offer(self.name, len(tokens), match=found.length, step=step, tokens=tokens) if tokens else None
+        return (
+            Offer(self.name, len(tokens), match=found.length, step=step, tokens=tokens)
+            if tokens
+            else None
+        )
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
         tokens = permitted(sequence.request.mask, self._after(sequence, limit))

@@ -37,7 +37,9 @@ class ChatEncoder:
         self._finishes: dict[int, Finish] = {}
 
     def start(self) -> list[Json]:
-        return [self._chunk(choice, {"role": "assistant", "content": ""}) for choice in range(self._n)]
+        return [
+            self._chunk(choice, {"role": "assistant", "content": ""}) for choice in range(self._n)
+        ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
         return [chunk for each in events for chunk in self._encode(each.choice, each.event)]
@@ -50,7 +52,12 @@ class ChatEncoder:
         for each in events:
             by_choice.setdefault(each.choice, []).append(each.event)
         choices = [self._choice(index, by_choice[index]) for index in sorted(by_choice)]
-        finishes = [event for index in sorted(by_choice) for event in by_choice[index] if isinstance(event, Finish)]
+        finishes = [
+            event
+            for index in sorted(by_choice)
+            for event in by_choice[index]
+            if isinstance(event, Finish)
+        ]
         told = {"usage": usage(finishes), "timings": timings(finishes)}
         return self._head.body("chat.completion", choices) | told
 
@@ -64,11 +71,15 @@ class ChatEncoder:
         if len(self._finishes) == self._n:
             finishes = [self._finishes[i] for i in range(self._n)]
             if self._include_usage:
-                chunks.append(self._head.body("chat.completion.chunk", []) | {"usage": usage(finishes)})
+                chunks.append(
+                    self._head.body("chat.completion.chunk", []) | {"usage": usage(finishes)}
+                )
             chunks[-1]["timings"] = timings(finishes)
         return chunks
 
-    def _chunk(self, choice: int, delta: Json, logprobs: Json | None = None, why: str | None = None) -> Json:
+    def _chunk(
+        self, choice: int, delta: Json, logprobs: Json | None = None, why: str | None = None
+    ) -> Json:
         entry = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": why}
         chunk = self._head.body("chat.completion.chunk", [entry])
         if self._include_usage:
@@ -100,8 +111,16 @@ def _message(events: Sequence[OutputEvent]) -> Json:
 
 
 def _call(start: ToolCallStart, events: Sequence[OutputEvent]) -> Json:
-    pieces = [event.text for event in events if isinstance(event, ToolCallArguments) and event.index == start.index]
-    return {"id": start.id, "type": "function", "function": {"name": start.name, "arguments": "".join(pieces)}}
+    pieces = [
+        event.text
+        for event in events
+        if isinstance(event, ToolCallArguments) and event.index == start.index
+    ]
+    return {
+        "id": start.id,
+        "type": "function",
+        "function": {"name": start.name, "arguments": "".join(pieces)},
+    }
 
 
 def _delta(event: OutputEvent) -> Json:
@@ -112,20 +131,26 @@ def _delta(event: OutputEvent) -> Json:
             return {"reasoning_content": text}
         case ToolCallStart(index=index, id=id, name=name):
             function = {"name": name, "arguments": ""}
-            return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
+            return {
+                "tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]
+            }
         case ToolCallArguments(index=index, text=text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
         case ToolCallEnd() | PromptScored() | Unsaid() | Finish():
             return {}
 
 
-def _logprobs(entries: Sequence[TokenLogprob], token_bytes: Callable[[int], bytes] | None) -> Json | None:
+def _logprobs(
+    entries: Sequence[TokenLogprob], token_bytes: Callable[[int], bytes] | None
+) -> Json | None:
     if token_bytes is None or not entries:
         return None
     return {"content": logprob_entries(entries, token_bytes), "refusal": None}
 
 
-def logprob_entries(entries: Sequence[TokenLogprob], token_bytes: Callable[[int], bytes]) -> list[Json]:
+def logprob_entries(
+    entries: Sequence[TokenLogprob], token_bytes: Callable[[int], bytes]
+) -> list[Json]:
     return [
         _token(token_bytes(entry.token), entry.logprob)
         | {"top_logprobs": [_token(token_bytes(token), logprob) for token, logprob in entry.top]}

@@ -77,15 +77,27 @@ class ChatMessage(Body):
     def rendered(self, at: int) -> Json:
         """The message as templates know it: `content` is one text, `developer` is what they call `system`."""
         if self.role == "function" or (self.tool_calls and self.role != "assistant"):
-            raise BadRequest("request.unsupported", param=f"messages[{at}]", field=f"messages[{at}] (function calls)")
+            raise BadRequest(
+                "request.unsupported",
+                param=f"messages[{at}]",
+                field=f"messages[{at}] (function calls)",
+            )
         if self.role == "tool" and self.tool_call_id is None:
             field = f"messages[{at}].tool_call_id"
             raise BadRequest("request.missing", param=field, field=field)
-        message: Json = {"role": "system" if self.role == "developer" else self.role, "content": self._text(at)}
-        calls = [tooling.call(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ()]
+        message: Json = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self._text(at),
+        }
+        calls = [
+            tooling.call(call.id, call.function.name, call.function.arguments)
+            for call in self.tool_calls or ()
+        ]
         optional = {
             "name": self.name,
-            "reasoning_content": self.reasoning_content if self.reasoning_content is not None else self.reasoning,
+            "reasoning_content": self.reasoning_content
+            if self.reasoning_content is not None
+            else self.reasoning,
             "tool_calls": calls or None,
             "tool_call_id": self.tool_call_id,
         }
@@ -93,8 +105,12 @@ class ChatMessage(Body):
 
     def _text(self, at: int) -> str:
         if self.content is None and self.role != "assistant":
-            raise BadRequest("request.missing", param=f"messages[{at}].content", field=f"messages[{at}].content")
-        text = joined(self.content or "", f"messages[{at}].content", ("text", "input_text", "refusal"))
+            raise BadRequest(
+                "request.missing", param=f"messages[{at}].content", field=f"messages[{at}].content"
+            )
+        text = joined(
+            self.content or "", f"messages[{at}].content", ("text", "input_text", "refusal")
+        )
         return text + (self.refusal or "") if self.role == "assistant" else text
 
 
@@ -170,7 +186,9 @@ class ChatRequest(Sampled):
         self.refuse(UNSUPPORTED)
         tooling.check_count(self.messages, "messages")
         return GenerationRequest(
-            messages=tooling.with_names([message.rendered(at) for at, message in enumerate(self.messages)]),
+            messages=tooling.with_names(
+                [message.rendered(at) for at, message in enumerate(self.messages)]
+            ),
             model=self.model,
             draft_model=self.draft_model,
             template_variables=variables(self.reasoning_effort, self.chat_template_kwargs),
@@ -180,7 +198,9 @@ class ChatRequest(Sampled):
             logit_bias=bias(self.logit_bias),
             seed=self.seed,
             n=self.n or 1,
-            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
+            max_tokens=self.max_tokens
+            if self.max_completion_tokens is None
+            else self.max_completion_tokens,
             stops=stops(self.stop),
             top_logprobs=self._top_logprobs(),
             speculation=self.strategy,
@@ -199,12 +219,16 @@ class ChatRequest(Sampled):
     def _encoder(self, stream: GenerationStream) -> Encoder:
         head = Head.of(stream, logprobs=bool(self.logprobs))
         return ChatEncoder(
-            head, stream.n, include_usage=bool(self.stream_options and self.stream_options.include_usage)
+            head,
+            stream.n,
+            include_usage=bool(self.stream_options and self.stream_options.include_usage),
         )
 
     def _tools(self) -> ToolUse | None:
         functions = [
-            tooling.function(tool.function.name, tool.function.description, tool.function.parameters)
+            tooling.function(
+                tool.function.name, tool.function.description, tool.function.parameters
+            )
             for tool in self.tools or ()
         ]
         choice = self.tool_choice

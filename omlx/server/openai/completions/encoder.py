@@ -42,16 +42,22 @@ class CompletionEncoder:
         self._include_usage = include_usage
         self._finishes: dict[int, Finish] = {}
         self._first_tokens = first_tokens
-        self._offsets = [0 if first_tokens else len(echoes[choice // n]) for choice in range(self._total)]
+        self._offsets = [
+            0 if first_tokens else len(echoes[choice // n]) for choice in range(self._total)
+        ]
 
     def start(self) -> list[Json]:
         texts = [(choice, self._echoes[choice // self._n]) for choice in range(self._total)]
         return [
-            self._chunk(choice, text, self._logprobs(choice, self._first(choice))) for choice, text in texts if text
+            self._chunk(choice, text, self._logprobs(choice, self._first(choice)))
+            for choice, text in texts
+            if text
         ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        return [chunk for each in self._heard(events) for chunk in self._encode(each.choice, each.event)]
+        return [
+            chunk for each in self._heard(events) for chunk in self._encode(each.choice, each.event)
+        ]
 
     def failed(self, error: OmlxError) -> list[Json]:
         return [errors.openai(error, "prompt")]
@@ -61,7 +67,9 @@ class CompletionEncoder:
         for each in self._heard(events):
             by_choice[each.choice].append(each.event)
         choices = [self._choice(index, by_choice[index]) for index in by_choice]
-        finishes = [event for index in by_choice for event in by_choice[index] if isinstance(event, Finish)]
+        finishes = [
+            event for index in by_choice for event in by_choice[index] if isinstance(event, Finish)
+        ]
         return self._head.body(KIND, choices) | self._told(finishes)
 
     def _heard(self, events: Sequence[ChoiceEvent]) -> Sequence[ChoiceEvent]:
@@ -84,7 +92,9 @@ class CompletionEncoder:
             chunks[-1]["timings"] = told["timings"]
         return chunks
 
-    def _chunk(self, choice: int, text: str, logprobs: Json | None = None, why: str | None = None) -> Json:
+    def _chunk(
+        self, choice: int, text: str, logprobs: Json | None = None, why: str | None = None
+    ) -> Json:
         entry = {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": why}
         chunk = self._head.body(KIND, [entry])
         if self._include_usage:
@@ -107,7 +117,9 @@ class CompletionEncoder:
         return {"usage": usage(finishes, prompts), "timings": timings(finishes, prompts)}
 
     def _first(self, choice: int) -> list[TokenLogprob]:
-        return [TokenLogprob(self._first_tokens[choice // self._n], nan)] if self._first_tokens else []
+        return (
+            [TokenLogprob(self._first_tokens[choice // self._n], nan)] if self._first_tokens else []
+        )
 
     def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:
         """`text_offset` counts characters of what is said here, echo included. What has no logprob is null."""
@@ -121,8 +133,12 @@ class CompletionEncoder:
             self._offsets[choice] += len(token)
         return {
             "tokens": tokens,
-            "token_logprobs": [None if isnan(entry.logprob) else finite(entry.logprob) for entry in entries],
-            "top_logprobs": [None if isnan(entry.logprob) else _top(token_bytes, entry) for entry in entries],
+            "token_logprobs": [
+                None if isnan(entry.logprob) else finite(entry.logprob) for entry in entries
+            ],
+            "top_logprobs": [
+                None if isnan(entry.logprob) else _top(token_bytes, entry) for entry in entries
+            ],
             "text_offset": offsets,
         }
 

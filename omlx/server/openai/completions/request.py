@@ -30,7 +30,10 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
 
 Ids: TypeAlias = Annotated[Listed[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Given: TypeAlias = (
-    Text | Annotated[Listed[Text], Field(min_length=1)] | Ids | Annotated[Listed[Ids], Field(min_length=1)]
+    Text
+    | Annotated[Listed[Text], Field(min_length=1)]
+    | Ids
+    | Annotated[Listed[Ids], Field(min_length=1)]
 )
 """One text or several, each as it is or as token ids."""
 
@@ -61,7 +64,9 @@ class CompletionRequest(Sampled):
         self.refuse(UNSUPPORTED)
         prompts = self.prompts
         if (count := len(prompts) * (self.n or 1)) > MAX_CHOICES:
-            raise BadRequest("request.too_many", param="prompt", field="prompt", count=count, limit=MAX_CHOICES)
+            raise BadRequest(
+                "request.too_many", param="prompt", field="prompt", count=count, limit=MAX_CHOICES
+            )
         if self.suffix and not all(isinstance(prompt, str) for prompt in prompts):
             raise BadRequest("request.suffix_ids", param="suffix")
         return GenerationRequest(
@@ -95,7 +100,9 @@ class CompletionRequest(Sampled):
     def _echoed(self, prompt: str | tuple[int, ...], stream: GenerationStream) -> str:
         if not self.echo:
             return ""
-        return prompt if isinstance(prompt, str) else str(stream.served.tokenizer.decode(list(prompt)))
+        return (
+            prompt if isinstance(prompt, str) else str(stream.served.tokenizer.decode(list(prompt)))
+        )
 
 
 def apart(given: Given) -> tuple[str | tuple[int, ...], ...]:
@@ -104,7 +111,11 @@ def apart(given: Given) -> tuple[str | tuple[int, ...], ...]:
         return (given,)
     if ids := tuple(each for each in given if isinstance(each, int)):
         return (ids,)
-    return tuple(each if isinstance(each, str) else tuple(each) for each in given if not isinstance(each, int))
+    return tuple(
+        each if isinstance(each, str) else tuple(each)
+        for each in given
+        if not isinstance(each, int)
+    )
 
 
 def parse(body: bytes) -> CompletionRequest:

@@ -32,12 +32,20 @@ class EmbeddingRequest(Body):
         """Raises BadRequest for too many."""
         inputs = apart(self.input)
         if len(inputs) > MAX_INPUTS:
-            raise BadRequest("request.too_many", param="input", field="input", count=len(inputs), limit=MAX_INPUTS)
+            raise BadRequest(
+                "request.too_many",
+                param="input",
+                field="input",
+                count=len(inputs),
+                limit=MAX_INPUTS,
+            )
         return inputs
 
     def body(self, model: str, vectors: Sequence[Sequence[float]], tokens: int) -> Json:
         told = [self._told(vector) for vector in vectors]
-        data = [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(told)]
+        data = [
+            {"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(told)
+        ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": data, "model": model, "usage": usage}
 

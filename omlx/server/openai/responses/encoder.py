@@ -30,7 +30,11 @@ from omlx.text.events import (
     Unsaid,
 )
 
-_STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete", FinishReason.CANCELLED: "cancelled"}
+_STATUS = {
+    FinishReason.STOP: "completed",
+    FinishReason.LENGTH: "incomplete",
+    FinishReason.CANCELLED: "cancelled",
+}
 _FUNCTION = ("function_call", "fc", "arguments")
 _CUSTOM = ("custom_tool_call", "ctc", "input")
 _NO_TOOLS: Mapping[str, Called] = {}
@@ -41,7 +45,12 @@ class ResponseEncoder:
     reasoning also comes in the field that clients bring back unread."""
 
     def __init__(
-        self, head: Head, echo: Json, *, tools: Mapping[str, Called] = _NO_TOOLS, encrypted: bool = False
+        self,
+        head: Head,
+        echo: Json,
+        *,
+        tools: Mapping[str, Called] = _NO_TOOLS,
+        encrypted: bool = False,
     ) -> None:
         self._head = head
         self._tools, self._encrypted = tools, encrypted
@@ -63,14 +72,20 @@ class ResponseEncoder:
         self._logprobs: list[Json] = []
 
     def start(self) -> list[Json]:
-        return [self._event(f"response.{name}", response=self._snapshot()) for name in ("created", "in_progress")]
+        return [
+            self._event(f"response.{name}", response=self._snapshot())
+            for name in ("created", "in_progress")
+        ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
         return [told for each in events for told in self._encode(each.event)]
 
     def failed(self, error: OmlxError) -> list[Json]:
         told = errors.openai(error)["error"]
-        self.response |= {"status": "failed", "error": {"code": told["code"], "message": told["message"]}}
+        self.response |= {
+            "status": "failed",
+            "error": {"code": told["code"], "message": told["message"]},
+        }
         return [self._event("response.failed", response=self._snapshot())]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
@@ -90,9 +105,15 @@ class ResponseEncoder:
             case TextDelta(text=text):
                 entered = self._enter("message")
                 self._logprobs += entries
-                return [*entered, self._part("response.output_text.delta", delta=text, logprobs=entries)]
+                return [
+                    *entered,
+                    self._part("response.output_text.delta", delta=text, logprobs=entries),
+                ]
             case ReasoningDelta(text=text):
-                return [*self._enter("reasoning"), self._part("response.reasoning_text.delta", delta=text)]
+                return [
+                    *self._enter("reasoning"),
+                    self._part("response.reasoning_text.delta", delta=text),
+                ]
             case ToolCallStart(id=id, name=name):
                 return self._call(id, name)
             case ToolCallArguments(text=text):
@@ -113,8 +134,14 @@ class ResponseEncoder:
         if self._open is not None and self._open["type"] == kind:
             return []
         left = self._leave("completed")
-        fields: Json = {"role": "assistant", "content": []} if kind == "message" else {"summary": [], "content": []}
-        added = self._add({"type": kind, "id": self._id("msg" if kind == "message" else "rs"), **fields})
+        fields: Json = (
+            {"role": "assistant", "content": []}
+            if kind == "message"
+            else {"summary": [], "content": []}
+        )
+        added = self._add(
+            {"type": kind, "id": self._id("msg" if kind == "message" else "rs"), **fields}
+        )
         return [*left, added, self._part("response.content_part.added", part=self._content())]
 
     def _call(self, id: str, name: str) -> list[Json]:
@@ -147,11 +174,20 @@ class ResponseEncoder:
         match item["type"]:
             case "function_call":
                 item["arguments"] = self._text
-                return [self._item("response.function_call_arguments.done", arguments=self._text, name=item["name"])]
+                return [
+                    self._item(
+                        "response.function_call_arguments.done",
+                        arguments=self._text,
+                        name=item["name"],
+                    )
+                ]
             case "custom_tool_call":
                 item["input"] = _input(self._text)
                 delta = self._item("response.custom_tool_call_input.delta", delta=item["input"])
-                return [delta, self._item("response.custom_tool_call_input.done", input=item["input"])]
+                return [
+                    delta,
+                    self._item("response.custom_tool_call_input.done", input=item["input"]),
+                ]
         part = self._content()
         item["content"] = [part]
         done = {"text": self._text}
@@ -159,14 +195,23 @@ class ResponseEncoder:
             done["logprobs"] = part["logprobs"]
         elif self._encrypted:
             item["encrypted_content"] = held.hold(self._text)
-        name = "response.output_text.done" if item["type"] == "message" else "response.reasoning_text.done"
+        name = (
+            "response.output_text.done"
+            if item["type"] == "message"
+            else "response.reasoning_text.done"
+        )
         return [self._part(name, **done), self._part("response.content_part.done", part=part)]
 
     def _content(self) -> Json:
         """The one part of the open item, as far as it has come."""
         assert self._open is not None
         if self._open["type"] == "message":
-            return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": list(self._logprobs)}
+            return {
+                "type": "output_text",
+                "text": self._text,
+                "annotations": [],
+                "logprobs": list(self._logprobs),
+            }
         return {"type": "reasoning_text", "text": self._text}
 
     def _item(self, kind: str, **fields: Any) -> Json:
@@ -186,10 +231,15 @@ class ResponseEncoder:
         counts = usage([finish])
         self.response |= {
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "incomplete_details": {"reason": "max_output_tokens"}
+            if status == "incomplete"
+            else None,
             "usage": {
                 "input_tokens": counts["prompt_tokens"],
-                "input_tokens_details": {**counts["prompt_tokens_details"], "cache_write_tokens": 0},
+                "input_tokens_details": {
+                    **counts["prompt_tokens_details"],
+                    "cache_write_tokens": 0,
+                },
                 "output_tokens": counts["completion_tokens"],
                 "output_tokens_details": counts["completion_tokens_details"],
                 "total_tokens": counts["total_tokens"],
@@ -204,7 +254,11 @@ class ResponseEncoder:
         return f"{kind}_{self._head.id.partition('_')[2]}_{len(self.response['output'])}"
 
     def _entries(self, logprobs: Sequence[TokenLogprob]) -> list[Json]:
-        return logprob_entries(logprobs, self._head.token_bytes) if self._head.token_bytes is not None else []
+        return (
+            logprob_entries(logprobs, self._head.token_bytes)
+            if self._head.token_bytes is not None
+            else []
+        )
 
 
 def _input(arguments: str) -> str:

@@ -38,11 +38,20 @@ class Responses:
         body = body.model_copy(update={"input": self.store.resolved(body.items)})
         conversation = body.conversation(self.store.before(body.previous_response_id))
         making = _Making(self.store, body, conversation)
-        asked = Asked(body.neutral(conversation), bool(body.stream), PREFIX, making.encoder, NAMED, making.ended)
+        asked = Asked(
+            body.neutral(conversation),
+            bool(body.stream),
+            PREFIX,
+            making.encoder,
+            NAMED,
+            making.ended,
+        )
         if not body.background:
             return await answer(request, asked)
         generations: Generations = request.app.state.generations
-        stream = await while_connected(request.receive, generations.open(asked.neutral, asked.prefix))
+        stream = await while_connected(
+            request.receive, generations.open(asked.neutral, asked.prefix)
+        )
         note(request.scope, stream)
         encoder = making.encoder(stream)
         task = asyncio.create_task(_finish(stream, encoder, making))
@@ -74,7 +83,9 @@ class Responses:
 class _Making:
     """One response from its beginning to its end."""
 
-    def __init__(self, store: ResponseStore, body: ResponseRequest, conversation: list[Json]) -> None:
+    def __init__(
+        self, store: ResponseStore, body: ResponseRequest, conversation: list[Json]
+    ) -> None:
         self._store, self._body, self._conversation = store, body, conversation
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:

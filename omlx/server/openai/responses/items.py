@@ -37,7 +37,11 @@ class Item(Body):
         """As clients read it again: the content of a message is a list of parts."""
         told = self.model_dump(exclude_none=True)
         if self.type == "message" and isinstance(self.content, str):
-            kind = {"type": "output_text", "annotations": []} if self.role == "assistant" else {"type": "input_text"}
+            kind = (
+                {"type": "output_text", "annotations": []}
+                if self.role == "assistant"
+                else {"type": "input_text"}
+            )
             told["content"] = [kind | {"text": self.content}]
         return told
 
@@ -78,8 +82,15 @@ class Conversation:
             self._said("content", text)
             return
         self._fresh = True
-        if role == "system" and self.messages and all(each["role"] == "system" for each in self.messages):
-            self.messages[-1] = {"role": role, "content": self.messages[-1]["content"] + _BETWEEN + text}
+        if (
+            role == "system"
+            and self.messages
+            and all(each["role"] == "system" for each in self.messages)
+        ):
+            self.messages[-1] = {
+                "role": role,
+                "content": self.messages[-1]["content"] + _BETWEEN + text,
+            }
         else:
             self.messages.append({"role": role, "content": text})
 
@@ -101,7 +112,9 @@ class Conversation:
             arguments = {"input": item.input or ""}
         self._called.add(item.call_id)
         name = Called(item.name, item.namespace).told
-        self._assistant().setdefault("tool_calls", []).append(tooling.call(item.call_id, name, arguments))
+        self._assistant().setdefault("tool_calls", []).append(
+            tooling.call(item.call_id, name, arguments)
+        )
 
     def _result(self, item: Item, at: str) -> None:
         if item.call_id not in self._called:

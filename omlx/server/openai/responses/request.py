@@ -22,7 +22,11 @@ from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 
 # Fields that are not supported, each with the values that ask for nothing.
-UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"conversation": (), "prompt": (), "moderation": ()}
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
+    "conversation": (),
+    "prompt": (),
+    "moderation": (),
+}
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED: Final = "reasoning.encrypted_content"
 
@@ -77,7 +81,11 @@ class ResponseRequest(Sampled):
 
     @property
     def items(self) -> list[Item]:
-        return [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input or []
+        return (
+            [Item(role="user", content=self.input)]
+            if isinstance(self.input, str)
+            else self.input or []
+        )
 
     def conversation(self, before: Sequence[Json]) -> list[Json]:
         """What was said so far, without the instructions. Raises BadRequest."""
@@ -87,7 +95,9 @@ class ResponseRequest(Sampled):
         for at, item in enumerate(items):
             found.add(item, f"input[{at}]")
         if not found.messages:
-            raise BadRequest("request.empty", param="input", field="input", detail="there is nothing to answer")
+            raise BadRequest(
+                "request.empty", param="input", field="input", detail="there is nothing to answer"
+            )
         return found.messages
 
     def neutral(self, conversation: Sequence[Json]) -> GenerationRequest:
@@ -101,7 +111,9 @@ class ResponseRequest(Sampled):
             messages=tooling.with_names(_instructed(self.instructions, conversation)),
             model=self.model,
             draft_model=self.draft_model,
-            template_variables=variables(self.reasoning.effort if self.reasoning else None, self.chat_template_kwargs),
+            template_variables=variables(
+                self.reasoning.effort if self.reasoning else None, self.chat_template_kwargs
+            ),
             tools=self._tools(),
             sampling=self.sampling,
             seed=self.seed,
@@ -124,7 +136,9 @@ class ResponseRequest(Sampled):
 
     def _echo(self) -> Json:
         """What a response repeats of its request."""
-        told = self.model_dump(exclude_none=True, include={"tools", "reasoning", "text", "tool_choice"})
+        told = self.model_dump(
+            exclude_none=True, include={"tools", "reasoning", "text", "tool_choice"}
+        )
         return {
             "instructions": self.instructions,
             "previous_response_id": self.previous_response_id,

@@ -39,10 +39,15 @@ class Kept:
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.items) + len(self.messages) + _PLACE_BYTES * len(self.ids)
+        return (
+            len(self.response) + len(self.items) + len(self.messages) + _PLACE_BYTES * len(self.ids)
+        )
 
     def by_id(self) -> dict[str, Json]:
-        return {item["id"]: item for item in [*json.loads(self.items), *json.loads(self.response)["output"]]}
+        return {
+            item["id"]: item
+            for item in [*json.loads(self.items), *json.loads(self.response)["output"]]
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,9 @@ class ResponseStore:
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
         self.open: dict[str, Open] = {}
         self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._owners: dict[str, list[str]] = {}  # by an item's id: the responses that have it, the newest last
+        self._owners: dict[
+            str, list[str]
+        ] = {}  # by an item's id: the responses that have it, the newest last
         self._max_responses, self._max_bytes = max_responses, max_bytes
         self._bytes = 0
 

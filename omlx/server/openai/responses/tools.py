@@ -15,7 +15,11 @@ from omlx.server import tooling
 from omlx.server.dialect import Json
 from omlx.server.fields import Body, Listed, Text
 
-_INPUT: Final[Json] = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_INPUT: Final[Json] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
 _BETWEEN: Final = "."
 
 
@@ -59,7 +63,9 @@ def by_told_name(tools: Sequence[Tool]) -> dict[str, Called]:
     return {named.told: named for named, _ in _flat(tools)}
 
 
-def _flat(tools: Sequence[Tool], namespace: str | None = None, field: str = "tools") -> Iterator[tuple[Called, Tool]]:
+def _flat(
+    tools: Sequence[Tool], namespace: str | None = None, field: str = "tools"
+) -> Iterator[tuple[Called, Tool]]:
     for i, tool in enumerate(tools):
         at = f"{field}[{i}]"
         inside = tool.type == "namespace" and namespace is None
