@@ -15,7 +15,7 @@ from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
-from omlx.trial.configurations import Setup
+from omlx.trial.configurations import TrialConfiguration
 
 from .view import Json, applied_view
 
@@ -24,7 +24,7 @@ from .view import Json, applied_view
 class Applied:
     """What was taken up, what was stored before (None: nothing), and the revision that came of it."""
 
-    setup: Setup
+    setup: TrialConfiguration
     before: Mapping[str, Value]
     revision: str
 
@@ -43,7 +43,7 @@ class Applying:
         """What could be undone."""
         return self._applied.get(model)
 
-    async def apply(self, model: str, setup: Setup) -> Json:
+    async def apply(self, model: str, setup: TrialConfiguration) -> Json:
         """Store it for the model. `takes` tells of each setting when it takes effect, `revision` is that of the model's
         settings now. Raises BadRequest, Outdated."""
         revision = await self._revision(model)
@@ -65,7 +65,7 @@ class Applying:
         del self._applied[model]
         return await self._taken_up(model, applied.before)
 
-    async def write(self, model: str, setup: Setup) -> Json:
+    async def write(self, model: str, setup: TrialConfiguration) -> Json:
         """Make it the default of the model's package. Raises ModelError if the draft does not fit or the file cannot be
         written, BadRequest for what a package cannot say."""
         entry = self._pool.model(model)

@@ -12,13 +12,13 @@ from fastapi import FastAPI
 
 from omlx.errors import BadRequest, Conflict
 from omlx.models.pool.pool import Pool
-from omlx.trial.configurations import PLAIN, Setup, find_setup
-from omlx.trial.planning import MOST_DRAFTS, Planner
-from omlx.trial.report import report, setup_record
-from omlx.trial.result_store import Results
-from omlx.trial.run_sample import Answering
+from omlx.trial.configurations import PLAIN, TrialConfiguration, find_configuration
+from omlx.trial.planning import MAX_DRAFTS, Planner
+from omlx.trial.report import configuration_record, report
+from omlx.trial.result_store import ResultStore
+from omlx.trial.run_sample import SampleRunner
 from omlx.trial.texts import WRITTEN
-from omlx.trial.trial import Runner, State, Trial
+from omlx.trial.trial import State, Trial, TrialRunner
 from omlx.trial.trials import Trials
 
 from ..settings.applying import Applying
@@ -35,10 +35,10 @@ class Trying:
 
     @cached_property
     def trials(self) -> Trials:
-        runner = Runner(
-            Answering(self._app.state.engine, self.pool), self.pool, self._app.state.generations
+        runner = TrialRunner(
+            SampleRunner(self._app.state.engine, self.pool), self.pool, self._app.state.generations
         )
-        return Trials(self.pool, runner, Results(self._home))
+        return Trials(self.pool, runner, ResultStore(self._home))
 
     @cached_property
     def planner(self) -> Planner:
@@ -64,13 +64,13 @@ class Trying:
             "running": None if running is None else running.plan.model,
             "kinds": [kind.value for kind in WRITTEN],
             "conversation": self.planner.has_conversation(model),
-            "most_drafts": MOST_DRAFTS,
+            "most_drafts": MAX_DRAFTS,
             "trial": None if trial is None else self.told(trial, language),
             "last": None
             if last is None
             else kept_view(last, await trials.conditions(tried), language),
             "results": results,
-            "applied": None if applied is None else setup_record(applied.setup),
+            "applied": None if applied is None else configuration_record(applied.setup),
         }
 
     def told(self, trial: Trial, language: str) -> Json:
@@ -88,7 +88,7 @@ class Trying:
         ]
         return sum(rates) / len(rates) if rates else None
 
-    async def chosen(self, model: str, name: str | None) -> Setup:
+    async def chosen(self, model: str, name: str | None) -> TrialConfiguration:
         """One of the setups of the newest finished trial; the recommended one if none is named.
 
         Raises Conflict where there is nothing to take up, BadRequest for what was not tried.
@@ -100,7 +100,7 @@ class Trying:
         name = name or (recommended["name"] if recommended is not None else None)
         if name is None:
             raise Conflict("trial.no_recommendation", model=model)
-        setup = find_setup(name, found["drafts"])
+        setup = find_configuration(name, found["drafts"])
         if setup is None:
             raise BadRequest("trial.unknown_setup", param="setup", setup=name)
         return setup

@@ -10,8 +10,8 @@ from omlx.catalog import sentence
 from omlx.errors import Reason
 from omlx.trial.conditions import Conditions
 from omlx.trial.estimate import Estimate
-from omlx.trial.render_verdict import say
-from omlx.trial.result_store import Kept
+from omlx.trial.render_verdict import render_verdict
+from omlx.trial.result_store import StoredResult
 
 from .. import formats
 from ..settings.view import Json
@@ -27,11 +27,11 @@ def report_view(report: Mapping[str, Any], language: str) -> Json:
                 "message": sentence(told[name]["code"], told[name]["params"], language),
             }
     if told["verdict"] is not None:
-        told["verdict"] = {**told["verdict"], "message": say(told["verdict"], language)}
+        told["verdict"] = {**told["verdict"], "message": render_verdict(told["verdict"], language)}
     return told
 
 
-def kept_view(kept: Kept, now: Conditions, language: str) -> Json:
+def kept_view(kept: StoredResult, now: Conditions, language: str) -> Json:
     """Something that was measured earlier: `at` in seconds since 1970; `stale` says why it no longer counts."""
     reasons = [_said(reason, language) for reason in kept.stale(now)]
     record = report_view(kept.record, language) if "verdict" in kept.record else dict(kept.record)

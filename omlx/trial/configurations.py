@@ -16,12 +16,12 @@ from typing import Final
 
 from omlx.trial.texts import Kind
 
-LEAST_ROUNDS, MOST_ROUNDS = 3, 5
+MIN_ROUNDS, MAX_ROUNDS = 3, 5
 WARM_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class TrialConfiguration:
     """`strategy` is one of off, ngram, draft, auto; `draft` the id of the model that drafts, if one does."""
 
     strategy: str
@@ -37,8 +37,8 @@ class Setup:
         return {"speculation": self.strategy, "draft_model": self.draft}
 
 
-PLAIN: Final = Setup("off")
-NGRAM: Final = Setup("ngram")
+PLAIN: Final = TrialConfiguration("off")
+NGRAM: Final = TrialConfiguration("ngram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Visit:
     """What is run while `draft` is in memory, or whichever is if that is None."""
 
     draft: str | None
-    setups: tuple[Setup, ...]
+    configurations: tuple[TrialConfiguration, ...]
 
-    def order(self, kinds: Sequence[Kind], number: int) -> list[tuple[Kind, Setup]]:
+    def order(self, kinds: Sequence[Kind], number: int) -> list[tuple[Kind, TrialConfiguration]]:
         """What a round runs, the round counted from 0."""
-        first = number % len(self.setups)
-        turned = (*self.setups[first:], *self.setups[:first])
-        return [(kind, setup) for kind in kinds for setup in turned]
+        first = number % len(self.configurations)
+        turned = (*self.configurations[first:], *self.configurations[:first])
+        return [(kind, configuration) for kind in kinds for configuration in turned]
 
 
 def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:
@@ -66,14 +66,21 @@ def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:
     )
 
 
-def setups(drafts: Sequence[str]) -> tuple[Setup, ...]:
+def configurations(drafts: Sequence[str]) -> tuple[TrialConfiguration, ...]:
     """Everything that is compared, plain decoding first."""
-    return tuple(dict.fromkeys(setup for visit in visits(drafts) for setup in visit.setups))
+    return tuple(
+        dict.fromkeys(
+            configuration for visit in visits(drafts) for configuration in visit.configurations
+        )
+    )
 
 
-def find_setup(name: str, drafts: Sequence[str]) -> Setup | None:
-    return next((setup for setup in setups(drafts) if setup.name == name), None)
+def find_configuration(name: str, drafts: Sequence[str]) -> TrialConfiguration | None:
+    return next(
+        (configuration for configuration in configurations(drafts) if configuration.name == name),
+        None,
+    )
 
 
-def _with(draft: str) -> tuple[Setup, Setup]:
-    return Setup("draft", draft), Setup("auto", draft)
+def _with(draft: str) -> tuple[TrialConfiguration, TrialConfiguration]:
+    return TrialConfiguration("draft", draft), TrialConfiguration("auto", draft)

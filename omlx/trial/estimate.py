@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.trial.configurations import LEAST_ROUNDS, MOST_ROUNDS, WARM_TOKENS, visits
+from omlx.trial.configurations import MAX_ROUNDS, MIN_ROUNDS, WARM_TOKENS, visits
 
 BYTES_PER_SECOND: Final = {"gpu": 80e9, "cpu": 8e9}
 """How fast weights are read to make a token, where nothing has been measured: modest machines of each kind."""
@@ -63,7 +63,7 @@ def estimate(
     speed = rate or guessed_rate(target.size_bytes, device)
     answer_s = (tokens + prompt_tokens / PROMPT_SPEED) / speed
     warm_s = (WARM_TOKENS + prompt_tokens / PROMPT_SPEED) / speed
-    answers = sum(len(visit.setups) for visit in visits(drafts))
+    answers = sum(len(visit.configurations) for visit in visits(drafts))
     loading = sum(each.size_bytes for each in weights) / LOADED_PER_SECOND
     # One draft is loaded and warmed up once; several take turns in every round.
     returns = len(drafts) > 1
@@ -78,8 +78,8 @@ def estimate(
     more = two + (0 if target.loaded else target.size_bytes)
     whole = target.size_bytes + sum(sorted((each.size_bytes for each in weights), reverse=True)[:2])
     return Estimate(
-        least_s=seconds(LEAST_ROUNDS),
-        most_s=seconds(MOST_ROUNDS),
+        least_s=seconds(MIN_ROUNDS),
+        most_s=seconds(MAX_ROUNDS),
         guessed=rate is None,
         memory_bytes=more,
         limit_bytes=limit_bytes,

@@ -22,7 +22,7 @@ from omlx.trial.run_sample import CONTEXT_TOKENS
 from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan
 
-MOST_DRAFTS: Final = 3
+MAX_DRAFTS: Final = 3
 _PATIENCE_S: Final = 2.0
 
 
@@ -40,13 +40,13 @@ class Planner:
         `tokens` is how long an answer may be. Reads tokenizers; loads nothing.
         """
         target = self._pool.model(model)
-        if len(drafts) > MOST_DRAFTS:
+        if len(drafts) > MAX_DRAFTS:
             raise BadRequest(
                 "request.too_many",
                 param="drafts",
                 field="drafts",
                 count=len(drafts),
-                limit=MOST_DRAFTS,
+                limit=MAX_DRAFTS,
             )
         if not kinds:
             raise BadRequest(

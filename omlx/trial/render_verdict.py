@@ -11,16 +11,16 @@ from typing import Any
 from omlx.catalog import sentence
 
 
-def say(verdict: Mapping[str, Any], language: str = "en") -> str:
+def render_verdict(verdict: Mapping[str, Any], language: str = "en") -> str:
     """The sentence of a verdict as `report` gives it."""
     lists = {
-        name: listed([_change(each, language) for each in verdict[name]], language)
+        name: join_list([_change(each, language) for each in verdict[name]], language)
         for name in ("gains", "losses")
     }
     return sentence(verdict["code"], {"draft": verdict["draft"], **lists}, language)
 
 
-def listed(parts: Sequence[str], language: str = "en") -> str:
+def join_list(parts: Sequence[str], language: str = "en") -> str:
     """ "a", "a and b", "a, b and c"."""
     if len(parts) < 2:
         return "".join(parts)

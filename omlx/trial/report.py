@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from omlx.errors import Reason
-from omlx.trial.configurations import MOST_ROUNDS, PLAIN, Setup
+from omlx.trial.configurations import MAX_ROUNDS, PLAIN, TrialConfiguration
 from omlx.trial.samples import Exactness, Samples, Spread
 from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan, Trial
@@ -28,45 +28,53 @@ def report(trial: Trial) -> Json:
         "done": trial.done,
         "total": trial.total,
         "rounds": trial.rounds,
-        "most_rounds": MOST_ROUNDS,
+        "most_rounds": MAX_ROUNDS,
         "left_s": None if trial.left_s is None else round(trial.left_s, 1),
         "discarded": trial.discarded,
         "now": None
         if now is None
-        else {"setup": now.setup.name, "kind": now.kind.value, "tokens": trial.now_tokens},
-        "setups": [setup_record(setup) for setup in plan.setups],
+        else {"setup": now.configuration.name, "kind": now.kind.value, "tokens": trial.now_tokens},
+        "setups": [configuration_record(configuration) for configuration in plan.configurations],
         "cells": [
-            _cell(trial.samples, setup, kind) for setup in plan.setups for kind in plan.kinds
+            _cell(trial.samples, configuration, kind)
+            for configuration in plan.configurations
+            for kind in plan.kinds
         ],
         "exact": _exactness(trial.samples.exactness()),
         "verdict": None if trial.verdict is None else _verdict(trial.verdict),
     }
 
 
-def setup_record(setup: Setup) -> Json:
-    return {"name": setup.name, "strategy": setup.strategy, "draft": setup.draft}
+def configuration_record(configuration: TrialConfiguration) -> Json:
+    return {
+        "name": configuration.name,
+        "strategy": configuration.strategy,
+        "draft": configuration.draft,
+    }
 
 
 def of_draft(plan: Plan, samples: Samples, draft: str) -> Json:
     """The last figures of one draft, as the draft picker shows them: how fast `auto` was with it."""
-    setup = Setup("auto", draft)
-    overall = list(samples.overall(setup).values())
+    configuration = TrialConfiguration("auto", draft)
+    overall = list(samples.overall(configuration).values())
     kinds = {
-        kind.value: _ratio(spread) for kind in plan.kinds if (spread := samples.spread(setup, kind))
+        kind.value: _ratio(spread)
+        for kind in plan.kinds
+        if (spread := samples.spread(configuration, kind))
     }
     return {"overall": _ratio(Spread.of(overall)) if overall else None, "kinds": kinds}
 
 
-def _cell(samples: Samples, setup: Setup, kind: Kind) -> Json:
-    """One setup with one kind of text: `rate` in tokens per second, `speedup` against plain decoding."""
-    rates, spread = samples.rates(setup, kind), samples.spread(setup, kind)
-    acceptance = samples.acceptance(setup, kind)
+def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Json:
+    """One configuration with one kind of text: `rate` in tokens per second, `speedup` against plain decoding."""
+    rates, spread = samples.rates(configuration, kind), samples.spread(configuration, kind)
+    acceptance = samples.acceptance(configuration, kind)
     return {
-        "setup": setup.name,
+        "setup": configuration.name,
         "kind": kind.value,
         "samples": len(rates),
         "rate": _figures(Spread.of(rates), 1) if rates else None,
-        "speedup": None if spread is None or setup == PLAIN else _ratio(spread),
+        "speedup": None if spread is None or configuration == PLAIN else _ratio(spread),
         "acceptance": None if acceptance is None else round(acceptance, 3),
     }
 
@@ -86,7 +94,7 @@ def _exactness(exactness: Exactness) -> Json:
         at = {
             "kind": first.kind.value,
             "round": first.number + 1,
-            "setup": first.setup,
+            "setup": first.configuration,
             "token": first.token,
         }
     reason = Reason(
@@ -103,7 +111,9 @@ def _verdict(verdict: Verdict) -> Json:
         "draft": verdict.draft,
         "gains": [_change(change) for change in verdict.gains],
         "losses": [_change(change) for change in verdict.losses],
-        "setup": None if verdict.setup is None else setup_record(verdict.setup),
+        "setup": None
+        if verdict.configuration is None
+        else configuration_record(verdict.configuration),
     }
 
 

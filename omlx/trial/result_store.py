@@ -26,7 +26,7 @@ log = logging.getLogger("omlx.trial")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredResult:
     """Something that was measured, when (seconds since 1970), under which conditions."""
 
     record: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Kept:
         return {"record": dict(self.record), "at": self.at, "conditions": self.conditions.to_json()}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Kept:
+    def from_json(cls, values: Mapping[str, Any]) -> StoredResult:
         """Raises KeyError, TypeError, ValueError for what `to_json` never gave."""
         return cls(
             dict(values["record"]), float(values["at"]), Conditions.from_json(values["conditions"])
@@ -51,12 +51,12 @@ class Kept:
 class History:
     """What is known of one model: its last trial, and of each draft the last one that it was part of."""
 
-    report: Kept | None = None
-    drafts: Mapping[str, Kept] = field(default_factory=dict)
+    report: StoredResult | None = None
+    drafts: Mapping[str, StoredResult] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ResultStore:
     """The files in the folder `trials` of `home`, read at every call. Any thread may call."""
 
     home: Path
@@ -71,15 +71,17 @@ class Results:
             values = content.values
             if values.get("model") != model:
                 return History()
-            drafts = {str(draft): Kept.from_json(each) for draft, each in values["drafts"].items()}
-            return History(Kept.from_json(values["report"]), drafts)
+            drafts = {
+                str(draft): StoredResult.from_json(each) for draft, each in values["drafts"].items()
+            }
+            return History(StoredResult.from_json(values["report"]), drafts)
         except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
             log.warning(
                 "trial not read", extra={"fields": {"file": str(path), "detail": f"{error!r}"}}
             )
             return History()
 
-    def keep(self, model: str, report: Kept, drafts: Mapping[str, Kept]) -> None:
+    def keep(self, model: str, report: StoredResult, drafts: Mapping[str, StoredResult]) -> None:
         """In place of the last one; what is known of other drafts stays. A failure is logged, not raised."""
         try:
             with locked(self.home / FOLDER):

@@ -24,7 +24,7 @@ from omlx.errors import BadRequest
 from omlx.models.pool.lease import Lease, Served
 from omlx.models.pool.pool import Pool
 from omlx.server.generation import GenerationRequest, Generations, WindowWish, sampling_of
-from omlx.trial.configurations import Setup
+from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.samples import Sample
 from omlx.trial.texts import Question
 
@@ -64,7 +64,9 @@ def continued(prompt: Sequence[int], seed: int) -> Asked:
     return Asked(tuple(prompt[-CONTEXT_TOKENS:]), greedy=False, ends=True, seed=seed)
 
 
-def request(asked: Asked, setup: Setup, tokens: int, served: Served) -> Request:
+def request(
+    asked: Asked, configuration: TrialConfiguration, tokens: int, served: Served
+) -> Request:
     """As it goes to the engine: what is set for the model counts, as it does for users."""
     sampling: Sampling = sampling_of(served, {"temperature": 0.0} if asked.greedy else {})
     bias = () if asked.ends else tuple((stop, _UNLIKELY) for stop in sorted(served.stop_ids))
@@ -75,12 +77,12 @@ def request(asked: Asked, setup: Setup, tokens: int, served: Served) -> Request:
         max_tokens=tokens,
         stop_ids=served.stop_ids,
         speculation=Speculation(
-            parse(setup.strategy), WindowWish().within(served.speculative.window)
+            parse(configuration.strategy), WindowWish().within(served.speculative.window)
         ),
     )
 
 
-class Answering:
+class SampleRunner:
     """Sends one request at a time. On the event loop; the engine's events are brought there."""
 
     def __init__(self, engine: EngineThread, pool: Pool) -> None:

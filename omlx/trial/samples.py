@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from omlx.trial.configurations import PLAIN, Setup
+from omlx.trial.configurations import PLAIN, TrialConfiguration
 from omlx.trial.texts import Kind
 
 NOTABLE: Final = 1.05
@@ -61,7 +61,7 @@ class Place:
     number: int
     visit: str | None
     kind: Kind
-    setup: Setup
+    configuration: TrialConfiguration
 
     @property
     def plain(self) -> Place:
@@ -93,7 +93,7 @@ class Difference:
 
     kind: Kind
     number: int
-    setup: str
+    configuration: str
     token: int
 
 
@@ -115,30 +115,35 @@ class Samples:
     def add(self, place: Place, sample: Sample) -> None:
         self.by_place[place] = sample
 
-    def rates(self, setup: Setup, kind: Kind) -> list[float]:
+    def rates(self, configuration: TrialConfiguration, kind: Kind) -> list[float]:
         found = (
             sample.rate
             for place, sample in self.by_place.items()
-            if (place.setup, place.kind) == (setup, kind)
+            if (place.configuration, place.kind) == (configuration, kind)
         )
         return [rate for rate in found if rate is not None]
 
-    def ratios(self, setup: Setup) -> dict[tuple[Kind, int], float]:
+    def ratios(self, configuration: TrialConfiguration) -> dict[tuple[Kind, int], float]:
         """By kind and round: how many times as fast as plain decoding."""
         found = {}
         for place, sample in self.by_place.items():
             plain = self.by_place.get(place.plain)
-            if place.setup == setup and plain is not None and sample.rate and plain.rate:
+            if (
+                place.configuration == configuration
+                and plain is not None
+                and sample.rate
+                and plain.rate
+            ):
                 found[place.kind, place.number] = sample.rate / plain.rate
         return found
 
-    def spread(self, setup: Setup, kind: Kind) -> Spread | None:
-        ratios = [ratio for (each, _), ratio in self.ratios(setup).items() if each is kind]
+    def spread(self, configuration: TrialConfiguration, kind: Kind) -> Spread | None:
+        ratios = [ratio for (each, _), ratio in self.ratios(configuration).items() if each is kind]
         return Spread.of(ratios) if ratios else None
 
-    def overall(self, setup: Setup) -> dict[int, float]:
+    def overall(self, configuration: TrialConfiguration) -> dict[int, float]:
         """By round, over all kinds of text that could be measured: the geometric mean."""
-        ratios = self.ratios(setup)
+        ratios = self.ratios(configuration)
         kinds, numbers = {kind for kind, _ in ratios}, sorted({number for _, number in ratios})
         whole = [number for number in numbers if all((kind, number) in ratios for kind in kinds)]
         return {
@@ -146,12 +151,12 @@ class Samples:
             for n in whole
         }
 
-    def acceptance(self, setup: Setup, kind: Kind) -> float | None:
+    def acceptance(self, configuration: TrialConfiguration, kind: Kind) -> float | None:
         """The share of drafted tokens that were right."""
         mine = [
             sample
             for place, sample in self.by_place.items()
-            if (place.setup, place.kind) == (setup, kind)
+            if (place.configuration, place.kind) == (configuration, kind)
         ]
         proposed = sum(sample.proposed for sample in mine)
         return sum(sample.accepted for sample in mine) / proposed if proposed else None
@@ -160,18 +165,25 @@ class Samples:
         same, of, first = 0, 0, None
         for place, sample in self.by_place.items():
             plain = self.by_place.get(place.plain)
-            if place.setup == PLAIN or plain is None:
+            if place.configuration == PLAIN or plain is None:
                 continue
             of += 1
             at = first_difference(sample.tokens, plain.tokens)
             same += at is None
             if at is not None and first is None:
-                first = Difference(place.kind, place.number, place.setup.name, at)
+                first = Difference(place.kind, place.number, place.configuration.name, at)
         return Exactness(same, of, first)
 
-    def undecided(self, setups: Sequence[Setup], kinds: Sequence[Kind]) -> bool:
+    def undecided(
+        self, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
+    ) -> bool:
         """Whether another round could tell more: somewhere a difference would be notable, and is not clear."""
-        spreads = (self.spread(setup, kind) for setup in setups if setup != PLAIN for kind in kinds)
+        spreads = (
+            self.spread(configuration, kind)
+            for configuration in configurations
+            if configuration != PLAIN
+            for kind in kinds
+        )
         return any(spread is not None and spread.gain is Gain.UNCLEAR for spread in spreads)
 
 

@@ -23,15 +23,15 @@ from omlx.models.pool.lease import Lease, Served
 from omlx.models.pool.pool import Pool
 from omlx.server.generation import Generations
 from omlx.trial.configurations import (
-    LEAST_ROUNDS,
-    MOST_ROUNDS,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
     WARM_TOKENS,
-    Setup,
+    TrialConfiguration,
     Visit,
-    setups,
+    configurations,
     visits,
 )
-from omlx.trial.run_sample import Answering, Asked, continued, read, request
+from omlx.trial.run_sample import Asked, SampleRunner, continued, read, request
 from omlx.trial.samples import Place, Samples
 from omlx.trial.texts import Kind, question
 from omlx.trial.verdict import Verdict, verdict
@@ -69,8 +69,8 @@ class Plan:
     conversation: tuple[int, ...] = ()
 
     @property
-    def setups(self) -> tuple[Setup, ...]:
-        return setups(self.drafts)
+    def configurations(self) -> tuple[TrialConfiguration, ...]:
+        return configurations(self.drafts)
 
     @property
     def visits(self) -> tuple[Visit, ...]:
@@ -79,7 +79,7 @@ class Plan:
     @property
     def answers(self) -> int:
         """How many answers count in a round."""
-        return len(self.kinds) * sum(len(visit.setups) for visit in self.visits)
+        return len(self.kinds) * sum(len(visit.configurations) for visit in self.visits)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,7 @@ class Trial:
     samples: Samples = field(default_factory=Samples)
     verdict: Verdict | None = None
     reason: Reason | None = None
-    rounds: int = LEAST_ROUNDS
+    rounds: int = MIN_ROUNDS
     now: Place | None = None
     now_tokens: int = 0
     discarded: int = 0
@@ -142,11 +142,15 @@ class Trial:
                 await asyncio.wait_for(changed.wait(), _AGAIN_S)
 
 
-class Runner:
+class TrialRunner:
     """Carries out trials. `quiet_s`: for so long nobody must have wanted anything before an answer is begun."""
 
     def __init__(
-        self, answering: Answering, pool: Pool, generations: Generations, quiet_s: float = QUIET_S
+        self,
+        answering: SampleRunner,
+        pool: Pool,
+        generations: Generations,
+        quiet_s: float = QUIET_S,
     ) -> None:
         self._answering = answering
         self._pool = pool
@@ -161,19 +165,19 @@ class Runner:
             await self._rounds(trial)
         finally:
             self._warm = trial.now = None
-        trial.verdict = verdict(trial.samples, trial.plan.setups, trial.plan.kinds)
+        trial.verdict = verdict(trial.samples, trial.plan.configurations, trial.plan.kinds)
 
     async def _rounds(self, trial: Trial) -> None:
         plan = trial.plan
         while (number := trial.done // plan.answers) < trial.rounds:
             asked = {kind: await self._asked(plan, kind, number) for kind in plan.kinds}
             for visit in _turned(plan.visits, number):
-                for kind, setup in visit.order(plan.kinds, number):
+                for kind, configuration in visit.order(plan.kinds, number):
                     await self._sample(
-                        trial, visit, Place(number, visit.draft, kind, setup), asked[kind]
+                        trial, visit, Place(number, visit.draft, kind, configuration), asked[kind]
                     )
-            if number + 1 == trial.rounds < MOST_ROUNDS and trial.samples.undecided(
-                plan.setups, plan.kinds
+            if number + 1 == trial.rounds < MAX_ROUNDS and trial.samples.undecided(
+                plan.configurations, plan.kinds
             ):
                 trial.rounds += 1
 
@@ -194,7 +198,7 @@ class Runner:
             began = self._clock()
             trial.now, trial.now_tokens = place, 0
             trial.change()
-            wanted = request(asked, place.setup, trial.plan.tokens, lease.served)
+            wanted = request(asked, place.configuration, trial.plan.tokens, lease.served)
             sample = await self._answering.answer(lease, wanted, trial.told)
             trial.now = None
             if sample is None:
@@ -207,13 +211,13 @@ class Runner:
     async def _warm_up(self, trial: Trial, visit: Visit, asked: Asked) -> None:
         """Run everything shortly: kernels are made, pages come in, costs become known. In vain if somebody comes."""
         served: Served | None = None
-        for setup in visit.setups:
+        for configuration in visit.configurations:
             lease = await self._lease(trial, visit)
             if served not in (None, lease.served):
                 lease.release()
                 return
             served = lease.served
-            wanted = request(asked, setup, WARM_TOKENS, served)
+            wanted = request(asked, configuration, WARM_TOKENS, served)
             if await self._answering.answer(lease, wanted, lambda tokens: None) is None:
                 return
         self._warm = served

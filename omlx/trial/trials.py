@@ -15,8 +15,8 @@ from omlx.models.pool.resident import Loading
 from omlx.server.errors import unexpected
 from omlx.trial.conditions import Conditions
 from omlx.trial.report import of_draft, report
-from omlx.trial.result_store import History, Kept, Results
-from omlx.trial.trial import Plan, Runner, State, Trial
+from omlx.trial.result_store import History, ResultStore, StoredResult
+from omlx.trial.trial import Plan, State, Trial, TrialRunner
 
 log = logging.getLogger("omlx.trial")
 
@@ -25,7 +25,11 @@ class Trials:
     """On the event loop. `wall` tells the seconds since 1970."""
 
     def __init__(
-        self, pool: Pool, runner: Runner, results: Results, wall: Callable[[], float] = time.time
+        self,
+        pool: Pool,
+        runner: TrialRunner,
+        results: ResultStore,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._pool = pool
         self._runner = runner
@@ -106,8 +110,8 @@ class Trials:
     async def _keep(self, trial: Trial, conditions: Conditions) -> None:
         plan, at = trial.plan, self._wall()
         drafts = {
-            draft: Kept(of_draft(plan, trial.samples, draft), at, conditions)
+            draft: StoredResult(of_draft(plan, trial.samples, draft), at, conditions)
             for draft in plan.drafts
         }
-        whole = Kept({**report(trial), "state": State.DONE.value}, at, conditions)
+        whole = StoredResult({**report(trial), "state": State.DONE.value}, at, conditions)
         await asyncio.to_thread(self._results.keep, plan.model, whole, drafts)

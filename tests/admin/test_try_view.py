@@ -8,7 +8,7 @@ from omlx.admin.formats import duration
 from omlx.admin.models.drafts_view import Candidate, Tried
 from omlx.admin.trial.try_view import Bar, Label, Progress, outcome_view, tried_view, try_view
 from omlx.admin.trial.view import estimate_view
-from omlx.trial.configurations import Setup
+from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.estimate import Estimate
 from omlx.trial.report import report
 from omlx.trial.samples import Place, Sample
@@ -16,7 +16,7 @@ from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan, State, Trial
 
 DRAFT = "org/small"
-AUTO = Setup("auto", DRAFT)
+AUTO = TrialConfiguration("auto", DRAFT)
 PLAIN_LABEL, AUTO_LABEL = Label("off", "off", ""), Label("auto:org/small", "auto", "small")
 
 

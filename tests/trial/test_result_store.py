@@ -11,13 +11,13 @@ import pytest
 from omlx.models.catalog.entry import ModelEntry
 from omlx.trial.conditions import Conditions, stale
 from omlx.trial.estimate import Estimate, Weights, estimate
-from omlx.trial.result_store import History, Kept, Results
+from omlx.trial.result_store import History, ResultStore, StoredResult
 from tests.models.trees import model
 
 NOW = Conditions(
     "a Mac", {"omlx": "1", "mlx": "2", "mlx-lm": "3"}, {"org/big": "aa", "org/small": "bb"}
 )
-KEPT = Kept({"verdict": None}, 1000.0, NOW)
+KEPT = StoredResult({"verdict": None}, 1000.0, NOW)
 
 
 def test_figures_count_while_nothing_they_depend_on_has_changed() -> None:
@@ -44,7 +44,7 @@ def test_other_weights_in_a_folder_are_other_weights(tmp_path: Path) -> None:
 
 
 def test_the_last_result_of_each_draft_stays(tmp_path: Path) -> None:
-    results = Results(tmp_path)
+    results = ResultStore(tmp_path)
     assert results.of("org/big") == History()
     results.keep("org/big", KEPT, {"org/small": KEPT})
     newer = replace(KEPT, at=2000.0)
@@ -61,7 +61,7 @@ OURS = '{"format": "omlx-config/1", "model": "org/big"'
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"report": 1}', OURS, f"{OURS}}}"])
 def test_a_file_that_says_nothing_is_as_if_it_were_not_there(tmp_path: Path, broken: str) -> None:
-    results = Results(tmp_path)
+    results = ResultStore(tmp_path)
     results.keep("org/big", KEPT, {})
     (file,) = (tmp_path / "trials").iterdir()
     file.write_text(broken)
@@ -72,7 +72,7 @@ def test_a_file_that_says_nothing_is_as_if_it_were_not_there(tmp_path: Path, bro
 
 
 def test_a_file_of_other_figures_is_not_taken_for_ours(tmp_path: Path) -> None:
-    results = Results(tmp_path)
+    results = ResultStore(tmp_path)
     results.keep("org/big", KEPT, {})
     (file,) = (tmp_path / "trials").iterdir()
     file.write_text(json.dumps({**json.loads(file.read_text()), "model": "org/other"}))
