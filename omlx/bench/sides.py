@@ -84,7 +84,7 @@ def drive(loop: EngineLoop, requests: Seq[Request]) -> Driven:
         ):
             # A step is told when the next is launched, which on some devices takes as long as that step: the first
             # would be free. So the clock starts with nothing in flight.
-            happened += loop.settle()
+            happened += loop.drain()
         new: dict[int, tuple[int, ...]] = {}
         ended = False
         for event in happened:

@@ -17,7 +17,7 @@ def finds_soon(request: Request, running: Iterable[Sequence]) -> bool:
     return any(s.status is Status.PREFILL and s.request.tokens is request.tokens for s in running)
 
 
-def judge(request: Request, limits: Limits) -> None:
+def validate(request: Request, limits: Limits) -> None:
     """Raise BadRequest for what could not be served: ids beyond the model's arrays, no room, nonsense."""
     tokens, sampling = request.tokens, request.sampling
     if not tokens:

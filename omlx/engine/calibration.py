@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from omlx.engine.isolation import caught
+from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, SETTLED, Costs
 from omlx.engine.speculation.drafter import Draft
@@ -21,7 +21,7 @@ from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.policy import WIDTHS
 from omlx.engine.speculation.proposal import LONGEST, Offer
 from omlx.engine.strategy import DRAFT, NGRAM, Step, WindowBounds
-from omlx.engine.types import Calibrated, Failed, Request, Sampling, Speculation
+from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
@@ -46,7 +46,7 @@ class Calibration:
     """What is left to measure of the model that `loop` serves as `name`. `state` is never OFF."""
 
     def __init__(self, name: str, loop: EngineLoop) -> None:
-        self.state = Calibrated.PENDING
+        self.state = CalibrationState.PENDING
         self._name = name
         self._loop = loop
         self._left = MOST_TURNS
@@ -57,15 +57,15 @@ class Calibration:
         Where memory is short nothing is done. No array is held afterwards. Modifies the costs of the model alone, and
         raises nothing.
         """
-        if self.state is not Calibrated.PENDING or not _fits(self._loop):
+        if self.state is not CalibrationState.PENDING or not _fits(self._loop):
             return
-        done = caught(self._go_on, interrupted)
-        if isinstance(done, Exception):
-            fields = {"model": self._name, "detail": f"{type(done).__name__}: {done}"}
+        with isolate() as outcome:
+            if self._go_on(interrupted):
+                self.state = CalibrationState.DONE
+        if (error := outcome.error) is not None:
+            fields = {"model": self._name, "detail": f"{type(error).__name__}: {error}"}
             log.warning("calibration failed", extra={"fields": fields})
-            self.state = Calibrated.FAILED
-        elif done:
-            self.state = Calibrated.DONE
+            self.state = CalibrationState.FAILED
 
     def _go_on(self, interrupted: Callable[[], bool]) -> bool:
         """Whether it came to its end."""
@@ -79,7 +79,7 @@ class Calibration:
 
 def _fits(loop: EngineLoop) -> bool:
     """Whether its short caches pass no limit, so that nobody has to go for them; they are gone before a request is."""
-    room = loop.scheduler.memory.room()
+    room = loop.scheduler.memory.headroom()
     return room is None or room >= loop.scheduler.prefix.layout.cache_bytes(FIRST_BUCKET)
 
 
@@ -119,7 +119,7 @@ def _steps(
     while loop.has_work and not done():
         events = loop.step()
         if not overlapped():
-            events += loop.settle()
+            events += loop.drain()
         for event in events:
             if isinstance(event, Failed):
                 raise event.error

@@ -17,7 +17,9 @@ class Ended:
     stop_id: int | None
 
 
-def cut(request: Request, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], Ended | None]:
+def truncate_at_stop(
+    request: Request, tokens: tuple[int, ...]
+) -> tuple[tuple[int, ...], Ended | None]:
     """The tokens up to and including the first that ends the request. Modifies its stop matcher and its mask.
 
     Raises EngineError for a token that the mask does not allow.
@@ -41,7 +43,7 @@ def failed(request: Request, error: Exception) -> Failed:
     return Failed(request.id, EngineError("engine.step", detail=f"{type(error).__name__}: {error}"))
 
 
-def stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
+def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
     clock = sequence.clock
     return RequestStats(
         prompt_n=sequence.prompt_len,

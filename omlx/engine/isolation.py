@@ -1,17 +1,36 @@
-"""The edge between one row's step and everybody else's: what raises inside ends that row, and nothing more."""
+"""Failure isolation: an exception in one row's work must not reach the other rows of the step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from types import TracebackType
 
 
-def caught(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Exception:
-    """What `work` returns, or the exception that it raised, for the caller to hold against the rows at fault."""
-    try:
-        return work(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 — the one place in the engine where a row's failure is turned into data
-        return error
+class isolate:
+    """Context that stores an Exception raised in its body as `error` and suppresses it.
+
+        with isolate() as outcome:
+            draft = drafter.propose(sequence, limit)
+        if outcome.error is not None:
+            ...  # end the row, or disable the drafter
+
+    Names assigned in the body are unbound where `error` is set. KeyboardInterrupt and SystemExit pass through.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> isolate:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.error = error
+        return True

@@ -15,11 +15,11 @@ from omlx.engine.plan import (
     Evict,
     Extract,
     Filter,
-    Keep,
     Merge,
     Open,
     Restore,
     Rewind,
+    Save,
 )
 from omlx.engine.prefix.payload import Payloads
 from omlx.engine.rewind import Mark, length_of, mark, rewind
@@ -62,7 +62,7 @@ class CacheTable:
                 self.single[row] = [layer.extract(index) for layer in self.batch]
             case Filter(keep=keep):
                 self._filter(list(keep))
-            case Keep(row=row, pieces=kept):
+            case Save(row=row, pieces=kept):
                 self.kept.keep(self.single[row], kept)
             case Drop(row=row):
                 self.single.pop(row, None)

@@ -16,8 +16,8 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from omlx.engine.batchable import batchable
-from omlx.engine.isolation import caught
+from omlx.engine.batch_probe import batching_refusal
+from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
@@ -25,7 +25,7 @@ from omlx.engine.piece import Layout
 from omlx.engine.plan import Plan, Rewind
 from omlx.engine.prefix.payload import layout_of, unkept
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.rewind import unfaithful
+from omlx.engine.rewind import rewind_refusal
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Interval, Status
@@ -66,7 +66,7 @@ class EngineLoop:
         self.limits = limits = replace(limits, vocab_size=vocab_size)
         self.make_cache = make_cache = make_cache or cache_maker(model)
         self.runner = Runner(model, vocab_size, make_cache)
-        self.unbatchable = batchable(model, make_cache, vocab_size)
+        self.unbatchable = batching_refusal(model, make_cache, vocab_size)
         self.costs = costs or Costs()
         off = unkept(make_cache())
         layout = layout_of(model, make_cache) if off is None else Layout(0)
@@ -85,20 +85,19 @@ class EngineLoop:
         self._steady: bool | None = None
         self._read_at = 0.0
         drafters: list[Drafter] = [Ngram()]
-        if draft is not None and (no_draft := unfaithful(cache_maker(draft)())) is None:
+        if draft is not None and (no_draft := rewind_refusal(cache_maker(draft)())) is None:
             named = (draft_name or "draft", draft, vocab_size, cache_maker(draft))
-            made = caught(
-                DraftModel, *named, prefix_bytes=for_draft, block_tokens=limits.block_tokens
-            )
-            if isinstance(made, Exception):  # a draft that cannot be run stops no start
-                no_draft = Reason(
-                    "spec.off.draft_failed", {"detail": f"{type(made).__name__}: {made}"}
+            with isolate() as outcome:  # the target serves without a draft model that cannot run
+                drafters.append(
+                    DraftModel(*named, prefix_bytes=for_draft, block_tokens=limits.block_tokens)
                 )
+            if (error := outcome.error) is not None:
+                detail = f"{type(error).__name__}: {error}"
+                no_draft = Reason("spec.off.draft_failed", {"detail": detail})
             else:
-                drafters.append(made)
                 if (own := weight_bytes(draft)) and (whole := weight_bytes(model)):
                     self.costs.draft_share = own / whole
-        self.use_drafters(drafters, unfaithful(make_cache(), model), no_draft)
+        self.use_drafters(drafters, rewind_refusal(make_cache(), model), no_draft)
 
     def use_drafters(
         self, drafters: list[Drafter], off: Reason | None = None, no_draft: Reason | None = None
@@ -115,25 +114,25 @@ class EngineLoop:
             costs=self.costs,
         )
 
-    def enter(self) -> None:
+    def register(self) -> None:
         """It serves from now on: the guard of memory counts its requests."""
         self.scheduler.memory.join(self.scheduler)
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """It serves no longer; it has no requests."""
         self.scheduler.memory.leave(self.scheduler)
 
-    def account(self, floor: int, prefix_bytes: int) -> None:
-        """`floor` bytes of weights stay whichever other models are sent away; prefixes may take so many from now on."""
+    def bound_memory(self, pinned_weights: int, prefix_bytes: int) -> None:
+        """`pinned_weights` bytes of weights stay whichever other models are sent away; prefixes may take so many from now on."""
         drafted = any(
             drafter.kind == DraftModel.kind for drafter in self.scheduler.speculator.drafters
         )
         for_draft = prefix_bytes // DRAFT_SHARE if drafted else 0
-        self.scheduler.floor = floor
+        self.scheduler.pinned_weights = pinned_weights
         self.scheduler.bound_prefixes(prefix_bytes - for_draft)
         self.scheduler.speculator.bound(for_draft)
 
-    def interrupt(self) -> None:
+    def reset_timing(self) -> None:
         """Something else ran on the device: the time since the last read says nothing about this model."""
         self._steady = None
 
@@ -186,7 +185,7 @@ class EngineLoop:
             events += self.scheduler.reap()
         plan = self.scheduler.plan()
         if plan is None and self._flight is not None:
-            events += self.settle()
+            events += self.drain()
             events += self.scheduler.reap()
             plan = self.scheduler.plan()
         launched = None
@@ -198,7 +197,7 @@ class EngineLoop:
         self._flight = launched
         return events
 
-    def settle(self) -> list[Event]:
+    def drain(self) -> list[Event]:
         """Wait for the step in flight, with nothing behind it. Returns its events."""
         events = self._commit(self._flight) if self._flight is not None else []
         self._flight = None

@@ -11,14 +11,14 @@ from types import TracebackType
 from omlx.engine.types import TokenMask
 
 
-class Ahead:
+class Lookahead:
     """A mask advanced on trial, inside a `with`: at its end, all that was advanced is taken back."""
 
     def __init__(self, mask: TokenMask) -> None:
         self._mask = mask
         self._taken = 0
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> Lookahead:
         return self
 
     def __exit__(
@@ -37,13 +37,13 @@ class Ahead:
         return not self._mask.ended
 
 
-def along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:
+def masks_along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:
     """The masks of the rows that verify a draft, as if draft[:i] were accepted: one more than it has tokens.
 
     Rows behind a token that may not come, or that ends the output, are never reached: they are left free.
     """
     rows: list[bytes | None] = [mask.bits()]
-    with Ahead(mask) as ahead:
+    with Lookahead(mask) as ahead:
         for token in draft:
             if not ahead.advance(token):
                 break
@@ -51,11 +51,11 @@ def along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:
     return rows + [None] * (len(draft) + 1 - len(rows))
 
 
-def permitted(mask: TokenMask | None, draft: tuple[int, ...]) -> tuple[int, ...]:
+def allowed_prefix(mask: TokenMask | None, draft: tuple[int, ...]) -> tuple[int, ...]:
     """The beginning of a draft that may come."""
     if mask is None:
         return draft
-    with Ahead(mask) as ahead:
+    with Lookahead(mask) as ahead:
         for i, token in enumerate(draft):
             if not allows(mask.bits(), token):
                 return draft[:i]
@@ -64,18 +64,18 @@ def permitted(mask: TokenMask | None, draft: tuple[int, ...]) -> tuple[int, ...]
     return draft
 
 
-def forced(mask: TokenMask, limit: int) -> tuple[int, ...]:
+def forced_tokens(mask: TokenMask, limit: int) -> tuple[int, ...]:
     """The tokens that must come next, each the only one that may: at most `limit`."""
     found: list[int] = []
-    with Ahead(mask) as ahead:
-        while len(found) < limit and (token := only(mask.bits())) is not None:
+    with Lookahead(mask) as ahead:
+        while len(found) < limit and (token := only_token(mask.bits())) is not None:
             found.append(token)
             if not ahead.advance(token):
                 break
     return tuple(found)
 
 
-def only(bits: bytes | None) -> int | None:
+def only_token(bits: bytes | None) -> int | None:
     """The one id that a row of bits allows; None if it allows another number of them."""
     if bits is None:
         return None

@@ -32,15 +32,15 @@ RETRY_AFTER_S: Final = 5
 
 
 class Verdict(StrEnum):
-    """`WAIT` until something changes, `AGAIN` with the next step: memory is about to be given back."""
+    """`WAIT` until something changes, `RETRY` with the next step: memory is about to be given back."""
 
     ADMIT = "admit"
     WAIT = "wait"
-    AGAIN = "again"
+    RETRY = "again"
     REFUSE = "refuse"
 
 
-class Tenant(Protocol):
+class MemoryClient(Protocol):
     """A loaded model, as the guard sees it. Times are those of one monotonic clock, in seconds."""
 
     @property
@@ -49,12 +49,12 @@ class Tenant(Protocol):
         ...
 
     @property
-    def coming(self) -> int:
+    def reserved(self) -> int:
         """Bytes that will be taken beyond what is: by caches of running requests, and by what is about to be kept."""
         ...
 
     @property
-    def kept(self) -> int:
+    def cached(self) -> int:
         """Bytes of prefixes that could go."""
         ...
 
@@ -69,7 +69,7 @@ class Tenant(Protocol):
         ...
 
     @property
-    def crowded_since(self) -> float | None:
+    def blocked_since(self) -> float | None:
         """When the request came that waits for memory; None if none does."""
         ...
 
@@ -81,20 +81,20 @@ class Tenant(Protocol):
 @dataclass(slots=True)
 class MemoryGuard:
     """`limit` bytes are what the process may take, None for no limit; it may change at any time. `used` tells what it
-    takes now. `weights` are those of all loaded models, `incoming` those that are yet to be read.
+    takes now. `weights` are those of all loaded models, `loading` those that are yet to be read.
 
-    `relieve` is asked, on the engine thread, to send idle models away for so many bytes, and answers by `relieved`.
+    `request_eviction` is asked, on the engine thread, to send idle models away for so many bytes, and answers by `eviction_done`.
     """
 
     limit: int | None = None
     used: Callable[[], int] = lambda: 0
     weights: int = 0
-    incoming: int = 0
-    relieve: Callable[[int], None] | None = None
-    tenants: list[Tenant] = field(default_factory=list)
+    loading: int = 0
+    request_eviction: Callable[[int], None] | None = None
+    clients: list[MemoryClient] = field(default_factory=list)
     version: int = 0
     _asked: bool = False
-    _relieved_at: int = -1
+    _evicted_at: int = -1
 
     @property
     def soft(self) -> int:
@@ -108,30 +108,30 @@ class MemoryGuard:
 
     # -- who is there --------------------------------------------------------------------------------------------
 
-    def join(self, tenant: Tenant) -> None:
-        self.tenants.append(tenant)
+    def join(self, client: MemoryClient) -> None:
+        self.clients.append(client)
 
-    def leave(self, tenant: Tenant) -> None:
-        self.tenants = [each for each in self.tenants if each is not tenant]
+    def leave(self, client: MemoryClient) -> None:
+        self.clients = [each for each in self.clients if each is not client]
         self.changed()
 
     def changed(self) -> None:
         """Memory was given back, or may be had otherwise: those who wait may try again."""
         self.version += 1
 
-    def relieved(self) -> None:
+    def eviction_done(self) -> None:
         """Whatever idle models could be sent away have gone."""
         self._asked = False
         self.changed()
-        self._relieved_at = self.version
+        self._evicted_at = self.version
 
     def shrink(self, nbytes: int) -> int:
         """Have kept prefixes go, whosever they are. Returns how many bytes that gives back, with their next steps."""
-        return _shrink(self.tenants, nbytes)
+        return _shrink(self.clients, nbytes)
 
     @property
     def freeing(self) -> bool:
-        return any(each.freeing for each in self.tenants)
+        return any(each.freeing for each in self.clients)
 
     # -- judging -------------------------------------------------------------------------------------------------
 
@@ -140,14 +140,16 @@ class MemoryGuard:
         tokens = len(request.tokens) + min(STEP, request.max_tokens or STEP)
         return layout.cache_bytes(-(-tokens // STEP) * STEP)
 
-    def judge(self, request: Request, layout: Layout, floor: int | None = None) -> None:
+    def check_fits(
+        self, request: Request, layout: Layout, pinned_weights: int | None = None
+    ) -> None:
         """Raise BadRequest for a prompt that can never fit, saying how long one may be.
 
-        `floor` are bytes of weights that stay whichever models are sent away; None means all of them.
+        `pinned_weights` are bytes of weights that stay whichever models are sent away; None means all of them.
         """
         if self.limit is None or not layout.row_bytes or len(request.tokens) <= SMALL:
             return
-        room = self.hard - (self.weights if floor is None else floor)
+        room = self.hard - (self.weights if pinned_weights is None else pinned_weights)
         if self.need(request, layout) > room:
             most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - STEP)
             raise BadRequest(
@@ -158,43 +160,43 @@ class MemoryGuard:
                 limit=_megabytes(self.limit),
             )
 
-    def admit(self, who: Tenant, request: Request, need: int, since: float) -> Verdict:
+    def admit(self, who: MemoryClient, request: Request, need: int, since: float) -> Verdict:
         """What becomes of the first request in the queue of `who`, which came at `since` and needs `need` bytes.
 
-        Kept prefixes may be told to go for it, and `relieve` be asked.
+        Kept prefixes may be told to go for it, and `request_eviction` be asked.
         """
         if self.limit is None:
             return Verdict.ADMIT
-        others = [each for each in self.tenants if each is not who]
+        others = [each for each in self.clients if each is not who]
         everyone = [*others, who]
-        if any(each.crowded_since is not None and each.crowded_since < since for each in others):
+        if any(each.blocked_since is not None and each.blocked_since < since for each in others):
             return Verdict.WAIT
         over = self.over(need, everyone)
         if over and any(each.freeing for each in everyone):
             return (
-                Verdict.AGAIN
+                Verdict.RETRY
             )  # what has ended is about to give its memory back: nothing need go for that
         busy = any(each.busy for each in everyone)
         theirs = 0
-        if over <= sum(each.kept for each in everyone) or not busy:
+        if over <= sum(each.cached for each in everyone) or not busy:
             theirs = _shrink(others, over)
             ours = who.shrink(over - theirs) if over > theirs else 0
             over = self.over(need, everyone, theirs + ours)
         if not over:
-            return Verdict.AGAIN if theirs else Verdict.ADMIT
+            return Verdict.RETRY if theirs else Verdict.ADMIT
         if self._asks(over) or busy:
             return Verdict.WAIT
         if any(each.freeing for each in everyone):
-            return Verdict.AGAIN
+            return Verdict.RETRY
         return self.verdict(request, over, idle=True)
 
-    def over(self, need: int, tenants: Iterable[Tenant], freed: int = 0) -> int:
+    def over(self, need: int, clients: Iterable[MemoryClient], freed: int = 0) -> int:
         """By how many bytes the soft limit would be passed; `freed` is what is about to be given back."""
         if self.limit is None:
             return 0
-        return max(0, self._taken() - freed + self._coming(tenants) + need - self.soft)
+        return max(0, self._taken() - freed + self._reserved(clients) + need - self.soft)
 
-    def room(self, freed: int = 0) -> int | None:
+    def headroom(self, freed: int = 0) -> int | None:
         """How many bytes of prefixes may be kept besides, less than 0 where some should go; None for any number.
 
         What is `freed` is so only after the copy: until then both are there, and the hard limit holds.
@@ -202,7 +204,7 @@ class MemoryGuard:
         if self.limit is None:
             return None
         return min(
-            self.soft - (self._taken() - freed + self._coming(self.tenants)),
+            self.soft - (self._taken() - freed + self._reserved(self.clients)),
             self.hard - self._taken(),
         )
 
@@ -212,10 +214,10 @@ class MemoryGuard:
         Returns by how many bytes that passes the soft limit, or, where this is the `last` try, the hard one; if it
         does, nothing is set aside.
         """
-        self.incoming = 0
-        over = self.over(need, self.tenants)
+        self.loading = 0
+        over = self.over(need, self.clients)
         over = max(0, over - (self.hard - self.soft)) if last else over
-        self.incoming = 0 if over else need
+        self.loading = 0 if over else need
         return over
 
     def verdict(self, request: Request, over: int, *, idle: bool) -> Verdict:
@@ -244,23 +246,23 @@ class MemoryGuard:
     def _taken(self) -> int:
         return max(self.used(), self.weights)
 
-    def _coming(self, tenants: Iterable[Tenant]) -> int:
-        return self.incoming + sum(each.coming for each in tenants)
+    def _reserved(self, clients: Iterable[MemoryClient]) -> int:
+        return self.loading + sum(each.reserved for each in clients)
 
     def _asks(self, over: int) -> bool:
         """Whether idle models may still go. Asks for it, unless nothing has changed since none could."""
-        if self.relieve is None or self._relieved_at == self.version:
+        if self.request_eviction is None or self._evicted_at == self.version:
             return self._asked
         if not self._asked:
             self._asked = True
-            self.relieve(over)
+            self.request_eviction(over)
         return self._asked
 
 
-def _shrink(tenants: Iterable[Tenant], nbytes: int) -> int:
+def _shrink(clients: Iterable[MemoryClient], nbytes: int) -> int:
     """The one that was used longest ago first."""
     given = 0
-    for each in sorted(tenants, key=lambda tenant: tenant.used_at):
+    for each in sorted(clients, key=lambda client: client.used_at):
         if given < nbytes:
             given += each.shrink(nbytes - given)
     return given

@@ -74,12 +74,12 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Save:
     """Copy pieces out of the row's own cache, which goes on as it is."""
 
     row: int
     pieces: tuple[Piece, ...]
-    op: Literal["keep"] = "keep"
+    op: Literal["save"] = "save"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Evict:
 
 
 CacheOp: TypeAlias = Annotated[
-    Open | Restore | Rewind | Merge | Extract | Filter | Keep | Drop | Evict,
+    Open | Restore | Rewind | Merge | Extract | Filter | Save | Drop | Evict,
     Field(discriminator="op"),
 ]
 
@@ -194,7 +194,9 @@ class Read:
                 return i
         return len(self.draft)
 
-    def told(self, tokens: Iterable[int], top: int | None) -> tuple[TokenLogprob, ...] | None:
+    def token_logprobs(
+        self, tokens: Iterable[int], top: int | None
+    ) -> tuple[TokenLogprob, ...] | None:
         """Logprobs of the first of `tokens`, as many as were read, each with its `top` alternatives; None: unwanted."""
         if top is None or self.logprobs is None:
             return None

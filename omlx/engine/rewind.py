@@ -67,7 +67,7 @@ def unsupported(cache: Iterable[LayerCache]) -> list[str]:
     return sorted({type(leaf).__name__ for leaf in leaves(cache) if type(leaf) not in known})
 
 
-def unfaithful(cache: Iterable[LayerCache], model: object = None) -> Reason | None:
+def rewind_refusal(cache: Iterable[LayerCache], model: object = None) -> Reason | None:
     """Why a model cannot speculate: a cache that cannot go back, or passes that disagree with single steps anyway."""
     if layers := unsupported(cache):
         return Reason("spec.off.cache", {"layers": ", ".join(layers)})

@@ -12,20 +12,20 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
-from omlx.engine.isolation import caught
+from omlx.engine.isolation import isolate
 from omlx.engine.kv import CacheTable
-from omlx.engine.masking import along
+from omlx.engine.masking import masks_along
 from omlx.engine.model import MakeCache, Model
 from omlx.engine.plan import (
     LAST,
     CacheOp,
     Drop,
     Forward,
-    Keep,
     LogprobRows,
     Open,
     Plan,
     Read,
+    Save,
     Window,
 )
 from omlx.engine.rewind import traits
@@ -112,24 +112,24 @@ class Runner:
             if part.error is not None:
                 reads.update({row: Read(error=part.error) for row in rows})
                 continue
-            read = caught(
-                _read_part, part
-            )  # the device reports a failed pass only when its result is read
-            if isinstance(read, Exception):
-                read = [Read(error=read)] * len(rows)
-            reads.update(zip(rows, read, strict=True))
+            with isolate() as outcome:  # a failed pass raises when its result is read
+                reads.update(zip(rows, _read_part(part), strict=True))
+            if outcome.error is not None:
+                reads.update({row: Read(error=outcome.error) for row in rows})
             reads.update({row: Read(error=error) for row, error in part.failed.items()})
         return reads
 
     def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
         for op in ops:
-            if isinstance(op, Keep) and op.row in failed:
+            if isinstance(op, Save) and op.row in failed:
                 continue  # its content is unproven
-            if isinstance(error := caught(self._apply_one, op), Exception):
+            with isolate() as outcome:
+                self._apply_one(op)
+            if outcome.error is not None:
                 rows = getattr(op, "rows", None) or (
                     (op.row,) if hasattr(op, "row") else self.caches.members
                 )
-                failed.update(dict.fromkeys(rows, error))
+                failed.update(dict.fromkeys(rows, outcome.error))
 
     def _apply_one(self, op: CacheOp) -> None:
         self.caches.apply(op)
@@ -151,10 +151,12 @@ class Runner:
         if any(w.row in failed for w in forward.windows):
             part.error = next(failed[w.row] for w in forward.windows if w.row in failed)
             return part
-        if forward.batched:
-            part.error = caught(self._batch_pass, forward, part)
-        else:
-            part.error = caught(self._single_pass, forward.windows[0], part, drafts)
+        with isolate() as outcome:
+            if forward.batched:
+                self._batch_pass(forward, part)
+            else:
+                self._single_pass(forward.windows[0], part, drafts)
+        part.error = outcome.error
         return part
 
     def _single_pass(self, window: Window, part: _Part, drafts: Mapping[int, mx.array]) -> None:
@@ -234,12 +236,13 @@ class Runner:
         mx.async_eval(logits)
         rows: list[bytes | None] = []
         for window in part.forward.windows:
-            free: list[bytes | None] = [None] * (window.draft_n + 1)
+            own: list[bytes | None] = [None] * (window.draft_n + 1)
             mask = part.masks.get(window.row)
-            own = free if mask is None else caught(along, mask, window.draft or ())
-            if isinstance(own, Exception):
-                part.failed[window.row] = own
-                own = free
+            if mask is not None:
+                with isolate() as outcome:
+                    own = masks_along(mask, window.draft or ())
+                if outcome.error is not None:
+                    part.failed[window.row] = outcome.error
             rows += own
         return rows
 

@@ -14,13 +14,12 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 
-from omlx.engine import admission
-from omlx.engine import finish as ending
+from omlx.engine import admission, finish
 from omlx.engine.batch import Batch, CacheSizes
-from omlx.engine.isolation import caught
+from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory import MemoryGuard, Verdict
-from omlx.engine.plan import LAST, CacheOp, Drop, Evict, Forward, Keep, Plan, Read, Rewind, Window
+from omlx.engine.plan import LAST, CacheOp, Drop, Evict, Forward, Plan, Read, Rewind, Save, Window
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Interval, Sequence, Status
 from omlx.engine.speculation.drafter import Draft
@@ -42,7 +41,7 @@ from omlx.errors import Overloaded
 class Scheduler:
     """The one writer of sequences. `unbatchable` says why rows of this model cannot share a batch, if they cannot.
 
-    It is a `Tenant` of the guard: `floor` are bytes of weights that stay whichever other models are sent away.
+    It is a `MemoryClient` of the guard: `pinned_weights` are bytes of weights that stay whichever other models are sent away.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Scheduler:
         self.speculator = speculator
         self.prefix = prefix
         self.memory = memory or MemoryGuard()
-        self.floor: int | None = None
+        self.pinned_weights: int | None = None
         self.used_at = clock()
         self.batch = Batch(limits, sizes, unbatchable)
         self._sizes = sizes
@@ -77,7 +76,7 @@ class Scheduler:
             None  # the rows that the step in flight samples, None if it verifies a draft
         )
         self._cancelled: set[str] = set()
-        self._crowded: int | None = (
+        self._blocked_at: int | None = (
             None  # the guard's version when the first in the queue did not fit into memory
         )
         self._refused: list[Event] = []
@@ -87,8 +86,8 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded when the queue is full, BadRequest when it cannot be served."""
-        admission.judge(request, self.limits)
-        self.memory.judge(request, self.prefix.layout, self.floor)
+        admission.validate(request, self.limits)
+        self.memory.check_fits(request, self.prefix.layout, self.pinned_weights)
         if len(self.waiting) >= self.limits.max_waiting:
             raise Overloaded(
                 "engine.queue_full", waiting=len(self.waiting), limit=self.limits.max_waiting
@@ -133,7 +132,7 @@ class Scheduler:
     # -- as the guard of memory sees it ---------------------------------------------------------------------------
 
     @property
-    def coming(self) -> int:
+    def reserved(self) -> int:
         layout, going_on = (
             self.prefix.layout,
             [s for s in self.running if s.status is not Status.DONE],
@@ -142,7 +141,7 @@ class Scheduler:
         kept = (
             piece
             for op in (*self._ops, *self._after)
-            if isinstance(op, Keep)
+            if isinstance(op, Save)
             for piece in op.pieces
         )
         return sum(map(layout.nbytes, kept)) + sum(
@@ -150,7 +149,7 @@ class Scheduler:
         )
 
     @property
-    def kept(self) -> int:
+    def cached(self) -> int:
         return self.prefix.index.nbytes
 
     @property
@@ -162,9 +161,11 @@ class Scheduler:
         return bool(self._ops)
 
     @property
-    def crowded_since(self) -> float | None:
+    def blocked_since(self) -> float | None:
         return (
-            self.waiting[0].clock.submitted if self.waiting and self._crowded is not None else None
+            self.waiting[0].clock.submitted
+            if self.waiting and self._blocked_at is not None
+            else None
         )
 
     def shrink(self, nbytes: int) -> int:
@@ -174,10 +175,10 @@ class Scheduler:
             self.speculator.clear()
         return before - self.prefix.index.nbytes
 
-    def _uncrowd(self) -> None:
+    def _unblock(self) -> None:
         """The first in the queue does not wait for memory any more: it is others' turn."""
-        if self._crowded is not None:
-            self._crowded = None
+        if self._blocked_at is not None:
+            self._blocked_at = None
             self.memory.changed()
 
     # -- plan ----------------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ class Scheduler:
         decoding = self.decoding
         if not decoding:
             return False
-        if any(s.room < 1 or s.request.mask is not None for s in decoding):
+        if any(s.remaining < 1 or s.request.mask is not None for s in decoding):
             return True  # full, or what may come next depends on what has come
         if self._sampled != {s.row for s in decoding}:
             return True
@@ -226,15 +227,15 @@ class Scheduler:
     def _drafts_alone(self, sequence: Sequence) -> bool:
         if sequence.row in self.batch.members or self.speculator.refusal(sequence, 1) is not None:
             return False
-        wants = caught(self.speculator.wants, sequence)
-        return (
-            isinstance(wants, Exception) or wants
-        )  # one that raises is told so when it is asked for its draft
+        wants = True  # where this raises, `propose` raises too and disables the drafter
+        with isolate():
+            wants = self.speculator.wants(sequence)
+        return wants
 
     @property
     def _may_admit(self) -> bool:
         """Whether somebody waits for whom there is a row, and memory unless nothing has changed."""
-        changed = self._crowded is None or self._crowded != self.memory.version
+        changed = self._blocked_at is None or self._blocked_at != self.memory.version
         if not self.waiting or not changed or len(self.running) >= self.limits.max_rows:
             return False
         return self.prefix.off is not None or not admission.finds_soon(
@@ -247,12 +248,12 @@ class Scheduler:
             verdict = self.memory.admit(
                 self, self.waiting[0].request, need, self.waiting[0].clock.submitted
             )
-            if verdict is Verdict.AGAIN:
+            if verdict is Verdict.RETRY:
                 return
             if verdict is Verdict.WAIT:
-                self._crowded = self.memory.version
+                self._blocked_at = self.memory.version
                 return
-            self._uncrowd()
+            self._unblock()
             sequence = self.waiting.popleft()
             if verdict is Verdict.REFUSE:
                 self._refused.append(Failed(sequence.request.id, self.memory.refusal(need)))
@@ -292,12 +293,11 @@ class Scheduler:
         sequence.speculation = self.speculator.refusal(sequence, decoding)
         if sequence.speculation is not None or sequence.unread:
             return None
-        draft = caught(self.speculator.propose, sequence)
-        if isinstance(
-            draft, Exception
-        ):  # a drafter that raises must not cost the request: it goes on without
-            sequence.speculation = self.speculator.give_up(sequence, draft)
-            return None
+        draft = None
+        with isolate() as outcome:
+            draft = self.speculator.propose(sequence)
+        if outcome.error is not None:  # the request continues without the drafter that failed
+            sequence.speculation = self.speculator.give_up(sequence, outcome.error)
         return draft
 
     def _window(self, sequence: Sequence, draft: Draft | None) -> Window:
@@ -338,7 +338,7 @@ class Scheduler:
             forwards.append(Forward((window,)))
             sequence.computed += n
             budget -= n
-            self._after += self.prefix.reached(sequence, self.memory.room)
+            self._after += self.prefix.reached(sequence, self.memory.headroom)
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
         return forwards
@@ -378,7 +378,7 @@ class Scheduler:
         events, self._refused = self._refused, []
         for sequence in [*self.waiting, *self.running]:
             if sequence.request.id in self._cancelled:
-                self._uncrowd()
+                self._unblock()
                 events.append(self._finish(sequence, FinishReason.CANCELLED, None))
         self._cancelled.clear()
         self.waiting = deque(s for s in self.waiting if s.status is not Status.DONE)
@@ -392,7 +392,7 @@ class Scheduler:
             return [self._fail(sequence, read.error)]
         if not window.sample:
             done, scored = window.start + window.width, sequence.tokens[window.start + 1 :]
-            told = read.told(scored, sequence.request.prompt_logprobs) or ()
+            told = read.token_logprobs(scored, sequence.request.prompt_logprobs) or ()
             return [PrefillProgress(sequence.request.id, done, sequence.prompt_len, told)]
         now = self._clock()
         if not sequence.clock.first_token and len(self.running) == 1:
@@ -404,19 +404,21 @@ class Scheduler:
         sequence.unread -= 1
         sequence.unverified = 0
         accepted = read.accepted
-        outcome = caught(ending.cut, sequence.request, read.sampled[: accepted + 1])
-        if isinstance(outcome, Exception):
-            return [self._fail(sequence, outcome)]
-        new, ended = outcome
+        with isolate() as outcome:
+            new, ended = finish.truncate_at_stop(sequence.request, read.sampled[: accepted + 1])
+        if outcome.error is not None:
+            return [self._fail(sequence, outcome.error)]
         sequence.tokens += new
         if window.draft_n:
-            self._settle(sequence, window, min(accepted, len(new)), stopped=len(new) < accepted + 1)
-        if isinstance(
-            error := caught(self.speculator.committed, sequence, new, interval), Exception
-        ):
-            sequence.speculation = self.speculator.give_up(sequence, error)
+            self._apply_verification(
+                sequence, window, min(accepted, len(new)), stopped=len(new) < accepted + 1
+            )
+        with isolate() as outcome:
+            self.speculator.committed(sequence, new, interval)
+        if outcome.error is not None:
+            sequence.speculation = self.speculator.give_up(sequence, outcome.error)
         drafted = tuple(i < accepted for i in range(len(new)))
-        logprobs = read.told(new, sequence.request.top_logprobs)
+        logprobs = read.token_logprobs(new, sequence.request.top_logprobs)
         events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, logprobs)]
         if ended is not None:
             events.append(self._finish(sequence, FinishReason.STOP, ended.stop_id))
@@ -424,7 +426,9 @@ class Scheduler:
             events.append(self._finish(sequence, FinishReason.LENGTH, None))
         return events
 
-    def _settle(self, sequence: Sequence, window: Window, accepted: int, stopped: bool) -> None:
+    def _apply_verification(
+        self, sequence: Sequence, window: Window, accepted: int, stopped: bool
+    ) -> None:
         """After a verified window: count it, and take the cache back to what was committed."""
         before = window.start + window.pending
         target = min(before + accepted, len(sequence.tokens))
@@ -442,23 +446,26 @@ class Scheduler:
             self._ops.append(Rewind(sequence.row, sequence.computed))
         assert window.drafter is not None
         span = span_class(window.draft_n, accepted, stopped)
-        told = (sequence, window.drafter, window.draft_n, accepted, span, repair)
-        if isinstance(error := caught(self.speculator.observe, *told), Exception):
-            sequence.speculation = self.speculator.give_up(sequence, error)
+        with isolate() as outcome:
+            self.speculator.observe(
+                sequence, window.drafter, window.draft_n, accepted, span, repair
+            )
+        if outcome.error is not None:
+            sequence.speculation = self.speculator.give_up(sequence, outcome.error)
 
     # -- endings -------------------------------------------------------------------------------------------------
 
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_id: int | None) -> Finished:
         admitted = sequence.status is not Status.WAITING
-        told = ending.stats(sequence, self.speculator)
+        stats = finish.request_stats(sequence, self.speculator)
         sequence.move(Status.DONE)
         if admitted:
             self._leave(sequence)
-        return Finished(sequence.request.id, reason, told, stop_id)
+        return Finished(sequence.request.id, reason, stats, stop_id)
 
     def _leave(self, sequence: Sequence) -> None:
         """Keep what the row's cache holds, if it holds anything, and give its place in the batch away."""
-        room = partial(self.memory.room, self._sizes.row_bytes(sequence.row))
+        room = partial(self.memory.headroom, self._sizes.row_bytes(sequence.row))
         self._ops += self.batch.remove(sequence.row, keep_cache=True)
         self._ops += self.prefix.close(sequence, room)
         self.speculator.store(sequence)
@@ -473,11 +480,11 @@ class Scheduler:
         self.speculator.drop(row)
         lost = [piece.id for op in _keeps(self._ops, {row}) for piece in op.pieces]
         self._ops = [
-            op for op in self._ops if not (isinstance(op, Rewind | Keep) and op.row == row)
+            op for op in self._ops if not (isinstance(op, Rewind | Save) and op.row == row)
         ]
         self._ops += self.prefix.lost(lost) + self.prefix.close(sequence)
         self._ops.append(Drop(row))
-        return ending.failed(sequence.request, error)
+        return finish.failed(sequence.request, error)
 
     def check(self) -> None:
         """Raise AssertionError if the records contradict each other. Called after every step in tests."""
@@ -489,5 +496,5 @@ class Scheduler:
         assert set(self.batch.members) <= {s.row for s in self.decoding}, (self.batch.members, rows)
 
 
-def _keeps(ops: Iterable[CacheOp], rows: Container[int]) -> list[Keep]:
-    return [op for op in ops if isinstance(op, Keep) and op.row in rows]
+def _keeps(ops: Iterable[CacheOp], rows: Container[int]) -> list[Save]:
+    return [op for op in ops if isinstance(op, Save) and op.row in rows]

@@ -94,7 +94,7 @@ class Sequence:
         return len(self.tokens) + self.unread + self.unverified - self.computed
 
     @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         """How many tokens may still be sampled."""
         return self.end - len(self.tokens) - self.unread
 

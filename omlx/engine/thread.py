@@ -20,7 +20,7 @@ import mlx.core as mx
 
 from omlx.engine.calibration import Calibration
 from omlx.engine.types import (
-    Calibrated,
+    CalibrationState,
     Event,
     EventSink,
     Failed,
@@ -100,12 +100,12 @@ class EngineThread:
         self._loops[name] = loop
         if self._calibrates:
             self._calibrations[name] = Calibration(name, loop)
-        loop.enter()
+        loop.register()
 
     def detach(self, name: str) -> None:
         """Forget a model. From inside `call`; it has no open requests."""
         self._calibrations.pop(name, None)
-        self._loops.pop(name).leave()
+        self._loops.pop(name).unregister()
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         """Queue a request; `sink` hears of it, on the engine thread. Any thread may call.
@@ -161,7 +161,8 @@ class EngineThread:
                 return None
             calibration = self._calibrations.get(model)
             return replace(
-                loop.snapshot(), calibration=calibration.state if calibration else Calibrated.OFF
+                loop.snapshot(),
+                calibration=calibration.state if calibration else CalibrationState.OFF,
             )
 
         return self.call(tell)
@@ -214,7 +215,7 @@ class EngineThread:
         for loop in busy:
             self._publish(loop.step())
             if len(busy) > 1:
-                loop.interrupt()
+                loop.reset_timing()
 
     def _take_in(self) -> None:
         """Run what was posted; wait for something if no loop has work."""
@@ -227,12 +228,12 @@ class EngineThread:
         ):  # what comes meanwhile, such as more of a model to read, waits for a step
             self._inbox.get()()
         for loop in self._loops.values():
-            loop.interrupt()
+            loop.reset_timing()
 
     def _wait(self) -> Callable[[], None]:
         """What is posted next. While it does not come, and nobody waits for an answer, measure."""
         if not self._sinks and any(
-            each.state is Calibrated.PENDING for each in self._calibrations.values()
+            each.state is CalibrationState.PENDING for each in self._calibrations.values()
         ):
             try:
                 return self._inbox.get(timeout=QUIET_S)

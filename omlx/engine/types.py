@@ -208,7 +208,7 @@ class PrefixReport:
     refused: int
 
 
-class Calibrated(StrEnum):
+class CalibrationState(StrEnum):
     """Whether passes of a model are measured in idle moments: never, in those to come, no more, or no more because
     something went wrong."""
 
@@ -229,7 +229,7 @@ class ModelSnapshot:
     unbatchable: Reason | None
     costs: dict[str, Any]
     prefix: PrefixReport
-    calibration: Calibrated = Calibrated.OFF
+    calibration: CalibrationState = CalibrationState.OFF
 
 
 @dataclass(frozen=True, slots=True)

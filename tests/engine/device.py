@@ -15,13 +15,13 @@ from omlx.engine.plan import (
     Evict,
     Extract,
     Filter,
-    Keep,
     Merge,
     Open,
     Plan,
     Read,
     Restore,
     Rewind,
+    Save,
     Window,
 )
 from omlx.engine.prefix.reuse import PrefixReuse
@@ -80,7 +80,7 @@ class Device:
                 self.single[row] = list(self.batch[row])
             case Filter(keep=keep):
                 self.batch = {row: self.batch[row] for row in keep}
-            case Keep(row=row, pieces=pieces):
+            case Save(row=row, pieces=pieces):
                 held = self.single[row]
                 assert all(piece.stop <= len(held) for piece in pieces)
                 self.kept.update(

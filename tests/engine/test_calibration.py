@@ -23,7 +23,7 @@ from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.policy import WIDTHS
 from omlx.engine.strategy import AUTO
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Calibrated, Finished, Reason, Request, Speculation
+from omlx.engine.types import CalibrationState, Finished, Reason, Request, Speculation
 from tests import zoo
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, loop_of, model, plain, request
@@ -127,7 +127,7 @@ def answer(thread: EngineThread, of: Request) -> list[int]:
     return listener.tokens
 
 
-def state(thread: EngineThread, name: str = "m") -> Calibrated:
+def state(thread: EngineThread, name: str = "m") -> CalibrationState:
     snapshot = thread.snapshot(name).result(PATIENCE_S)
     assert snapshot is not None
     return snapshot.calibration
@@ -148,7 +148,7 @@ def test_an_idle_engine_measures_every_pass_of_the_table_once(
     asked = request(max_tokens=3)
     assert answer(thread, asked) == plain(name, asked)
     told = len(table.told)
-    assert state(thread) is Calibrated.DONE
+    assert state(thread) is CalibrationState.DONE
     serve(thread, model(name), name="other").wait_until(table.full)
     assert len(table.told) == told, "what is known was measured again"
 
@@ -168,7 +168,7 @@ def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name:
     before = known.target.known
     assert all(before(width, 1) == ENOUGH for width in ALL)
     loop = loop_of("llama", model(name, 1), window=None, costs=known)
-    assert complete(loop).state is Calibrated.DONE
+    assert complete(loop).state is CalibrationState.DONE
     assert loop.costs.drafts["tiny"].known(1, 1) >= SETTLED
     assert [
         each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)
@@ -219,7 +219,7 @@ def test_nothing_is_measured_while_a_request_waits(thread: EngineThread) -> None
         thread.call(lambda: None).result(PATIENCE_S)
     assert len(target.passes) == probed
     used[0] = 0
-    thread.call(memory.relieved).result(PATIENCE_S)
+    thread.call(memory.eviction_done).result(PATIENCE_S)
     assert isinstance(listener.last(), Finished)
     assert target.passes[probed] == [40]
 
@@ -260,7 +260,7 @@ def test_a_failure_ends_it_with_one_line_and_nothing_else(
         target = Failing()
         serve(thread, target, VOCAB)
         assert target.failed.wait(PATIENCE_S)
-        assert state(thread) is Calibrated.FAILED
+        assert state(thread) is CalibrationState.FAILED
         for name in "ab":
             assert answer(thread, request(name, (5,), max_tokens=4)) == [6, 7, 8, 9]
     assert [record.getMessage() for record in caplog.records] == ["calibration failed"]
@@ -275,7 +275,7 @@ def test_it_holds_no_memory_once_it_is_interrupted() -> None:
     calibration = Calibration("m", loop)
     calibration.run(lambda: next(turns) == 20)
     assert next(turns) == 21
-    assert calibration.state is Calibrated.PENDING
+    assert calibration.state is CalibrationState.PENDING
     assert mx.get_active_memory() == before
 
 
@@ -284,10 +284,10 @@ def test_where_memory_is_short_nothing_is_done() -> None:
     memory = MemoryGuard(1 << 20, lambda: used[0])
     loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, LIMITS, memory=memory)
     used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(256) + 1
-    assert complete(loop).state is Calibrated.PENDING
+    assert complete(loop).state is CalibrationState.PENDING
     assert loop.costs.target.widest == 0
     used[0] -= 1
-    assert complete(loop).state is Calibrated.DONE
+    assert complete(loop).state is CalibrationState.DONE
 
 
 def test_the_model_is_not_run_to_prepare_it() -> None:
@@ -335,7 +335,7 @@ def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
     for _ in range(2):
         loop.costs.target.learn(1, 1, 2 * SLICE_SECONDS)
     passes = len(target.passes)
-    assert complete(loop).state is Calibrated.DONE
+    assert complete(loop).state is CalibrationState.DONE
     assert len(target.passes) == passes
 
 
@@ -345,23 +345,23 @@ def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatc
     loop = loop_of("llama")
     calibration = Calibration("m", loop)
     runs = 0
-    while calibration.state is Calibrated.PENDING and runs < 10:
+    while calibration.state is CalibrationState.PENDING and runs < 10:
         runs, turns = runs + 1, count()
         calibration.run(lambda turns=turns: next(turns) == 20)
-    assert calibration.state is Calibrated.DONE
+    assert calibration.state is CalibrationState.DONE
     assert runs == 3
 
 
 def test_a_short_context_is_enough() -> None:
     loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, context_length=16))
-    assert complete(loop).state is Calibrated.DONE
+    assert complete(loop).state is CalibrationState.DONE
     assert loop.costs.target.known(PLAIN, 1) >= SETTLED
 
 
 def test_a_model_that_cannot_speculate_is_left_alone() -> None:
     loop = loop_of("llama")
     loop.use_drafters([], off=Reason("spec.off.cache", {"layers": "X"}))
-    assert complete(loop).state is Calibrated.DONE
+    assert complete(loop).state is CalibrationState.DONE
     assert loop.costs.target.widest == 0
 
 
@@ -374,6 +374,6 @@ def test_it_happens_only_where_it_is_switched_on() -> None:
             asked = request(name, max_tokens=4)
             assert answer(thread, asked) == plain("llama", asked)
         assert set(table.told) <= {PLAIN, 1}
-        assert state(thread) is Calibrated.OFF
+        assert state(thread) is CalibrationState.OFF
     finally:
         thread.stop()

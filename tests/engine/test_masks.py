@@ -7,7 +7,7 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from omlx.engine.masking import Ahead, along, forced, only, permitted
+from omlx.engine.masking import Lookahead, allowed_prefix, forced_tokens, masks_along, only_token
 from omlx.engine.plan import LAST
 from omlx.engine.sampling import permit
 from omlx.engine.strategy import OFF, parse
@@ -198,14 +198,14 @@ def test_logprobs_are_what_the_model_thought_before_the_mask() -> None:
 
 def test_looking_ahead_leaves_a_mask_where_it_stood() -> None:
     mask = Ruled(formal)
-    run = forced(mask, 64)
+    run = forced_tokens(mask, 64)
     assert len(run) == 5
-    assert forced(mask, 3) == run[:3]
-    rows = along(mask, run)
-    assert [only(row) for row in rows[:5]] == list(run)
-    assert only(rows[5]) is None
-    assert permitted(mask, (*run[:2], (run[2] + 1) % zoo.VOCAB_SIZE)) == run[:2]
-    with Ahead(mask) as ahead:
+    assert forced_tokens(mask, 3) == run[:3]
+    rows = masks_along(mask, run)
+    assert [only_token(row) for row in rows[:5]] == list(run)
+    assert only_token(rows[5]) is None
+    assert allowed_prefix(mask, (*run[:2], (run[2] + 1) % zoo.VOCAB_SIZE)) == run[:2]
+    with Lookahead(mask) as ahead:
         assert ahead.advance(run[0])
         assert not ahead.advance((run[1] + 1) % zoo.VOCAB_SIZE)
     assert mask.tokens == []
@@ -213,9 +213,15 @@ def test_looking_ahead_leaves_a_mask_where_it_stood() -> None:
 
 def test_rows_behind_the_end_are_free() -> None:
     mask = Ruled(until(thirds, 2))
-    draft = permitted(mask, tuple(expected(masked(thirds, max_tokens=4), thirds)))
+    draft = allowed_prefix(mask, tuple(expected(masked(thirds, max_tokens=4), thirds)))
     assert len(draft) == 2
-    assert [row is None for row in along(mask, (*draft, 1, 1))] == [False, False, True, True, True]
+    assert [row is None for row in masks_along(mask, (*draft, 1, 1))] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 33, 300])

@@ -25,26 +25,26 @@ def guard(limit: int, weights: int = 0) -> MemoryGuard:
 
 def test_without_a_limit_everything_fits() -> None:
     free = MemoryGuard()
-    free.judge(ask("a", prompt=10_000), LAYOUT)
+    free.check_fits(ask("a", prompt=10_000), LAYOUT)
     assert free.over(1 << 50, ()) == 0
 
 
 def test_a_prompt_that_can_never_fit_is_told_how_long_one_may_be() -> None:
     short_of_memory = guard(1_000_000)
     with pytest.raises(BadRequest) as caught:
-        short_of_memory.judge(ask("a", prompt=10_000), LAYOUT)
+        short_of_memory.check_fits(ask("a", prompt=10_000), LAYOUT)
     assert caught.value.code == "memory.never"
     most = caught.value.params["most"]
     assert isinstance(most, int)
-    short_of_memory.judge(ask("a", prompt=most - 256), LAYOUT)
+    short_of_memory.check_fits(ask("a", prompt=most - 256), LAYOUT)
     with pytest.raises(BadRequest):
-        short_of_memory.judge(ask("a", prompt=most + 257), LAYOUT)
+        short_of_memory.check_fits(ask("a", prompt=most + 257), LAYOUT)
 
 
 def test_a_small_prompt_is_never_too_much() -> None:
     tiny = guard(1000, weights=5000)
     one = ask("a", prompt=200)
-    tiny.judge(one, LAYOUT)
+    tiny.check_fits(one, LAYOUT)
     assert tiny.verdict(one, tiny.over(tiny.need(one, LAYOUT), ()), idle=True) is Verdict.ADMIT
 
 
@@ -225,15 +225,15 @@ def test_prefixes_of_the_model_that_was_used_longest_ago_go_first() -> None:
 def test_who_waits_for_an_idle_model_to_leave_gives_the_engine_nothing_to_do() -> None:
     shared = Shared(4000)
     first, _ = shared.desks
-    shared.memory.relieve = shared.asked.append
-    shared.memory.weights, first.scheduler.floor = 2000, 0
+    shared.memory.request_eviction = shared.asked.append
+    shared.memory.weights, first.scheduler.pinned_weights = 2000, 0
     first.submit(ask("b", prompt=2000, max_tokens=20))
     shared.run()
     assert len(shared.asked) == 1
     assert not first.scheduler.has_work
     assert not first.said("b")
     shared.memory.weights = 0  # it has left
-    shared.memory.relieved()
+    shared.memory.eviction_done()
     shared.run()
     assert first.said("b") == answer(ask("b", prompt=2000), 20)
     assert len(shared.asked) == 1
@@ -242,12 +242,12 @@ def test_who_waits_for_an_idle_model_to_leave_gives_the_engine_nothing_to_do() -
 def test_where_no_model_can_leave_a_request_is_refused_and_the_next_one_asks_again() -> None:
     shared = Shared(4000)
     first, _ = shared.desks
-    shared.memory.relieve = shared.asked.append
-    shared.memory.weights, first.scheduler.floor = 2000, 0
+    shared.memory.request_eviction = shared.asked.append
+    shared.memory.weights, first.scheduler.pinned_weights = 2000, 0
     for name in "bc":
         first.submit(ask(name, prompt=2000, max_tokens=20))
         shared.run()
-        shared.memory.relieved()
+        shared.memory.eviction_done()
         shared.run()
     refused = [event.request_id for event in first.events if isinstance(event, Failed)]
     assert refused == ["b", "c"]
@@ -258,12 +258,12 @@ def test_weights_that_are_yet_to_be_read_have_their_place() -> None:
     shared = Shared(4000)
     first, _ = shared.desks
     assert shared.memory.reserve(4000) == 4000 - shared.memory.soft
-    assert shared.memory.incoming == 0
+    assert shared.memory.loading == 0
     assert shared.memory.reserve(3600, last=True) == 0
     first.submit(ask("b", prompt=2000, max_tokens=20))
     shared.run()
     assert [type(event) for event in first.events] == [Failed]
-    shared.memory.incoming = 0
+    shared.memory.loading = 0
     first.submit(ask("c", prompt=2000, max_tokens=20))
     shared.run()
     assert first.said("c") == answer(ask("c", prompt=2000), 20)
@@ -343,7 +343,7 @@ def test_rows_of_every_kind_of_cache_take_turns_where_memory_is_short(family: st
     layout, caches = loop.scheduler.prefix.layout, loop.runner.caches
     limit = int(2.2 * layout.cache_bytes(512))
     loop.scheduler.memory = MemoryGuard(limit, lambda: caches.nbytes + caches.kept.nbytes)
-    loop.enter()
+    loop.register()
     asked = [request(f"{i}", prompt(120 + 40 * (i % 3), i % 2), max_tokens=6) for i in range(6)]
     bench = Bench(loop).run(*asked)
     assert not bench.failed

@@ -9,7 +9,7 @@ import pytest
 from omlx.engine.kv import CacheTable
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Piece
-from omlx.engine.plan import LAST, Evict, Forward, Keep, Open, Plan, Restore, Window
+from omlx.engine.plan import LAST, Evict, Forward, Open, Plan, Restore, Save, Window
 from omlx.engine.prefix.payload import layout_of
 from omlx.engine.runner import Runner
 from omlx.engine.types import Sampling
@@ -82,7 +82,7 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
     while loop.has_work:
         follower.step()
     assert bench.tokens["a"] == plain(family, first)
-    assert {"open", "rewind", "restore", "keep", "drop", "evict"} <= follower.ops
+    assert {"open", "rewind", "restore", "save", "drop", "evict"} <= follower.ops
     assert loop.unbatchable is not None or {"merge", "extract", "filter"} <= follower.ops
     assert follower.symbols > 0
 
@@ -102,7 +102,7 @@ def test_every_part_of_a_plan_survives_the_trip() -> None:
             Open(1, sampling, 5),
             Open(2, Sampling(), None),
             Restore(2, (3, 4), 4, 9),
-            Keep(1, (Piece(7, "state", 0, 4),)),
+            Save(1, (Piece(7, "state", 0, 4),)),
             Evict((3, 4)),
         ),
         (Forward(windows, batched=True),),

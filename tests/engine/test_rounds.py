@@ -141,7 +141,7 @@ class Padded(Scripted):
         draft = super().propose(sequence, limit)
         if draft is None:
             return None
-        pad = min(5, sequence.room - 1 - draft.n)
+        pad = min(5, sequence.remaining - 1 - draft.n)
         self.pads += pad > 0
         return replace(draft, pad=pad)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx.engine.batchable import merged
+from omlx.engine.batch_probe import merge_caches
 from tests import zoo
 from tests.probe.reference import Row, window
 
@@ -20,7 +20,7 @@ class Batch:
 
     def __init__(self, rows: Sequence[Row], caches: Sequence[list[Any]], at: Sequence[int]) -> None:
         self.model, self.rows, self.at = rows[0].model, list(rows), list(at)
-        self.cache = merged(caches)
+        self.cache = merge_caches(caches)
         self.gap = 0.0
 
     def decode(self, steps: int = DECODED) -> None:
@@ -33,7 +33,7 @@ class Batch:
             self.at = [at + 1 for at in self.at]
 
     def join(self, row: Row, cache: list[Any], at: int) -> None:
-        for layer, joining in zip(self.cache, merged([cache]), strict=True):
+        for layer, joining in zip(self.cache, merge_caches([cache]), strict=True):
             layer.extend(joining)
         self.rows.append(row)
         self.at.append(at)

@@ -9,7 +9,7 @@ from functools import partial
 
 from mlx_lm.models.cache import KVCache
 
-from omlx.engine.batchable import batchable
+from omlx.engine.batch_probe import batching_refusal
 from omlx.engine.rewind import leaves, unsupported
 from tests import zoo
 from tests.probe.batching import joint_continuation, joint_prefill, life, long_life
@@ -63,7 +63,7 @@ def rewinds(rows: list[Row]) -> str:
 def _batches(rows: list[Row]) -> tuple[str, str]:
     """Whether rows share a batch, and whether their prompts may be read jointly."""
     model = rows[0].model
-    reason = batchable(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
+    reason = batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
     if reason is not None and "layer" in reason.params:
         return f"no: {reason.params['layer']} does not merge", "no"
     lived = _first_fault(

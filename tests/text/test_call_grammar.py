@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import forced, only
+from omlx.engine.masking import forced_tokens, only_token
 from omlx.engine.types import FinishReason
 from omlx.errors import BadRequest
 from omlx.text.answer_mask import AnswerMask
@@ -205,7 +205,7 @@ def test_a_named_function_is_the_only_one(tokenizer: TokenizerWrapper) -> None:
 def test_markup_must_come_and_is_spelled_as_the_tokenizer_spells_it(
     tokenizer: TokenizerWrapper,
 ) -> None:
-    run = list(forced(mask(tokenizer, use(forced=True, single=True, name="look")), 200))
+    run = list(forced_tokens(mask(tokenizer, use(forced=True, single=True, name="look")), 200))
     text = str(tokenizer.decode(run))
     assert text.startswith(str(tokenizer.tool_call_start))
     assert text.endswith(('{"at": "', "functions.look:", "look[CALL_ID]"))
@@ -253,7 +253,7 @@ def test_prose_is_free_and_every_call_in_it_is_held(tokenizer: TokenizerWrapper)
             tokens += say(of, tokenizer, 'So {"a": 1}. ')
             assert of.bits() is None
             tokens += say(of, tokenizer, str(tokenizer.tool_call_start))
-            assert only(of.bits()) not in tokenizer.eos_token_ids
+            assert only_token(of.bits()) not in tokenizer.eos_token_ids
             tokens += walk(of, tokenizer, seed)
         tokens += say(of, tokenizer, " Done.")
         assert of.advance(next(iter(tokenizer.eos_token_ids)))
@@ -272,7 +272,7 @@ def test_only_the_strict_functions_are_held_to_their_schema(json_tools: Tokenize
         '<tool_call>\n{"name": "get_weather", "arguments": {"anything": [1]}}\n</tool_call>',
     )
     say(of, json_tools, '<tool_call>\n{"name": "look", "arguments": {"')
-    assert json_tools.decode(forced(of, 20)) == 'at": "'
+    assert json_tools.decode(forced_tokens(of, 20)) == 'at": "'
 
 
 def test_a_thought_holds_no_calls(json_tools: TokenizerWrapper) -> None:
@@ -281,7 +281,7 @@ def test_a_thought_holds_no_calls(json_tools: TokenizerWrapper) -> None:
         say(of, json_tools, first + "A <tool_call> is what")
         assert of.bits() is None
         say(of, json_tools, "</think>\n\n<tool_call>")
-        assert json_tools.decode(forced(of, 20)) == '\n{"name": "'
+        assert json_tools.decode(forced_tokens(of, 20)) == '\n{"name": "'
     late = mask(json_tools, STRICT, may_think=True)
     say(late, json_tools, "No thought: <think> <tool_call>")
     assert late.bits() is not None
@@ -292,7 +292,7 @@ def test_a_call_in_the_place_of_an_answer_is_held(json_tools: TokenizerWrapper) 
     answer = of.compile(AnswerForm(Kind.CHOICE, '["yes"]', "form"))
     both = of.mask(answer, Lead(may_call=True, call=of.calls(STRICT)))
     say(both, json_tools, "<tool_call>")
-    assert json_tools.decode(forced(both, 20)) == '\n{"name": "'
+    assert json_tools.decode(forced_tokens(both, 20)) == '\n{"name": "'
     both.rollback(1)
     say(both, json_tools, "yes")
     assert both.ended
@@ -389,6 +389,6 @@ def test_a_schema_without_a_type_is_that_of_an_object(json_tools: TokenizerWrapp
     one = use(
         {"it": {"properties": {"a": {"enum": [1]}}, "required": ["a"]}}, forced=True, single=True
     )
-    assert str(json_tools.decode(forced(mask(json_tools, one), 200))).endswith(
+    assert str(json_tools.decode(forced_tokens(mask(json_tools, one), 200))).endswith(
         '"arguments": {"a": 1'
     )

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import only
+from omlx.engine.masking import only_token
 from omlx.errors import BadRequest
 from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
 from omlx.text.prune_nonterminating_schema import without_endless
@@ -150,4 +150,4 @@ def test_a_chain_that_is_too_long_is_refused() -> None:
 
 def test_of_what_never_ends_nothing_must_come(grammars: Grammars) -> None:
     of = grammars.mask(grammars.compile(form({**DEFS, "anyOf": [{"const": 7}, ENDLESS]})), Lead())
-    assert only(of.bits()) is not None
+    assert only_token(of.bits()) is not None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import forced, only
+from omlx.engine.masking import forced_tokens, only_token
 from omlx.errors import BadRequest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
@@ -109,7 +109,7 @@ def test_what_must_come_is_spelled_as_the_tokenizer_spells_it(
     grammars: Grammars, tokenizer: TokenizerWrapper
 ) -> None:
     of = mask(grammars, Kind.JSON, PERSON)
-    run = forced(of, 64)
+    run = forced_tokens(of, 64)
     assert tokenizer.decode(run) == '{"name":'
     assert list(run) == ids_of(tokenizer, '{"name":')
 
@@ -234,7 +234,7 @@ def test_markers_of_several_tokens(bpe: TokenizerWrapper) -> None:
     answer = of.mask(grammar, Lead(may_think=True))
     for at, token in enumerate(ids_of(bpe, "<a>")):
         assert token in (allowed(answer) or ())
-        assert at == 0 or only(answer.bits()) == token
+        assert at == 0 or only_token(answer.bits()) == token
         assert answer.advance(token)
     for token in ids_of(bpe, "</ so </a>yes"):
         assert answer.advance(token)
@@ -243,7 +243,7 @@ def test_markers_of_several_tokens(bpe: TokenizerWrapper) -> None:
 
 def test_an_answer_that_has_begun_goes_on(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
     of = mask(grammars, Kind.JSON, PERSON, Lead(begun='{"name": "Ada", '))
-    assert tokenizer.decode(forced(of, 64)) == '"age":'
+    assert tokenizer.decode(forced_tokens(of, 64)) == '"age":'
     with pytest.raises(BadRequest) as caught:
         mask(grammars, Kind.JSON, PERSON, Lead(begun="Well, "))
     assert (caught.value.code, caught.value.param) == ("format.begun", "form")

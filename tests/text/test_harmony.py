@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import forced
+from omlx.engine.masking import forced_tokens
 from omlx.engine.types import FinishReason
 from omlx.text.events import (
     Finish,
@@ -152,11 +152,11 @@ def test_an_answer_in_a_form_comes_behind_a_thought_and_its_header(oss: Tokenize
     yes = grammars.compile(AnswerForm(Kind.JSON, json.dumps({"const": {"a": 1}}), "form"))
     of = grammars.mask(yes, Lead(may_think=True, may_call=True))
     tokens = say(of, oss, "<|channel|>")
-    assert oss.decode(forced(of, 20)) == "analysis<|message|>"
+    assert oss.decode(forced_tokens(of, 20)) == "analysis<|message|>"
     tokens += say(
         of, oss, "analysis<|message|>It is <|end|><|start|>assistant<|channel|>final<|message|>"
     )
-    assert oss.decode(forced(of, 20)) in ('{"a": 1}', "")
+    assert oss.decode(forced_tokens(of, 20)) in ('{"a": 1}', "")
     tokens += say(of, oss, '{"a": 1}')
     assert of.ended
     assert read(oss, [tokens]) == ("It is ", '{"a": 1}', [])

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import forced
+from omlx.engine.masking import forced_tokens
 from omlx.errors import BadRequest
 from omlx.text.answer_mask import AnswerMask
 from omlx.text.template import render
@@ -84,7 +84,8 @@ def test_a_named_function_is_the_only_one_and_ends_the_answer(coder: TokenizerWr
     assert render(coder, [{"role": "user", "content": "x"}], tools=one).opening == ""
     of = mask(coder, one)
     assert (
-        coder.decode(forced(of, 200)) == "<tool_call>\n<function=get_weather>\n<parameter=city>\n"
+        coder.decode(forced_tokens(of, 200))
+        == "<tool_call>\n<function=get_weather>\n<parameter=city>\n"
     )
     _, calls = read(coder, walk(of, coder, 1), one)
     assert of.ended

@@ -101,7 +101,7 @@ class Minds:
             loop.use_drafters(drafters, self._off)
             self._kept[key] = loop.scheduler.speculator
         loop.scheduler.speculator = self._kept[key]
-        loop.interrupt()
+        loop.reset_timing()
         return self._kept[key]
 
 

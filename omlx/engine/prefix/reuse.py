@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from omlx.engine.piece import Layout
-from omlx.engine.plan import CacheOp, Evict, Keep, Open, Restore
+from omlx.engine.plan import CacheOp, Evict, Open, Restore, Save
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.sequence import Sequence
 from omlx.engine.types import PrefixReport
@@ -126,7 +126,7 @@ class PrefixReuse:
         self._kept[sequence.row] = sequence.computed
         pieces, gone = self.index.insert(sequence.row, sequence.tokens[: sequence.computed], room())
         ops = _evict(gone)
-        return [*ops, Keep(sequence.row, pieces)] if pieces else ops
+        return [*ops, Save(sequence.row, pieces)] if pieces else ops
 
 
 def _evict(pieces: tuple[int, ...]) -> list[CacheOp]:

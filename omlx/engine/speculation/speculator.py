@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from omlx.engine.isolation import T, caught
+from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence, Tally
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.cost_model import OUTLIER, WIDEST_WINDOW, Costs
@@ -106,11 +106,15 @@ class Speculator:
             return None
         offer, k = choice
         drafter = next(d for d in row.drafters if d.name == offer.drafter)
-        draft = self._heard(sequence, drafter, caught(drafter.propose, sequence, k))
+        draft = None
+        with isolate() as outcome:
+            draft = drafter.propose(sequence, k)
+        if outcome.error is not None:
+            self.give_up(sequence, outcome.error, drafter)
         if draft is None:
             return None
         pad = row.policy.padding(
-            sequence.pending + draft.n, len(sequence.tokens), sequence.room - 1 - draft.n
+            sequence.pending + draft.n, len(sequence.tokens), sequence.remaining - 1 - draft.n
         )
         row.taken = offer
         row.drafting = draft.seconds or row.policy.drafting(offer, draft.n, len(sequence.tokens))
@@ -156,16 +160,16 @@ class Speculator:
             self._learn(row, sequence)
         return row.plain / row.spent if row is not None and row.plain and row.spent else None
 
-    # -- what came of it -----------------------------------------------------------------------------------------
-
     def give_up(self, sequence: Sequence, error: Exception, by: Drafter | None = None) -> Reason:
         """A drafter raised, or (None) nobody knows which: what it holds for the row, or keeps, is unproven, and it is
         asked no more for this row. Returns the reason."""
         row = self._row(sequence)
         reason = Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
         for drafter in row.drafters if by is None else (by,):
-            caught(drafter.drop, sequence.row)
-            caught(drafter.clear)
+            with isolate():
+                drafter.drop(sequence.row)
+            with isolate():
+                drafter.clear()
             row.off[drafter.name] = reason
         row.drafters, row.taken = [d for d in row.drafters if d.name not in row.off], None
         return reason
@@ -176,11 +180,12 @@ class Speculator:
         """Record a verified window. `span` and `repair` name its class."""
         row = self._row(sequence)
         by = next((d for d in row.drafters if d.name == drafter), None)
-        if by is not None and isinstance(
-            error := caught(by.observe, sequence, accepted), Exception
-        ):
-            self.give_up(sequence, error, by)
-            return
+        if by is not None:
+            with isolate() as outcome:
+                by.observe(sequence, accepted)
+            if outcome.error is not None:
+                self.give_up(sequence, outcome.error, by)
+                return
         if row.taken is not None:
             row.policy.verified(row.taken, proposed, accepted)
         _count(sequence.tallies.setdefault(drafter, Tally()), proposed, accepted, span, repair)
@@ -205,26 +210,28 @@ class Speculator:
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
         for drafter in (self._forced, *self.drafters):
-            caught(drafter.drop, row)
+            with isolate():
+                drafter.drop(row)
 
     def store(self, sequence: Sequence) -> None:
         for drafter in self.drafters:
-            if isinstance(caught(drafter.store, sequence), Exception):
-                caught(
-                    drafter.clear
-                )  # what it keeps is unproven; without it, drafting is only slower
+            with isolate() as outcome:
+                drafter.store(sequence)
+            if outcome.error is not None:  # its prefixes are unproven; they cost only speed
+                with isolate():
+                    drafter.clear()
 
     def clear(self) -> None:
         """Forget what drafters keep of rows that have ended."""
         for drafter in self.drafters:
-            caught(drafter.clear)
+            with isolate():
+                drafter.clear()
 
     def bound(self, max_bytes: int) -> None:
         """Let each drafter keep at most so much of rows that have ended."""
         for drafter in self.drafters:
-            caught(drafter.bound, max_bytes)
-
-    # -- inside --------------------------------------------------------------------------------------------------
+            with isolate():
+                drafter.bound(max_bytes)
 
     def _row(self, sequence: Sequence) -> _Row:
         row = self._rows.get(sequence.row)
@@ -257,12 +264,15 @@ class Speculator:
         return row.policy.choose(offers, sequence.pending, len(sequence.tokens))
 
     def _offers(self, row: _Row, sequence: Sequence) -> list[Offer]:
-        found, room = [], sequence.room - 1
+        found, room = [], sequence.remaining - 1
         for drafter in row.drafters:
             step = row.steps[drafter.name]
-            answer = caught(drafter.offer, sequence, min(room, step.longest_draft or room), step)
-            if (offer := self._heard(sequence, drafter, answer)) is not None:
-                found.append(offer)
+            with isolate() as outcome:
+                offer = drafter.offer(sequence, min(room, step.longest_draft or room), step)
+                if offer is not None:
+                    found.append(offer)
+            if outcome.error is not None:
+                self.give_up(sequence, outcome.error, drafter)
         return found
 
     def _learn(self, row: _Row, sequence: Sequence, offers: Seq[Offer] = ()) -> None:
@@ -302,13 +312,6 @@ class Speculator:
             if not right or shadow.hits == len(followed):
                 row.policy.shadowed(shadow.offer, len(followed), shadow.hits)
                 row.shadow = None
-
-    def _heard(self, sequence: Sequence, drafter: Drafter, answer: T | Exception) -> T | None:
-        """What a drafter answered when asked for the row; nothing if it raised."""
-        if isinstance(answer, Exception):
-            self.give_up(sequence, answer, drafter)
-            return None
-        return answer
 
 
 def _count(tally: Tally, proposed: int, accepted: int, span: str, repair: str) -> None:

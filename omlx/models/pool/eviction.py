@@ -76,7 +76,7 @@ class Residents:
     def put(self, resident: Resident) -> None:
         """In place of the one of the same model, if there is one. In line."""
         self._by_id[resident.entry.id] = resident
-        self._memory.relieve = partial(self._relieve, asyncio.get_running_loop())
+        self._memory.request_eviction = partial(self._relieve, asyncio.get_running_loop())
         self.account()
 
     async def evict(self, resident: Resident) -> None:
@@ -154,13 +154,13 @@ class Residents:
         """Some of what room was made for is in memory now."""
         before = self._read.get(entry.id, 0)
         self._read[entry.id] = progress.done
-        self._memory.incoming = max(0, self._memory.incoming - (progress.done - before))
+        self._memory.loading = max(0, self._memory.loading - (progress.done - before))
 
     def nobody_comes(self) -> None:
         """Whatever room was made for is there, or will not come."""
         self._read.clear()
-        if self._memory.incoming:
-            self._memory.incoming = 0
+        if self._memory.loading:
+            self._memory.loading = 0
             with suppress(EngineDead):
                 self._engine.call(self._memory.changed)
 
@@ -181,7 +181,7 @@ class Residents:
             memory.weights = weights
             spare = max(0, memory.soft - weights) // 2 // max(1, len(each_of))
             for resident, floor, own in zip(each_of, floors, given, strict=True):
-                resident.loop.account(floor, spare if own is None else own)
+                resident.loop.bound_memory(floor, spare if own is None else own)
             memory.changed()
 
         with suppress(EngineDead):
@@ -206,7 +206,7 @@ class Residents:
         try:
             loop.call_soon_threadsafe(lambda: _kept(self._send_idle_away(nbytes), self._tasks))
         except RuntimeError:  # the event loop is closed: nobody can leave any more
-            self._memory.relieved()
+            self._memory.eviction_done()
 
     async def _send_idle_away(self, nbytes: int) -> None:
         goal = self._memory.used() - nbytes
@@ -221,7 +221,7 @@ class Residents:
             pass
         finally:
             with suppress(EngineDead):
-                self._engine.call(self._memory.relieved)
+                self._engine.call(self._memory.eviction_done)
 
     async def _somebody_idle(self) -> bool:
         """Wait for a model that has no requests any more but for their last words. Whether there is one."""

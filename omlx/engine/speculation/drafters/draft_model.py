@@ -17,7 +17,7 @@ from typing import ClassVar, Final, cast
 
 import mlx.core as mx
 
-from omlx.engine.masking import Ahead
+from omlx.engine.masking import Lookahead
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.prefix.payload import Payloads, layout_of, unkept
@@ -123,7 +123,7 @@ class DraftModel:
         row.valid = len(sequence.tokens)
         if self._traits.sliding_window is not None:
             row.marks = [mark(row.cache, row.held, fresh=True)]
-        with nullcontext() if mask is None else Ahead(mask) as ahead:
+        with nullcontext() if mask is None else Lookahead(mask) as ahead:
             for i in range(limit):
                 if self._traits.recurrent and self._traits.sliding_window is None:
                     row.marks.append(mark(row.cache, row.held))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from omlx.engine.masking import forced
+from omlx.engine.masking import forced_tokens
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft, Drafter
 from omlx.engine.speculation.proposal import LONGEST, Offer
@@ -25,7 +25,7 @@ class Forced(Drafter):
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
         mask = sequence.request.mask
-        run = forced(mask, min(limit, LONGEST)) if mask is not None else ()
+        run = forced_tokens(mask, min(limit, LONGEST)) if mask is not None else ()
         self._runs[sequence.row] = run
         return Offer(self.name, len(run), sure=True, step=step) if run else None
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from omlx.engine.masking import permitted
+from omlx.engine.masking import allowed_prefix
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft, Drafter
 from omlx.engine.speculation.proposal import LONGEST, Offer
@@ -142,7 +142,7 @@ class Ngram(Drafter):
         )
 
     def propose(self, sequence: Sequence, limit: int) -> Draft | None:
-        tokens = permitted(sequence.request.mask, self._after(sequence, limit))
+        tokens = allowed_prefix(sequence.request.mask, self._after(sequence, limit))
         return Draft(self.name, len(tokens), tokens) if tokens else None
 
     def repeats(self, sequence: Sequence) -> float:

@@ -10,13 +10,13 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from omlx.engine.batchable import batchable
+from omlx.engine.batch_probe import batching_refusal
 from omlx.engine.types import Reason
 from tests import zoo
 
 
 def reason(model: nn.Module) -> Reason | None:
-    return batchable(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
+    return batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Mergeable(Protocol):
         ...
 
 
-def batchable(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
+def batching_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
     """Why rows of this model run one after another, or None if they can share a batch.
 
     `vocab_size` bounds the ids of the probe. Nothing of the model is modified.
@@ -61,7 +61,7 @@ def batchable(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | 
     return None if error is None else Reason("batch.off.probe", {"error": error})
 
 
-def merged(caches: Sequence[Cache]) -> list[Any]:
+def merge_caches(caches: Sequence[Cache]) -> list[Any]:
     """One batch cache a layer, its rows in the order of `caches`, which stay as they are."""
     batch: list[Any] = []
     for layers in zip(*caches, strict=True):
@@ -96,10 +96,10 @@ def _probe(model: Model, make_cache: MakeCache, vocab_size: int) -> str | None:
         gap = mx.abs(logits.astype(mx.float32) - wanted.astype(mx.float32)).max()
         return not bool((gap <= tolerance).item())  # so that a NaN differs
 
-    batch = merged(caches[:2])
+    batch = merge_caches(caches[:2])
     if differs([0, 1], batch):
         return "merged rows differ"
-    for layer, joining in zip(batch, merged(caches[2:]), strict=True):
+    for layer, joining in zip(batch, merge_caches(caches[2:]), strict=True):
         layer.extend(joining)
     if differs([0, 1, 2], batch):
         return "rows differ after another joined"
