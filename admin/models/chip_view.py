@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from omlx.errors import Reason
+from omlx.records import RequestStats, acceptance_rate
 from omlx.server import status
-from omlx.server.request_stats import RequestStats
 
 from .model_snapshot import Standing
 
@@ -124,5 +124,5 @@ def _planned(model: Standing) -> Chip:
 
 def acceptance_of(recent: Sequence[RequestStats]) -> float | None:
     """The share of drafted tokens that were right, in these answers."""
-    proposed = sum(stats.draft_n for stats in recent)
-    return sum(stats.draft_n_accepted for stats in recent) / proposed if proposed else None
+    accepted = sum(stats.accepted for stats in recent)
+    return acceptance_rate(accepted, sum(stats.proposed for stats in recent))

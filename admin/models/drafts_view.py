@@ -9,7 +9,7 @@ from typing import Final
 
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
-from omlx.server.request_stats import RequestStats
+from omlx.records import RequestStats, sum_drafters
 
 from .fitting import Verdict
 from .view import Memory
@@ -118,9 +118,9 @@ def results_of(recent: Sequence[RequestStats]) -> dict[str, Result]:
 
 def _result(name: str, answers: Sequence[RequestStats]) -> Result:
     known = [stats.speedup for stats in answers if stats.speedup is not None]
-    proposed = sum(stats.drafters[name].proposed for stats in answers)
-    accepted = sum(stats.drafters[name].accepted for stats in answers)
-    return Result(round(median(known), 2) if known else None, round(accepted / proposed, 3))
+    rate = sum_drafters(answers)[name].acceptance_rate
+    assert rate is not None, "only answers with proposed tokens are counted"
+    return Result(round(median(known), 2) if known else None, round(rate, 3))
 
 
 def _missing(reason: Reason) -> Candidate:

@@ -13,8 +13,9 @@ from omlx.models.pool.lease import Served
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import State, Told
 from omlx.models.pool.speculative import Speculative
-from omlx.server.request_stats import Record, RequestStats
-from omlx.server.stream import Engine, PrefixReport
+from omlx.records import PrefixStats, RequestStats
+from omlx.server.request_stats import Record
+from omlx.server.stream import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Standing:
     speculative: Speculative | None = None
     served: Served | None = None
     recent: Sequence[RequestStats] = ()
-    prefixes: PrefixReport | None = None
+    prefixes: PrefixStats | None = None
 
     @property
     def usable(self) -> bool:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from omlx.errors import Reason
-from omlx.server.request_stats import RequestStats
+from omlx.records import PrefixStats, RequestStats
 from omlx.server.status import stored_none
-from omlx.server.stream import PrefixReport
 
 from .model_snapshot import Standing
 
@@ -62,7 +61,7 @@ def prefixes_view(standing: Standing) -> PrefixesView:
     return PrefixesView(model, _kept(report, standing.recent))
 
 
-def _kept(report: PrefixReport, recent: Sequence[RequestStats]) -> Kept:
+def _kept(report: PrefixStats, recent: Sequence[RequestStats]) -> Kept:
     prompt, cached = sum(each.prompt_n for each in recent), sum(each.cached_n for each in recent)
     states = States(report.stored.get(STATE, 0), report.states_used)
     return Kept(

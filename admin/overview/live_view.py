@@ -129,8 +129,8 @@ def answer(ended: Answer) -> AnswerView:
         cached=stats.cached_n,
         tokens=stats.predicted_n,
         rate=1000 * (stats.predicted_n - 1) / stats.predicted_ms if stats.predicted_ms else None,
-        acceptance=stats.draft_n_accepted / stats.draft_n if stats.draft_n else None,
-        speedup=stats.speedup if stats.draft_n else None,
+        acceptance=stats.acceptance_rate,
+        speedup=stats.speedup if stats.proposed else None,
         outcome=stats.speculation.code,
         params=stats.speculation.params,
     )

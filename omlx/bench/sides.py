@@ -14,16 +14,9 @@ from mlx_lm.sample_utils import make_sampler
 from omlx.bench.measure import Meter, Run
 from omlx.engine.loop import EngineLoop
 from omlx.engine.strategy import DRAFT, OFF, WindowBounds
-from omlx.engine.types import (
-    Failed,
-    Finished,
-    Request,
-    RequestStats,
-    Sampling,
-    Speculation,
-    TokensCommitted,
-)
+from omlx.engine.types import Failed, Finished, Request, Sampling, Speculation, TokensCommitted
 from omlx.errors import OmlxError
+from omlx.records import RequestStats
 
 NO_SPECULATION: Final = Speculation(OFF)
 _ids = count()
@@ -101,7 +94,7 @@ def drive(loop: EngineLoop, requests: Seq[Request]) -> Driven:
                     errors[row] = event.error
         if new:
             meter.arrived(new, ended=ended)
-    return Driven(meter.run(sum(told.draft_n for told in stats.values()), accepted), stats, errors)
+    return Driven(meter.run(sum(told.proposed for told in stats.values()), accepted), stats, errors)
 
 
 def mlx_lm_plain(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from copy import deepcopy
+from dataclasses import dataclass
 
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.types import DrafterStats, Failed, Request, RequestStats
+from omlx.engine.types import Failed, Request
 from omlx.errors import EngineError, OmlxError
+from omlx.records import RequestStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def failed(request: Request, error: Exception) -> Failed:
 
 
 def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
-    clock = sequence.clock
+    clock, strategy = sequence.clock, speculator.effective(sequence)
     return RequestStats(
         prompt_n=sequence.prompt_len,
         cached_n=sequence.cached,
@@ -53,12 +55,10 @@ def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
         prompt_ms=_ms(clock.admitted, clock.first_token),
         predicted_ms=_ms(clock.first_token, clock.last_token),
         seed=sequence.request.sampling.seed,
-        drafters={
-            name: DrafterStats(**asdict(tally) | {"accepted_at": tuple(tally.accepted_at)})
-            for name, tally in sequence.tallies.items()
-        },
+        drafters=deepcopy(sequence.tallies),
         speculation=speculator.verdict(sequence),
-        strategy=speculator.effective(sequence),
+        strategy=str(strategy),
+        strategy_notes=strategy.notes,
         gates=speculator.gates(sequence),
         speedup=speculator.speedup(sequence),
     )

@@ -35,7 +35,8 @@ from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.strategy import WindowBounds
-from omlx.engine.types import Event, Load, ModelSnapshot, PrefixReport, Reason, Request
+from omlx.engine.types import Event, Load, ModelSnapshot, Reason, Request
+from omlx.records import PrefixStats
 
 DRAFT_SHARE: Final = 8
 """An eighth of the bytes for prefixes is the draft model's."""
@@ -166,7 +167,7 @@ class EngineLoop:
         )
 
     @property
-    def prefix_report(self) -> PrefixReport:
+    def prefix_report(self) -> PrefixStats:
         return self.scheduler.prefix.report()
 
     def snapshot(self) -> ModelSnapshot:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from omlx.engine.types import Reason, Request
+from omlx.records import DrafterStats
 
 
 class Status(StrEnum):
@@ -49,20 +50,6 @@ class Interval:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What one drafter did for this request so far."""
-
-    proposed: int = 0
-    accepted: int = 0
-    rounds: int = 0
-    accepted_at: list[int] = field(default_factory=list)
-    spans: dict[str, int] = field(default_factory=dict)
-    repairs: dict[str, int] = field(default_factory=dict)
-    draft_ms: float = 0.0
-    verify_ms: float = 0.0
-
-
-@dataclass(slots=True)
 class Sequence:
     """`computed` counts the tokens that the target's cache holds once every launched step has run.
 
@@ -81,7 +68,7 @@ class Sequence:
     unread: int = 0
     unverified: int = 0
     alone_steps: int = 0
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    tallies: dict[str, DrafterStats] = field(default_factory=dict)
     speculation: Reason | None = None
 
     @property

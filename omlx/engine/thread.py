@@ -27,10 +27,10 @@ from omlx.engine.types import (
     Finished,
     Load,
     ModelSnapshot,
-    PrefixReport,
     Request,
 )
 from omlx.errors import EngineDead, EngineError, NotFound, OmlxError
+from omlx.records import PrefixStats
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
@@ -148,7 +148,7 @@ class EngineThread:
         loop = self._loops.get(model)
         return loop.load if loop else Load(0, 0, 0)
 
-    def prefix_of(self, model: str) -> PrefixReport | None:
+    def prefix_of(self, model: str) -> PrefixStats | None:
         """What is kept of a model's prefixes; any thread may call."""
         loop = self._loops.get(model)
         return loop.prefix_report if loop else None

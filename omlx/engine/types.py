@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from omlx.engine.strategy import AUTO, Strategy, WindowBounds
 from omlx.errors import OmlxError
 from omlx.errors import Reason as Reason
+from omlx.records import PrefixStats, RequestStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,88 +125,12 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterStats:
-    """What one drafter did for one request. `spans` counts verified windows by class, `repairs` by kind.
-
-    Times are of rounds that nothing else ran beside, so of most and not of all. `draft_ms` is measured where drafting
-    is timed apart, and by the measured cost of such passes elsewhere; a lookup counts as nothing. `verify_ms` is the
-    rest of the round: the target's pass and the host's work.
-    """
-
-    proposed: int = 0
-    accepted: int = 0
-    rounds: int = 0
-    accepted_at: tuple[int, ...] = ()
-    spans: dict[str, int] = field(default_factory=dict)
-    repairs: dict[str, int] = field(default_factory=dict)
-    draft_ms: float = 0.0
-    verify_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """Whether a drafter may draft: observing, on or off; and why, unless it may."""
-
-    state: str
-    reason: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestStats:
-    """Counts in tokens, times in milliseconds. `cached_n` of the `prompt_n` prompt tokens were not computed."""
-
-    prompt_n: int
-    cached_n: int
-    predicted_n: int
-    queue_ms: float
-    prompt_ms: float
-    predicted_ms: float
-    seed: int
-    drafters: dict[str, DrafterStats]
-    speculation: Reason
-    """Whether speculation ran for this request, and if not, why not."""
-    strategy: Strategy = AUTO
-    """What was left of the strategy asked for, given who drafts for the model."""
-    gates: dict[str, Gate] = field(default_factory=dict)
-    speedup: float | None = None
-    """Tokens per second against the measured speed of plain decoding, over the steps that nothing else ran beside."""
-
-    @property
-    def draft_n(self) -> int:
-        return sum(drafter.proposed for drafter in self.drafters.values())
-
-    @property
-    def draft_n_accepted(self) -> int:
-        return sum(drafter.accepted for drafter in self.drafters.values())
-
-
-@dataclass(frozen=True, slots=True)
 class Load:
     """How many requests of one model are where."""
 
     waiting: int
     prefilling: int
     decoding: int
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixReport:
-    """What is kept of a model's prefixes, and counts since it was loaded. `stored` and `evicted` count pieces by kind
-    (rows, window, state); `off` says why nothing is kept. Of `asked` requests to keep something, `refused` found no
-    room."""
-
-    off: Reason | None
-    nbytes: int
-    max_bytes: int
-    tokens: int
-    hits: int
-    misses: int
-    hit_tokens: int
-    states_used: int
-    stored: dict[str, int]
-    evicted: dict[str, int]
-    asked: int
-    refused: int
 
 
 class CalibrationState(StrEnum):
@@ -228,7 +153,7 @@ class ModelSnapshot:
     no_draft: Reason | None
     unbatchable: Reason | None
     costs: dict[str, Any]
-    prefix: PrefixReport
+    prefix: PrefixStats
     calibration: CalibrationState = CalibrationState.OFF
 
 

@@ -18,9 +18,9 @@ from omlx.engine.types import (
     FinishReason,
     PrefillProgress,
     Request,
-    RequestStats,
     TokensCommitted,
 )
+from omlx.records import RequestStats
 from omlx.telemetry.timeline import Timeline
 
 ANSWERS: Final = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -31,7 +31,7 @@ from omlx.server.openapi import Application
 from omlx.server.request_stats import Record
 from omlx.server.stream import Engine
 from omlx.settings.schema import Settings
-from omlx.telemetry.metrics import Gauges, Metrics, Prefixes
+from omlx.telemetry.metrics import Gauges, Metrics
 
 KEEP_ALIVE_S = 5.0
 KEEP_COSTS_S = 300.0
@@ -177,8 +177,7 @@ def _gauges(engine: Engine, pool: Pool) -> Gauges:
     for served in pool.loaded:
         rows[served.id] = asdict(engine.load_of(served.id))
         if (report := engine.prefix_of(served.id)) is not None:
-            told = asdict(report)
-            kept[served.id] = Prefixes(**{each.name: told[each.name] for each in fields(Prefixes)})
+            kept[served.id] = report
     memory = {"used": pool.used_bytes, "limit": pool.limit_bytes}
     return Gauges(engine.failure is None, rows, kept, memory)
 

@@ -6,10 +6,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from omlx.engine.types import DrafterStats, Event, Finished, Gate, Request
-from omlx.engine.types import RequestStats as RequestStats
+from omlx.engine.types import Event, Finished, Request
+from omlx.records import RequestStats
 from omlx.server.activity import Activity
-from omlx.telemetry.metrics import Drafted, Gauges, Generated, Metrics
+from omlx.telemetry.metrics import Gauges, Metrics
 
 RECENT: Final = 32
 
@@ -40,36 +40,5 @@ class Record:
 
     def _finished(self, model: str, event: Finished) -> None:
         """An answer has ended well, or its client has gone."""
-        stats = event.stats
-        self._recent[model].append(stats)
-        answer = Generated(
-            prompt=stats.prompt_n,
-            cached=stats.cached_n,
-            predicted=stats.predicted_n,
-            queue_s=stats.queue_ms / 1000,
-            prefill_s=stats.prompt_ms / 1000,
-            decode_s=stats.predicted_ms / 1000,
-            reason=event.reason.value,
-            speculation=stats.speculation.code,
-            gates={name: _gate(gate) for name, gate in stats.gates.items()},
-        )
-        self.metrics.generated(
-            model, answer, {name: _drafted(each) for name, each in stats.drafters.items()}
-        )
-
-
-def _drafted(stats: DrafterStats) -> Drafted:
-    return Drafted(
-        stats.proposed,
-        stats.accepted,
-        stats.rounds,
-        stats.accepted_at,
-        stats.spans,
-        stats.repairs,
-        stats.draft_ms / 1000,
-        stats.verify_ms / 1000,
-    )
-
-
-def _gate(gate: Gate) -> tuple[str, str]:
-    return gate.state, gate.reason.code if gate.reason is not None else ""
+        self._recent[model].append(event.stats)
+        self.metrics.finished(model, event.reason.value, event.stats)

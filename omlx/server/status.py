@@ -20,13 +20,14 @@ from typing import Any, Final
 
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN
 from omlx.engine.strategy import Strategy
-from omlx.engine.types import DrafterStats, ModelSnapshot, PrefixReport, Reason, RequestStats
+from omlx.engine.types import ModelSnapshot, Reason
 from omlx.models.pool.lease import Served
 from omlx.models.pool.resident import State, Told
 from omlx.models.pool.speculation_status import reason_record, speculation_record
 from omlx.models.pool.speculative import Speculative
+from omlx.records import DrafterStats, PrefixStats, RequestStats, sum_drafters
 from omlx.server.dialect import Json
-from omlx.server.usage import accepted_at, gate_record
+from omlx.server.usage import gate_record
 
 STATES: Final = ("observing", "on", "off")
 
@@ -81,7 +82,7 @@ def batching(unbatchable: Reason | None) -> Json:
     }
 
 
-def prefixes(report: PrefixReport) -> Json:
+def prefixes(report: PrefixStats) -> Json:
     """What is kept, and what it was good for. A `warning` where everything that was to be kept found no room."""
     told = asdict(report) | {"off": None if report.off is None else reason_record(report.off)}
     warning = stored_none(report)
@@ -92,7 +93,7 @@ def prefixes(report: PrefixReport) -> Json:
     }
 
 
-def stored_none(report: PrefixReport) -> Reason | None:
+def stored_none(report: PrefixStats) -> Reason | None:
     """A warning where everything that was to be kept found no room."""
     nothing = report.asked > 0 and report.refused == report.asked
     return (
@@ -106,12 +107,13 @@ def drafters(recent: Sequence[RequestStats], snapshot: ModelSnapshot | None) -> 
     """Each drafter of the loaded model, and those the recent answers had."""
     seen = {name: None for stats in recent for name in (*stats.gates, *stats.drafters)}
     names = dict.fromkeys((*(snapshot.drafters if snapshot is not None else ()), *seen))
-    return {name: _drafter(name, recent) for name in names}
+    totals = sum_drafters(recent)
+    return {name: _drafter(name, recent, totals.get(name, DrafterStats())) for name in names}
 
 
 def speedup(recent: Sequence[RequestStats]) -> float | None:
     """The middle one of the answers that speculated, against plain decoding as measured beside them."""
-    known = [stats.speedup for stats in recent if stats.speedup is not None and stats.draft_n]
+    known = [stats.speedup for stats in recent if stats.speedup is not None and stats.proposed]
     return round(median(known), 3) if known else None
 
 
@@ -123,26 +125,24 @@ def costs(measured: Mapping[str, Any]) -> Json:
     }
 
 
-def _drafter(name: str, recent: Sequence[RequestStats]) -> Json:
+def _drafter(name: str, recent: Sequence[RequestStats], total: DrafterStats) -> Json:
     gates = [stats.gates[name] for stats in recent if name in stats.gates]
-    rounds = [stats.drafters[name] for stats in recent if name in stats.drafters]
     counted = Counter(gate.state for gate in gates)
     now = gate_record(gates[-1]) if gates else {"state": None, "reason": None}
     return now | {
         "states": {state: counted[state] for state in STATES},
-        "proposed": sum(each.proposed for each in rounds),
-        "accepted": sum(each.accepted for each in rounds),
-        "rounds": sum(each.rounds for each in rounds),
-        "acceptance": _acceptance(rounds),
+        "proposed": total.proposed,
+        "accepted": total.accepted,
+        "rounds": total.rounds,
+        "acceptance": _acceptance_by_position(total),
     }
 
 
-def _acceptance(parts: Sequence[DrafterStats]) -> list[float] | None:
-    """By position: the share of rounds in which the draft was right so far. None if nothing was drafted."""
-    rounds = sum(part.rounds for part in parts)
-    if not rounds:
+def _acceptance_by_position(stats: DrafterStats) -> list[float] | None:
+    """The share of rounds in which the draft was accepted up to each position; None if nothing was drafted."""
+    if not stats.rounds:
         return None
-    return [round(count / rounds, 4) for count in accepted_at(parts)]
+    return [round(count / stats.rounds, 4) for count in stats.accepted_at]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Json:

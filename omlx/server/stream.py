@@ -23,9 +23,9 @@ from omlx.engine.types import (
     Request,
     TokensCommitted,
 )
-from omlx.engine.types import PrefixReport as PrefixReport
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool.pool import Lease, Served
+from omlx.records import PrefixStats as PrefixStats
 from omlx.server.dialect import ChoiceEvent
 from omlx.server.request_stats import Record
 from omlx.server.router import Router
@@ -62,7 +62,7 @@ class Engine(Protocol):
         """What there is to say of a loaded model, after the current step. Raises EngineDead."""
         ...
 
-    def prefix_of(self, model: str) -> PrefixReport | None:
+    def prefix_of(self, model: str) -> PrefixStats | None:
         """What is kept of a model's prefixes, None if it is not loaded."""
         ...
 

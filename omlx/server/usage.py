@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any
 
-from omlx.engine.types import DrafterStats, Gate, RequestStats
 from omlx.models.pool.speculation_status import reason_record
+from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
 from omlx.text.events import Finish
 
 
@@ -17,8 +16,8 @@ def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
     firsts = stats[:: len(stats) // prompts]
     prompt_n = sum(each.prompt_n for each in firsts)
     completion = sum(each.predicted_n for each in stats)
-    proposed = sum(each.draft_n for each in stats)
-    accepted = sum(each.draft_n_accepted for each in stats)
+    proposed = sum(each.proposed for each in stats)
+    accepted = sum(each.accepted for each in stats)
     return {
         "prompt_tokens": prompt_n,
         "completion_tokens": completion,
@@ -54,9 +53,11 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
         "predicted_ms": round(predicted_ms, 3),
         "predicted_per_second": per_second(predicted_n, predicted_ms),
         "cache_n": cached_n,
-        "draft_n": sum(each.draft_n for each in stats),
-        "draft_n_accepted": sum(each.draft_n_accepted for each in stats),
-        "drafters": _drafters([each.drafters for each in stats]),
+        "draft_n": sum(each.proposed for each in stats),
+        "draft_n_accepted": sum(each.accepted for each in stats),
+        "drafters": {
+            name: _drafter(drafter) for name, drafter in sorted(sum_drafters(stats).items())
+        },
         "seed": first.seed,
         "speculation": _speculation(first),
     }
@@ -66,8 +67,8 @@ def _speculation(stats: RequestStats) -> dict[str, Any]:
     """What became of speculation: why, by which strategy, what each drafter's gate was at the end, how fast."""
     return {
         **reason_record(stats.speculation),
-        "strategy": str(stats.strategy),
-        "notes": [reason_record(note) for note in stats.strategy.notes],
+        "strategy": stats.strategy,
+        "notes": [reason_record(note) for note in stats.strategy_notes],
         "gates": {name: gate_record(gate) for name, gate in stats.gates.items()},
         "speedup": None if stats.speedup is None else round(stats.speedup, 3),
     }
@@ -84,36 +85,14 @@ def per_second(tokens: int, ms: float) -> float:
     return round(tokens / ms * 1000, 2) if ms > 0 else 0.0
 
 
-def _drafters(choices: Sequence[dict[str, DrafterStats]]) -> dict[str, Any]:
-    names = sorted({name for drafters in choices for name in drafters})
+def _drafter(stats: DrafterStats) -> dict[str, Any]:
     return {
-        name: _drafter([drafters[name] for drafters in choices if name in drafters])
-        for name in names
-    }
-
-
-def _drafter(parts: Sequence[DrafterStats]) -> dict[str, Any]:
-    return {
-        "proposed": sum(part.proposed for part in parts),
-        "accepted": sum(part.accepted for part in parts),
-        "rounds": sum(part.rounds for part in parts),
-        "accepted_at": accepted_at(parts),
-        "spans": _added([part.spans for part in parts]),
-        "repairs": _added([part.repairs for part in parts]),
-        "draft_ms": round(sum(part.draft_ms for part in parts), 3),
-        "verify_ms": round(sum(part.verify_ms for part in parts), 3),
-    }
-
-
-def accepted_at(parts: Sequence[DrafterStats]) -> list[int]:
-    """By position: in how many rounds the draft was right so far."""
-    return [
-        sum(counts) for counts in zip_longest(*(part.accepted_at for part in parts), fillvalue=0)
-    ]
-
-
-def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    return {
-        key: sum(count.get(key, 0) for count in counts)
-        for key in sorted({key for count in counts for key in count})
+        "proposed": stats.proposed,
+        "accepted": stats.accepted,
+        "rounds": stats.rounds,
+        "accepted_at": stats.accepted_at,
+        "spans": stats.spans,
+        "repairs": stats.repairs,
+        "draft_ms": round(stats.draft_ms, 3),
+        "verify_ms": round(stats.verify_ms, 3),
     }

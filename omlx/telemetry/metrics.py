@@ -6,7 +6,7 @@ servers of one process. The labels take few values: ids of models, names of draf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -15,57 +15,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from omlx.records import DrafterStats, PrefixStats, RequestStats
+
 WAITS_S: Final = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120)
 DECODES_S: Final = (0.05, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """One answer. `cached` of the `prompt` tokens were not computed; times in seconds. `gates` holds by drafter the
-    state at the end and the code of its reason, "" for none."""
-
-    prompt: int
-    cached: int
-    predicted: int
-    queue_s: float
-    prefill_s: float
-    decode_s: float
-    reason: str
-    speculation: str
-    gates: Mapping[str, tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """What one drafter did for one answer. `accepted_at[i]` counts the rounds in which the first i + 1 tokens were
-    right, `spans` verified windows by class, `repairs` by kind."""
-
-    proposed: int
-    accepted: int
-    rounds: int
-    accepted_at: Sequence[int]
-    spans: Mapping[str, int]
-    repairs: Mapping[str, int]
-    draft_s: float
-    verify_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Prefixes:
-    """What is kept of one model's prefixes, and counts since it was loaded; pieces by kind."""
-
-    nbytes: int
-    max_bytes: int
-    tokens: int
-    hits: int
-    misses: int
-    hit_tokens: int
-    states_used: int
-    refused: int
-    stored: Mapping[str, int]
-    evicted: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +29,7 @@ class Gauges:
 
     up: bool
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    prefixes: Mapping[str, Prefixes] = field(default_factory=dict)
+    prefixes: Mapping[str, PrefixStats] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -131,32 +86,33 @@ class Metrics:
     def answered(self, method: str, route: str, status: int) -> None:
         self._http.labels(method, route, str(status)).inc()
 
-    def generated(self, model: str, answer: Generated, drafters: Mapping[str, Drafted]) -> None:
-        """An answer has ended, however that was."""
-        self._answers.labels(model, answer.reason).inc()
-        self._outcomes.labels(model, answer.speculation).inc()
-        self._prompt.labels(model).inc(answer.prompt)
-        self._cached.labels(model).inc(answer.cached)
-        self._predicted.labels(model).inc(answer.predicted)
-        self._queue.labels(model).observe(answer.queue_s)
-        self._prefill.labels(model).observe(answer.prefill_s)
-        self._decode.labels(model).observe(answer.decode_s)
-        for name, gate in answer.gates.items():
-            self._gates.labels(model, name, *gate).inc()
-        for name, drafted in drafters.items():
-            self._drafted(model, name, drafted)
+    def finished(self, model: str, reason: str, stats: RequestStats) -> None:
+        """Count a finished request; `reason` is its finish reason."""
+        self._answers.labels(model, reason).inc()
+        self._outcomes.labels(model, stats.speculation.code).inc()
+        self._prompt.labels(model).inc(stats.prompt_n)
+        self._cached.labels(model).inc(stats.cached_n)
+        self._predicted.labels(model).inc(stats.predicted_n)
+        self._queue.labels(model).observe(stats.queue_ms / 1000)
+        self._prefill.labels(model).observe(stats.prompt_ms / 1000)
+        self._decode.labels(model).observe(stats.predicted_ms / 1000)
+        for name, gate in stats.gates.items():
+            code = "" if gate.reason is None else gate.reason.code
+            self._gates.labels(model, name, gate.state, code).inc()
+        for name, drafter in stats.drafters.items():
+            self._drafted(model, name, drafter)
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
         """All of it in a form that `accept` admits, and that form's content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
-    def _drafted(self, model: str, drafter: str, drafted: Drafted) -> None:
+    def _drafted(self, model: str, drafter: str, drafted: DrafterStats) -> None:
         self._proposed.labels(model, drafter).inc(drafted.proposed)
         self._accepted.labels(model, drafter).inc(drafted.accepted)
         self._rounds.labels(model, drafter).inc(drafted.rounds)
-        self._draft_s.labels(model, drafter).inc(drafted.draft_s)
-        self._verify_s.labels(model, drafter).inc(drafted.verify_s)
+        self._draft_s.labels(model, drafter).inc(drafted.draft_ms / 1000)
+        self._verify_s.labels(model, drafter).inc(drafted.verify_ms / 1000)
         for i, count in enumerate(drafted.accepted_at):
             self._at.labels(model, drafter, str(i + 1)).inc(count)
         for span, count in drafted.spans.items():

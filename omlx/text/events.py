@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from omlx.engine.types import FinishReason, RequestStats, TokenLogprob
+from omlx.engine.types import FinishReason, TokenLogprob
+from omlx.records import RequestStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from omlx.engine.types import FinishReason, RequestStats, TokenLogprob
+from omlx.engine.types import FinishReason, TokenLogprob
+from omlx.records import RequestStats
 from omlx.text import calls, harmony
 from omlx.text.calls import Calls
 from omlx.text.channels import Channels

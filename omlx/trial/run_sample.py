@@ -154,7 +154,7 @@ class _UnderWay:
             raise self.end.error
         assert self.end is not None
         stats = self.end.stats
-        return Sample(tuple(self.tokens), stats.predicted_ms, stats.draft_n, stats.draft_n_accepted)
+        return Sample(tuple(self.tokens), stats.predicted_ms, stats.proposed, stats.accepted)
 
     def _take(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -10,12 +10,12 @@ import pytest
 from omlx.admin.models.chip_view import Chip, Tone, chip_view
 from omlx.admin.models.model_snapshot import Standing
 from omlx.engine.strategy import NGRAM, OFF
-from omlx.engine.types import DrafterStats, RequestStats
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.reference import Reference, Wanted
 from omlx.models.pool.resident import State, Told
 from omlx.models.pool.speculative import Speculative
+from omlx.records import DrafterStats, RequestStats
 
 ENTRY = ModelEntry("org/big", Path("/models/org/big"), "home")
 DRAFT = ModelEntry("org/small", Path("/models/org/small"), "home")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from omlx.admin.models.drafts_view import Candidate, DraftsView, Result, drafts_view, results_of
 from omlx.admin.models.view import Memory
-from omlx.engine.types import DrafterStats, RequestStats
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
+from omlx.records import DrafterStats, RequestStats
 
 BIG = ModelEntry("org/big", Path("/m/big"), "home", size_bytes=800)
 SMALL = ModelEntry("org/small", Path("/m/small"), "home", size_bytes=100)

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from omlx.admin.overview.live_view import StepView, answer, minutes, rate, requests, steps
-from omlx.engine.types import DrafterStats, FinishReason, RequestStats
+from omlx.engine.types import FinishReason
 from omlx.errors import Reason
+from omlx.records import DrafterStats, RequestStats
 from omlx.server.activity import Activity, Answer, Running
 from omlx.telemetry.timeline import STEP_S, Step
 from tests.admin.running import API, Administered, administered

@@ -7,20 +7,18 @@ from pathlib import Path
 
 from omlx.admin.models.model_snapshot import Standing
 from omlx.admin.models.prefixes_view import Kept, PrefixesView, States, prefixes_view
-from omlx.engine.types import PrefixReport, RequestStats
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.resident import State, Told
+from omlx.records import PrefixStats, RequestStats
 
 ENTRY = ModelEntry("org/model", Path("/models/org/model"), "home")
-REPORT = PrefixReport(
-    None, 500, 2000, 64, 3, 1, 120, 0, {"rows": 4}, {"rows": 2, "window": 1}, 4, 1
-)
+REPORT = PrefixStats(None, 500, 2000, 64, 3, 1, 120, 0, {"rows": 4}, {"rows": 2, "window": 1}, 4, 1)
 KEPT = Kept(500, 2000, 64, 3, 4, 120, None, 3, None, None)
 ANSWER = RequestStats(100, 60, 8, 0.0, 1.0, 1.0, 1, {}, Reason("spec.off.requested"))
 
 
-def standing(report: PrefixReport | None, *recent: RequestStats) -> Standing:
+def standing(report: PrefixStats | None, *recent: RequestStats) -> Standing:
     return Standing(ENTRY, Told(State.READY), recent=recent, prefixes=report)
 
 

@@ -27,11 +27,11 @@ from omlx.engine.types import (
     Finished,
     PrefillProgress,
     Request,
-    RequestStats,
     Sampling,
     Speculation,
     TokensCommitted,
 )
+from omlx.records import RequestStats
 from tests import zoo
 
 GREEDY = Sampling(temperature=0.0)

@@ -105,7 +105,7 @@ def exact(
     useful = past != "unrelated"
     if useful or strategy != "ngram":
         assert stats.speculation.code == "spec.on"
-        assert stats.draft_n > 0
+        assert stats.proposed > 0
     if useful and company != "joined" and (strategy == "ngram" or pace == "fixed"):
         lookups = stats.drafters["ngram"]
         assert past == "own" or lookups.accepted > 0

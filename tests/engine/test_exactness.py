@@ -47,8 +47,8 @@ def exact(target: str, draft: str, company: str, window: int, sampling: Any) -> 
     if company != "joined":
         stats = bench.stats("first")
         assert stats.speculation.code == "spec.on"
-        assert stats.draft_n > 0
-        assert draft != "perfect" or stats.draft_n_accepted > 0
+        assert stats.proposed > 0
+        assert draft != "perfect" or stats.accepted > 0
 
 
 @pytest.mark.parametrize("case", pairwise(PARAMETERS), ids=label)

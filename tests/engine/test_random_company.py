@@ -164,7 +164,7 @@ class Company:
 
     def prove_counts(self, name: str, one: Asked, windows: list[Window]) -> None:
         told = self.bench.stats(name)
-        assert (told.draft_n_accepted, told.predicted_n) == (
+        assert (told.accepted, told.predicted_n) == (
             self.bench.drafted(name),
             len(self.bench.tokens[name]),
         )

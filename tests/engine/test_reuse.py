@@ -129,7 +129,7 @@ def test_kept_after_rejected_drafts_and_taken_up_in_a_batch(family: str) -> None
     loop = loop_of(family)
     loop.use_drafters([Corrupted(model(family), lambda position: position % 3 == 2)])
     bench = Bench(loop).run(first := request("a", prompt(21), max_tokens=25))
-    assert bench.stats("a").draft_n > bench.stats("a").draft_n_accepted
+    assert bench.stats("a").proposed > bench.stats("a").accepted
     rows = [
         follows(first, bench),
         request("b", prompt(17, 1), max_tokens=9),
@@ -217,12 +217,12 @@ def test_the_draft_goes_on_from_what_it_had_read(family: str) -> None:
     bench.run(follow_up := follows(first, bench, max_tokens=20))
     stats = bench.stats("a+")
     assert stats.cached_n >= 55
-    assert stats.draft_n_accepted == stats.draft_n > 10
+    assert stats.accepted == stats.proposed > 10
     assert drafter._index.counts.hit_tokens >= 50
     assert bench.tokens["a+"] == plain(family, unassisted(follow_up))
     bench.run(request("b", (*prompt(36), 1, 2, 3), max_tokens=20))
     assert drafter._index.counts.hits == 2
-    assert bench.stats("b").draft_n_accepted == bench.stats("b").draft_n > 10
+    assert bench.stats("b").accepted == bench.stats("b").proposed > 10
     drafter.check()
 
 

@@ -162,7 +162,7 @@ def test_why_nobody_speculates_is_told() -> None:
     def reason(loop: EngineLoop, **asked: object) -> str:
         bench = Bench(loop).run(request(speculation=Speculation(**{"strategy": DRAFT, **asked})))
         assert bench.tokens["a"] == plain("llama", request())
-        assert bench.stats().draft_n == 0
+        assert bench.stats().proposed == 0
         return bench.stats().speculation.code
 
     assert reason(loop_of("llama")) == "spec.off.no_draft_model"

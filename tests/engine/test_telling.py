@@ -14,7 +14,8 @@ from omlx.engine.speculation.proposal import Offer
 from omlx.engine.speculation.speculator import KEPT, Speculator
 from omlx.engine.strategy import AUTO, OFF, Step, Strategy, WindowBounds, parse
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Gate, Reason, Speculation
+from omlx.engine.types import Reason, Speculation
+from omlx.records import Gate
 from tests.engine.harness import Bench, loop_of, model, request
 
 
@@ -129,7 +130,7 @@ def test_the_strategy_is_what_is_left_of_it(strategy: str, with_draft: str, with
 def test_notes_come_back() -> None:
     bench = Bench(loop_of("llama"))
     bench.run(request(max_tokens=2, speculation=asked(parse("draftless"))))
-    assert [note.code for note in bench.stats().strategy.notes] == ["strategy.read_as"]
+    assert [note.code for note in bench.stats().strategy_notes] == ["strategy.read_as"]
 
 
 def test_gates_are_those_of_the_drafters_asked_for_and_an_absent_draft_is_one() -> None:

@@ -10,10 +10,10 @@ from omlx.engine.types import (
     FinishReason,
     PrefillProgress,
     Request,
-    RequestStats,
     TokensCommitted,
 )
 from omlx.errors import Overloaded, Reason
+from omlx.records import RequestStats
 from omlx.server.activity import Activity, Running
 
 ASK = Request("a", tuple(range(40)))

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress, Reason, RequestStats
+from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress, Reason
+from omlx.records import RequestStats
 from omlx.server.router import Router
 
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))

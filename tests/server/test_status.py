@@ -5,13 +5,14 @@ from typing import Any
 
 from omlx.engine.speculation.cost_model import Costs
 from omlx.engine.strategy import parse
-from omlx.engine.types import DrafterStats, Gate, ModelSnapshot, PrefixReport, Reason, RequestStats
+from omlx.engine.types import ModelSnapshot, Reason
 from omlx.models.pool.speculative import Speculative
+from omlx.records import DrafterStats, Gate, PrefixStats, RequestStats
 from omlx.server import status
 
 PAYS = Gate("on")
 OFF = Gate("off", Reason("spec.off.does_not_pay", {"speedup": 0.8}))
-EMPTY = PrefixReport(None, 0, 100, 0, 0, 0, 0, 0, {}, {}, asked=0, refused=0)
+EMPTY = PrefixStats(None, 0, 100, 0, 0, 0, 0, 0, {}, {}, asked=0, refused=0)
 DRAFTERS = {"ngram": "ngram", "org/small": "draft"}
 
 
@@ -74,11 +75,11 @@ def test_a_cache_that_cannot_go_back_is_the_reason() -> None:
 def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:
     recent = [
         answer(
-            {"org/small": DrafterStats(8, 5, 4, (3, 2))},
+            {"org/small": DrafterStats(8, 5, 4, [3, 2])},
             {"org/small": PAYS, "ngram": Gate("observing")},
             1.5,
         ),
-        answer({"org/small": DrafterStats(12, 6, 4, (4, 1, 1))}, {"org/small": PAYS}, 1.1),
+        answer({"org/small": DrafterStats(12, 6, 4, [4, 1, 1])}, {"org/small": PAYS}, 1.1),
         answer({}, {"org/small": OFF}, None),
     ]
     told = status.speculation(Speculative(), None, snapshot(), recent)

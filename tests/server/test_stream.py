@@ -18,13 +18,13 @@ from omlx.engine.types import (
     PrefillProgress,
     Reason,
     Request,
-    RequestStats,
     Sampling,
     TokenLogprob,
     TokensCommitted,
 )
 from omlx.errors import EngineDead, EngineError
 from omlx.models.pool.pool import Lease, Served
+from omlx.records import RequestStats
 from omlx.server.request_stats import Record
 from omlx.server.router import Router
 from omlx.server.stream import GenerationStream

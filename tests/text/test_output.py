@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.types import FinishReason, Reason, RequestStats, TokenLogprob
+from omlx.engine.types import FinishReason, Reason, TokenLogprob
+from omlx.records import RequestStats
 from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, Unsaid
 from omlx.text.output import Output, OutputSpec
 

@@ -14,7 +14,8 @@ from omlx.bench.result import Json, Samples
 from omlx.bench.sides import Driven
 from omlx.bench.speculation.oracle import Bound, RoundCosts, allowed, bound
 from omlx.bench.speculation.trials import Case, Measured, Trial
-from omlx.engine.types import DrafterStats, Request
+from omlx.engine.types import Request
+from omlx.records import sum_drafters
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,18 +219,14 @@ def _gates(sides: Iterable[Driven]) -> dict[str, dict[str, int]]:
 
 def _drafters(sides: Iterable[Driven]) -> dict[str, Json]:
     """Counts by drafter, over all requests."""
-    found: dict[str, list[DrafterStats]] = {}
-    for driven in sides:
-        for told in driven.stats.values():
-            for name, stats in told.drafters.items():
-                found.setdefault(name, []).append(stats)
+    answers = [stats for driven in sides for stats in driven.stats.values()]
     return {
         name: {
-            "proposed": sum(each.proposed for each in stats),
-            "accepted": sum(each.accepted for each in stats),
-            "rounds": sum(each.rounds for each in stats),
-            "spans": dict(sum((Counter(each.spans) for each in stats), Counter())),
-            "repairs": dict(sum((Counter(each.repairs) for each in stats), Counter())),
+            "proposed": total.proposed,
+            "accepted": total.accepted,
+            "rounds": total.rounds,
+            "spans": total.spans,
+            "repairs": total.repairs,
         }
-        for name, stats in found.items()
+        for name, total in sum_drafters(answers).items()
     }

@@ -17,8 +17,8 @@ from omlx.engine.piece import Layout
 from omlx.engine.plan import CacheOp, Evict, Open, Restore, Save
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.sequence import Sequence
-from omlx.engine.types import PrefixReport
 from omlx.errors import Reason
+from omlx.records import PrefixStats
 
 Room: TypeAlias = Callable[[], int | None]
 """How many bytes memory has for more; None for any number."""
@@ -98,9 +98,9 @@ class PrefixReuse:
         self.index.max_bytes = max_bytes
         return ops
 
-    def report(self) -> PrefixReport:
+    def report(self) -> PrefixStats:
         index, counts = self.index, self.index.counts
-        return PrefixReport(
+        return PrefixStats(
             off=self.off,
             nbytes=index.nbytes,
             max_bytes=index.max_bytes,

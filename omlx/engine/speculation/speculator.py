@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from omlx.engine.isolation import isolate
-from omlx.engine.sequence import Interval, Sequence, Tally
+from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.cost_model import OUTLIER, WIDEST_WINDOW, Costs
 from omlx.engine.speculation.drafter import Draft, Drafter
@@ -16,8 +16,8 @@ from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.policy import RowPolicy, State
 from omlx.engine.speculation.proposal import Choice, Offer
 from omlx.engine.strategy import Step, Strategy, WindowBounds
-from omlx.engine.types import Gate
 from omlx.errors import Reason
+from omlx.records import DrafterStats, Gate
 
 MAX_PENDING: Final = 12
 """A longer window of accepted tokens (recurrent models) is committed by an empty draft first."""
@@ -137,9 +137,8 @@ class Speculator:
             return Reason("spec.off.no_chance")
         row = self._rows.get(sequence.row)
         gates = row.gates.values() if row else ()
-        return next(
-            (g.reason for g in gates if g.state is State.OFF and g.reason), Reason("spec.observing")
-        )
+        closed = (g.reason for g in gates if g.state is State.OFF and g.reason)
+        return next(closed, Reason("spec.observing"))
 
     def effective(self, sequence: Sequence) -> Strategy:
         """What is left of the request's strategy, given who drafts here."""
@@ -188,7 +187,8 @@ class Speculator:
                 return
         if row.taken is not None:
             row.policy.verified(row.taken, proposed, accepted)
-        _count(sequence.tallies.setdefault(drafter, Tally()), proposed, accepted, span, repair)
+        counts = sequence.tallies.setdefault(drafter, DrafterStats())
+        counts.add_round(proposed, accepted, span, repair)
 
     def prompted(self, tokens: int, seconds: float) -> None:
         """So many tokens of a prompt were read, with nobody beside: about what so wide a pass takes."""
@@ -312,17 +312,6 @@ class Speculator:
             if not right or shadow.hits == len(followed):
                 row.policy.shadowed(shadow.offer, len(followed), shadow.hits)
                 row.shadow = None
-
-
-def _count(tally: Tally, proposed: int, accepted: int, span: str, repair: str) -> None:
-    tally.proposed += proposed
-    tally.accepted += accepted
-    tally.rounds += 1
-    tally.accepted_at.extend([0] * (proposed - len(tally.accepted_at)))
-    for i in range(accepted):
-        tally.accepted_at[i] += 1
-    tally.spans[span] = tally.spans.get(span, 0) + 1
-    tally.repairs[repair] = tally.repairs.get(repair, 0) + 1
 
 
 def span_class(proposed: int, accepted: int, stopped: bool) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.strategy import parse
-from omlx.engine.types import DrafterStats, FinishReason, Gate, Reason, RequestStats, TokenLogprob
+from omlx.engine.types import FinishReason, Reason, TokenLogprob
+from omlx.records import DrafterStats, Gate, RequestStats
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.head import Head
@@ -23,20 +23,21 @@ from omlx.text.events import (
 )
 
 HEAD = Head("chatcmpl-1", "org/name", 1700000000)
-DRAFTER = DrafterStats(10, 6, 3, (3, 2, 1), {"full": 1, "first_reject": 2}, {"trim": 2}, 4.5, 20.25)
+DRAFTER = DrafterStats(10, 6, 3, [3, 2, 1], {"full": 1, "first_reject": 2}, {"trim": 2}, 4.5, 20.25)
 STATS = RequestStats(
-    12,
-    4,
-    8,
-    1.0,
-    50.0,
-    200.0,
-    7,
-    {"org/small": DRAFTER},
-    Reason("spec.off.no_draft"),
-    parse("draftless"),
-    {"ngram": Gate("on")},
-    1.2346,
+    prompt_n=12,
+    cached_n=4,
+    predicted_n=8,
+    queue_ms=1.0,
+    prompt_ms=50.0,
+    predicted_ms=200.0,
+    seed=7,
+    drafters={"org/small": DRAFTER},
+    speculation=Reason("spec.off.no_draft"),
+    strategy="ngram",
+    strategy_notes=(Reason("strategy.read_as", {"name": "draftless", "meant": "ngram"}),),
+    gates={"ngram": Gate("on")},
+    speedup=1.2346,
 )
 ENTRY = TokenLogprob(65, -0.5, ((65, -0.5), (255, float("-inf"))))
 
