@@ -3,12 +3,15 @@ PYTHON := .venv/bin/python
 # On Linux the wheel of mlx links a slow reference BLAS; OpenBLAS is used where it is installed.
 OPENBLAS := $(firstword $(wildcard /usr/lib/*/libopenblas.so.0 /usr/lib64/libopenblas.so.0))
 FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
+# Tests run in as many processes as there are cores, a file at a time; each computes on one core.
+PARALLEL := -n auto --dist loadfile
+TESTS := $(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m pytest -q
 DEMO := omlx/bundled/omlx-demo
 MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-full fuzz check format lint types imports docs assets screenshots wheel lock train-demo bench bench-spec clean setup-run setup-dev
+.PHONY: help serve test test-quick test-full fuzz check format lint types imports docs assets screenshots wheel lock train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,11 +19,14 @@ help: ## this list
 serve: setup-run ## start the server on the bundled model (MODEL=, DRAFT=, ARGS= change it)
 	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(if $(DRAFT),--draft-model $(DRAFT)) $(ARGS)
 
-test: setup-dev ## run the tests (ARGS= goes to pytest; ARGS="-n 2" is quicker)
-	$(FAST) $(PYTHON) -m pytest -q $(ARGS)
+test: setup-dev ## run the tests (ARGS= goes to pytest, such as ARGS="-n 0 tests/engine")
+	$(TESTS) $(PARALLEL) $(ARGS)
+
+test-quick: setup-dev ## run the unit tests: no sockets, no models beyond toys, about a minute
+	$(TESTS) $(PARALLEL) --quick $(ARGS)
 
 test-full: setup-dev ## run the tests, and the slow ones
-	$(FAST) $(PYTHON) -m pytest -q -m "slow or not slow" $(ARGS)
+	$(TESTS) $(PARALLEL) -m "slow or not slow" $(ARGS)
 
 fuzz: setup-dev ## 5,000 requests of any shape to each operation (ARGS="--only /v1/messages --requests 500" is quicker)
 	$(FAST) $(PYTHON) -m tests.fuzz $(ARGS)

@@ -1,6 +1,59 @@
-"""How properties are tested: nothing is asserted of time."""
+"""Test lanes: `--quick` runs unit tests alone, and proves that they open no socket. Property tests have no deadline."""
 
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Final, NoReturn
+
+import pytest
 from hypothesis import settings
+
+QUICK: Final = (
+    "engine/prefix",
+    "engine/speculation",
+    "engine/test_acceptance.py",
+    "engine/test_masks.py",
+    "engine/test_memory.py",
+    "engine/test_plans.py",
+    "engine/test_sampling.py",
+    "engine/test_scheduler.py",
+    "project",
+    "settings",
+    "telemetry",
+    "text",
+    "trial",
+)
+"""Folders and files of the quick lane: no sockets, no models beyond toys."""
+
+HERE: Final = Path(__file__).parent
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="run the unit tests, without sockets")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what is neither in the quick lane nor a folder on the way to it."""
+    if not config.getoption("--quick"):
+        return None
+    path = collection_path.relative_to(HERE).as_posix() if collection_path != HERE else ""
+    leads_there = any(lane.startswith(f"{path}/") for lane in QUICK) or not path
+    in_lane = any(path == lane or path.startswith(f"{lane}/") for lane in QUICK)
+    return None if leads_there or in_lane else True
+
+
+@pytest.fixture(autouse=True)
+def no_sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the quick lane, fail a test that connects or listens."""
+    if not request.config.getoption("--quick"):
+        return
+
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("a test of the quick lane opened a socket")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket.socket, "bind", refuse)
