@@ -23,10 +23,10 @@ from omlx.models.pool.pool import Pool, Served
 from omlx.server.request_stats import Record
 from omlx.server.router import Router
 from omlx.server.stream import Engine, GenerationStream
-from omlx.text.fill import fill, gap_ids
-from omlx.text.grammar import AnswerForm, Grammar, Lead
-from omlx.text.output import OutputSpec, OutputWatcher
-from omlx.text.stops import StopWatcher
+from omlx.text.grammar import CompiledGrammar, Preamble, StructuredOutput
+from omlx.text.infill import infill_prompt, infill_token_ids
+from omlx.text.output import OutputSpec, OutputStopMatcher
+from omlx.text.stop_strings import StopStringMatcher
 from omlx.text.template import Message, Prompt, render
 from omlx.text.tools import ToolUse
 
@@ -112,7 +112,7 @@ class GenerationRequest:
     speculation: Strategy | None = None
     window: WindowWish = field(default_factory=WindowWish)
     prediction: str = ""
-    form: AnswerForm | None = None
+    form: StructuredOutput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class _Texts:
 
     prompts: list[Prompt]
     prediction: tuple[int, ...]
-    grammar: Grammar | None
-    calls: Grammar | None
+    grammar: CompiledGrammar | None
+    calls: CompiledGrammar | None
 
 
 class Generations:
@@ -232,7 +232,8 @@ def _output(request: GenerationRequest, served: Served, prompt: Prompt) -> Outpu
     use = request.tools
     goes_on = request.continue_last or bool(request.prompts or prompt.opening)
     return OutputSpec(
-        stop_ids=served.stop_ids | (gap_ids(served.tokenizer) if request.suffix else frozenset()),
+        stop_ids=served.stop_ids
+        | (infill_token_ids(served.tokenizer) if request.suffix else frozenset()),
         stops=request.stops,
         thinking=prompt.thinking,
         context=prompt.tokens[-CONTEXT_TOKENS:] if goes_on else (),
@@ -255,20 +256,20 @@ def _mask(
     fresh = not request.prompts and not request.continue_last
     begun = request.continue_last and not forced
     unwanted = answer is not None and request.template_variables.get("enable_thinking") is False
-    lead = Lead(
+    preamble = Preamble(
         thinking=prompt.thinking,
         may_think=fresh and not unwanted,
         may_call=fresh and request.tools is not None and not forced,
-        call=None if forced else texts.calls,
-        begun=str(request.messages[-1]["content"] or "") if begun else "",
+        calls=None if forced else texts.calls,
+        answer_prefix=str(request.messages[-1]["content"] or "") if begun else "",
     )
-    return served.grammars.mask(answer, lead)
+    return served.grammars.mask(answer, preamble)
 
 
 def _watcher(served: Served, spec: OutputSpec) -> StopMatcher | None:
     if spec.single:
-        return OutputWatcher(served.tokenizer, spec)
-    return StopWatcher(served.tokenizer, spec.stops, spec.context) if spec.stops else None
+        return OutputStopMatcher(served.tokenizer, spec)
+    return StopStringMatcher(served.tokenizer, spec.stops, spec.context) if spec.stops else None
 
 
 def _render(tokenizer: TokenizerWrapper, request: GenerationRequest) -> Prompt:
@@ -289,7 +290,7 @@ def _raw(served: Served, request: GenerationRequest) -> list[Prompt]:
             check_ids(prompt, served.vocab_size, "prompt")
             found.append(prompt)
         elif request.suffix:
-            found.append(fill(served.tokenizer, prompt, request.suffix))
+            found.append(infill_prompt(served.tokenizer, prompt, request.suffix))
         else:
             found.append(tuple(served.tokenizer.encode(prompt)))
     return [Prompt(tokens) for tokens in found]
@@ -304,7 +305,7 @@ def check_ids(tokens: Sequence[int], size: int, param: str) -> None:
 
 def _tokenize(served: Served, request: GenerationRequest) -> _Texts:
     grammar = served.grammars.compile(request.form) if request.form is not None else None
-    calls = served.grammars.calls(request.tools) if request.tools is not None else None
+    calls = served.grammars.compile_tool_calls(request.tools) if request.tools is not None else None
     prompts = _raw(served, request) if request.prompts else [_render(served.tokenizer, request)]
     if not request.prediction:
         return _Texts(prompts, (), grammar, calls)

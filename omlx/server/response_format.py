@@ -11,25 +11,25 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from omlx.errors import BadRequest
-from omlx.text.grammar import AnswerForm, Kind
+from omlx.text.grammar import GrammarKind, StructuredOutput
 
 MAX_BYTES: Final = 256 << 10
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
 STRUCTURED: Final = "structured_outputs"
 ELSEWHERE: Final = {
-    "guided_json": Kind.JSON,
-    "guided_regex": Kind.REGEX,
-    "guided_choice": Kind.CHOICE,
-    "guided_grammar": Kind.GRAMMAR,
-    "json_schema": Kind.JSON,
-    "grammar": Kind.GRAMMAR,
+    "guided_json": GrammarKind.JSON,
+    "guided_regex": GrammarKind.REGEX,
+    "guided_choice": GrammarKind.CHOICE,
+    "guided_grammar": GrammarKind.GRAMMAR,
+    "json_schema": GrammarKind.JSON,
+    "grammar": GrammarKind.GRAMMAR,
 }
 
 
 def wanted(
     format: Mapping[str, Any] | None, param: str, others: Mapping[str, Any] | None = None
-) -> AnswerForm | None:
+) -> StructuredOutput | None:
     """The form that is asked for, by the standard field called `param` or by a field among `others`; None: free text.
 
     Raises BadRequest for a form that cannot be read, for one that is too large, and for two of them.
@@ -48,7 +48,7 @@ def wanted(
     return forms[0] if forms else None
 
 
-def _standard(format: Mapping[str, Any], param: str) -> AnswerForm | None:
+def _standard(format: Mapping[str, Any], param: str) -> StructuredOutput | None:
     """OpenAI's chat has the schema one level deeper than everybody else; llama.cpp's objects may have one too."""
     match kind := format.get("type", "text"):
         case "text":
@@ -56,7 +56,7 @@ def _standard(format: Mapping[str, Any], param: str) -> AnswerForm | None:
         case "json_object":
             schema = format.get("schema")
             return _form(
-                Kind.JSON, ANY_OBJECT if schema in (None, "") else schema, f"{param}.schema"
+                GrammarKind.JSON, ANY_OBJECT if schema in (None, "") else schema, f"{param}.schema"
             )
         case "json_schema":
             inner, at = (
@@ -67,12 +67,15 @@ def _standard(format: Mapping[str, Any], param: str) -> AnswerForm | None:
             if not isinstance(inner, Mapping) or inner.get("schema") is None:
                 raise BadRequest("request.missing", param=f"{at}.schema", field=f"{at}.schema")
             return _form(
-                Kind.JSON, inner["schema"], f"{at}.schema", lenient=inner.get("strict") is False
+                GrammarKind.JSON,
+                inner["schema"],
+                f"{at}.schema",
+                lenient=inner.get("strict") is False,
             )
     raise BadRequest("request.format", param=param, field=param, format=str(kind)[:100])
 
 
-def _structured(value: object) -> list[AnswerForm | None]:
+def _structured(value: object) -> list[StructuredOutput | None]:
     if value is None:
         return []
     if not isinstance(value, Mapping):
@@ -82,37 +85,41 @@ def _structured(value: object) -> list[AnswerForm | None]:
         raise BadRequest(
             "request.unsupported", param=STRUCTURED, field=f"{STRUCTURED}.structural_tag"
         )
-    found = [_form(kind, asked[kind], f"{STRUCTURED}.{kind}") for kind in Kind if kind in asked]
+    found = [
+        _form(kind, asked[kind], f"{STRUCTURED}.{kind}") for kind in GrammarKind if kind in asked
+    ]
     if "json_object" in asked:
-        found.append(_form(Kind.JSON, ANY_OBJECT, f"{STRUCTURED}.json_object"))
+        found.append(_form(GrammarKind.JSON, ANY_OBJECT, f"{STRUCTURED}.json_object"))
     return found
 
 
-def _form(kind: Kind, value: object, param: str, *, lenient: bool = False) -> AnswerForm | None:
+def _form(
+    kind: GrammarKind, value: object, param: str, *, lenient: bool = False
+) -> StructuredOutput | None:
     """None where nothing is asked for."""
     if value is None or value == "":
         return None
     match kind, value:
-        case Kind.JSON, str():
+        case GrammarKind.JSON, str():
             text = value
-        case Kind.JSON, Mapping() | bool():
+        case GrammarKind.JSON, Mapping() | bool():
             text = json.dumps(value)
-        case Kind.CHOICE, [_, *_] if all(isinstance(each, str) and each for each in value):
+        case GrammarKind.CHOICE, [_, *_] if all(isinstance(each, str) and each for each in value):
             text = json.dumps(value)
-        case ((Kind.REGEX | Kind.GRAMMAR), str()):
+        case ((GrammarKind.REGEX | GrammarKind.GRAMMAR), str()):
             text = value
         case _:
             raise _mistyped(param, _EXPECTED[kind])
     if (size := len(text.encode(errors="replace"))) > MAX_BYTES:
         raise BadRequest("request.too_large", param=param, field=param, size=size, limit=MAX_BYTES)
-    return AnswerForm(kind, text, param, lenient)
+    return StructuredOutput(kind, text, param, lenient)
 
 
 _EXPECTED: Final = {
-    Kind.JSON: "a JSON schema",
-    Kind.REGEX: "a regular expression",
-    Kind.CHOICE: "a list of texts, none of them empty",
-    Kind.GRAMMAR: "a grammar",
+    GrammarKind.JSON: "a JSON schema",
+    GrammarKind.REGEX: "a regular expression",
+    GrammarKind.CHOICE: "a list of texts, none of them empty",
+    GrammarKind.GRAMMAR: "a grammar",
 }
 
 

@@ -29,8 +29,8 @@ from omlx.records import PrefixStats as PrefixStats
 from omlx.server.dialect import ChoiceEvent
 from omlx.server.request_stats import Record
 from omlx.server.router import Router
-from omlx.text.events import Finish, OutputEvent, PromptScored
-from omlx.text.output import Output, OutputSpec
+from omlx.text.events import Finish, OutputEvent, PromptLogprobs
+from omlx.text.output import OutputParser, OutputSpec
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
@@ -106,7 +106,7 @@ class GenerationStream:
         self._router = router
         self._lease = lease
         self._record = record
-        self._outputs: dict[str, tuple[int, Output]] = {}
+        self._outputs: dict[str, tuple[int, OutputParser]] = {}
         self._running: set[str] = set()
         self._mail: list[Event] = []
         self._wake = asyncio.Event()
@@ -131,7 +131,7 @@ class GenerationStream:
         """
         self._outputs[request.id] = (
             request.sampling.choice if number is None else number,
-            Output(self.served.tokenizer, spec),
+            OutputParser(self.served.tokenizer, spec),
         )
         self.prompt_n = len(request.tokens)
         if request.sampling.choice == 0:
@@ -210,7 +210,7 @@ class GenerationStream:
                 self.error = error
                 return []
             case PrefillProgress(logprobs=logprobs):
-                return [(choice, PromptScored(logprobs))] if logprobs else []
+                return [(choice, PromptLogprobs(logprobs))] if logprobs else []
 
     def _receive(self, event: Event) -> None:
         self._record.heard(self.served.id, event)

@@ -24,7 +24,7 @@ def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
         "total_tokens": prompt_n + completion,
         "prompt_tokens_details": {"cached_tokens": sum(each.cached_n for each in firsts)},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(finish.reasoning_n for finish in finishes),
+            "reasoning_tokens": sum(finish.reasoning_tokens for finish in finishes),
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": proposed - accepted,
         },

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from omlx.errors import BadRequest
 from omlx.text import tag_grammar
+from omlx.text.call_markup import CallFormat, CallMarkup
 from omlx.text.json_spelling import LENIENT, SPACING
-from omlx.text.markup import Form, Markup
-from omlx.text.prune_nonterminating_schema import without_endless
+from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.tools import ToolUse
 
 Schema = Mapping[str, Any]
@@ -25,7 +25,7 @@ ANY_ARGUMENTS: Final[Schema] = {"type": "object"}
 _PLACES: Final = re.compile(r"(\{name\}|\{number\}|\{id\}|\{arguments\})")
 
 
-def answer(markup: Markup, use: ToolUse, added: Mapping[str, int]) -> str:
+def answer(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
     """The grammar of an answer that is calls and nothing else: of one, or of one or more, to the allowed functions.
 
     `added` are the tokens that the tokenizer does not make of smaller ones. Raises BadRequest as `call` does.
@@ -36,7 +36,7 @@ def answer(markup: Markup, use: ToolUse, added: Mapping[str, int]) -> str:
     return "\n".join([f"start: one{several}", f"one: {one}", *_inside(markup, use, added)])
 
 
-def call(markup: Markup, use: ToolUse, added: Mapping[str, int]) -> str:
+def call(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
     """The grammar of what follows the marker that opens a call.
 
     Raises BadRequest for a function whose arguments cannot be an object.
@@ -44,7 +44,7 @@ def call(markup: Markup, use: ToolUse, added: Mapping[str, int]) -> str:
     return "\n".join(["start: inside", *_inside(markup, use, added)])
 
 
-def _inside(markup: Markup, use: ToolUse, added: Mapping[str, int]) -> Iterator[str]:
+def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Iterator[str]:
     """Rules for what stands between two markers, the closing one with it."""
     form = markup.form
     several = f" ({_between(form, added)}call)*" if form.together and not use.single else ""
@@ -57,7 +57,9 @@ def _inside(markup: Markup, use: ToolUse, added: Mapping[str, int]) -> Iterator[
         yield from tag_grammar.texts(form.parameter)
 
 
-def _arguments(form: Form, schema: Schema, rule: str, added: Mapping[str, int]) -> Iterator[str]:
+def _arguments(
+    form: CallFormat, schema: Schema, rule: str, added: Mapping[str, int]
+) -> Iterator[str]:
     if form.parameter is None:
         yield f"{rule}: %json {json.dumps(schema)}"
     else:
@@ -66,12 +68,12 @@ def _arguments(form: Form, schema: Schema, rule: str, added: Mapping[str, int]) 
         )
 
 
-def _between(form: Form, added: Mapping[str, int]) -> str:
+def _between(form: CallFormat, added: Mapping[str, int]) -> str:
     """Not every model writes it."""
     return f"({_literal(form.between, added)})? " if form.between else ""
 
 
-def _written(form: Form, name: str, rule: str, added: Mapping[str, int]) -> str:
+def _written(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> str:
     """A call of one function as a rule's right side."""
     assert form.written is not None
     given = {"{number}": "/[0-9]{1,3}/", "{id}": "/[a-zA-Z0-9]{9}/", "{arguments}": rule}
@@ -104,7 +106,7 @@ def arguments(function: Schema, use: ToolUse) -> Schema:
     schema = {**schema, "type": "object", "x-guidance": options}
     try:
         if "$ref" in json.dumps(schema):
-            schema = without_endless(schema)
+            schema = prune_nonterminating(schema)
     except ValueError as error:
         raise BadRequest(
             "tools.schema", param="tools", name=function["name"], detail=str(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from omlx.text.events import ReasoningDelta, TextDelta
-from omlx.text.stops import overlap
+from omlx.text.stop_strings import overlap
 
 Piece = TextDelta | ReasoningDelta
 
@@ -44,7 +44,7 @@ class Splitter:
         raise NotImplementedError  # each kind of splitter has its own
 
 
-class Channels(Splitter):
+class ReasoningSplitter(Splitter):
     """`markers` are the opening and closing one, None where the model has none; `thinking`: the prompt opened it."""
 
     def __init__(self, markers: tuple[str, str] | None, *, thinking: bool = False) -> None:

@@ -62,11 +62,11 @@ class TokenBytes:
             piece: bytes = self._spm[token]
             return piece.replace("\u2581".encode(), b" ")
         if token < len(self._bpe):
-            return byte_level(self._bpe[token])
+            return decode_byte_level(self._bpe[token])
         return str(self._tokenizer.decode([token])).encode()
 
 
-def byte_level(piece: str) -> bytes:
+def decode_byte_level(piece: str) -> bytes:
     """Undo the byte-level alphabet of GPT-2's BPE; characters outside of it (special tokens) stand for themselves."""
     return b"".join(
         bytes([_BYTE_OF[character]]) if character in _BYTE_OF else character.encode()

@@ -55,11 +55,11 @@ class ToolCallEnd:
 
     index: int
     logprobs: tuple[TokenLogprob, ...] = ()
-    whole: bool = True
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaid:
+class HiddenLogprobs:
     """Logprobs of tokens that are in none of the others: markers, and what is dropped around them."""
 
     logprobs: tuple[TokenLogprob, ...]
@@ -67,25 +67,25 @@ class Unsaid:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a choice. `reasoning_n` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
+    """The end of a choice. `reasoning_tokens` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
     that ended it, if one did; `calls` counts its tool calls."""
 
     reason: FinishReason
     stats: RequestStats
-    reasoning_n: int = 0
+    reasoning_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     stop: str | None = None
-    calls: int = 0
+    tool_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class PromptScored:
+class PromptLogprobs:
     """Logprobs of the next tokens of the prompt; they begin with its second one."""
 
     logprobs: tuple[TokenLogprob, ...]
 
 
 Delta: TypeAlias = (
-    TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd | Unsaid
+    TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd | HiddenLogprobs
 )
-OutputEvent: TypeAlias = Delta | PromptScored | Finish
+OutputEvent: TypeAlias = Delta | PromptLogprobs | Finish

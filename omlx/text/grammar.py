@@ -14,10 +14,10 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest
 from omlx.text import call_grammar, harmony
-from omlx.text.answer_mask import AnswerMask, Before, Call, Free, Held, Marker, Place, Thought
+from omlx.text.call_markup import call_markup
+from omlx.text.grammar_mask import Before, Call, Free, GrammarMask, Held, Marker, Place, Thought
 from omlx.text.json_spelling import LENIENT, SPACING
-from omlx.text.markup import markup
-from omlx.text.prune_nonterminating_schema import without_endless
+from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LIMITS: Final = LLParserLimits(verbose_errors=False)
 
 
-class Kind(StrEnum):
+class GrammarKind(StrEnum):
     JSON = "json"
     REGEX = "regex"
     CHOICE = "choice"
@@ -34,20 +34,20 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerForm:
+class StructuredOutput:
     """What a request demands. `text` is a JSON schema, a regular expression, a JSON list of texts, or a grammar in
     Lark's form or llama.cpp's; `param` the field it came from. A `lenient` schema may hold keywords that are not
     enforced.
     """
 
-    kind: Kind
+    kind: GrammarKind
     text: str
     param: str
     lenient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
+class CompiledGrammar:
     """What binds a text, made ready for one model; `param` is the field that asked for it. The `matcher` stands at the
     beginning of the text and is only copied."""
 
@@ -56,7 +56,7 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class Preamble:
     """What may come before the answer, or in its place: `thinking` (the prompt has opened a thought), `may_think` (the
     model may open one), `may_call`, where `call` binds what is behind the marker of a call. `begun` is the part of the
     answer that stands in the prompt."""
@@ -64,34 +64,34 @@ class Lead:
     thinking: bool = False
     may_think: bool = False
     may_call: bool = False
-    call: Grammar | None = None
-    begun: str = ""
+    calls: CompiledGrammar | None = None
+    answer_prefix: str = ""
 
 
-class Grammars:
+class GrammarCompiler:
     """Compiles forms for one model. What llguidance must know of the tokenizer takes a second, at the first use."""
 
     def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = sorted(stop_ids)
 
-    def compile(self, form: AnswerForm) -> Grammar:
+    def compile(self, form: StructuredOutput) -> CompiledGrammar:
         """Raises BadRequest for a form that cannot be enforced, or that nothing has, saying why."""
         try:
-            return Grammar(form.param, self._matcher(_source(form)))
+            return CompiledGrammar(form.param, self._matcher(_source(form)))
         except ValueError as error:
             detail = str(error).strip()
             raise BadRequest(
                 "format.invalid", param=form.param, field=form.param, detail=detail
             ) from error
 
-    def calls(self, use: ToolUse) -> Grammar | None:
+    def compile_tool_calls(self, use: ToolUse) -> CompiledGrammar | None:
         """What binds the calls of a request: the whole answer where one is forced, else what follows the marker of a
         call. None where the model is free, or writes calls in a form that has no grammar.
 
         Raises BadRequest, naming the function, for a schema that cannot be enforced.
         """
-        form = markup(self._tokenizer, use.functions)
+        form = call_markup(self._tokenizer, use.functions)
         if form is None or form.form.written is None or not (use.forced or use.strict):
             return None
         source = call_grammar.answer if use.forced else call_grammar.call
@@ -102,7 +102,7 @@ class Grammars:
                 self._check(function, use)
         added = self._tokenizer._tokenizer.get_added_vocab()
         try:
-            return Grammar("tools", self._matcher(source(form, use, added)))
+            return CompiledGrammar("tools", self._matcher(source(form, use, added)))
         except ValueError as error:
             for function in use.allowed:
                 self._check(function, use)
@@ -111,18 +111,18 @@ class Grammars:
                 "tools.schema", param="tools", name=names, detail=str(error).strip()
             ) from error
 
-    def mask(self, answer: Grammar | None, lead: Lead) -> AnswerMask:
+    def mask(self, answer: CompiledGrammar | None, preamble: Preamble) -> GrammarMask:
         """A mask of its own for one choice; without an `answer`, only calls are bound.
 
         Raises BadRequest if what has begun does not have the form.
         """
         if answer is None:
-            return AnswerMask(self._free(lead), self._without_stops)
+            return GrammarMask(self._free(preamble), self._without_stops)
         held = Held(answer.matcher.deep_copy())
-        begun = self._known.tokenize_str(lead.begun)
+        begun = self._known.tokenize_str(preamble.answer_prefix)
         if held.matcher.try_consume_tokens(begun) < len(begun):
             raise BadRequest("format.begun", param=answer.param, field=answer.param)
-        return AnswerMask(self._before(held, lead), self._without_stops)
+        return GrammarMask(self._before(held, preamble), self._without_stops)
 
     def _matcher(self, source: str) -> LLMatcher:
         """Raises ValueError, also where nothing may be said at the beginning, or behind all that must come first."""
@@ -149,26 +149,26 @@ class Grammars:
                 "tools.schema", param="tools", name=function["name"], detail=detail
             ) from error
 
-    def _free(self, lead: Lead) -> Place:
-        free = Free(self._call(lead))
-        if lead.thinking:
+    def _free(self, preamble: Preamble) -> Place:
+        free = Free(self._call(preamble))
+        if preamble.thinking:
             return self._thought(free)
-        if lead.may_think and self._thought_ids is not None:
+        if preamble.may_think and self._thought_ids is not None:
             return Free(free.call, Marker(self._thought_ids[0], self._thought(free)))
         return free
 
-    def _before(self, held: Held, lead: Lead) -> Place:
-        call = self._call(lead)
-        markers = (Marker(self._call_ids, call or Free()),) if lead.may_call else ()
-        if lead.thinking:
+    def _before(self, held: Held, preamble: Preamble) -> Place:
+        call = self._call(preamble)
+        markers = (Marker(self._call_ids, call or Free()),) if preamble.may_call else ()
+        if preamble.thinking:
             return self._thought(self._behind_thought(held, markers))
-        if not lead.may_think or self._thought_ids is None:
+        if not preamble.may_think or self._thought_ids is None:
             return Before(held, markers)
         thought = self._thought(self._behind_thought(held, markers))
         return Before(held, (*markers, Marker(self._thought_ids[0], thought)))
 
-    def _call(self, lead: Lead) -> Call | None:
-        return Call(self._call_ids, lead.call.matcher) if lead.call is not None else None
+    def _call(self, preamble: Preamble) -> Call | None:
+        return Call(self._call_ids, preamble.calls.matcher) if preamble.calls is not None else None
 
     def _thought(self, behind: Place) -> Thought:
         assert self._thought_ids is not None
@@ -186,7 +186,7 @@ class Grammars:
     @cached_property
     def _thought_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """What opens a thought and what closes it, if the model has any."""
-        if harmony.spoken(self._tokenizer):
+        if harmony.uses_harmony(self._tokenizer):
             opens, closes = (
                 tuple(self._known.tokenize_str(each, parse_special=True))
                 for each in harmony.THOUGHT
@@ -198,7 +198,7 @@ class Grammars:
 
     @cached_property
     def _call_ids(self) -> tuple[int, ...]:
-        form = markup(self._tokenizer, ())
+        form = call_markup(self._tokenizer, ())
         assert form is not None
         return tuple(self._known.tokenize_str(form.start, parse_special=True))
 
@@ -221,23 +221,23 @@ class Grammars:
         return bytes(every)
 
 
-def _source(form: AnswerForm) -> str:
+def _source(form: StructuredOutput) -> str:
     """The form in llguidance's language. Raises ValueError."""
     match form.kind:
-        case Kind.JSON:
+        case GrammarKind.JSON:
             overrides = LENIENT if form.lenient else None
             schema = (
                 "{}" if form.text.strip() == "true" else form.text
             )  # options go with objects only
             if "$ref" in schema:
-                schema = json.dumps(without_endless(json.loads(schema)))
+                schema = json.dumps(prune_nonterminating(json.loads(schema)))
             return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
-        case Kind.REGEX:
+        case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(form.text)
-        case Kind.CHOICE:
+        case GrammarKind.CHOICE:
             texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(form.text))
             return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
-        case Kind.GRAMMAR:
+        case GrammarKind.GRAMMAR:
             return LLMatcher.grammar_from_lark(_lark(form.text))
 
 

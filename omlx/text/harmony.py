@@ -44,6 +44,6 @@ TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
 }
 
 
-def spoken(tokenizer: TokenizerWrapper) -> bool:
+def uses_harmony(tokenizer: TokenizerWrapper) -> bool:
     """Whether this model writes so."""
     return THOUGHT[0] in str(tokenizer.chat_template)

@@ -2,7 +2,7 @@
 
     to=self<|message|>reasoning<|eom|><|start|>assistant to=user<|message|>answer
 
-A table says which markers lead from which state to which: mlx-lm's `response_transitions`, or one of ours. What stands
+A table says which markers preamble from which state to which: mlx-lm's `response_transitions`, or one of ours. What stands
 in a header is dropped. An output in which no marker ever comes is all content.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from omlx.text.channels import Piece, Splitter
 from omlx.text.events import ReasoningDelta, TextDelta
-from omlx.text.stops import overlap
+from omlx.text.stop_strings import overlap
 
 HEADER: Final = "header"
 """Also the beginning of a state's name that is one."""
@@ -22,7 +22,7 @@ TOOL: Final = "tool"
 CONTENT: Final = "normal"
 
 
-class Headers(Splitter):
+class ChannelSplitter(Splitter):
     """`transitions`: by state, (marker, state behind it). The marker of a tool's call stays: it belongs to the call."""
 
     def __init__(self, initial: str, transitions: Mapping[str, Sequence[tuple[str, str]]]) -> None:

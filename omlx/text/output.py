@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.records import RequestStats
-from omlx.text import calls, harmony
-from omlx.text.calls import Calls
-from omlx.text.channels import Channels
+from omlx.text import harmony, tool_call_parser
+from omlx.text.call_markup import call_markup
+from omlx.text.channels import ReasoningSplitter
 from omlx.text.detokenize import Detokenizer
 from omlx.text.events import (
     Finish,
+    HiddenLogprobs,
     OutputEvent,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
-    Unsaid,
 )
-from omlx.text.headers import HEADER, Headers
-from omlx.text.markup import markup
-from omlx.text.stops import Dropper, StopCutter
+from omlx.text.headers import HEADER, ChannelSplitter
+from omlx.text.stop_strings import MarkerFilter, StopStringFilter
+from omlx.text.tool_call_parser import ToolCallParser
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-Piece: TypeAlias = calls.Piece | ReasoningDelta | Unsaid
+Piece: TypeAlias = tool_call_parser.Piece | ReasoningDelta | HiddenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class OutputSpec:
     single: bool = False
 
 
-class Output:
+class OutputParser:
     def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
         self._stop_ids = spec.stop_ids
         self._detokenizer = Detokenizer(tokenizer, spec.context)
-        self._cutter = StopCutter(spec.stops)
+        self._cutter = StopStringFilter(spec.stops)
         self._channels = _channels(tokenizer, spec)
-        self._dropper = Dropper(() if spec.raw else tokenizer.structural_markers)
-        self._calls = Calls(markup(tokenizer, spec.tools) if spec.tools else None)
+        self._dropper = MarkerFilter(() if spec.raw else tokenizer.structural_markers)
+        self._calls = ToolCallParser(call_markup(tokenizer, spec.tools) if spec.tools else None)
         self._logprobs: list[TokenLogprob] = []  # of tokens that no piece has come of yet
         self._unsaid_n = 0  # how many of these none will come of
-        self._reasoning_n = 0
+        self._reasoning_tokens = 0
         self._single, self._over = spec.single, False
         self._waiting = self._read(spec.opening)
 
@@ -86,7 +86,7 @@ class Output:
         calls_n = 1 if self._over else self._calls.count
         return [
             *events,
-            Finish(reason, stats, self._reasoning_n, tuple(self._logprobs), stop, calls_n),
+            Finish(reason, stats, self._reasoning_tokens, tuple(self._logprobs), stop, calls_n),
         ]
 
     @property
@@ -102,7 +102,7 @@ class Output:
         thinking = self._channels.thinking
         text = self._detokenizer.feed(token)
         pieces = self._read(self._cutter.feed(text))
-        self._reasoning_n += thinking or self._channels.thinking
+        self._reasoning_tokens += thinking or self._channels.thinking
         machines = (self._cutter, self._channels, self._dropper, self._calls)
         if text and not pieces and not any(machine.holds for machine in machines):
             self._unsaid_n = len(self._logprobs)
@@ -117,7 +117,7 @@ class Output:
             self._unsaid_n if isinstance(pieces[0], TextDelta) else 0,
         )
         self._logprobs, self._unsaid_n = [], 0
-        unsaid = [Unsaid(waited[:unsaid_n])] if unsaid_n else []
+        unsaid = [HiddenLogprobs(waited[:unsaid_n])] if unsaid_n else []
         return [*unsaid, replace(pieces[0], logprobs=waited[unsaid_n:]), *pieces[1:]]
 
     def _rest(self) -> list[Piece]:
@@ -152,14 +152,14 @@ class Output:
         return kept
 
 
-class OutputWatcher:
+class OutputStopMatcher:
     """The engine's `StopMatcher` for what text alone can tell: a stop string is complete, or the only call has ended.
 
     It reads the output as the other side of the engine does, so that both agree.
     """
 
     def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
-        self._output = Output(tokenizer, spec)
+        self._output = OutputParser(tokenizer, spec)
         self._single = spec.single
 
     def push(self, token: int) -> bool:
@@ -169,15 +169,15 @@ class OutputWatcher:
         )
 
 
-def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Channels | Headers:
+def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> ReasoningSplitter | ChannelSplitter:
     if spec.raw:
-        return Channels(None)
+        return ReasoningSplitter(None)
     if tokenizer.response_initial_state is not None:
-        return Headers(tokenizer.response_initial_state, tokenizer.response_transitions)
-    if harmony.spoken(tokenizer):
-        return Headers(HEADER, harmony.TRANSITIONS)
+        return ChannelSplitter(tokenizer.response_initial_state, tokenizer.response_transitions)
+    if harmony.uses_harmony(tokenizer):
+        return ChannelSplitter(HEADER, harmony.TRANSITIONS)
     markers = (tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
-    return Channels(markers, thinking=spec.thinking)
+    return ReasoningSplitter(markers, thinking=spec.thinking)
 
 
 def _joined(pieces: Iterable[Piece]) -> list[OutputEvent]:

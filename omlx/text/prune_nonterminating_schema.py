@@ -18,7 +18,7 @@ _DATA: Final = frozenset({"const", "enum", "default", "examples"})
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 
 
-def without_endless(schema: Any) -> Any:
+def prune_nonterminating(schema: Any) -> Any:
     """The same schema, or a copy without references to what never ends.
 
     Only references by pointers within the schema are followed. Raises ValueError if no value would ever end.
@@ -34,7 +34,7 @@ def without_endless(schema: Any) -> Any:
 
 
 def _ending(root: Any, references: set[str]) -> set[str]:
-    """Those of the references that lead to something that ends: the least fixed point."""
+    """Those of the references that preamble to something that ends: the least fixed point."""
     found: set[str] = set()
     while len(more := _round(root, references, found)) > len(found):
         found = more
@@ -56,7 +56,7 @@ def _round(root: Any, references: set[str], known: set[str]) -> set[str]:
 
 
 def _ends(schema: Any, ends: Ends) -> bool:
-    """Whether a value of this schema ends, as far as the keywords tell that lead from one schema to another."""
+    """Whether a value of this schema ends, as far as the keywords tell that preamble from one schema to another."""
     if not isinstance(schema, Mapping):
         return schema is not False
     reference = schema.get("$ref")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from omlx.errors import BadRequest
-from omlx.text.markup import markup
+from omlx.text.call_markup import call_markup
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -41,7 +41,7 @@ def opening(tokenizer: TokenizerWrapper, use: ToolUse) -> str:
 
     Raises BadRequest if the model has no tools at all, or if nobody knows how its calls begin.
     """
-    form = markup(tokenizer, use.functions)
+    form = call_markup(tokenizer, use.functions)
     if form is None:
         raise BadRequest("tools.no_format", param="tools")
     if not use.forced or form.form.written is not None:

@@ -32,7 +32,7 @@ from omlx.telemetry.metrics import Gauges
 from omlx.text.detokenize import TokenBytes
 from omlx.text.events import Finish, TextDelta
 from omlx.text.output import OutputSpec
-from tests.text.tokenizers import byte_level
+from tests.text.tokenizers import decode_byte_level
 
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
 
@@ -58,7 +58,7 @@ class Scripted:
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    return byte_level(tmp_path_factory.mktemp("tokenizer"))
+    return decode_byte_level(tmp_path_factory.mktemp("tokenizer"))
 
 
 def nothing() -> Gauges:

@@ -30,8 +30,8 @@ def called(arguments: str, *, stop: str | None = None) -> list[ChoiceEvent]:
         TextDelta("See."),
         ToolCallStart(0, "call_0a", "look"),
         ToolCallArguments(0, arguments),
-        ToolCallEnd(0, whole=stop is None),
-        Finish(FinishReason.STOP, STATS, calls=1, stop=stop),
+        ToolCallEnd(0, complete=stop is None),
+        Finish(FinishReason.STOP, STATS, tool_calls=1, stop=stop),
     ]
     return [ChoiceEvent(0, event) for event in events]
 

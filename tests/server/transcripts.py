@@ -43,7 +43,7 @@ CALLS: list[OutputEvent] = [
     ToolCallStart(1, "call_1b", "look"),
     ToolCallArguments(1, "{}"),
     ToolCallEnd(1),
-    Finish(FinishReason.STOP, STATS, 6, calls=2),
+    Finish(FinishReason.STOP, STATS, 6, tool_calls=2),
 ]
 PLAIN: list[OutputEvent] = [
     TextDelta("One, "),

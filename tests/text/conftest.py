@@ -8,7 +8,7 @@ from tests.text import tokenizers
 
 @pytest.fixture(scope="session")
 def bpe(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    return tokenizers.byte_level(tmp_path_factory.mktemp("bpe"))
+    return tokenizers.decode_byte_level(tmp_path_factory.mktemp("bpe"))
 
 
 @pytest.fixture(scope="session")

@@ -18,15 +18,15 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.masking import forced_tokens, only_token
 from omlx.engine.types import FinishReason
 from omlx.errors import BadRequest
-from omlx.text.answer_mask import AnswerMask
+from omlx.text.call_markup import CALL_FORMATS
 from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
-from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
-from omlx.text.markup import FORMS
-from omlx.text.output import Output, OutputSpec
+from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
+from omlx.text.grammar_mask import GrammarMask
+from omlx.text.output import OutputParser, OutputSpec
 from omlx.text.tools import ToolUse, opening
 from tests.schemas import SCHEMAS, SMALL, WORD, Schema, record
 from tests.text.test_output import STATS
-from tests.text.tokenizers import CHATML, SPECIAL, byte_level
+from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
 
 WEATHER: Final = record(["city"], city={"enum": ["Oslo", "Zürich"]}, days=SMALL)
 LOOK: Final = record(at=WORD)
@@ -69,7 +69,7 @@ def tokenizer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> TokenizerWrapper:
     words, special = FORMATS[request.param]
-    return byte_level(
+    return decode_byte_level(
         tmp_path_factory.mktemp("caller"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special)
     )
 
@@ -77,23 +77,23 @@ def tokenizer(
 @pytest.fixture(scope="module")
 def json_tools(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     words, special = FORMATS["json_tools, markers of one token"]
-    return byte_level(
+    return decode_byte_level(
         tmp_path_factory.mktemp("json"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special)
     )
 
 
-def grammars(tokenizer: TokenizerWrapper) -> Grammars:
-    return Grammars(tokenizer, tokenizer.eos_token_ids)
+def grammars(tokenizer: TokenizerWrapper) -> GrammarCompiler:
+    return GrammarCompiler(tokenizer, tokenizer.eos_token_ids)
 
 
-def mask(tokenizer: TokenizerWrapper, use: ToolUse, **lead: Any) -> AnswerMask:
+def mask(tokenizer: TokenizerWrapper, use: ToolUse, **preamble: Any) -> GrammarMask:
     of = grammars(tokenizer)
-    calls = of.calls(use)
+    calls = of.compile_tool_calls(use)
     assert calls is not None
     return (
-        of.mask(calls, Lead(**lead))
+        of.mask(calls, Preamble(**preamble))
         if use.forced
-        else of.mask(None, Lead(may_call=True, call=calls, **lead))
+        else of.mask(None, Preamble(may_call=True, calls=calls, **preamble))
     )
 
 
@@ -101,20 +101,20 @@ def ids_of(tokenizer: TokenizerWrapper, text: str) -> list[int]:
     return [int(each) for each in tokenizer.encode(text, add_special_tokens=False)]
 
 
-def allowed(of: AnswerMask) -> list[int]:
+def allowed(of: GrammarMask) -> list[int]:
     bits = of.bits()
     assert bits is not None
     return [i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1]
 
 
-def say(of: AnswerMask, tokenizer: TokenizerWrapper, text: str) -> list[int]:
+def say(of: GrammarMask, tokenizer: TokenizerWrapper, text: str) -> list[int]:
     tokens = ids_of(tokenizer, text)
     for token in tokens:
         assert of.advance(token), tokenizer.decode(of.tokens)
     return tokens
 
 
-def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
+def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
     """Say something at random that the mask allows, while it binds at all."""
     choose, said = random.Random(seed), list[int]()
     while not of.ended and of.bits() is not None:
@@ -131,7 +131,7 @@ def read(
 ) -> tuple[str, list[Any]]:
     """The text of an output and its calls, as clients get them."""
     stops = frozenset(tokenizer.eos_token_ids)
-    output = Output(
+    output = OutputParser(
         tokenizer, OutputSpec(stop_ids=stops, tools=use.functions, single=use.single, **spec)
     )
     events = [*output.feed(tokens), *output.finish(FinishReason.STOP, STATS)]
@@ -144,7 +144,7 @@ def read(
                 calls.append([name, ""])
             case ToolCallArguments(text=more):
                 calls[-1][1] += more
-            case Finish(calls=n):
+            case Finish(tool_calls=n):
                 assert n == len(calls)
             case ReasoningDelta():
                 pass
@@ -159,7 +159,9 @@ def valid(calls: Sequence[tuple[str, Any]], schemas: Mapping[str, Schema]) -> bo
 
 def test_every_format_with_json_in_it_is_tried() -> None:
     written = {
-        name for name, form in FORMS.items() if form.written is not None and form.parameter is None
+        name
+        for name, form in CALL_FORMATS.items()
+        if form.written is not None and form.parameter is None
     }
     assert {each.partition(",")[0] for each in FORMATS} == written
 
@@ -276,8 +278,8 @@ def test_only_the_strict_functions_are_held_to_their_schema(json_tools: Tokenize
 
 
 def test_a_thought_holds_no_calls(json_tools: TokenizerWrapper) -> None:
-    for lead, first in (({"thinking": True}, ""), ({"may_think": True}, "<think>")):
-        of = mask(json_tools, STRICT, **lead)
+    for preamble, first in (({"thinking": True}, ""), ({"may_think": True}, "<think>")):
+        of = mask(json_tools, STRICT, **preamble)
         say(of, json_tools, first + "A <tool_call> is what")
         assert of.bits() is None
         say(of, json_tools, "</think>\n\n<tool_call>")
@@ -289,8 +291,8 @@ def test_a_thought_holds_no_calls(json_tools: TokenizerWrapper) -> None:
 
 def test_a_call_in_the_place_of_an_answer_is_held(json_tools: TokenizerWrapper) -> None:
     of = grammars(json_tools)
-    answer = of.compile(AnswerForm(Kind.CHOICE, '["yes"]', "form"))
-    both = of.mask(answer, Lead(may_call=True, call=of.calls(STRICT)))
+    answer = of.compile(StructuredOutput(GrammarKind.CHOICE, '["yes"]', "form"))
+    both = of.mask(answer, Preamble(may_call=True, calls=of.compile_tool_calls(STRICT)))
     say(both, json_tools, "<tool_call>")
     assert json_tools.decode(forced_tokens(both, 20)) == '\n{"name": "'
     both.rollback(1)
@@ -329,14 +331,14 @@ def test_the_way_back_leads_to_where_it_came_from(
 
 
 def test_nothing_binds_a_model_that_is_free(json_tools: TokenizerWrapper) -> None:
-    assert grammars(json_tools).calls(use()) is None
+    assert grammars(json_tools).compile_tool_calls(use()) is None
 
 
 @pytest.mark.parametrize("words", ["<tool_call> <arg_key>", "[TOOL_CALLS]"])
 def test_nothing_binds_calls_that_are_written_otherwise(tmp_path: Path, words: str) -> None:
-    other = byte_level(tmp_path, f"{{# {words} #}}{CHATML}")
-    assert grammars(other).calls(STRICT) is None
-    assert grammars(other).calls(use(forced=True)) is None
+    other = decode_byte_level(tmp_path, f"{{# {words} #}}{CHATML}")
+    assert grammars(other).compile_tool_calls(STRICT) is None
+    assert grammars(other).compile_tool_calls(use(forced=True)) is None
     begun = opening(other, use(forced=True, single=True, name="look"))
     assert begun.startswith(str(other.tool_call_start))
     assert "look" in begun
@@ -364,14 +366,14 @@ def test_a_schema_that_cannot_be_enforced_is_refused_by_its_function(
     json_tools: TokenizerWrapper, schema: Schema, said: str, more: Any
 ) -> None:
     with pytest.raises(BadRequest) as caught:
-        grammars(json_tools).calls(use({"good": WEATHER, "bad": schema}, **more))
+        grammars(json_tools).compile_tool_calls(use({"good": WEATHER, "bad": schema}, **more))
     assert (caught.value.code, caught.value.param, caught.value.params["name"]) == (
         "tools.schema",
         "tools",
         "bad",
     )
     assert said in caught.value.message
-    assert grammars(json_tools).calls(use({"good": WEATHER, "bad": schema})) is None
+    assert grammars(json_tools).compile_tool_calls(use({"good": WEATHER, "bad": schema})) is None
 
 
 def test_keywords_that_nobody_enforces_are_refused_of_strict_functions_alone(
@@ -379,7 +381,7 @@ def test_keywords_that_nobody_enforces_are_refused_of_strict_functions_alone(
 ) -> None:
     schema = record(a={"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True})
     with pytest.raises(BadRequest, match="uniqueItems"):
-        grammars(json_tools).calls(use({"it": schema}, strict=frozenset({"it"})))
+        grammars(json_tools).compile_tool_calls(use({"it": schema}, strict=frozenset({"it"})))
     one = use({"it": schema}, forced=True, single=True)
     _, ((_, arguments),) = read(json_tools, walk(mask(json_tools, one), json_tools, 1), one)
     assert arguments["a"] in ([], [1], [1, 1])

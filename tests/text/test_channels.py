@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.text.channels import Channels
+from omlx.text.channels import ReasoningSplitter
 from omlx.text.events import ReasoningDelta, TextDelta
 
 MARKERS = ("<think>", "</think>")
@@ -18,7 +18,7 @@ FRAGMENTS = st.lists(
 def split(
     pieces: list[str], *, thinking: bool = False, markers: tuple[str, str] | None = MARKERS
 ) -> list[object]:
-    machine = Channels(markers, thinking=thinking)
+    machine = ReasoningSplitter(markers, thinking=thinking)
     out = [piece for text in pieces for piece in machine.feed(text)] + machine.finish()
     return [kind("".join(piece.text for piece in run)) for kind, run in groupby(out, type)]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.text.detokenize import Detokenizer, TokenBytes, byte_level
+from omlx.text.detokenize import Detokenizer, TokenBytes, decode_byte_level
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs",), exclude_characters="\ufffd\0"), max_size=40
@@ -75,5 +75,5 @@ def test_bytes_of_tokens_add_up_to_the_text(
 
 
 def test_byte_alphabet_covers_every_byte() -> None:
-    pieces = {byte_level(chr(i)) for i in range(0x21, 0x144)}
+    pieces = {decode_byte_level(chr(i)) for i in range(0x21, 0x144)}
     assert {bytes([byte]) for byte in range(256)} <= pieces

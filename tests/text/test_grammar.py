@@ -17,8 +17,8 @@ from omlx.errors import BadRequest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.loader import read_tokenizer
-from omlx.text.answer_mask import AnswerMask
-from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
+from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
+from omlx.text.grammar_mask import GrammarMask
 from tests.schemas import SCHEMAS
 
 PERSON = {
@@ -45,27 +45,33 @@ def tokenizer() -> TokenizerWrapper:
 
 
 @pytest.fixture(scope="module")
-def grammars(tokenizer: TokenizerWrapper) -> Grammars:
-    return Grammars(tokenizer, tokenizer.eos_token_ids)
+def grammars(tokenizer: TokenizerWrapper) -> GrammarCompiler:
+    return GrammarCompiler(tokenizer, tokenizer.eos_token_ids)
 
 
 def mask(
-    grammars: Grammars, kind: Kind, value: Any, lead: Lead | None = None, **more: Any
-) -> AnswerMask:
+    grammars: GrammarCompiler,
+    kind: GrammarKind,
+    value: Any,
+    preamble: Preamble | None = None,
+    **more: Any,
+) -> GrammarMask:
     text = value if isinstance(value, str) else json.dumps(value)
-    return grammars.mask(grammars.compile(AnswerForm(kind, text, "form", **more)), lead or Lead())
+    return grammars.mask(
+        grammars.compile(StructuredOutput(kind, text, "form", **more)), preamble or Preamble()
+    )
 
 
 def ids_of(tokenizer: TokenizerWrapper, text: str) -> list[int]:
     return [int(each) for each in tokenizer.encode(text, add_special_tokens=False)]
 
 
-def allowed(of: AnswerMask) -> set[int] | None:
+def allowed(of: GrammarMask) -> set[int] | None:
     bits = of.bits()
     return None if bits is None else {i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1}
 
 
-def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int, most: int = 2000) -> str:
+def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int, most: int = 2000) -> str:
     """Say something at random that the mask allows, up to its end."""
     choose, said = random.Random(seed), list[int]()
     while not of.ended and len(said) < most:
@@ -79,17 +85,19 @@ def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int, most: int = 200
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_whatever_a_mask_allows_is_valid(
-    grammars: Grammars, tokenizer: TokenizerWrapper, name: str
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper, name: str
 ) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
     for seed in range(3):
-        text = walk(mask(grammars, Kind.JSON, SCHEMAS[name]), tokenizer, seed)
+        text = walk(mask(grammars, GrammarKind.JSON, SCHEMAS[name]), tokenizer, seed)
         jsonschema.validate(json.loads(text), SCHEMAS[name])
 
 
 @given(data=st.data())
-def test_the_way_back_leads_to_where_it_came_from(grammars: Grammars, data: st.DataObject) -> None:
-    of = mask(grammars, Kind.JSON, PERSON, Lead(may_think=True, may_call=True))
+def test_the_way_back_leads_to_where_it_came_from(
+    grammars: GrammarCompiler, data: st.DataObject
+) -> None:
+    of = mask(grammars, GrammarKind.JSON, PERSON, Preamble(may_think=True, may_call=True))
     seen: list[tuple[bytes | None, bool]] = [(of.bits(), of.ended)]
     for _ in range(data.draw(st.integers(1, 20))):
         if len(seen) > 1 and data.draw(st.booleans()):
@@ -106,18 +114,18 @@ def test_the_way_back_leads_to_where_it_came_from(grammars: Grammars, data: st.D
 
 
 def test_what_must_come_is_spelled_as_the_tokenizer_spells_it(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
-    of = mask(grammars, Kind.JSON, PERSON)
+    of = mask(grammars, GrammarKind.JSON, PERSON)
     run = forced_tokens(of, 64)
     assert tokenizer.decode(run) == '{"name":'
     assert list(run) == ids_of(tokenizer, '{"name":')
 
 
 def test_an_answer_is_over_where_nothing_may_follow(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
-    of = mask(grammars, Kind.CHOICE, ["yes", "no"])
+    of = mask(grammars, GrammarKind.CHOICE, ["yes", "no"])
     for token in ids_of(tokenizer, "yes"):
         assert not of.ended
         assert of.advance(token)
@@ -126,9 +134,9 @@ def test_an_answer_is_over_where_nothing_may_follow(
 
 
 def test_where_more_may_follow_the_model_decides(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
-    of = mask(grammars, Kind.REGEX, "[0-9]+")
+    of = mask(grammars, GrammarKind.REGEX, "[0-9]+")
     (stop,) = tokenizer.eos_token_ids
     assert stop not in (allowed(of) or ())
     assert of.advance(ids_of(tokenizer, "7")[0])
@@ -140,9 +148,9 @@ def test_where_more_may_follow_the_model_decides(
 
 
 def test_a_token_that_may_not_come_changes_nothing(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
-    of = mask(grammars, Kind.JSON, PERSON)
+    of = mask(grammars, GrammarKind.JSON, PERSON)
     before = of.bits()
     assert not of.advance(ids_of(tokenizer, "x")[0])
     assert of.bits() == before
@@ -151,15 +159,31 @@ def test_a_token_that_may_not_come_changes_nothing(
 @pytest.mark.parametrize(
     ("kind", "value", "texts"),
     [
-        (Kind.REGEX, "(ab|cd){2}", {"abab", "abcd", "cdab", "cdcd"}),
-        (Kind.CHOICE, ["größer", "日本", 'say "no"', "🙂"], {"größer", "日本", 'say "no"', "🙂"}),
-        (Kind.CHOICE, ["one"], {"one"}),
-        (Kind.GRAMMAR, 'start: greeting " " name\ngreeting: "hi" | "ho"\nname: "a" | "b"', None),
-        (Kind.GRAMMAR, 'root ::= greeting " " name\ngreeting ::= "hi" | "ho"\nname ::= [ab]', None),
+        (GrammarKind.REGEX, "(ab|cd){2}", {"abab", "abcd", "cdab", "cdcd"}),
+        (
+            GrammarKind.CHOICE,
+            ["größer", "日本", 'say "no"', "🙂"],
+            {"größer", "日本", 'say "no"', "🙂"},
+        ),
+        (GrammarKind.CHOICE, ["one"], {"one"}),
+        (
+            GrammarKind.GRAMMAR,
+            'start: greeting " " name\ngreeting: "hi" | "ho"\nname: "a" | "b"',
+            None,
+        ),
+        (
+            GrammarKind.GRAMMAR,
+            'root ::= greeting " " name\ngreeting ::= "hi" | "ho"\nname ::= [ab]',
+            None,
+        ),
     ],
 )
 def test_other_forms(
-    grammars: Grammars, tokenizer: TokenizerWrapper, kind: Kind, value: Any, texts: set[str] | None
+    grammars: GrammarCompiler,
+    tokenizer: TokenizerWrapper,
+    kind: GrammarKind,
+    value: Any,
+    texts: set[str] | None,
 ) -> None:
     texts = texts or {f"{greeting} {name}" for greeting in ("hi", "ho") for name in "ab"}
     assert {walk(mask(grammars, kind, value), tokenizer, seed) for seed in range(60)} == texts
@@ -169,9 +193,9 @@ def test_other_forms(
 
 
 def test_a_thought_that_the_prompt_has_opened_is_free_up_to_its_end(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
-    of = mask(grammars, Kind.JSON, PERSON, Lead(thinking=True))
+    of = mask(grammars, GrammarKind.JSON, PERSON, Preamble(thinking=True))
     for token in ids_of(tokenizer, 'so {"x": 1} it is'):
         assert of.advance(token)
     assert not of.advance(next(iter(tokenizer.eos_token_ids))), "an answer is due"
@@ -194,9 +218,9 @@ def test_a_thought_that_the_prompt_has_opened_is_free_up_to_its_end(
 
 
 def test_a_model_may_open_a_thought_itself_or_answer_at_once(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
-    of = mask(grammars, Kind.JSON, PERSON, Lead(may_think=True))
+    of = mask(grammars, GrammarKind.JSON, PERSON, Preamble(may_think=True))
     (opens,), opening = tokenizer.think_start_tokens, ids_of(tokenizer, '{"')[0]
     assert allowed(of) == {opens, opening}
     assert of.advance(opens)
@@ -207,9 +231,9 @@ def test_a_model_may_open_a_thought_itself_or_answer_at_once(
 
 
 def test_a_call_may_come_in_the_place_of_an_answer(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
-    of = mask(grammars, Kind.JSON, PERSON, Lead(thinking=True, may_call=True))
+    of = mask(grammars, GrammarKind.JSON, PERSON, Preamble(thinking=True, may_call=True))
     (call,) = ids_of(tokenizer, "<tool_call>")
     assert of.advance(tokenizer.think_end_tokens[0])
     assert call in (allowed(of) or ())
@@ -229,9 +253,9 @@ def test_markers_of_several_tokens(bpe: TokenizerWrapper) -> None:
         think_start_tokens = tuple(ids_of(bpe, "<a>"))
         think_end_tokens = tuple(ids_of(bpe, "</a>"))
 
-    of = Grammars(Wordy(), bpe.eos_token_ids)
-    grammar = of.compile(AnswerForm(Kind.CHOICE, '["yes"]', "form"))
-    answer = of.mask(grammar, Lead(may_think=True))
+    of = GrammarCompiler(Wordy(), bpe.eos_token_ids)
+    grammar = of.compile(StructuredOutput(GrammarKind.CHOICE, '["yes"]', "form"))
+    answer = of.mask(grammar, Preamble(may_think=True))
     for at, token in enumerate(ids_of(bpe, "<a>")):
         assert token in (allowed(answer) or ())
         assert at == 0 or only_token(answer.bits()) == token
@@ -241,11 +265,13 @@ def test_markers_of_several_tokens(bpe: TokenizerWrapper) -> None:
     assert answer.ended
 
 
-def test_an_answer_that_has_begun_goes_on(grammars: Grammars, tokenizer: TokenizerWrapper) -> None:
-    of = mask(grammars, Kind.JSON, PERSON, Lead(begun='{"name": "Ada", '))
+def test_an_answer_that_has_begun_goes_on(
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
+) -> None:
+    of = mask(grammars, GrammarKind.JSON, PERSON, Preamble(answer_prefix='{"name": "Ada", '))
     assert tokenizer.decode(forced_tokens(of, 64)) == '"age":'
     with pytest.raises(BadRequest) as caught:
-        mask(grammars, Kind.JSON, PERSON, Lead(begun="Well, "))
+        mask(grammars, GrammarKind.JSON, PERSON, Preamble(answer_prefix="Well, "))
     assert (caught.value.code, caught.value.param) == ("format.begun", "form")
 
 
@@ -255,51 +281,53 @@ def test_an_answer_that_has_begun_goes_on(grammars: Grammars, tokenizer: Tokeniz
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
-        (Kind.JSON, '{"type": "strin"}', "strin"),
-        (Kind.JSON, '{"type": "object", "properties": 3}', "properties must be an object"),
-        (Kind.JSON, '{"$ref": "#/$defs/nowhere"}', "/$defs/nowhere"),
-        (Kind.JSON, '{"$ref": "https://example.org/schema"}', "example.org"),
-        (Kind.JSON, '{"type": "string", "pattern": "("}', "unclosed group"),
-        (Kind.JSON, '{"type": "array", "uniqueItems": true}', "uniqueItems"),
-        (Kind.JSON, '{"type": "integer", "minimum": 5, "maximum": 3}', "minimum (5) is greater"),
-        (Kind.JSON, '{"enum": []}', "Unsatisfiable"),
-        (Kind.JSON, "false", "object"),
-        (Kind.JSON, "[]", "object"),
-        (Kind.JSON, '{"type": ', "EOF"),
-        (Kind.JSON, '{"items": ' * 3000 + "{}" + "}" * 3000, "recursion"),
-        (Kind.REGEX, "(ab", "unclosed group"),
-        (Kind.GRAMMAR, "start: (", "Expected token"),
-        (Kind.GRAMMAR, 'start: "a" | nobody', "nobody"),
-        (Kind.GRAMMAR, "root ::= (", "Expected"),
-        (Kind.GRAMMAR, "neither", "Expected"),
-        (Kind.GRAMMAR, "root ::= a-b", "'a-b' not found"),
-        (Kind.GRAMMAR, 'x ::= "a"', "No 'root' rule"),
-        (Kind.GRAMMAR, "root ::= [\\", "out of range"),
-        (Kind.GRAMMAR, "root ::= " + "(" * 400 + '"a"' + ")" * 400, "recursion"),
-        (Kind.JSON, '{"$ref": "#"}', "never end"),
-        (Kind.JSON, '{"anyOf": [{"$ref": "#"}]}', "never end"),
-        (Kind.JSON, json.dumps(ROUND_ABOUT), "never end"),
-        (Kind.JSON, '{"type": "array", "items": {"$ref": "#"}, "minItems": 1}', "never end"),
-        (Kind.REGEX, r"a[^\s\S]", "nothing has this form"),
-        (Kind.GRAMMAR, "root ::= root", "nothing has this form"),
-        (Kind.GRAMMAR, 'start: start "a"', "nothing has this form"),
+        (GrammarKind.JSON, '{"type": "strin"}', "strin"),
+        (GrammarKind.JSON, '{"type": "object", "properties": 3}', "properties must be an object"),
+        (GrammarKind.JSON, '{"$ref": "#/$defs/nowhere"}', "/$defs/nowhere"),
+        (GrammarKind.JSON, '{"$ref": "https://example.org/schema"}', "example.org"),
+        (GrammarKind.JSON, '{"type": "string", "pattern": "("}', "unclosed group"),
+        (GrammarKind.JSON, '{"type": "array", "uniqueItems": true}', "uniqueItems"),
+        (GrammarKind.JSON, '{"type": "integer", "minimum": 5, "maximum": 3}', "minimum (5) is greater"),
+        (GrammarKind.JSON, '{"enum": []}', "Unsatisfiable"),
+        (GrammarKind.JSON, "false", "object"),
+        (GrammarKind.JSON, "[]", "object"),
+        (GrammarKind.JSON, '{"type": ', "EOF"),
+        (GrammarKind.JSON, '{"items": ' * 3000 + "{}" + "}" * 3000, "recursion"),
+        (GrammarKind.REGEX, "(ab", "unclosed group"),
+        (GrammarKind.GRAMMAR, "start: (", "Expected token"),
+        (GrammarKind.GRAMMAR, 'start: "a" | nobody', "nobody"),
+        (GrammarKind.GRAMMAR, "root ::= (", "Expected"),
+        (GrammarKind.GRAMMAR, "neither", "Expected"),
+        (GrammarKind.GRAMMAR, "root ::= a-b", "'a-b' not found"),
+        (GrammarKind.GRAMMAR, 'x ::= "a"', "No 'root' rule"),
+        (GrammarKind.GRAMMAR, "root ::= [\\", "out of range"),
+        (GrammarKind.GRAMMAR, "root ::= " + "(" * 400 + '"a"' + ")" * 400, "recursion"),
+        (GrammarKind.JSON, '{"$ref": "#"}', "never end"),
+        (GrammarKind.JSON, '{"anyOf": [{"$ref": "#"}]}', "never end"),
+        (GrammarKind.JSON, json.dumps(ROUND_ABOUT), "never end"),
+        (GrammarKind.JSON, '{"type": "array", "items": {"$ref": "#"}, "minItems": 1}', "never end"),
+        (GrammarKind.REGEX, r"a[^\s\S]", "nothing has this form"),
+        (GrammarKind.GRAMMAR, "root ::= root", "nothing has this form"),
+        (GrammarKind.GRAMMAR, 'start: start "a"', "nothing has this form"),
     ],
 )  # fmt: skip
 def test_a_form_that_cannot_be_enforced_is_refused_saying_why(
-    grammars: Grammars, kind: Kind, text: str, said: str
+    grammars: GrammarCompiler, kind: GrammarKind, text: str, said: str
 ) -> None:
     with pytest.raises(BadRequest) as caught:
-        grammars.compile(AnswerForm(kind, text, "the.field"))
+        grammars.compile(StructuredOutput(kind, text, "the.field"))
     assert (caught.value.code, caught.value.param) == ("format.invalid", "the.field")
     assert said in caught.value.message
     assert len(caught.value.message) < 400
 
 
 def test_a_lenient_schema_may_hold_what_nobody_enforces(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
     schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
-    assert json.loads(walk(mask(grammars, Kind.JSON, schema, lenient=True), tokenizer, 1)) in (
+    assert json.loads(
+        walk(mask(grammars, GrammarKind.JSON, schema, lenient=True), tokenizer, 1)
+    ) in (
         [],
         [1],
         [1, 1],
@@ -307,19 +335,20 @@ def test_a_lenient_schema_may_hold_what_nobody_enforces(
 
 
 def test_the_schema_that_says_nothing_is_any_value(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
-    of = mask(grammars, Kind.JSON, True)
+    of = mask(grammars, GrammarKind.JSON, True)
     assert all(of.advance(token) for token in ids_of(tokenizer, '[{"a": 1}, null]'))
     assert of.ended
 
 
 def test_a_schema_may_choose_its_white_space(
-    grammars: Grammars, tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
     tight = {"item_separator": ",", "key_separator": ":"}
-    of = mask(grammars, Kind.JSON, {"const": {"a": [1, 2]}, "x-guidance": tight})
+    of = mask(grammars, GrammarKind.JSON, {"const": {"a": [1, 2]}, "x-guidance": tight})
     assert walk(of, tokenizer, 1) == '{"a":[1,2]}'
     assert (
-        walk(mask(grammars, Kind.JSON, {"const": {"a": [1, 2]}}), tokenizer, 1) == '{"a": [1, 2]}'
+        walk(mask(grammars, GrammarKind.JSON, {"const": {"a": [1, 2]}}), tokenizer, 1)
+        == '{"a": [1, 2]}'
     )

@@ -14,20 +14,20 @@ from omlx.engine.masking import forced_tokens
 from omlx.engine.types import FinishReason
 from omlx.text.events import (
     Finish,
+    HiddenLogprobs,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
-    Unsaid,
 )
-from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
-from omlx.text.output import Output, OutputSpec
+from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
+from omlx.text.output import OutputParser, OutputSpec
 from omlx.text.template import render
 from omlx.text.tools import ToolUse
 from tests.text.test_call_grammar import allowed, ids_of, say
 from tests.text.test_output import STATS
-from tests.text.tokenizers import byte_level
+from tests.text.tokenizers import decode_byte_level
 
 TEMPLATE = (
     "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
@@ -53,7 +53,7 @@ CALLS = [
 
 @pytest.fixture(scope="module")
 def oss(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    return byte_level(
+    return decode_byte_level(
         tmp_path_factory.mktemp("oss"),
         TEMPLATE,
         tuple(f"<|{each}|>" for each in (*MARKERS, "im_end")),
@@ -64,7 +64,7 @@ def read(
     tokenizer: TokenizerWrapper, chunks: list[list[int]], **spec: object
 ) -> tuple[str, str, list[str]]:
     """Reasoning, text and calls, each call as its name and arguments."""
-    output = Output(tokenizer, OutputSpec(tools=(LOOK,), **spec))
+    output = OutputParser(tokenizer, OutputSpec(tools=(LOOK,), **spec))
     events = [event for chunk in chunks for event in output.feed(chunk)] + output.finish(
         FinishReason.STOP, STATS
     )
@@ -79,7 +79,7 @@ def read(
                 calls.append(name)
             case ToolCallArguments(text=text):
                 calls[-1] += text
-            case ToolCallEnd() | Unsaid() | Finish():
+            case ToolCallEnd() | HiddenLogprobs() | Finish():
                 pass
     return thought, said, calls
 
@@ -148,9 +148,11 @@ def test_a_call_that_must_come_begins_in_the_prompt(oss: TokenizerWrapper) -> No
 
 
 def test_an_answer_in_a_form_comes_behind_a_thought_and_its_header(oss: TokenizerWrapper) -> None:
-    grammars = Grammars(oss, oss.eos_token_ids)
-    yes = grammars.compile(AnswerForm(Kind.JSON, json.dumps({"const": {"a": 1}}), "form"))
-    of = grammars.mask(yes, Lead(may_think=True, may_call=True))
+    grammars = GrammarCompiler(oss, oss.eos_token_ids)
+    yes = grammars.compile(
+        StructuredOutput(GrammarKind.JSON, json.dumps({"const": {"a": 1}}), "form")
+    )
+    of = grammars.mask(yes, Preamble(may_think=True, may_call=True))
     tokens = say(of, oss, "<|channel|>")
     assert oss.decode(forced_tokens(of, 20)) == "analysis<|message|>"
     tokens += say(
@@ -160,4 +162,4 @@ def test_an_answer_in_a_form_comes_behind_a_thought_and_its_header(oss: Tokenize
     tokens += say(of, oss, '{"a": 1}')
     assert of.ended
     assert read(oss, [tokens]) == ("It is ", '{"a": 1}', [])
-    assert len(allowed(grammars.mask(yes, Lead()))) == 1
+    assert len(allowed(grammars.mask(yes, Preamble()))) == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mlx_lm.chat_templates.muse_spark import RESPONSE_FORMAT
 
 from omlx.text.events import ReasoningDelta
-from omlx.text.headers import Headers
+from omlx.text.headers import ChannelSplitter
 
 CALL = '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n</atem:function_calls>'
 NEXT = "<|eom|><|start|>assistant "
@@ -17,7 +17,7 @@ WHOLE = f"to=self<|message|>Hm. <|eo{NEXT}to=look<|message|>{CALL}{NEXT}to=user<
 
 def read(chunks: list[str]) -> tuple[str, str]:
     """(reasoning, content)"""
-    headers = Headers(RESPONSE_FORMAT["initial_state"], RESPONSE_FORMAT["transitions"])
+    headers = ChannelSplitter(RESPONSE_FORMAT["initial_state"], RESPONSE_FORMAT["transitions"])
     pieces = [piece for chunk in chunks for piece in headers.feed(chunk)] + headers.finish()
     thought = [isinstance(piece, ReasoningDelta) for piece in pieces]
     told = [piece.text for piece in pieces]

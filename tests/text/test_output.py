@@ -10,8 +10,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.types import FinishReason, Reason, TokenLogprob
 from omlx.records import RequestStats
-from omlx.text.events import Finish, OutputEvent, ReasoningDelta, TextDelta, Unsaid
-from omlx.text.output import Output, OutputSpec
+from omlx.text.events import Finish, HiddenLogprobs, OutputEvent, ReasoningDelta, TextDelta
+from omlx.text.output import OutputParser, OutputSpec
 
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
 
@@ -19,7 +19,7 @@ STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested")
 def run(
     tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec
 ) -> list[OutputEvent]:
-    machine = Output(tokenizer, spec)
+    machine = OutputParser(tokenizer, spec)
     events = [
         event
         for chunk in chunks
@@ -69,7 +69,7 @@ def test_logprobs_are_those_of_the_tokens_that_an_event_is_made_of(
 ) -> None:
     parts = {
         "ReasoningDelta": "<think>\nso",
-        "Unsaid": "\n</think>\n\n",
+        "HiddenLogprobs": "\n</think>\n\n",
         "TextDelta": "aé the",
         "Finish": "aba",
     }
@@ -82,9 +82,9 @@ def test_logprobs_are_those_of_the_tokens_that_an_event_is_made_of(
 def test_reasoning_tokens_are_counted(bpe: TokenizerWrapper) -> None:
     tokens = bpe.encode("<think>ab</think>ab", add_special_tokens=False)
     events = run(bpe, [tokens], OutputSpec())
-    assert [type(event) for event in events] == [ReasoningDelta, Unsaid, TextDelta, Finish]
+    assert [type(event) for event in events] == [ReasoningDelta, HiddenLogprobs, TextDelta, Finish]
     assert isinstance(events[-1], Finish)
-    assert events[-1].reasoning_n == 4
+    assert events[-1].reasoning_tokens == 4
 
 
 def test_a_stop_id_has_neither_text_nor_logprob(bpe: TokenizerWrapper) -> None:

@@ -13,19 +13,19 @@ from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import BadRequest
 from omlx.text.events import (
     Finish,
+    HiddenLogprobs,
     OutputEvent,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
-    Unsaid,
 )
-from omlx.text.output import Output, OutputSpec, OutputWatcher
+from omlx.text.output import OutputParser, OutputSpec, OutputStopMatcher
 from omlx.text.template import render
 from omlx.text.tools import ToolUse
 from tests.text.test_output import STATS, normal
-from tests.text.tokenizers import CHATML, byte_level
+from tests.text.tokenizers import CHATML, decode_byte_level
 
 LOOK = {
     "type": "function",
@@ -39,14 +39,14 @@ ASK = [{"role": "user", "content": "hello"}]
 def caller(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     """A tokenizer whose template knows tools, as mlx-lm tells by these words."""
     tools = "{# <tool_call> tool_call.name #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
-    return byte_level(tmp_path_factory.mktemp("caller"), tools + CHATML)
+    return decode_byte_level(tmp_path_factory.mktemp("caller"), tools + CHATML)
 
 
 @pytest.fixture(scope="module")
 def coder(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     """One whose calls no grammar holds."""
     tools = "{# <arg_key> #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
-    return byte_level(tmp_path_factory.mktemp("coder"), tools + CHATML)
+    return decode_byte_level(tmp_path_factory.mktemp("coder"), tools + CHATML)
 
 
 def ids(tokenizer: TokenizerWrapper, text: str) -> list[int]:
@@ -56,7 +56,7 @@ def ids(tokenizer: TokenizerWrapper, text: str) -> list[int]:
 def run(
     tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec
 ) -> list[OutputEvent]:
-    machine = Output(tokenizer, spec)
+    machine = OutputParser(tokenizer, spec)
     fed = [
         e
         for chunk in chunks
@@ -66,7 +66,7 @@ def run(
 
 
 def said(events: list[OutputEvent]) -> list[tuple[str, str]]:
-    """Kind and text, neighbours of one kind joined."""
+    """GrammarKind and text, neighbours of one kind joined."""
     out: list[tuple[str, str]] = []
     for event in events:
         match event:
@@ -76,9 +76,9 @@ def said(events: list[OutputEvent]) -> list[tuple[str, str]]:
                 pass
             case ToolCallEnd():
                 text = ""
-            case Unsaid():
+            case HiddenLogprobs():
                 continue
-            case Finish(calls=calls, stop=stop):
+            case Finish(tool_calls=calls, stop=stop):
                 text = f"{calls} {stop}"
         kind = type(event).__name__
         if out and out[-1][0] == kind:
@@ -121,7 +121,7 @@ def test_the_markers_of_a_call_are_no_part_of_a_message(caller: TokenizerWrapper
         ("ToolCallStart", ' <tool_call>{"name": "look", "arguments": {'),
         ("ToolCallArguments", '"a": "é"}'),
         ("ToolCallEnd", ""),
-        ("Unsaid", "}</tool_call>\n"),
+        ("HiddenLogprobs", "}</tool_call>\n"),
         ("TextDelta", " b"),
         ("Finish", ""),
     ]
@@ -134,7 +134,7 @@ def test_the_watcher_stops_where_the_output_is_over(
 ) -> None:
     tokens = ids(caller, "".join(text))
     spec = OutputSpec(stops=("ab",), tools=(LOOK,), single=single)
-    watcher = OutputWatcher(caller, spec)
+    watcher = OutputStopMatcher(caller, spec)
     at = next((i + 1 for i, token in enumerate(tokens) if watcher.push(token)), len(tokens))
     assert said(run(caller, [tokens[:at]], spec)) == said(run(caller, [tokens], spec))
 

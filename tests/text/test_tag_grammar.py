@@ -11,12 +11,12 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import forced_tokens
 from omlx.errors import BadRequest
-from omlx.text.answer_mask import AnswerMask
+from omlx.text.grammar_mask import GrammarMask
 from omlx.text.template import render
 from omlx.text.tools import ToolUse
 from tests.schemas import SMALL, WORD, listed, record
 from tests.text.test_call_grammar import allowed, grammars, ids_of, mask, read, say, use, valid
-from tests.text.tokenizers import CHATML, SPECIAL, byte_level
+from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
 
 TEXT: Final = {"type": "string"}
 COLOUR: Final = {"type": "string", "enum": ["red", "</parameter>", "null", "größer"]}
@@ -43,10 +43,12 @@ def coder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> TokenizerWrapper:
     words = "{# <tool_call>\n<function= #}"
-    return byte_level(tmp_path_factory.mktemp("coder"), words + CHATML, (*SPECIAL, *request.param))
+    return decode_byte_level(
+        tmp_path_factory.mktemp("coder"), words + CHATML, (*SPECIAL, *request.param)
+    )
 
 
-def walk(of: AnswerMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
+def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
     """Say something at random that the mask allows; now and then close a text, which chance alone would not."""
     choose, close, start = random.Random(seed), ids_of(tokenizer, CLOSE), len(of.tokens)
     while not of.ended and of.bits() is not None:
@@ -181,6 +183,6 @@ def test_a_schema_that_cannot_be_enforced_is_refused(
 ) -> None:
     of: ToolUse = use({"bad": schema}, forced=True)
     with pytest.raises(BadRequest) as caught:
-        grammars(coder).calls(of)
+        grammars(coder).compile_tool_calls(of)
     assert (caught.value.code, caught.value.params["name"]) == ("tools.schema", "bad")
     assert said in caught.value.message

@@ -9,7 +9,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
 from omlx.errors import BadRequest
 from omlx.text.template import render
-from tests.text.tokenizers import byte_level
+from tests.text.tokenizers import decode_byte_level
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 
@@ -39,7 +39,7 @@ def test_a_template_that_begins_otherwise_without_an_answer_has_nothing_stable(
     tmp_path: Path,
 ) -> None:
     odd = "{{ 'ask: ' if add_generation_prompt else 'tell: ' }}{{ messages[0].content }}"
-    assert render(byte_level(tmp_path, odd), MESSAGES).stable == 0
+    assert render(decode_byte_level(tmp_path, odd), MESSAGES).stable == 0
 
 
 def test_continues_the_last_message(bpe: TokenizerWrapper) -> None:
@@ -81,13 +81,13 @@ def test_a_request_cannot_set_what_the_renderer_owns(bpe: TokenizerWrapper, name
 )
 def test_what_a_template_must_not_do_is_a_clear_error(tmp_path: Path, template: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        render(byte_level(tmp_path, template), MESSAGES)
+        render(decode_byte_level(tmp_path, template), MESSAGES)
     assert caught.value.code == "template.failed"
     assert caught.value.params["detail"]
 
 
 def test_what_a_template_in_python_does_not_take_is_a_clear_error(tmp_path: Path) -> None:
-    byte_level(tmp_path, None)
+    decode_byte_level(tmp_path, None)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps(config | {"chat_template_type": "deepseek_v32"})
@@ -109,8 +109,8 @@ def test_a_message_that_is_nested_too_deeply_is_a_clear_error(bpe: TokenizerWrap
 
 def test_no_template_and_an_empty_prompt_are_clear_errors(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="template"):
-        render(byte_level(tmp_path, None), MESSAGES)
+        render(decode_byte_level(tmp_path, None), MESSAGES)
     with pytest.raises(BadRequest, match="empty"):
-        render(byte_level(tmp_path, "{# nothing #}"), MESSAGES)
+        render(decode_byte_level(tmp_path, "{# nothing #}"), MESSAGES)
     with pytest.raises(BadRequest, match="assistant"):
-        render(byte_level(tmp_path), MESSAGES, continue_last=True)
+        render(decode_byte_level(tmp_path), MESSAGES, continue_last=True)

@@ -15,7 +15,7 @@ CHATML = (
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
-def byte_level(
+def decode_byte_level(
     folder: Path, template: str | None = CHATML, special: tuple[str, ...] = SPECIAL
 ) -> TokenizerWrapper:
     """One token a byte, a few merges; ids of the special tokens come last."""

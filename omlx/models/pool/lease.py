@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from omlx.engine.types import Reason
 from omlx.models.pool.speculative import Speculative
-from omlx.text.grammar import Grammars
+from omlx.text.grammar import GrammarCompiler
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -35,7 +35,7 @@ class Served:
     no_draft: Reason | None
     off: Reason | None = None
     speculative: Speculative = field(default_factory=Speculative)
-    grammars: Grammars = field(init=False)
+    grammars: GrammarCompiler = field(init=False)
 
     @property
     def draft_failed(self) -> bool:
@@ -43,7 +43,7 @@ class Served:
         return self.no_draft is not None and self.no_draft.code == "spec.off.draft_failed"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "grammars", Grammars(self.tokenizer, self.stop_ids))
+        object.__setattr__(self, "grammars", GrammarCompiler(self.tokenizer, self.stop_ids))
 
 
 class Lease:

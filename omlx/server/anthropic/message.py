@@ -18,14 +18,14 @@ from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.usage import timings
 from omlx.text.events import (
     Finish,
+    HiddenLogprobs,
     OutputEvent,
-    PromptScored,
+    PromptLogprobs,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
-    Unsaid,
 )
 
 PING: Final[Json] = {"type": "ping"}
@@ -97,7 +97,7 @@ class MessageEncoder:
                 return [self._delta("input_json_delta", partial_json=text)]
             case ToolCallEnd():
                 return self._leave()
-            case PromptScored() | Unsaid():
+            case PromptLogprobs() | HiddenLogprobs():
                 return []
             case Finish():
                 return [*self._leave(), self._end(event), {"type": "message_stop"}]
@@ -141,7 +141,7 @@ class MessageEncoder:
                 stats.prompt_n - stats.cached_n,
                 stats.cached_n,
                 stats.predicted_n,
-                finish.reasoning_n,
+                finish.reasoning_tokens,
             ),
             "timings": timings([finish]),
         }
@@ -152,7 +152,7 @@ class MessageEncoder:
             return "model_context_window_exceeded" if short else "max_tokens"
         if finish.stop is not None:
             return "stop_sequence"
-        return "tool_use" if finish.calls else "end_turn"
+        return "tool_use" if finish.tool_calls else "end_turn"
 
 
 def _usage(fresh: int, cached: int, output: int, thinking: int) -> Json:

@@ -20,7 +20,7 @@ from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read
 from omlx.server.generation import GenerationRequest
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream
-from omlx.text.grammar import AnswerForm
+from omlx.text.grammar import StructuredOutput
 from omlx.text.tools import ToolUse
 
 WIRE: Final = Wire(named, idle=named({"type": "ping"}))
@@ -138,7 +138,7 @@ class MessageRequest(Sampled):
             variables["reasoning_effort"] = self.output_config.effort
         return variables | (self.chat_template_kwargs or {})
 
-    def _form(self) -> AnswerForm | None:
+    def _form(self) -> StructuredOutput | None:
         """`output_format` is what betas of this API called it."""
         config = self.output_config
         if config is not None and config.format is not None:

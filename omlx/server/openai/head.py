@@ -49,7 +49,7 @@ class Head:
 
 def reason(finish: Finish) -> str:
     """Why a choice ended, in the words of this API. A stop string may have cut a call."""
-    if finish.calls and finish.stop is None and finish.reason is FinishReason.STOP:
+    if finish.tool_calls and finish.stop is None and finish.reason is FinishReason.STOP:
         return "tool_calls"
     return _REASONS[finish.reason]
 

@@ -196,7 +196,7 @@ def test_tool_calls_have_their_place() -> None:
         ToolCallStart(0, "call_1", "look"),
         ToolCallArguments(0, "{}"),
         ToolCallEnd(0),
-        Finish(FinishReason.STOP, STATS, calls=1),
+        Finish(FinishReason.STOP, STATS, tool_calls=1),
     ]
     told = [ChoiceEvent(0, call) for call in calls]
     *chunks, last = ChatEncoder(HEAD, 1).feed(told)

@@ -16,14 +16,14 @@ from omlx.server.openai.head import Head, finite, reason
 from omlx.server.usage import timings, usage
 from omlx.text.events import (
     Finish,
+    HiddenLogprobs,
     OutputEvent,
-    PromptScored,
+    PromptLogprobs,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
-    Unsaid,
 )
 
 
@@ -136,7 +136,7 @@ def _delta(event: OutputEvent) -> Json:
             }
         case ToolCallArguments(index=index, text=text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-        case ToolCallEnd() | PromptScored() | Unsaid() | Finish():
+        case ToolCallEnd() | PromptLogprobs() | HiddenLogprobs() | Finish():
             return {}
 
 

@@ -12,7 +12,7 @@ from omlx.server import errors
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.head import Head, finite, reason
 from omlx.server.usage import timings, usage
-from omlx.text.events import Finish, OutputEvent, PromptScored, TextDelta
+from omlx.text.events import Finish, OutputEvent, PromptLogprobs, TextDelta
 
 KIND = "text_completion"
 
@@ -75,7 +75,7 @@ class CompletionEncoder:
     def _heard(self, events: Sequence[ChoiceEvent]) -> Sequence[ChoiceEvent]:
         if not self._silent:
             return events
-        kept = [each for each in events if isinstance(each.event, PromptScored | Finish)]
+        kept = [each for each in events if isinstance(each.event, PromptLogprobs | Finish)]
         return [ChoiceEvent(each.choice, _without_tokens(each.event)) for each in kept]
 
     def _encode(self, choice: int, event: OutputEvent) -> list[Json]:

@@ -20,14 +20,14 @@ from omlx.server.openai.responses.tools import Called
 from omlx.server.usage import timings, usage
 from omlx.text.events import (
     Finish,
+    HiddenLogprobs,
     OutputEvent,
-    PromptScored,
+    PromptLogprobs,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
-    Unsaid,
 )
 
 _STATUS = {
@@ -121,9 +121,9 @@ class ResponseEncoder:
                 if self._open is not None and self._open["type"] == "custom_tool_call":
                     return []  # the text is inside of JSON, which ends later
                 return [self._item("response.function_call_arguments.delta", delta=text)]
-            case ToolCallEnd(whole=whole):
-                return self._leave("completed" if whole else "incomplete")
-            case PromptScored() | Unsaid():
+            case ToolCallEnd(complete=complete):
+                return self._leave("completed" if complete else "incomplete")
+            case PromptLogprobs() | HiddenLogprobs():
                 return []
             case Finish():
                 self._logprobs += entries

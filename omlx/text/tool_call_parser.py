@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import regex as re
 
+from omlx.text.call_markup import CallMarkup
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
-from omlx.text.markup import Markup
-from omlx.text.stops import overlap
+from omlx.text.stop_strings import overlap
 
 Piece: TypeAlias = TextDelta | ToolCallStart | ToolCallArguments | ToolCallEnd
 
@@ -47,10 +47,10 @@ class _At(Enum):
     BEHIND = auto()  # behind such arguments, before the closing marker
 
 
-class Calls:
+class ToolCallParser:
     """`count` is the number of calls that have begun. Without a `markup` everything is text."""
 
-    def __init__(self, markup: Markup | None) -> None:
+    def __init__(self, markup: CallMarkup | None) -> None:
         self.count = 0
         self._markup = markup
         self._at = _At.TEXT
@@ -58,7 +58,7 @@ class Calls:
         self._lead = ""  # white space before the marker
         self._gap = False  # a call has ended and only white space has come since
         self._looked = 0  # how much of a call was searched for its end
-        self._json = JsonEnd()
+        self._json = JsonObjectEnd()
 
     @property
     def holds(self) -> bool:
@@ -83,12 +83,12 @@ class Calls:
                 pass
         held, self._held = self._held, ""
         if self._at is _At.ARGUMENTS:
-            pieces.append(ToolCallEnd(self.count - 1, whole=False))
+            pieces.append(ToolCallEnd(self.count - 1, complete=False))
         elif held:
             pieces.append(TextDelta(held))
         return pieces
 
-    def _end(self, markup: Markup, pieces: list[Piece]) -> None:
+    def _end(self, markup: CallMarkup, pieces: list[Piece]) -> None:
         if self._at is _At.BEHIND:
             self._leave(markup)
             return
@@ -101,7 +101,7 @@ class Calls:
         else:
             self._give_back(markup, pieces)
 
-    def _step(self, markup: Markup, pieces: list[Piece]) -> bool:
+    def _step(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
         """Take what can be decided from the held text; True if the rest may be decidable in the new state."""
         match self._at:
             case _At.TEXT:
@@ -122,7 +122,7 @@ class Calls:
             case _At.BEHIND:
                 return self._behind(markup, pieces)
 
-    def _text(self, markup: Markup, pieces: list[Piece]) -> bool:
+    def _text(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
         if self._gap:
             self._held = self._held.lstrip()
             self._gap = not self._held
@@ -140,11 +140,11 @@ class Calls:
         self._at = _At.OPENED
         return True
 
-    def _give_back(self, markup: Markup, pieces: list[Piece]) -> None:
+    def _give_back(self, markup: CallMarkup, pieces: list[Piece]) -> None:
         pieces.append(TextDelta(self._lead + markup.start))
         self._at = _At.TEXT
 
-    def _call(self, markup: Markup, pieces: list[Piece]) -> bool:
+    def _call(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
         if (
             markup.head is not None
             and (head := markup.head.match(self._held, partial=True)) is not None
@@ -173,11 +173,11 @@ class Calls:
             self._give_back(markup, pieces)
         return True
 
-    def _begin(self, markup: Markup, head: re.Match[str], pieces: list[Piece]) -> None:
+    def _begin(self, markup: CallMarkup, head: re.Match[str], pieces: list[Piece]) -> None:
         named = head.groupdict()
         pieces.append(ToolCallStart(self.count, named.get("id") or markup.new_id(), named["name"]))
         self.count += 1
-        self._held, self._at, self._json = self._held[head.end() :], _At.ARGUMENTS, JsonEnd()
+        self._held, self._at, self._json = self._held[head.end() :], _At.ARGUMENTS, JsonObjectEnd()
 
     def _arguments(self, pieces: list[Piece]) -> bool:
         end = self._json.find(self._held)
@@ -191,7 +191,7 @@ class Calls:
         self._at = _At.BEHIND
         return True
 
-    def _behind(self, markup: Markup, pieces: list[Piece]) -> bool:
+    def _behind(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
         """Another call may follow inside the same markers; models forget the closing one."""
         assert markup.follows is not None
         following = markup.follows.match(self._held, partial=True)
@@ -204,13 +204,13 @@ class Calls:
         self._leave(markup)
         return True
 
-    def _leave(self, markup: Markup) -> None:
+    def _leave(self, markup: CallMarkup) -> None:
         """Drop the markup behind a call, of which the output's end may have left a part."""
         ends = markup.ends.match(self._held, partial=True) or markup.closes.match(self._held)
         self._held = self._held[ends.end() :] if ends is not None else self._held
         self._at, self._gap = _At.TEXT, True
 
-    def _whole(self, markup: Markup, text: str, pieces: list[Piece]) -> bool:
+    def _whole(self, markup: CallMarkup, text: str, pieces: list[Piece]) -> bool:
         """Add the calls that a text is, if it is any."""
         try:
             found = list(_parsed(markup, text))
@@ -226,7 +226,7 @@ class Calls:
         return bool(found)
 
 
-class JsonEnd:
+class JsonObjectEnd:
     """Finds where a JSON object ends that comes in pieces."""
 
     def __init__(self) -> None:
@@ -253,11 +253,11 @@ class JsonEnd:
         return None
 
 
-def _unfinished(markup: Markup, text: str) -> bool:
+def _unfinished(markup: CallMarkup, text: str) -> bool:
     """Whether this is the beginning of JSON that goes on, or of a call with an open tag."""
     text = text.lstrip()
     if text.startswith(("{", "[")):
-        return JsonEnd().find(text) is None
+        return JsonObjectEnd().find(text) is None
     return any(text.rfind(opens) > text.rfind(closes) for opens, closes in markup.form.inner)
 
 
@@ -268,7 +268,7 @@ class _Call:
     arguments: str
 
 
-def _parsed(markup: Markup, text: str) -> Iterator[_Call]:
+def _parsed(markup: CallMarkup, text: str) -> Iterator[_Call]:
     """The calls that mlx-lm's parser finds. Raises one of `_PARSE_ERRORS` unless all of them make sense."""
     found = markup.parse(text, markup.tools)
     for call in found if isinstance(found, list) else [found]:
@@ -283,7 +283,7 @@ def _parsed(markup: Markup, text: str) -> Iterator[_Call]:
         yield _Call(given if isinstance(given, str) else None, name, _json(arguments))
 
 
-def _plausible(markup: Markup, name: str, text: str) -> bool:
+def _plausible(markup: CallMarkup, name: str, text: str) -> bool:
     """A function of the request, or at least something that was clearly meant as a call: some parsers take any word."""
     if any(tool["function"]["name"] == name for tool in markup.tools):
         return True

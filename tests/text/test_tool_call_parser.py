@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
-from omlx.text.calls import Calls, JsonEnd, Piece
+from omlx.text.call_markup import CALL_FORMATS, CallFormat, CallMarkup
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
-from omlx.text.markup import FORMS, Form, Markup
+from omlx.text.tool_call_parser import JsonObjectEnd, Piece, ToolCallParser
 
 TOOLS = [
     {
@@ -87,21 +87,21 @@ TWO = {
 TAGGED = ["glm47", "kimi_k3", "laguna", "longcat", "minimax_m2", "muse_spark", "qwen3_coder"]
 
 
-def form(parser: str) -> Markup:
+def form(parser: str) -> CallMarkup:
     module: Any = importlib.import_module(f"mlx_lm.tool_parsers.{parser}")
     name = module.parse_tool_call.__module__.rpartition(".")[2]
-    return Markup(
+    return CallMarkup(
         module.tool_call_start,
         module.tool_call_end,
         module.parse_tool_call,
-        FORMS.get(name, Form()),
+        CALL_FORMATS.get(name, CallFormat()),
         TOOLS,
     )
 
 
 def events(parser: str, pieces: Iterable[str]) -> list[object]:
     """Texts joined; a call as (name, arguments as text), with None behind it if it never ended."""
-    machine = Calls(form(parser))
+    machine = ToolCallParser(form(parser))
     said: list[Piece] = [
         piece for text in pieces for piece in machine.feed(text)
     ] + machine.finish()
@@ -138,7 +138,7 @@ def read(parser: str, pieces: Iterable[str]) -> list[object]:
 
 def test_the_corpus_has_every_format_of_mlx_lm() -> None:
     assert sorted(ONE) == PARSERS
-    assert {name for name in PARSERS if form(name).form is Form()} == set()
+    assert {name for name in PARSERS if form(name).form is CallFormat()} == set()
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -203,7 +203,7 @@ def test_prose_with_a_marker_and_then_a_call(parser: str) -> None:
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_prose_with_a_marker_is_said_before_the_end(parser: str) -> None:
-    machine = Calls(form(parser))
+    machine = ToolCallParser(form(parser))
     said = machine.feed(f"Write {machine._markup.start} to begin; ")
     assert normal(said) == [f"Write {form(parser).start} to begin;"]
 
@@ -272,14 +272,16 @@ def test_a_call_of_mistrals_may_say_its_id(behind: str) -> None:
         == ["Let me.", ("look", {}), ("get_weather", {"days": 3})]
     )
     starts = [
-        piece for piece in Calls(form("mistral")).feed(text) if isinstance(piece, ToolCallStart)
+        piece
+        for piece in ToolCallParser(form("mistral")).feed(text)
+        if isinstance(piece, ToolCallStart)
     ]
     assert [piece.id for piece in starts] == ["abcdef123"] * 2
 
 
 @pytest.mark.parametrize("parser", ["json_tools", "kimi_k2", "mistral"])
 def test_arguments_of_json_formats_come_as_they_are_written(parser: str) -> None:
-    machine = Calls(form(parser))
+    machine = ToolCallParser(form(parser))
     text = ONE[parser]
     middle = text.index("Zürich") + 3
     said = machine.feed(text[:middle])
@@ -332,19 +334,19 @@ def test_arguments_that_are_a_string_of_json() -> None:
 
 
 def test_ids() -> None:
-    kimi = Calls(form("kimi_k2")).feed(TWO["kimi_k2"])
+    kimi = ToolCallParser(form("kimi_k2")).feed(TWO["kimi_k2"])
     assert [piece.id for piece in kimi if isinstance(piece, ToolCallStart)] == [
         "functions.look:0",
         "functions.get_weather:1",
     ]
-    mistral = Calls(form("mistral")).feed(TWO["mistral"])
+    mistral = ToolCallParser(form("mistral")).feed(TWO["mistral"])
     ids = [piece.id for piece in mistral if isinstance(piece, ToolCallStart)]
     assert all(len(each) == 9 and each.isalnum() for each in ids)
     assert len(set(ids)) == 2
 
 
 def test_a_call_that_is_demanded_is_held_to_a_grammar_or_has_an_opening() -> None:
-    assert all((form.written is None) != (form.opening is None) for form in FORMS.values())
+    assert all((form.written is None) != (form.opening is None) for form in CALL_FORMATS.values())
 
 
 @pytest.mark.parametrize("parser", [each for each in PARSERS if form(each).form.written is None])
@@ -417,8 +419,8 @@ def test_any_chunking_of_json_calls(parts: list[str]) -> None:
 )
 def test_the_end_of_json_is_found(value: dict[str, Any]) -> None:
     text = json.dumps(value, ensure_ascii=False)
-    assert JsonEnd().find(text + '} "') == len(text)
-    machine = JsonEnd()
+    assert JsonObjectEnd().find(text + '} "') == len(text)
+    machine = JsonObjectEnd()
     assert [machine.find(character) for character in text] == [None] * (len(text) - 1) + [1]
 
 

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.text.stops import Dropper, StopCutter, StopWatcher, overlap
+from omlx.text.stop_strings import MarkerFilter, StopStringFilter, StopStringMatcher, overlap
 
 WORDS = st.text("ab<", max_size=12)
 STOPS = st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3)
 
 
 def cut(pieces: list[str], stops: list[str]) -> tuple[str, str | None]:
-    cutter = StopCutter(stops)
+    cutter = StopStringFilter(stops)
     text = "".join([*map(cutter.feed, pieces), cutter.finish()])
     return text, cutter.matched
 
@@ -45,7 +45,7 @@ def test_overlap_is_the_longest_proper_beginning(text: str, marker: str) -> None
 )
 def test_markers_are_dropped_however_the_text_is_cut(pieces: list[str], markers: list[str]) -> None:
     def dropped(chunks: Iterable[str]) -> str:
-        machine = Dropper(markers)
+        machine = MarkerFilter(markers)
         return "".join([*map(machine.feed, chunks), machine.finish()])
 
     text = "".join(pieces)
@@ -53,16 +53,16 @@ def test_markers_are_dropped_however_the_text_is_cut(pieces: list[str], markers:
 
 
 def test_what_is_dropped() -> None:
-    machine = Dropper(("<|open|>response<|sep|>", "<|close|>response<|sep|>"))
+    machine = MarkerFilter(("<|open|>response<|sep|>", "<|close|>response<|sep|>"))
     assert machine.feed("<|open|>resp") == ""
     assert machine.feed("onse<|sep|>Hello <|cl") == "Hello "
     assert machine.feed("ick|> <|close|>response<|sep|>!<|") == "<|click|> !"
     assert machine.finish() == "<|"
-    assert Dropper(()).feed("a") == "a"
+    assert MarkerFilter(()).feed("a") == "a"
 
 
 def test_a_possible_stop_is_held_back_and_given_back() -> None:
-    cutter = StopCutter(["END"])
+    cutter = StopStringFilter(["END"])
     assert cutter.feed("the E") == "the "
     assert cutter.feed("N") == ""
     assert cutter.feed("!") == "EN!"
@@ -76,5 +76,5 @@ def test_a_possible_stop_is_held_back_and_given_back() -> None:
 )
 def test_engine_and_text_side_agree(bpe: TokenizerWrapper, text: str, stops: list[str]) -> None:
     tokens = bpe.encode("x" + text + "x", add_special_tokens=False)
-    watcher = StopWatcher(bpe, stops)
+    watcher = StopStringMatcher(bpe, stops)
     assert any(map(watcher.push, tokens)) == any(stop in "x" + text + "x" for stop in stops)

@@ -24,7 +24,7 @@ from omlx.engine.types import (
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.loader import LoadedWeights, load
-from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
+from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from tests.schemas import SCHEMAS
 
 WARM = Sampling(temperature=0.8, seed=7)
@@ -47,9 +47,9 @@ def weights(name: str) -> LoadedWeights:
 
 
 @functools.cache
-def grammars() -> Grammars:
+def grammars() -> GrammarCompiler:
     target = weights("omlx-demo/target")
-    return Grammars(target.tokenizer, target.stop_ids)
+    return GrammarCompiler(target.tokenizer, target.stop_ids)
 
 
 @functools.cache
@@ -102,7 +102,7 @@ class Answers:
         )
 
     def _request(self, name: str) -> Request:
-        form = AnswerForm(Kind.JSON, json.dumps(SCHEMAS[name]), "form")
+        form = StructuredOutput(GrammarKind.JSON, json.dumps(SCHEMAS[name]), "form")
         return Request(
             id=name,
             tokens=prompt(),
@@ -110,7 +110,7 @@ class Answers:
             max_tokens=MAX_TOKENS,
             stop_ids=weights("omlx-demo/target").stop_ids,
             speculation=Speculation(self._strategy),
-            mask=grammars().mask(grammars().compile(form), Lead()),
+            mask=grammars().mask(grammars().compile(form), Preamble()),
         )
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class InfillTokens:
     """The tokens of one family. `middle` None: the part behind the gap comes first, and the prefix is gone on with."""
 
     prefix: str
@@ -20,22 +20,22 @@ class Gap:
     middle: str | None
 
 
-GAPS: Final = (
-    Gap("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    Gap("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    Gap("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    Gap("▁<PRE>", "▁<SUF>", "▁<MID>"),
-    Gap("[PREFIX]", "[SUFFIX]", None),
+INFILL_FAMILIES: Final = (
+    InfillTokens("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    InfillTokens("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    InfillTokens("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    InfillTokens("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    InfillTokens("[PREFIX]", "[SUFFIX]", None),
 )
 
 
-def fill(tokenizer: TokenizerWrapper, before: str, behind: str) -> tuple[int, ...]:
+def infill_prompt(tokenizer: TokenizerWrapper, before: str, behind: str) -> tuple[int, ...]:
     """Raises BadRequest if the model has no tokens for this."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     gap = next(
         (
             gap
-            for gap in GAPS
+            for gap in INFILL_FAMILIES
             if {gap.prefix, gap.suffix, gap.middle or gap.suffix} <= vocabulary.keys()
         ),
         None,
@@ -51,10 +51,13 @@ def fill(tokenizer: TokenizerWrapper, before: str, behind: str) -> tuple[int, ..
     return (*head, *first, *second, vocabulary[gap.middle])
 
 
-def gap_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
+def infill_token_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
     """Tokens that end what fills a gap: no text has them."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     names = {
-        name for gap in GAPS for name in (gap.prefix, gap.suffix, gap.middle) if name is not None
+        name
+        for gap in INFILL_FAMILIES
+        for name in (gap.prefix, gap.suffix, gap.middle)
+        if name is not None
     }
     return frozenset(vocabulary[name] for name in names if name in vocabulary)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
-class StopCutter:
+class StopStringFilter:
     """Passes text through up to a stop string. Holds back what may be the beginning of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ class StopCutter:
         return held
 
 
-class Dropper:
+class MarkerFilter:
     """Leaves out markers that some models put around their answer and that mean nothing to a reader."""
 
     def __init__(self, markers: Sequence[str]) -> None:
@@ -82,14 +82,14 @@ class Dropper:
         return held
 
 
-class StopWatcher:
+class StopStringMatcher:
     """The engine's `StopMatcher`: says at which token a stop string is complete."""
 
     def __init__(
         self, tokenizer: TokenizerWrapper, stops: Sequence[str], context: Iterable[int] = ()
     ) -> None:
         self._text = Detokenizer(tokenizer, context)
-        self._cutter = StopCutter(stops)
+        self._cutter = StopStringFilter(stops)
 
     def push(self, token: int) -> bool:
         self._cutter.feed(self._text.feed(token))

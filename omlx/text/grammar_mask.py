@@ -53,7 +53,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Tokens that lead somewhere else; inside of one, those that are left."""
+    """Tokens that preamble somewhere else; inside of one, those that are left."""
 
     ids: tuple[int, ...]
     to: Place
@@ -71,7 +71,7 @@ Place: TypeAlias = Free | Held | Thought | Marker | Before | Call
 
 
 @dataclass(slots=True, eq=False)
-class AnswerMask:
+class GrammarMask:
     """The engine's `TokenMask`. `past` holds, for each token, the place before it and the matcher that took it."""
 
     place: Place

@@ -11,8 +11,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import only_token
 from omlx.errors import BadRequest
-from omlx.text.grammar import AnswerForm, Grammars, Kind, Lead
-from omlx.text.prune_nonterminating_schema import without_endless
+from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
+from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from tests.schemas import REFERENCES, SMALL, listed, record
 from tests.text.test_grammar import walk
 
@@ -54,40 +54,42 @@ REFUSED: Final[dict[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def grammars(bpe: TokenizerWrapper) -> Grammars:
-    return Grammars(bpe, bpe.eos_token_ids)
+def grammars(bpe: TokenizerWrapper) -> GrammarCompiler:
+    return GrammarCompiler(bpe, bpe.eos_token_ids)
 
 
-def form(schema: object) -> AnswerForm:
-    return AnswerForm(Kind.JSON, json.dumps(schema), "form")
+def form(schema: object) -> StructuredOutput:
+    return StructuredOutput(GrammarKind.JSON, json.dumps(schema), "form")
 
 
 @pytest.mark.parametrize("name", PRUNED)
 def test_no_answer_is_led_to_where_nothing_ends(
-    grammars: Grammars, bpe: TokenizerWrapper, name: str
+    grammars: GrammarCompiler, bpe: TokenizerWrapper, name: str
 ) -> None:
     schema = {**DEFS, **PRUNED[name]}
     grammar = grammars.compile(form(schema))
     for seed in range(20):
-        text = walk(grammars.mask(grammar, Lead()), bpe, seed, most=100)
+        text = walk(grammars.mask(grammar, Preamble()), bpe, seed, most=100)
         jsonschema.validate(json.loads(text), schema)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_form_without_an_answer_that_ends_is_refused(grammars: Grammars, name: str) -> None:
+def test_a_form_without_an_answer_that_ends_is_refused(
+    grammars: GrammarCompiler, name: str
+) -> None:
     with pytest.raises(BadRequest, match="never end"):
         grammars.compile(form({**DEFS, **REFUSED[name]}))
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_what_can_end_is_left_alone(name: str) -> None:
-    assert without_endless(REFERENCES[name]) is REFERENCES[name]
+    assert prune_nonterminating(REFERENCES[name]) is REFERENCES[name]
 
 
 def test_what_is_pruned_is_a_copy() -> None:
     schema = {**DEFS, "anyOf": [SMALL, ENDLESS], "examples": [ENDLESS]}
     before = json.dumps(schema)
-    assert without_endless(schema) | {"$defs": {}} == {
+    assert prune_nonterminating(schema) | {"$defs": {}} == {
         "$defs": {},
         "anyOf": [SMALL, False],
         "examples": [ENDLESS],
@@ -104,7 +106,7 @@ def test_an_end_that_is_found_late_counts() -> None:
     schema = record(x={"$ref": "#/$defs/d3"}) | {
         "$defs": {**ways, "d0": {"anyOf": [{"$ref": "#/$defs/d7"}, SMALL]}}
     }
-    assert without_endless(schema) is schema
+    assert prune_nonterminating(schema) is schema
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_pointers(reference: str) -> None:
         "$defs": {"a/b": inside, "list": {"anyOf": [SMALL, inside]}},
     }
     endless = reference.startswith(("#/$defs/a", "#/%24", "#/$defs/list"))
-    assert (without_endless(schema)["anyOf"][1] is False) == endless
+    assert (prune_nonterminating(schema)["anyOf"][1] is False) == endless
 
 
 @pytest.mark.parametrize(
@@ -139,15 +141,17 @@ def test_pointers(reference: str) -> None:
     ],
 )
 def test_what_is_no_schema_is_left_to_others(schema: Any) -> None:
-    assert without_endless(schema) == schema
+    assert prune_nonterminating(schema) == schema
 
 
 def test_a_chain_that_is_too_long_is_refused() -> None:
     chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3000)}
     with pytest.raises(ValueError, match="recursion"):
-        without_endless({"$ref": "#/$defs/d0", "$defs": {**chain, "d3000": SMALL}})
+        prune_nonterminating({"$ref": "#/$defs/d0", "$defs": {**chain, "d3000": SMALL}})
 
 
-def test_of_what_never_ends_nothing_must_come(grammars: Grammars) -> None:
-    of = grammars.mask(grammars.compile(form({**DEFS, "anyOf": [{"const": 7}, ENDLESS]})), Lead())
+def test_of_what_never_ends_nothing_must_come(grammars: GrammarCompiler) -> None:
+    of = grammars.mask(
+        grammars.compile(form({**DEFS, "anyOf": [{"const": 7}, ENDLESS]})), Preamble()
+    )
     assert only_token(of.bits()) is not None

@@ -42,7 +42,7 @@ _MEMBERS = rf"(?:\s*,\s*{_STRING}\s*:\s*{_VALUE})*"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CallFormat:
     """One row of the table. Patterns are of the `regex` module, which can tell "not yet" from "no"."""
 
     begins: str = ""
@@ -58,7 +58,7 @@ class Form:
     short_ids: bool = False
 
 
-_NAMED_FIRST = Form(
+_NAMED_FIRST = CallFormat(
     r"\s*(?:[\[{]|[\w.:-]+\s*(?:<(?:longcat_)?arg_key>|</|\{|\n))",
     "{name}\n",
     inner=tuple(
@@ -67,18 +67,18 @@ _NAMED_FIRST = Form(
     ),
 )
 
-FORMS: Final[Mapping[str, Form]] = {
-    "function_gemma": Form(r"\s*call:", "call:{name}{"),
-    "gemma4": Form(r"\s*call:", "call:{name}{"),
+CALL_FORMATS: Final[Mapping[str, CallFormat]] = {
+    "function_gemma": CallFormat(r"\s*call:", "call:{name}{"),
+    "gemma4": CallFormat(r"\s*call:", "call:{name}{"),
     "glm47": _NAMED_FIRST,
-    "json_tools": Form(
+    "json_tools": CallFormat(
         r"\s*[\[{]",
         head=rf'\s*\{{\s*"name"\s*:\s*"{_NAME}"\s*,\s*"arguments"\s*:\s*(?=\{{)',
         closes=rf"{_MEMBERS}\s*\}}[\s}}\]]*",
         written='\n{"name": "{name}", "arguments": {arguments}}\n',
         between="\n",
     ),
-    "kimi_k2": Form(
+    "kimi_k2": CallFormat(
         r"\s*(?:<\|tool_call_begin\|>|(?:functions\.)?[\w.-]+:\d)",
         head=r"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?(?P<name>[\w.-]+):\d+)\s*"
         r"<\|tool_call_argument_begin\|>\s*(?=\{)",
@@ -86,35 +86,35 @@ FORMS: Final[Mapping[str, Form]] = {
         written="<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
         together=True,
     ),
-    "kimi_k3": Form(
+    "kimi_k3": CallFormat(
         r"\s*<\|open\|>call",
         '<|open|>call tool="{name}" index="1"<|sep|>',
         inner=(("<|open|>call", "<|close|>call<|sep|>"),),
     ),
     "longcat": _NAMED_FIRST,
-    "minicpm5": Form(
+    "minicpm5": CallFormat(
         r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""",
         '"{name}">',
         inner=(("<param ", "</param>"),),
     ),
-    "minimax_m2": Form(
+    "minimax_m2": CallFormat(
         r"\s*<invoke name=",
         '\n<invoke name="{name}">\n',
         inner=(("<invoke name=", "</invoke>"), ("<parameter name=", "</parameter>")),
     ),
-    "mistral": Form(
+    "mistral": CallFormat(
         r"\s*(?:\[\s*\{|[\w.:/-]+\s*\[(?:CALL_ID|ARGS)\])",
         head=rf"\s*{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?\[ARGS\]\s*(?=\{{)",
         written="{name}[ARGS]{arguments}",
         short_ids=True,
     ),
-    "muse_spark": Form(
+    "muse_spark": CallFormat(
         r"\s*<atem:invoke",
         '\n<atem:invoke name="{name}">\n',
         inner=(("<atem:invoke ", ">"), ("<atem:parameter ", "</atem:parameter>")),
     ),
-    "pythonic": Form(r"\s*\[\s*[\w.]+\(", "[{name}("),
-    "qwen3_coder": Form(
+    "pythonic": CallFormat(r"\s*\[\s*[\w.]+\(", "[{name}("),
+    "qwen3_coder": CallFormat(
         r"\s*<function=",
         inner=(("<function=", "</function>"), ("<parameter=", "</parameter>")),
         written="\n<function={name}>\n{arguments}</function>\n",
@@ -124,14 +124,14 @@ FORMS: Final[Mapping[str, Form]] = {
 }
 """Every parser of mlx-lm but `laguna`, which is glm47's under another name."""
 
-_LISTING: Final = replace(FORMS["mistral"], written=None, opening="{name}[ARGS]")
+_LISTING: Final = replace(CALL_FORMATS["mistral"], written=None, opening="{name}[ARGS]")
 """Older models of Mistral's write a list of objects behind the marker."""
 
-_NUMBERED: Final = replace(FORMS["mistral"], written="{name}[CALL_ID]{id}[ARGS]{arguments}")
+_NUMBERED: Final = replace(CALL_FORMATS["mistral"], written="{name}[CALL_ID]{id}[ARGS]{arguments}")
 """Some write the call's id behind its name."""
 
 
-_HARMONY: Final = Form(
+_HARMONY: Final = CallFormat(
     r"[\w.:/-]+(?:\s+\w+)?\s*<\|",
     opening="{name}<|channel|>commentary json<|message|>",
     before=" ",
@@ -141,14 +141,14 @@ _HARMONY: Final = Form(
 
 
 @dataclass(frozen=True, slots=True)
-class Markup:
+class CallMarkup:
     """The tool calls of one model, and the functions that a request lets it call. `tools` are as templates know them:
     `{"type": "function", "function": {"name": …}}`."""
 
     start: str
     end: str
     parse: Parse
-    form: Form
+    form: CallFormat
     tools: Sequence[Mapping[str, Any]] = ()
     begins: re.Pattern[str] = field(init=False)
     head: re.Pattern[str] | None = field(init=False)
@@ -184,19 +184,21 @@ class Markup:
         return f"call_{secrets.token_hex(12)}"
 
 
-def markup(tokenizer: TokenizerWrapper, tools: Sequence[Mapping[str, Any]]) -> Markup | None:
+def call_markup(
+    tokenizer: TokenizerWrapper, tools: Sequence[Mapping[str, Any]]
+) -> CallMarkup | None:
     """How this model calls `tools`; None where nobody knows."""
-    if harmony.spoken(tokenizer):
-        return Markup(harmony.CALL, "", _nothing, _HARMONY, tools)
+    if harmony.uses_harmony(tokenizer):
+        return CallMarkup(harmony.CALL, "", _nothing, _HARMONY, tools)
     if not tokenizer.has_tool_calling:
         return None
     name = tokenizer.tool_parser.__module__.rpartition(".")[2]
     start, end = str(tokenizer.tool_call_start), str(tokenizer.tool_call_end)
-    form = FORMS.get(name, Form())
+    form = CALL_FORMATS.get(name, CallFormat())
     if name == "mistral":
         template = str(tokenizer.chat_template)
         form = _NUMBERED if "[CALL_ID]" in template else form if "[ARGS]" in template else _LISTING
-    return Markup(start, end, tokenizer.tool_parser, form, tools)
+    return CallMarkup(start, end, tokenizer.tool_parser, form, tools)
 
 
 def _nothing(text: str, tools: Sequence[Mapping[str, Any]]) -> Any:
