@@ -65,7 +65,7 @@ def _obstacle(model: Standing) -> Chip | None:
     reason = model.served.no_draft if model.served is not None else configured.reason
     if reason is None or not reason.code.startswith("draft."):
         return None
-    if configured.wanted is not None and configured.wanted.fetching:
+    if configured.missing_draft is not None and configured.missing_draft.fetching:
         return Chip(Tone.WAIT, "ui.chip.fetching", reason=reason)
     return Chip(
         Tone.WAIT, "ui.chip.absent" if reason.code in _ABSENT else "ui.chip.unfit", reason=reason
@@ -117,8 +117,8 @@ def _lately(model: Standing) -> Chip | None:
 def _planned(model: Standing) -> Chip:
     configured = model.speculative
     assert configured is not None
-    if configured.drafting is not None:
-        return Chip(Tone.WATCH, "ui.chip.with_draft", {"draft": configured.drafting.name})
+    if configured.active_draft is not None:
+        return Chip(Tone.WATCH, "ui.chip.with_draft", {"draft": configured.active_draft.name})
     return Chip(Tone.WATCH, "ui.chip.with_ngram")
 
 

@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.package.compatibility import Tokenizer, unfit_entry, unfit_tokenizers
-from omlx.models.pool.loader import read_tokenizer
+from omlx.models.package.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
+from omlx.models.package.tokenizer import read_tokenizer
 
 WITHIN_S: Final = 1.5
 
@@ -46,7 +46,7 @@ class Fitting:
     async def _check(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> None:
         """What files tell comes first, for all of them; then tokenizers, the target's read once."""
         unknown = [draft for draft in drafts if _pair(target, draft) not in self._verdicts]
-        reasons = [_unusable(draft) or unfit_entry(target, draft) for draft in unknown]
+        reasons = [_unusable(draft) or checkpoint_mismatch(target, draft) for draft in unknown]
         told = list(zip(unknown, reasons, strict=True))
         self._verdicts |= {
             _pair(target, draft): reason for draft, reason in told if reason is not None
@@ -78,7 +78,7 @@ def _compared(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Verdict:
     if isinstance(theirs, Reason):
         return theirs
     try:
-        return unfit_tokenizers(ours, theirs)
+        return tokenizer_mismatch(ours, theirs)
     except ModelError as error:
         return Reason(error.code, error.params)
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.reference import find
+from omlx.models.catalog.reference import find_draft
 from omlx.models.package.package import DraftModel, usable_package
 
 from ..pages import PARTS, Page, Pages, language_of
@@ -87,7 +87,7 @@ class ModelPage:
         verdicts = await self._fitting.of(entry, others)
         drafts = configured.strategy.off or configured.strategy.step("draft") is not None
         named = configured.settings.draft_model if drafts else None
-        found = find(named, pool.registry) if named is not None else None
+        found = find_draft(named, pool.registry) if named is not None else None
         return drafts_view(
             entry,
             others,
@@ -111,5 +111,5 @@ class ModelPage:
         package = usable_package(entry.path)
         if not isinstance(package.declared, DraftModel):
             return None
-        found = find(str(package.declared.draft), self._standings.pool.registry)
+        found = find_draft(str(package.declared.draft), self._standings.pool.registry)
         return found.id if isinstance(found, ModelEntry) else None

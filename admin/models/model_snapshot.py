@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from omlx.errors import OmlxError
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.pool.lease import Served
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import State, Told
-from omlx.models.pool.speculative import Speculative
+from omlx.models.pool.resident import ModelStatus, ServedModel, State
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.request_stats import Record
 from omlx.server.stream import Engine
@@ -24,9 +23,9 @@ class Standing:
     `recent` are its answers, the newest last; `prefixes` is None for a model that is not in memory."""
 
     entry: ModelEntry
-    told: Told
-    speculative: Speculative | None = None
-    served: Served | None = None
+    told: ModelStatus
+    speculative: SpeculationConfig | None = None
+    served: ServedModel | None = None
     recent: Sequence[RequestStats] = ()
     prefixes: PrefixStats | None = None
 
@@ -43,7 +42,7 @@ class Standings:
 
     async def of(self, name: str) -> Standing:
         """Raises NotFound."""
-        entry = self.pool.known(name)
+        entry = self.pool.entry(name)
         speculative = await asyncio.to_thread(self._speculative, entry)
         return self._standing(entry, speculative)
 
@@ -54,7 +53,7 @@ class Standings:
     async def here(self) -> list[Standing]:
         """Of the models that are in memory or on their way."""
         return await self._each(
-            [each for each in self.pool.models if self.pool.told(each.id).state != State.UNLOADED]
+            [each for each in self.pool.models if self.pool.status(each.id).state != State.UNLOADED]
         )
 
     async def _each(self, entries: Sequence[ModelEntry]) -> list[Standing]:
@@ -68,17 +67,17 @@ class Standings:
     def _trusted(self, entry: ModelEntry) -> ModelEntry:
         """A model that brings code along can be used where the settings trust it."""
         brings_code = entry.reason is not None and entry.reason.code == "model.remote_code"
-        return self.pool.known(entry.id) if brings_code else entry
+        return self.pool.entry(entry.id) if brings_code else entry
 
-    def _speculative(self, entry: ModelEntry) -> Speculative | None:
+    def _speculative(self, entry: ModelEntry) -> SpeculationConfig | None:
         if entry.status is not Status.USABLE:
             return None
         try:
-            return self.pool.speculative(entry.id)
+            return self.pool.speculation(entry.id)
         except OmlxError:
             return None
 
-    def _standing(self, entry: ModelEntry, speculative: Speculative | None) -> Standing:
+    def _standing(self, entry: ModelEntry, speculative: SpeculationConfig | None) -> Standing:
         served = next((each for each in self.pool.loaded if each.id == entry.id), None)
         recent, prefixes = self.record.recent(entry.id), self.engine.prefix_of(entry.id)
-        return Standing(entry, self.pool.told(entry.id), speculative, served, recent, prefixes)
+        return Standing(entry, self.pool.status(entry.id), speculative, served, recent, prefixes)

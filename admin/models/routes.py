@@ -58,14 +58,14 @@ class ModelsRoutes:
         self._gate.session(request)
         await request.body()
         await while_connected(request.receive, self._pool.load(name))
-        return JSONResponse(self._view(self._pool.model(name)))
+        return JSONResponse(self._view(self._pool.resolve(name)))
 
     async def unload(self, request: Request, name: str) -> Response:
         """Answers when the model is out of memory; stops it from loading."""
         self._gate.session(request)
         await request.body()
         await while_connected(request.receive, self._pool.unload(name))
-        return JSONResponse(self._view(self._pool.model(name)))
+        return JSONResponse(self._view(self._pool.resolve(name)))
 
     async def clear_prefixes(self, request: Request, name: str) -> Response:
         """Answers when they are forgotten. A model that is not in memory has none."""
@@ -90,5 +90,5 @@ class ModelsRoutes:
             "size_bytes": entry.size_bytes,
             "model_type": entry.model_type,
             "quantization": entry.quantization,
-            **status.memory(self._pool.told(entry.id)),
+            **status.memory(self._pool.status(entry.id)),
         }

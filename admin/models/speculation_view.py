@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from omlx.errors import Reason
-from omlx.models.pool.speculative import Speculative
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.schema import Settings
 
 from ..settings.form_view import Field, field_view
@@ -58,7 +58,10 @@ class SpeculationView:
 
 
 def speculation_view(
-    configured: Speculative, settings: Mapping[str, Json], inherited: Settings, drafts: DraftsView
+    configured: SpeculationConfig,
+    settings: Mapping[str, Json],
+    inherited: Settings,
+    drafts: DraftsView,
 ) -> SpeculationView:
     """`settings` is what `settings_view` tells of this model, `inherited` what it had if nothing were kept for it."""
     strategy = settings[STRATEGY]
@@ -81,7 +84,7 @@ def speculation_view(
     )
 
 
-def in_effect(configured: Speculative) -> list[InEffect]:
+def in_effect(configured: SpeculationConfig) -> list[InEffect]:
     """Strategy, draft and window as the next request meets them, with who decided each."""
     sources, window = configured.sources, configured.window
     lines = [InEffect("strategy", str(configured.strategy), sources[STRATEGY].value)]

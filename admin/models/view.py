@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from omlx.errors import Reason
 from omlx.models.catalog.entry import Status
-from omlx.models.pool.resident import State, Told
+from omlx.models.pool.resident import ModelStatus, State
 
 from .chip_view import Chip, chip_view
 from .model_snapshot import Standing
@@ -35,7 +35,7 @@ class Place:
 
     @property
     def here(self) -> bool:
-        return self.state in (State.READY, State.LEAVING)
+        return self.state in (State.READY, State.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def model_row(model: Standing, default: str | None) -> ModelRow:
     )
 
 
-def place_view(told: Told) -> Place:
+def place_view(told: ModelStatus) -> Place:
     read = told.progress
     return Place(
         state=told.state.value,

@@ -57,7 +57,7 @@ class LiveData:
 
     def _at_the_door(self) -> int:
         """Requests that wait for their model to be loaded."""
-        return sum(self._pool.told(entry.id).waiting for entry in self._pool.models)
+        return sum(self._pool.status(entry.id).waiting for entry in self._pool.models)
 
 
 class Asked(Body):

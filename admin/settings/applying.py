@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from omlx.errors import BadRequest, ConfigError, Conflict
 from omlx.models.package.package import Declared, Ngram
-from omlx.models.package.package_file import declare_draft, write_package
+from omlx.models.package.write_package import declare_draft, write_package
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import Loading
+from omlx.models.pool.resident import LoadJob
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.schema import Value
@@ -68,7 +68,7 @@ class Applying:
     async def write(self, model: str, setup: TrialConfiguration) -> Json:
         """Make it the default of the model's package. Raises ModelError if the draft does not fit or the file cannot be
         written, BadRequest for what a package cannot say."""
-        entry = self._pool.model(model)
+        entry = self._pool.resolve(model)
         if setup.strategy == "off":
             raise BadRequest("trial.not_in_package", param="setup")
         declared: Declared = Ngram(None, None)
@@ -92,9 +92,9 @@ class Applying:
         return await asyncio.to_thread(self._store.revision, model)
 
     async def _taken_up(self, model: str, names: Mapping[str, Value]) -> Json:
-        changes: list[Loading] = await self._pool.reconfigure()
+        changes: list[LoadJob] = await self._pool.reconfigure()
         waits = any(
-            change.entry.id == model and self._pool.told(model).active for change in changes
+            change.entry.id == model and self._pool.status(model).active for change in changes
         )
         resolution = self._configuration.resolve(model)
         takes = applied_view(names, resolution, Source.MODEL, waits=waits)

@@ -15,13 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, ConfigError, Unconditional
+from omlx.models.catalog.catalog import check_alias
 from omlx.models.catalog.entry import Status
-from omlx.models.catalog.names import check_alias, check_draft
+from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import Loading
+from omlx.models.pool.resident import LoadJob
+from omlx.models.pool.speculation_config import check_value
 from omlx.models.pool.speculation_status import reason_record, speculation_record
-from omlx.models.pool.speculative import check_value
 from omlx.server.exposure import check_exposure
 from omlx.server.fields import read
 from omlx.settings.configuration import Configuration
@@ -79,7 +80,7 @@ class SettingsRoutes:
 
     async def show_model(self, request: Request, name: str) -> Response:
         self._gate.session(request)
-        return self._answer(await asyncio.to_thread(self.view, self._pool.known(name).id))
+        return self._answer(await asyncio.to_thread(self.view, self._pool.entry(name).id))
 
     async def change(self, request: Request) -> Response:
         session = self._gate.session(request)
@@ -94,7 +95,7 @@ class SettingsRoutes:
 
     async def change_model(self, request: Request, name: str) -> Response:
         self._gate.session(request)
-        model = self._pool.known(name).id
+        model = self._pool.entry(name).id
         asked = await self._keep(request, model)
         waits = self._waiting(await self._pool.reconfigure(), model)
         return self._answer(await asyncio.to_thread(self.view, model, asked.changes, waits))
@@ -113,14 +114,14 @@ class SettingsRoutes:
             view["applied"] = applied_view(changes, resolution, own, waits=waits)
         if model is not None:
             view["model"] = model
-            if self._pool.known(model).status is Status.USABLE:
-                view["speculation"] = speculation_record(self._pool.speculative(model))
+            if self._pool.entry(model).status is Status.USABLE:
+                view["speculation"] = speculation_record(self._pool.speculation(model))
         return view
 
     def inherited(self, model: str) -> Settings:
         """What a model has where nothing is kept for it alone. Reads the files; raises NotFound."""
         return self._configuration.resolve(
-            None, usable_package(self._pool.known(model).path).layer
+            None, usable_package(self._pool.entry(model).path).layer
         ).settings
 
     async def _keep(self, request: Request, model: str | None) -> Change:
@@ -159,7 +160,7 @@ class SettingsRoutes:
             if name == "draft_model":
                 check_draft(
                     str(value),
-                    self._pool.known(model) if model is not None else None,
+                    self._pool.entry(model) if model is not None else None,
                     self._pool.registry,
                 )
             if name in CONFIRMED and value and name not in asked.confirm:
@@ -180,13 +181,13 @@ class SettingsRoutes:
         if model is None:
             return self._configuration.resolve()
         return self._configuration.resolve(
-            model, usable_package(self._pool.known(model).path).layer
+            model, usable_package(self._pool.entry(model).path).layer
         )
 
-    def _waiting(self, changes: list[Loading], model: str | None) -> bool:
+    def _waiting(self, changes: list[LoadJob], model: str | None) -> bool:
         """Whether one of the models that are to take up something has requests."""
         ids = [change.entry.id for change in changes if model in (None, change.entry.id)]
-        return any(self._pool.told(each).active for each in ids)
+        return any(self._pool.status(each).active for each in ids)
 
     def _answer(self, view: Json) -> Response:
         return JSONResponse(view, headers={"ETag": f'"{view["revision"]}"'})

@@ -128,7 +128,7 @@ class TrialRoutes:
     def _model(self, request: Request, name: str) -> str:
         """Raises Unauthorized, NotFound."""
         self._gate.session(request)
-        return self._trying.pool.known(name).id
+        return self._trying.pool.entry(name).id
 
     async def _plan(self, request: Request, model: str) -> Plan:
         asked = read(Wanted, await request.body() or b"{}")

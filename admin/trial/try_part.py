@@ -20,7 +20,7 @@ class TryPart:
         return router
 
     async def show(self, request: Request) -> Page:
-        model = self._trying.pool.known(request.path_params["name"]).id
+        model = self._trying.pool.entry(request.path_params["name"]).id
         return Page(
             "model/trial.html", outcome_view(await self._trying.view(model, language_of(request)))
         )

@@ -13,8 +13,9 @@ from omlx.cli import running
 from omlx.cli.columns import columns
 from omlx.cli.configured import configured
 from omlx.errors import ConfigError, ModelError, NotFound
+from omlx.models.catalog.catalog import check_alias
 from omlx.models.catalog.discovery import discover
-from omlx.models.catalog.names import check_alias, check_draft
+from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source

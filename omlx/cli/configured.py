@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from omlx.errors import ConfigError
-from omlx.models.pool.speculative import check_value, strategy_of
+from omlx.models.pool.speculation_config import check_value, strategy_of
 from omlx.settings.configuration import Configuration
 from omlx.settings.resolve import cli_layer, environment_layer, resolve
 from omlx.settings.schema import table

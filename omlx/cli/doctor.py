@@ -24,7 +24,7 @@ from omlx.cli.bind import listen
 from omlx.cli.columns import columns, size
 from omlx.cli.configured import configured
 from omlx.errors import ConfigError
-from omlx.models.catalog.discovery import BUNDLED, gather
+from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.entry import Status
 from omlx.models.catalog.places import Place, places
 from omlx.models.pool.footprint import default_limit_bytes, machine_bytes
@@ -95,7 +95,7 @@ def _memory(settings: Settings) -> Rows:
 
 def _models(settings: Settings) -> Rows:
     for place in places(settings, os.environ, BUNDLED):
-        entries = gather([place]).entries
+        entries = scan_places([place]).entries
         counts = Counter(entry.status for entry in entries)
         skipped = Counter(entry.reason.code for entry in entries if entry.reason is not None)
         yield (

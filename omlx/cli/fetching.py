@@ -13,10 +13,10 @@ from omlx.catalog import sentence
 from omlx.cli.columns import size
 from omlx.cli.environment import environment
 from omlx.engine.types import Reason
-from omlx.models.catalog.reference import Reference, Wanted
+from omlx.models.catalog.reference import MissingDraft, Reference
 
 
-def how_to_fetch(wanted: Wanted) -> str:
+def how_to_fetch(wanted: MissingDraft) -> str:
     """The command, and how large it is that will come."""
     known = "?" if wanted.size_bytes is None else size(wanted.size_bytes)
     return sentence("cli.package.wanted", {"draft": str(wanted.reference), "size": known})

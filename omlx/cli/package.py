@@ -21,7 +21,8 @@ from omlx.cli.named import look_in, named
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.reference import find
+from omlx.models.catalog.reference import find_draft
+from omlx.models.package.compatibility import draft_problem
 from omlx.models.package.package import (
     DraftModel,
     WindowPolicy,
@@ -29,15 +30,14 @@ from omlx.models.package.package import (
     strategy_record,
     window_from,
 )
-from omlx.models.package.package_file import (
+from omlx.models.package.write_package import (
     check_package,
     declare_draft,
-    unusable,
     window_from_bench,
     write_package,
 )
+from omlx.models.pool.speculation_config import resolve_speculation
 from omlx.models.pool.speculation_status import speculation_record
-from omlx.models.pool.speculative import speculative
 from omlx.settings.configuration import Configuration
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group
@@ -108,9 +108,9 @@ def _write(arguments: Namespace, subject: Subject) -> None:
 def _check_in_sight(declared: DraftModel, subject: Subject) -> None:
     """A folder that was named by its path is known to this command alone. Raises ModelError."""
     draft = str(declared.draft)
-    found = find(draft, subject.registry)
+    found = find_draft(draft, subject.registry)
     if isinstance(found, ModelEntry) and isinstance(
-        find(draft, look_in([], subject.configuration)()), Reason
+        find_draft(draft, look_in([], subject.configuration)()), Reason
     ):
         raise ModelError("draft.out_of_sight", param=None, draft=draft, path=str(found.path))
 
@@ -144,10 +144,10 @@ def _check(arguments: Namespace, subject: Subject) -> None:
 
 def _show(arguments: Namespace, subject: Subject) -> None:
     package = read_package(subject.entry.path)
-    found = speculative(subject.entry, subject.registry, subject.configuration)
+    found = resolve_speculation(subject.entry, subject.registry, subject.configuration)
     if (
-        found.drafting is not None
-        and (reason := unusable(subject.entry, found.drafting)) is not None
+        found.active_draft is not None
+        and (reason := draft_problem(subject.entry, found.active_draft)) is not None
     ):
         found = replace(found, draft=None, reason=reason)
     record = speculation_record(found)
@@ -164,14 +164,16 @@ def _show(arguments: Namespace, subject: Subject) -> None:
         return
     rows = [("strategy", str(found.strategy), found.sources["speculation"].value)]
     rows.append(("drafters", ", ".join(found.drafters) or "–", ""))
-    drafting = found.drafting.id if found.drafting is not None else "–"
+    drafting = found.active_draft.id if found.active_draft is not None else "–"
     rows.append(("draft", drafting, found.sources["draft_model"].value))
     rows.append(
         ("window", f"{found.window.initial}, {found.window.shortest} to {found.window.longest}", "")
     )
-    lines = [reason.message for reason in (found.undrafted, *found.warnings) if reason is not None]
-    if found.wanted is not None:
-        lines.append(how_to_fetch(found.wanted))
+    lines = [
+        reason.message for reason in (found.no_draft_reason, *found.warnings) if reason is not None
+    ]
+    if found.missing_draft is not None:
+        lines.append(how_to_fetch(found.missing_draft))
     if isinstance(package.declared, DraftModel):
         rows.insert(0, ("declared", str(package.declared.draft), package.default or ""))
     sys.stdout.write(columns(rows) + "".join(f"{line}\n" for line in lines))

@@ -7,7 +7,7 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.loader import LoadProgress
+from omlx.models.pool.load_weights import LoadProgress
 
 
 class LoadingBars:

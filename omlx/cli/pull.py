@@ -17,12 +17,11 @@ from omlx.engine.types import Reason
 from omlx.models.catalog.discovery import Registry, discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
-from omlx.models.catalog.reference import Reference, find
-from omlx.models.package.compatibility import unfit_entry
+from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.package.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.package.hub import pull
 from omlx.models.package.package import DraftModel, usable_package
-from omlx.models.package.package_file import unusable
-from omlx.models.pool.speculative import FETCHABLE
+from omlx.models.pool.speculation_config import FETCHABLE
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
 
@@ -51,13 +50,13 @@ def run(arguments: Namespace) -> int:
 
 def _bring(reference: Reference, settings: Settings) -> ModelEntry:
     """The model, fetched unless a place other than the hub's cache has it. Raises ModelError."""
-    entry = find(str(reference), _models(settings))
+    entry = find_draft(str(reference), _models(settings))
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
         sys.stdout.write(sentence("cli.pull.begins", {"model": str(reference)}) + "\n")
         sys.stdout.flush()
         directory, notes = pull(reference)
         _say(notes)
-        entry = find(str(reference), _models(settings))
+        entry = find_draft(str(reference), _models(settings))
         if isinstance(entry, Reason):
             entry = ModelEntry(reference.repository, directory, HUB_CACHE)
     params = {"model": entry.id, "path": str(entry.path), "size": size(entry.size_bytes)}
@@ -71,11 +70,11 @@ def _bring_draft(target: ModelEntry, settings: Settings) -> None:
     reasons = [reason for reason in (package.reason, *package.warnings) if reason is not None]
     if isinstance(package.declared, DraftModel):
         reference = package.declared.draft
-        found = find(str(reference), _models(settings))
-        reason = found if isinstance(found, Reason) else unfit_entry(target, found)
+        found = find_draft(str(reference), _models(settings))
+        reason = found if isinstance(found, Reason) else checkpoint_mismatch(target, found)
         if reference.on_hub and (reason is None or reason.code in FETCHABLE):
             found = _bring(reference, settings)
-        reason = found if isinstance(found, Reason) else unusable(target, found)
+        reason = found if isinstance(found, Reason) else draft_problem(target, found)
         reasons += [reason] if reason is not None else []
     _say(reasons)
 

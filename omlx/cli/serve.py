@@ -32,14 +32,14 @@ from omlx.cli.named import id_of, look_in, path_of
 from omlx.cli.progress import LoadingBars
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError
+from omlx.models.catalog.catalog import find_model
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.names import find_model
+from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.draft_watcher import Arrivals
-from omlx.models.pool.loader import bring_in
+from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.settings_watcher import Rereading
+from omlx.models.pool.settings_watcher import SettingsWatcher
 from omlx.server.app import create_app
 from omlx.server.exposure import check_exposure
 from omlx.server.protocol import ImpatientProtocol
@@ -134,7 +134,7 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
             costs=CostFiles(settings.home / "costs"),
         )
         assert choice.configuration.store is not None
-        rereading = Rereading(pool, choice.configuration.store)
+        rereading = SettingsWatcher(pool, choice.configuration.store)
         if choice.model is not None:
             (await pool.lease(choice.model.id)).release()
         app = create_app(engine, pool, settings)
@@ -152,7 +152,7 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)
         looking = (
-            Arrivals(pool, choice.discover, fetch).run(_LOOK_EVERY_S),
+            DraftWatcher(pool, choice.discover, fetch).run(_LOOK_EVERY_S),
             rereading.run(_LOOK_EVERY_S),
         )
         chores = [asyncio.create_task(chore) for chore in (*looking, _warm_up())]
@@ -188,7 +188,7 @@ class Server(uvicorn.Server):
 async def _warm_up() -> None:
     """Import what the first model will need, once whoever has started the server has had their first look at it."""
     await asyncio.sleep(_WARM_UP_S)
-    await asyncio.to_thread(bring_in)
+    await asyncio.to_thread(import_mlx_lm)
 
 
 def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
@@ -205,10 +205,10 @@ def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
     ):
         lines.append(sentence(served.no_draft.code, served.no_draft.params))
         if (
-            served.speculative.wanted is not None
-            and served.speculative.settings.draft_download == "ask"
+            served.speculation.missing_draft is not None
+            and served.speculation.settings.draft_download == "ask"
         ):
-            lines.append(how_to_fetch(served.speculative.wanted))
+            lines.append(how_to_fetch(served.speculation.missing_draft))
     model = served.id if served is not None else next((entry.id for entry in pool.models), None)
     lines += _first_link(settings, address)
     if model is None:

@@ -34,7 +34,7 @@ from omlx.settings.schema import Settings
 from omlx.telemetry.metrics import Gauges, Metrics
 
 KEEP_ALIVE_S = 5.0
-KEEP_COSTS_S = 300.0
+SAVE_COSTS_S = 300.0
 SWEEP_S = 1.0
 SNAPSHOT_S = 2.0
 
@@ -52,13 +52,13 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.generations = Generations(engine, pool, record)
-        chores = [pool.keep_costs_every(KEEP_COSTS_S), pool.sweep_every(SWEEP_S)]
+        chores = [pool.save_costs_every(SAVE_COSTS_S), pool.sweep_every(SWEEP_S)]
         tasks = [asyncio.create_task(chore) for chore in chores]
         yield
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        await pool.keep_costs()
+        await pool.save_costs()
         app.state.generations.shut_down()
 
     key = ApiKey(settings.api_key)
@@ -129,13 +129,13 @@ async def show_model(request: Request, name: str) -> Response:
     """One model, and how it is drafted for and batched; its id may contain slashes, raw or percent-encoded."""
     state = request.app.state
     pool: Pool = state.pool
-    entry = pool.model(name)
-    configured = await asyncio.to_thread(pool.speculative, entry.id)
+    entry = pool.resolve(name)
+    configured = await asyncio.to_thread(pool.speculation, entry.id)
     served = next((each for each in pool.loaded if each.id == entry.id), None)
     snapshot = await _snapshot(state.engine, served.id) if served is not None else None
     told = status.speculation(configured, served, snapshot, state.record.recent(entry.id))
     batching = status.batching(snapshot.unbatchable) if snapshot is not None else None
-    memory = status.memory(pool.told(entry.id))
+    memory = status.memory(pool.status(entry.id))
     record = (
         models.model(_model(entry)) if errors.speaks_anthropic(request.scope) else _model(entry)
     )

@@ -8,9 +8,9 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest
+from omlx.models.package.pooling import Pooling, pooling
 from omlx.models.pool.embedding import Embedding
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.pooling import Pooling, pooling
 from omlx.server.connection import while_connected
 from omlx.server.generation import Generations, check_ids
 from omlx.server.openai.embeddings import request as embedding_request
@@ -22,7 +22,7 @@ async def embeddings(request: Request) -> Response:
     """A vector for each text, of models whose packages say how."""
     asked = embedding_request.parse(await request.body())
     pool: Pool = request.app.state.pool
-    entry = pool.model(asked.model)
+    entry = pool.resolve(asked.model)
     how = await asyncio.to_thread(pooling, entry.path, entry.id)
     return await while_connected(request.receive, _embedded(request, asked, entry.id, how))
 
@@ -51,7 +51,7 @@ async def _embedded(
             texts.append(ids)
         vectors = []
         for ids in texts:
-            job = Embedding(ids, how.pool)
+            job = Embedding(ids, how.mode)
             while not await asyncio.wrap_future(engine.with_loop(served.id, job.advance)):
                 pass
             assert job.vector is not None

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from omlx.engine.strategy import AUTO, Strategy, WindowBounds
 from omlx.engine.types import Reason, Request, Sampling, Speculation, StopMatcher, TokenMask
 from omlx.errors import BadRequest
-from omlx.models.pool.loader import tokenizer_length
-from omlx.models.pool.pool import Pool, Served
+from omlx.models.package.tokenizer import tokenizer_length
+from omlx.models.pool.pool import Pool, ServedModel
 from omlx.server.request_stats import Record
 from omlx.server.router import Router
 from omlx.server.stream import Engine, GenerationStream
@@ -150,7 +150,7 @@ class Generations:
         stream = None
         try:
             request = _with_defaults(
-                request, lease.served.speculative.settings.chat_template_kwargs or {}
+                request, lease.served.speculation.settings.chat_template_kwargs or {}
             )
             _check(request, lease.served)
             texts = await self._off_loop(partial(_tokenize, lease.served, request))
@@ -196,7 +196,7 @@ class Generations:
     def _submit(self, stream: GenerationStream, request: GenerationRequest, texts: _Texts) -> None:
         """Choice i of prompt p is number p · n + i of the answer; each prompt's choices draw as if it were alone."""
         served = stream.served
-        settings = served.speculative.settings
+        settings = served.speculation.settings
         self.newest[served.id] = texts.prompts[-1].tokens
         sampling = sampling_of(served, request.sampling)
         sampling = replace(
@@ -228,7 +228,7 @@ def _with_defaults(request: GenerationRequest, variables: Mapping[str, Any]) -> 
     return replace(request, template_variables={**variables, **request.template_variables})
 
 
-def _output(request: GenerationRequest, served: Served, prompt: Prompt) -> OutputSpec:
+def _output(request: GenerationRequest, served: ServedModel, prompt: Prompt) -> OutputSpec:
     use = request.tools
     goes_on = request.continue_last or bool(request.prompts or prompt.opening)
     return OutputSpec(
@@ -245,7 +245,7 @@ def _output(request: GenerationRequest, served: Served, prompt: Prompt) -> Outpu
 
 
 def _mask(
-    request: GenerationRequest, served: Served, prompt: Prompt, texts: _Texts
+    request: GenerationRequest, served: ServedModel, prompt: Prompt, texts: _Texts
 ) -> TokenMask | None:
     """An answer that has to be a call has the form of calls and no other. One that must have a form begins with no
     thought where the request wants none; one that is free may."""
@@ -266,7 +266,7 @@ def _mask(
     return served.grammars.mask(answer, preamble)
 
 
-def _watcher(served: Served, spec: OutputSpec) -> StopMatcher | None:
+def _watcher(served: ServedModel, spec: OutputSpec) -> StopMatcher | None:
     if spec.single:
         return OutputStopMatcher(served.tokenizer, spec)
     return StopStringMatcher(served.tokenizer, spec.stops, spec.context) if spec.stops else None
@@ -282,7 +282,7 @@ def _render(tokenizer: TokenizerWrapper, request: GenerationRequest) -> Prompt:
     )
 
 
-def _raw(served: Served, request: GenerationRequest) -> list[Prompt]:
+def _raw(served: ServedModel, request: GenerationRequest) -> list[Prompt]:
     """Prompts that are no conversations."""
     found = []
     for prompt in request.prompts:
@@ -303,7 +303,7 @@ def check_ids(tokens: Sequence[int], size: int, param: str) -> None:
         raise BadRequest("request.token", param=param, field=param, token=wrong, size=size)
 
 
-def _tokenize(served: Served, request: GenerationRequest) -> _Texts:
+def _tokenize(served: ServedModel, request: GenerationRequest) -> _Texts:
     grammar = served.grammars.compile(request.form) if request.form is not None else None
     calls = served.grammars.compile_tool_calls(request.tools) if request.tools is not None else None
     prompts = _raw(served, request) if request.prompts else [_render(served.tokenizer, request)]
@@ -321,19 +321,19 @@ def _tokenize(served: Served, request: GenerationRequest) -> _Texts:
 
 
 def _speculation(
-    request: GenerationRequest, served: Served, prediction: tuple[int, ...]
+    request: GenerationRequest, served: ServedModel, prediction: tuple[int, ...]
 ) -> Speculation:
     """To name a draft is to ask for speculation, whatever the settings say."""
     asked = request.speculation
     if asked is None:
-        asked = AUTO if request.draft_model is not None else served.speculative.strategy
+        asked = AUTO if request.draft_model is not None else served.speculation.strategy
     if prediction and not asked.off and asked.step("ngram") is None:
         unused = Reason("strategy.prediction_unused", {"strategy": str(asked)})
         asked = replace(asked, notes=(*asked.notes, unused))
-    return Speculation(asked, request.window.within(served.speculative.window), prediction)
+    return Speculation(asked, request.window.within(served.speculation.window), prediction)
 
 
-def _check(request: GenerationRequest, served: Served) -> None:
+def _check(request: GenerationRequest, served: ServedModel) -> None:
     """What can only be known with the model at hand. The length of the prompt is the engine's to judge.
 
     Whoever asks for a drafter by name hears why there is none; `auto` takes what there is.
@@ -354,14 +354,14 @@ def _check(request: GenerationRequest, served: Served) -> None:
             )
 
 
-def sampling_of(served: Served, asked: Mapping[str, float]) -> Sampling:
+def sampling_of(served: ServedModel, asked: Mapping[str, float]) -> Sampling:
     """What a request asks for, over the settings, over the model's own files.
 
     `top_p` 0 means the one most likely token; the engine says that with `top_k`.
     """
     values: dict[str, Any] = {
         **served.sampling,
-        **sampling_in(served.speculative.settings),
+        **sampling_in(served.speculation.settings),
         **asked,
     }
     if values.get("top_p") == 0:

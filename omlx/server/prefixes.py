@@ -28,7 +28,7 @@ async def clear(request: Request, name: str) -> Response:
 async def probe(request: Request, name: str) -> Response:
     """How much of the prompt of a chat request is there already; nothing is computed. Null for a model not loaded."""
     pool: Pool = request.app.state.pool
-    model = pool.model(name).id
+    model = pool.resolve(name).id
     asked = chat_request.parse(await request.body()).neutral()
     return JSONResponse(await look_up(request.app.state, model, asked))
 
@@ -37,7 +37,7 @@ async def forget(state: State, name: str) -> None:
     """Returns after the current step. Raises NotFound, EngineDead."""
     pool: Pool = state.pool
     engine: Engine = state.engine
-    await asyncio.wrap_future(engine.clear_prefixes(pool.model(name).id))
+    await asyncio.wrap_future(engine.clear_prefixes(pool.resolve(name).id))
 
 
 async def look_up(state: State, name: str, asked: GenerationRequest) -> Json:
@@ -48,7 +48,7 @@ async def look_up(state: State, name: str, asked: GenerationRequest) -> Json:
     pool: Pool = state.pool
     engine: Engine = state.engine
     generations: Generations = state.generations
-    model = pool.model(name).id
+    model = pool.resolve(name).id
     tokens = await generations.prompt_ids(replace(asked, model=model))
     cached = await asyncio.wrap_future(engine.probe_prefix(model, tokens))
     return {

@@ -21,10 +21,9 @@ from typing import Any, Final
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN
 from omlx.engine.strategy import Strategy
 from omlx.engine.types import ModelSnapshot, Reason
-from omlx.models.pool.lease import Served
-from omlx.models.pool.resident import State, Told
+from omlx.models.pool.resident import ModelStatus, ServedModel, State
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.models.pool.speculation_status import reason_record, speculation_record
-from omlx.models.pool.speculative import Speculative
 from omlx.records import DrafterStats, PrefixStats, RequestStats, sum_drafters
 from omlx.server.dialect import Json
 from omlx.server.usage import gate_record
@@ -33,8 +32,8 @@ STATES: Final = ("observing", "on", "off")
 
 
 def speculation(
-    configured: Speculative,
-    served: Served | None,
+    configured: SpeculationConfig,
+    served: ServedModel | None,
     snapshot: ModelSnapshot | None,
     recent: Sequence[RequestStats],
 ) -> Json:
@@ -53,16 +52,16 @@ def speculation(
     }
 
 
-def effective(configured: Speculative, snapshot: ModelSnapshot) -> Strategy:
+def effective(configured: SpeculationConfig, snapshot: ModelSnapshot) -> Strategy:
     here = set() if snapshot.off is not None else set(snapshot.drafters.values())
     return configured.strategy.among(here)
 
 
-def memory(told: Told) -> Json:
+def memory(told: ModelStatus) -> Json:
     """Where a model is: `state` is `unloaded`, `loading` (then with `progress`), `ready` or `leaving`."""
     progress = told.progress
     return {
-        "loaded": told.state in (State.READY, State.LEAVING),
+        "loaded": told.state in (State.READY, State.DRAINING),
         "state": told.state.value,
         "progress": None
         if progress is None

@@ -24,7 +24,7 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import EngineDead, OmlxError
-from omlx.models.pool.pool import Lease, Served
+from omlx.models.pool.pool import Lease, ServedModel
 from omlx.records import PrefixStats as PrefixStats
 from omlx.server.dialect import ChoiceEvent
 from omlx.server.request_stats import Record
@@ -113,7 +113,7 @@ class GenerationStream:
         self._closed = False
 
     @property
-    def served(self) -> Served:
+    def served(self) -> ServedModel:
         return self._lease.served
 
     @property

@@ -11,8 +11,8 @@ from typing import Any
 import omlx
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.weight_files import weight_files
 from omlx.models.pool.cost_file import machine
-from omlx.models.pool.weights import weight_files
 
 
 @dataclass(frozen=True, slots=True)

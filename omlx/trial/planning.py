@@ -12,8 +12,8 @@ from omlx.engine.speculation.cost_model import PLAIN
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, EngineDead, ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.reference import find
-from omlx.models.package.package_file import misfit
+from omlx.models.catalog.reference import find_draft
+from omlx.models.package.compatibility import draft_mismatch
 from omlx.models.pool.footprint import device
 from omlx.models.pool.pool import Pool
 from omlx.server.generation import Generations
@@ -39,7 +39,7 @@ class Planner:
 
         `tokens` is how long an answer may be. Reads tokenizers; loads nothing.
         """
-        target = self._pool.model(model)
+        target = self._pool.resolve(model)
         if len(drafts) > MAX_DRAFTS:
             raise BadRequest(
                 "request.too_many",
@@ -52,7 +52,7 @@ class Planner:
             raise BadRequest(
                 "request.empty", param="kinds", field="kinds", detail="choose at least one"
             )
-        if drafts and self._pool.speculative(target.id).settings.no_draft:
+        if drafts and self._pool.speculation(target.id).settings.no_draft:
             raise BadRequest("spec.off.no_draft", param="drafts")
         found = [await asyncio.to_thread(self._draft, target, draft) for draft in drafts]
         conversation: tuple[int, ...] = ()
@@ -69,7 +69,7 @@ class Planner:
     async def estimate(self, plan: Plan, rate: float | None = None) -> Estimate:
         """`rate` is what plain decoding was known to do earlier, in tokens per second."""
         target, *drafts = [
-            self._weights(self._pool.model(name)) for name in (plan.model, *plan.drafts)
+            self._weights(self._pool.resolve(name)) for name in (plan.model, *plan.drafts)
         ]
         prompts = PROMPT_TOKENS * len(plan.kinds)
         if plan.conversation:
@@ -87,9 +87,9 @@ class Planner:
         )
 
     def _draft(self, target: ModelEntry, name: str) -> ModelEntry:
-        found = find(name, self._pool.registry)
+        found = find_draft(name, self._pool.registry)
         try:
-            reason = found if isinstance(found, Reason) else misfit(target, found)
+            reason = found if isinstance(found, Reason) else draft_mismatch(target, found)
         except ModelError as error:
             reason = Reason(error.code, error.params)
         if isinstance(found, Reason) or reason is not None:
@@ -98,7 +98,7 @@ class Planner:
         return found
 
     def _weights(self, entry: ModelEntry) -> Weights:
-        dtype = self._pool.speculative(entry.id).settings.dtype
+        dtype = self._pool.speculation(entry.id).settings.dtype
         held = self._pool.residents.held(entry, dtype)
         if held is not None:
             return Weights(held.size_bytes, loaded=True)

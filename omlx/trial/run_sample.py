@@ -21,8 +21,8 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import BadRequest
-from omlx.models.pool.lease import Lease, Served
 from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.generation import GenerationRequest, Generations, WindowWish, sampling_of
 from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.samples import Sample
@@ -65,7 +65,7 @@ def continued(prompt: Sequence[int], seed: int) -> Asked:
 
 
 def request(
-    asked: Asked, configuration: TrialConfiguration, tokens: int, served: Served
+    asked: Asked, configuration: TrialConfiguration, tokens: int, served: ServedModel
 ) -> Request:
     """As it goes to the engine: what is set for the model counts, as it does for users."""
     sampling: Sampling = sampling_of(served, {"temperature": 0.0} if asked.greedy else {})
@@ -77,7 +77,7 @@ def request(
         max_tokens=tokens,
         stop_ids=served.stop_ids,
         speculation=Speculation(
-            parse(configuration.strategy), WindowWish().within(served.speculative.window)
+            parse(configuration.strategy), WindowWish().within(served.speculation.window)
         ),
     )
 
@@ -93,7 +93,8 @@ class SampleRunner:
     def requests(self) -> int:
         """How many there are, ours among them, at work or waiting for their model; one that is being loaded counts."""
         return (
-            sum(resident.leases for resident in self._pool.residents) + self._pool.loadings.requests
+            sum(resident.leases for resident in self._pool.residents)
+            + self._pool.load_queue.requests
         )
 
     async def answer(

@@ -19,8 +19,8 @@ from enum import StrEnum
 from typing import Final
 
 from omlx.errors import ModelError, Reason
-from omlx.models.pool.lease import Lease, Served
 from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.generation import Generations
 from omlx.trial.configurations import (
     MAX_ROUNDS,
@@ -156,7 +156,7 @@ class TrialRunner:
         self._pool = pool
         self._generations = generations
         self._quiet_s = quiet_s
-        self._warm: Served | None = None
+        self._warm: ServedModel | None = None
         self._clock = time.perf_counter
 
     async def run(self, trial: Trial) -> None:
@@ -210,7 +210,7 @@ class TrialRunner:
 
     async def _warm_up(self, trial: Trial, visit: Visit, asked: Asked) -> None:
         """Run everything shortly: kernels are made, pages come in, costs become known. In vain if somebody comes."""
-        served: Served | None = None
+        served: ServedModel | None = None
         for configuration in visit.configurations:
             lease = await self._lease(trial, visit)
             if served not in (None, lease.served):

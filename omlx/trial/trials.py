@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from omlx.errors import Conflict, OmlxError, Reason
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import Loading
+from omlx.models.pool.resident import LoadJob
 from omlx.server.errors import unexpected
 from omlx.trial.conditions import Conditions
 from omlx.trial.report import of_draft, report
@@ -100,12 +100,12 @@ class Trials:
 
     async def _as_configured(self, model: str) -> None:
         """Have the configured draft again at the next idle moment, if a trial has left another one."""
-        entry, resident = self._pool.model(model), self._pool.residents.find(model)
-        drafting = (await asyncio.to_thread(self._pool.speculative, model)).drafting
+        entry, resident = self._pool.resolve(model), self._pool.residents.find(model)
+        drafting = (await asyncio.to_thread(self._pool.speculation, model)).active_draft
         if resident is not None and resident.served.draft != (
             drafting.id if drafting is not None else None
         ):
-            self._pool.loadings.begin(Loading(entry, again=True))
+            self._pool.load_queue.begin(LoadJob(entry, again=True))
 
     async def _keep(self, trial: Trial, conditions: Conditions) -> None:
         plan, at = trial.plan, self._wall()

@@ -12,9 +12,9 @@ from omlx.admin.models.model_snapshot import Standing
 from omlx.engine.strategy import NGRAM, OFF
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.reference import Reference, Wanted
-from omlx.models.pool.resident import State, Told
-from omlx.models.pool.speculative import Speculative
+from omlx.models.catalog.reference import MissingDraft, Reference
+from omlx.models.pool.resident import ModelStatus, State
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import DrafterStats, RequestStats
 
 ENTRY = ModelEntry("org/big", Path("/models/org/big"), "home")
@@ -23,8 +23,8 @@ ON = Reason("spec.on")
 OBSERVING = Reason("spec.observing")
 ABSENT = Reason("draft.not_here", {"draft": "org/small"})
 DOES_NOT_PAY = Reason("spec.off.does_not_pay", {"speedup": 0.94})
-READY = Told(State.READY)
-WITH_DRAFT = Speculative(draft=DRAFT)
+READY = ModelStatus(State.READY)
+WITH_DRAFT = SpeculationConfig(draft=DRAFT)
 
 
 def answer(
@@ -35,12 +35,12 @@ def answer(
 
 
 def model(
-    told: Told = READY, speculative: Speculative | None = None, *recent: RequestStats
+    told: ModelStatus = READY, speculative: SpeculationConfig | None = None, *recent: RequestStats
 ) -> Standing:
     return Standing(
         ENTRY,
         told,
-        speculative or Speculative(reason=Reason("spec.off.no_draft_model")),
+        speculative or SpeculationConfig(reason=Reason("spec.off.no_draft_model")),
         recent=recent,
     )
 
@@ -48,19 +48,22 @@ def model(
 PAUSED = Reason("spec.paused.several_active", {"active": 3})
 
 CASES = {
-    "off": (model(READY, Speculative(strategy=OFF)), Chip(Tone.QUIET, "ui.chip.off")),
+    "off": (model(READY, SpeculationConfig(strategy=OFF)), Chip(Tone.QUIET, "ui.chip.off")),
     "not downloaded": (
-        model(READY, Speculative(reason=ABSENT), answer(ON, 2.0, 4, 4)),
+        model(READY, SpeculationConfig(reason=ABSENT), answer(ON, 2.0, 4, 4)),
         Chip(Tone.WAIT, "ui.chip.absent", reason=ABSENT),
     ),
     "on its way": (
         model(
-            READY, Speculative(reason=ABSENT, wanted=Wanted(Reference("org/small"), fetching=True))
+            READY,
+            SpeculationConfig(
+                reason=ABSENT, missing_draft=MissingDraft(Reference("org/small"), fetching=True)
+            ),
         ),
         Chip(Tone.WAIT, "ui.chip.fetching", reason=ABSENT),
     ),
     "unfit": (
-        model(READY, Speculative(reason=Reason("draft.unfit.probe"))),
+        model(READY, SpeculationConfig(reason=Reason("draft.unfit.probe"))),
         Chip(Tone.WAIT, "ui.chip.unfit", reason=Reason("draft.unfit.probe")),
     ),
     "several requests": (
@@ -86,7 +89,7 @@ CASES = {
         Chip(Tone.QUIET, "ui.chip.does_not_pay", speedup=0.94, reason=DOES_NOT_PAY),
     ),
     "watching alone": (
-        model(READY, Speculative(strategy=NGRAM), answer(OBSERVING)),
+        model(READY, SpeculationConfig(strategy=NGRAM), answer(OBSERVING)),
         Chip(Tone.WATCH, "ui.chip.nothing_repeats", reason=OBSERVING),
     ),
     "watching with a draft": (
@@ -98,10 +101,13 @@ CASES = {
         Chip(Tone.QUIET, "ui.chip.off", reason=Reason("spec.off.drafter_failed", {"detail": "x"})),
     ),
     "to come, with a draft": (
-        model(Told(State.UNLOADED), WITH_DRAFT),
+        model(ModelStatus(State.UNLOADED), WITH_DRAFT),
         Chip(Tone.WATCH, "ui.chip.with_draft", {"draft": "small"}),
     ),
-    "to come, without": (model(Told(State.UNLOADED)), Chip(Tone.WATCH, "ui.chip.with_ngram")),
+    "to come, without": (
+        model(ModelStatus(State.UNLOADED)),
+        Chip(Tone.WATCH, "ui.chip.with_ngram"),
+    ),
     "settings broken": (Standing(ENTRY, READY), Chip(Tone.BAD, "ui.chip.broken")),
     "not usable": (Standing(replace(ENTRY, status=Status.SKIPPED), READY), None),
 }

@@ -14,7 +14,7 @@ import pytest
 
 from omlx.admin.settings.view import settings_view
 from omlx.errors import ConfigError
-from omlx.models.pool.speculative import check_value
+from omlx.models.pool.speculation_config import check_value
 from omlx.settings.configuration import Configuration
 from omlx.settings.file import FORMAT
 from omlx.settings.layer import Source

@@ -15,7 +15,7 @@ from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.package.compatibility import Tokenizer
-from omlx.models.pool.loader import read_tokenizer
+from omlx.models.package.tokenizer import read_tokenizer
 from tests.server.running import DRAFT, HYBRID, TARGET
 
 BIG = ModelEntry(TARGET, BUNDLED / TARGET, "bundled", size_bytes=9)

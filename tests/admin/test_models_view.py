@@ -19,9 +19,9 @@ from omlx.admin.settings.view import settings_view
 from omlx.engine.strategy import WindowBounds, parse
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.pool.loader import LoadProgress
-from omlx.models.pool.resident import State, Told
-from omlx.models.pool.speculative import Speculative
+from omlx.models.pool.load_weights import LoadProgress
+from omlx.models.pool.resident import ModelStatus, State
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.layer import Layer, Source
 from omlx.settings.resolve import resolve
 from omlx.settings.schema import Scope, Settings, Value, table
@@ -38,15 +38,17 @@ def entry(name: str, **more: Any) -> ModelEntry:
 
 def test_models_in_memory_come_first_and_what_is_not_offered_apart() -> None:
     idle = Standing(
-        entry("org/idle", size_bytes=5, model_type="llama"), Told(State.UNLOADED), Speculative()
+        entry("org/idle", size_bytes=5, model_type="llama"),
+        ModelStatus(State.UNLOADED),
+        SpeculationConfig(),
     )
     loading = Standing(
         entry("plain", size_bytes=9, model_type="qwen3", quantization="4-bit"),
-        Told(State.LOADING, LoadProgress(3, 12), waiting=2),
-        Speculative(settings=Settings(pinned=True)),
+        ModelStatus(State.LOADING, LoadProgress(3, 12), waiting=2),
+        SpeculationConfig(settings=Settings(pinned=True)),
     )
     skipped = Standing(
-        entry("org/head", status=Status.SKIPPED, reason=HEAD_ONLY), Told(State.UNLOADED)
+        entry("org/head", status=Status.SKIPPED, reason=HEAD_ONLY), ModelStatus(State.UNLOADED)
     )
     assert models_view([idle, skipped, loading], MEMORY, "org/idle") == ModelsView(
         MEMORY,
@@ -82,14 +84,16 @@ def test_models_in_memory_come_first_and_what_is_not_offered_apart() -> None:
     )
 
 
-def card(configured: Speculative, stored: dict[str, Value], **inherited: Any) -> SpeculationView:
+def card(
+    configured: SpeculationConfig, stored: dict[str, Value], **inherited: Any
+) -> SpeculationView:
     own = Layer(Source.MODEL, stored)
     settings = settings_view(Scope.MODEL, resolve([own]), own, "r")["settings"]
     return speculation_view(configured, settings, Settings(**inherited), NONE)
 
 
 def test_the_switch_shows_what_is_in_effect_and_the_strategy_what_is_kept() -> None:
-    view = card(Speculative(), {}, draft_model="org/small")
+    view = card(SpeculationConfig(), {}, draft_model="org/small")
     assert (view.on, view.strategy, view.inherited, view.inherits_draft, view.custom) == (
         True,
         "",
@@ -97,10 +101,10 @@ def test_the_switch_shows_what_is_in_effect_and_the_strategy_what_is_kept() -> N
         True,
         None,
     )
-    view = card(Speculative(strategy=parse("off")), {"speculation": "off"})
+    view = card(SpeculationConfig(strategy=parse("off")), {"speculation": "off"})
     assert (view.on, view.strategy, view.inherits_draft, view.custom) == (False, "off", False, None)
     view = card(
-        Speculative(strategy=parse("ngram:m=8;draft")),
+        SpeculationConfig(strategy=parse("ngram:m=8;draft")),
         {"speculation": "ngram:m=8;draft"},
         speculation="off",
     )
@@ -115,7 +119,7 @@ def test_the_switch_shows_what_is_in_effect_and_the_strategy_what_is_kept() -> N
 def test_a_reason_that_the_picker_shows_is_not_said_twice() -> None:
     absent = Reason("draft.not_here", {"draft": "org/gone"})
     ceiling = Reason("spec.off.no_draft")
-    assert [card(Speculative(reason=reason), {}).reason for reason in (absent, ceiling)] == [
+    assert [card(SpeculationConfig(reason=reason), {}).reason for reason in (absent, ceiling)] == [
         None,
         ceiling,
     ]
@@ -123,11 +127,11 @@ def test_a_reason_that_the_picker_shows_is_not_said_twice() -> None:
 
 def test_what_is_in_effect_and_who_decided_it() -> None:
     sources = dict.fromkeys(table(), Source.BUILT_IN)
-    assert in_effect(Speculative()) == [
+    assert in_effect(SpeculationConfig()) == [
         InEffect("strategy", "auto", "built_in"),
         InEffect("window", "1–64", "built_in"),
     ]
-    drafting = Speculative(
+    drafting = SpeculationConfig(
         window=WindowBounds.fixed_at(6),
         settings=Settings(draft_model="org/small"),
         sources={**sources, "draft_model": Source.PACKAGE, "num_draft_tokens": Source.MODEL},
@@ -137,5 +141,5 @@ def test_what_is_in_effect_and_who_decided_it() -> None:
         InEffect("draft", "org/small", "package"),
         InEffect("window_fixed", "6", "model"),
     ]
-    lookup = Speculative(strategy=parse("ngram"), settings=Settings(draft_model="org/small"))
+    lookup = SpeculationConfig(strategy=parse("ngram"), settings=Settings(draft_model="org/small"))
     assert [line.name for line in in_effect(lookup)] == ["strategy", "window"]

@@ -10,7 +10,7 @@ from omlx.admin.models.model_snapshot import Standing
 from omlx.admin.overview.live_view import Live
 from omlx.admin.overview.view import Welcome, suggested, welcome
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.resident import State, Told
+from omlx.models.pool.resident import ModelStatus, State
 
 SMALL, LARGE, HUGE = (
     ModelEntry(f"org/{n}", Path(str(n)), "home", size_bytes=n) for n in (1, 50, 900)
@@ -39,5 +39,5 @@ def test_the_largest_model_that_there_is_room_for_is_the_one_to_begin_with() -> 
 def test_it_welcomes_until_a_model_has_been_in_memory(
     state: State | None, prompt: int, shown: Welcome | None
 ) -> None:
-    here = [] if state is None else [Standing(SMALL, Told(state))]
+    here = [] if state is None else [Standing(SMALL, ModelStatus(state))]
     assert welcome(live(prompt), here, "org/1") == shown

@@ -9,7 +9,7 @@ from omlx.admin.models.model_snapshot import Standing
 from omlx.admin.models.prefixes_view import Kept, PrefixesView, States, prefixes_view
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.resident import State, Told
+from omlx.models.pool.resident import ModelStatus, State
 from omlx.records import PrefixStats, RequestStats
 
 ENTRY = ModelEntry("org/model", Path("/models/org/model"), "home")
@@ -19,7 +19,7 @@ ANSWER = RequestStats(100, 60, 8, 0.0, 1.0, 1.0, 1, {}, Reason("spec.off.request
 
 
 def standing(report: PrefixStats | None, *recent: RequestStats) -> Standing:
-    return Standing(ENTRY, Told(State.READY), recent=recent, prefixes=report)
+    return Standing(ENTRY, ModelStatus(State.READY), recent=recent, prefixes=report)
 
 
 def test_a_model_that_is_not_in_memory_keeps_nothing() -> None:

@@ -137,7 +137,7 @@ def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
     pool = server.running.pool
     with server.browser() as client:
         client.post(f"{API}/models/{TARGET}/load")
-        assert pool.told(TARGET).draft is None
+        assert pool.status(TARGET).draft is None
         assert to_the_end(client, kinds=["data"])["state"] == "done"
         body = {
             "model": TARGET,
@@ -145,7 +145,7 @@ def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
             "max_tokens": 4,
         }
         client.post("/v1/chat/completions", json=body)
-        assert pool.told(TARGET).draft is None
+        assert pool.status(TARGET).draft is None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from omlx.bench.speculation.outcome import checksum
 from omlx.bench.speculation.plot import plot
 from omlx.bench.speculation.recital import Reciter
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.package.package_file import window_from_bench
+from omlx.models.package.write_package import window_from_bench
 from tests.bench.subjects import subject
 
 DRAFT = BUNDLED / "omlx-demo/draft"

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.loader import bring_in, read_tokenizer
+from omlx.models.package.tokenizer import import_mlx_lm, read_tokenizer
 import omlx.cli.serve
 
 entries = [ModelEntry(f"omlx-demo/{name}", BUNDLED / "omlx-demo" / name, "bundled") for name in ("target", "draft")]
 together = Barrier(4)
-works = [bring_in, bring_in, *(lambda entry=entry: read_tokenizer(entry) for entry in entries)]
+works = [import_mlx_lm, import_mlx_lm, *(lambda entry=entry: read_tokenizer(entry) for entry in entries)]
 with ThreadPoolExecutor(4) as pool:
     begun = [pool.submit(lambda work=work: (together.wait(), work())) for work in works]
 print(sum(each.exception() is None for each in begun), flush=True)

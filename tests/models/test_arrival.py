@@ -16,14 +16,14 @@ from omlx.engine.strategy import AUTO, DRAFT
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
 from omlx.errors import BadRequest, ModelError
-from omlx.models.catalog.discovery import BUNDLED, Registry, gather
+from omlx.models.catalog.discovery import BUNDLED, Registry, scan_places
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.places import Folder
 from omlx.models.catalog.reference import Reference
 from omlx.models.package.package import FILE
-from omlx.models.pool.draft_watcher import Arrivals
+from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.load import Reading
-from omlx.models.pool.loader import load_steps
+from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests import zoo
@@ -100,7 +100,7 @@ def split_unevenly(draft: Path) -> None:
 
 
 def look(folder: Path) -> Registry:
-    return gather([Folder("here", folder)])
+    return scan_places([Folder("here", folder)])
 
 
 class Fetching:
@@ -125,7 +125,7 @@ def drafts(
 
     async def run() -> list[object]:
         pool = Pool(engine, look(folder), Settings(**settings), default=BIG)
-        arrivals = Arrivals(pool, lambda: look(folder), fetch)
+        arrivals = DraftWatcher(pool, lambda: look(folder), fetch)
         (await pool.lease()).release()
         assert pool.served is not None
         seen = [_state(pool)]
@@ -206,14 +206,14 @@ def test_one_that_cannot_be_fetched_is_tried_once_and_said(
 
     async def run() -> None:
         pool = Pool(engine, look(folder), Settings(draft_download="auto"), default=BIG)
-        arrivals = Arrivals(pool, lambda: look(folder), fetch)
+        arrivals = DraftWatcher(pool, lambda: look(folder), fetch)
         (await pool.lease()).release()
-        wanted = pool.speculative(BIG).wanted
+        wanted = pool.speculation(BIG).missing_draft
         assert wanted is not None
         assert (wanted.size_bytes, wanted.failed) == (1234, None)
         await arrivals.look()
         await arrivals.look()
-        wanted = pool.speculative(BIG).wanted
+        wanted = pool.speculation(BIG).missing_draft
         assert wanted is not None
         assert (wanted.failed, len(fetch.asked)) == (failure, 1)
         await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
@@ -226,10 +226,12 @@ def test_it_turns_on_when_the_last_request_has_ended(engine: EngineThread, folde
         pool = Pool(engine, look(folder), Settings(), default=BIG)
         lease = await pool.lease()
         bring(folder)
-        change = asyncio.create_task(Arrivals(pool, lambda: look(folder), Fetching(folder)).look())
+        change = asyncio.create_task(
+            DraftWatcher(pool, lambda: look(folder), Fetching(folder)).look()
+        )
         second = await pool.lease()
         assert second.served.draft is None
-        assert pool.speculative(BIG).wanted is not None
+        assert pool.speculation(BIG).missing_draft is not None
         lease.release()
         second.release()
         await change
@@ -314,7 +316,7 @@ def test_one_that_could_not_be_read_is_tried_again_once_its_files_are_others(
 
     async def run() -> None:
         pool = Pool(engine, look(spoilt), Settings(), default=BIG)
-        arrivals = Arrivals(pool, lambda: look(spoilt), Fetching(spoilt))
+        arrivals = DraftWatcher(pool, lambda: look(spoilt), Fetching(spoilt))
         (await pool.lease()).release()
         await arrivals.look()
         first = pool.residents.find(BIG)
@@ -365,7 +367,7 @@ def test_one_that_cannot_be_used_is_not_kept_and_whoever_names_it_hears_why(
             assert lease.served.no_draft is not None
             assert (lease.served.draft, lease.served.no_draft.code) == (None, SPOILT[how])
             assert (
-                pool.told(BIG).draft,
+                pool.status(BIG).draft,
                 pool.residents.held(look(spoilt).find(SMALL), "auto"),
             ) == (None, None)
             with pytest.raises((BadRequest, ModelError)) as caught:
@@ -426,7 +428,7 @@ def test_what_a_request_has_heard_is_not_held_against_a_draft_that_discovery_see
         (folder / SMALL / "model.safetensors.part").rename(folder / SMALL / "model.safetensors")
         with pytest.raises(BadRequest, match="not finished"):
             await pool.lease(draft=SMALL)
-        await pool.reconsider(look(folder))
+        await pool.update_registry(look(folder))
         (lease := await pool.lease(draft=SMALL)).release()
         assert lease.served.draft == SMALL
         await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))

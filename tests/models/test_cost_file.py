@@ -168,7 +168,7 @@ def test_a_pool_keeps_what_a_model_costs_over_a_change_of_models_and_a_new_start
     async def run() -> list[float | None]:
         first = Pool(engine, DEMO, Settings(speculation="ngram"), costs=files)
         seen = [await learn(first, TARGET), await learn(first, DRAFT), await learn(first, TARGET)]
-        await first.keep_costs()
+        await first.save_costs()
         engine.detach(TARGET)
         return [
             *seen,

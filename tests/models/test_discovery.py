@@ -13,9 +13,9 @@ import pytest
 
 from omlx.catalog import catalog
 from omlx.errors import ModelError, NotFound
-from omlx.models.catalog.discovery import BUNDLED, Registry, discover, gather
+from omlx.models.catalog.discovery import BUNDLED, Registry, discover, scan_places
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.inspect_checkpoint import examine
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.places import Folder, HubCache
 from omlx.models.package.compatibility import too_large
 from omlx.settings.schema import Settings
@@ -27,7 +27,7 @@ def ids(registry: Registry) -> dict[str, str]:
 
 
 def only(folder: Path) -> ModelEntry:
-    (entry,) = gather([Folder("models", folder)]).entries
+    (entry,) = scan_places([Folder("models", folder)]).entries
     return entry
 
 
@@ -47,7 +47,7 @@ def test_a_folder_of_models_one_and_two_deep_and_through_links(tmp_path: Path) -
     (tmp_path / "models/org/notes").mkdir()
     (tmp_path / "models/readme.txt").write_text("not a model", encoding="utf-8")
     (tmp_path / "models/org/linked").symlink_to(tmp_path / "elsewhere/linked")
-    registry = gather([Folder("models", tmp_path / "models")])
+    registry = scan_places([Folder("models", tmp_path / "models")])
     assert ids(registry) == {"plain": "usable", "org/linked": "usable", "org/two-deep": "usable"}
     assert registry.find("org/two-deep").size_bytes == 10
 
@@ -59,7 +59,7 @@ def test_a_model_given_by_itself(tmp_path: Path) -> None:
 
 def test_places_that_are_not_there_or_not_folders(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    assert gather(
+    assert scan_places(
         [
             Folder("a", tmp_path / "none"),
             Folder("b", tmp_path / "file"),
@@ -80,7 +80,7 @@ def test_the_hugging_face_cache_with_links_partial_downloads_and_other_repositor
     (tmp_path / "datasets--org--text/snapshots").mkdir(parents=True)
     (tmp_path / ".locks/models--org--whole").mkdir(parents=True)
     (tmp_path / "version.txt").write_text("1", encoding="utf-8")
-    registry = gather([HubCache("hf-cache", tmp_path)])
+    registry = scan_places([HubCache("hf-cache", tmp_path)])
     assert ids(registry) == {
         "gpt2": "usable",
         "org/whole": "usable",
@@ -94,7 +94,7 @@ def test_the_hugging_face_cache_with_links_partial_downloads_and_other_repositor
 def test_a_link_to_a_blob_that_is_gone_is_a_missing_file(tmp_path: Path) -> None:
     snapshot = hub_model(tmp_path, "org/name", files=shards(2))
     (snapshot / shards(2)[1]).resolve().unlink()
-    assert code(gather([HubCache("hf-cache", tmp_path)]).entries[0]) == "model.shards_missing"
+    assert code(scan_places([HubCache("hf-cache", tmp_path)]).entries[0]) == "model.shards_missing"
 
 
 def test_a_link_to_weights_that_are_gone_is_a_missing_file_where_there_is_only_one(
@@ -102,7 +102,7 @@ def test_a_link_to_weights_that_are_gone_is_a_missing_file_where_there_is_only_o
 ) -> None:
     snapshot = hub_model(tmp_path, "org/name")
     (snapshot / "model.safetensors").resolve().unlink()
-    entry = gather([HubCache("hf-cache", tmp_path)]).entries[0]
+    entry = scan_places([HubCache("hf-cache", tmp_path)]).entries[0]
     assert code(entry) == "model.shards_missing"
     assert entry.reason is not None
     assert entry.reason.params == {"missing": 1, "total": 1, "first": "model.safetensors"}
@@ -111,14 +111,14 @@ def test_a_link_to_weights_that_are_gone_is_a_missing_file_where_there_is_only_o
 def test_zeros_where_the_name_of_a_snapshot_ought_to_be(tmp_path: Path) -> None:
     snapshot = hub_model(tmp_path, "org/name")
     (snapshot.parent.parent / "refs/main").write_bytes(bytes(40))
-    assert ids(gather([HubCache("hf-cache", tmp_path)])) == {"org/name": "model.no_main"}
+    assert ids(scan_places([HubCache("hf-cache", tmp_path)])) == {"org/name": "model.no_main"}
 
 
 def test_an_lm_studio_folder(tmp_path: Path) -> None:
     model(tmp_path / "mlx-community/whole", files=shards(2))
     model(tmp_path / "lmstudio-community/Llama-GGUF", config={}, files=["Llama-Q4_K_M.gguf"])
     model(tmp_path / "mlx-community/loading", files=["downloading_model.safetensors.part"])
-    assert ids(gather([Folder("lmstudio", tmp_path)])) == {
+    assert ids(scan_places([Folder("lmstudio", tmp_path)])) == {
         "mlx-community/whole": "usable",
         "lmstudio-community/Llama-GGUF": "model.gguf_only",
         "mlx-community/loading": "model.half_download",
@@ -183,7 +183,7 @@ def test_a_config_of_strange_types_stops_nobody(tmp_path: Path, strange: object)
     for number, named in enumerate([strange, {"layer": strange}, {"layer": ["model.safetensors"]}]):
         folder = model(tmp_path / f"index-{number}")
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
-    assert len(gather([Folder("models", tmp_path)]).entries) == len(names) + 3
+    assert len(scan_places([Folder("models", tmp_path)]).entries) == len(names) + 3
 
 
 def test_folders_whose_names_are_no_text_are_left_out(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_folders_whose_names_are_no_text_are_left_out(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system knows text only")
     model(tmp_path / os.fsdecode(b"caf\xe9"))
-    assert ids(gather([Folder("models", tmp_path)])) == {"org/m": "usable"}
+    assert ids(scan_places([Folder("models", tmp_path)])) == {"org/m": "usable"}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "\udcff"])
@@ -277,12 +277,15 @@ def test_a_type_that_mlx_lm_knows_by_another_name_is_supported(tmp_path: Path) -
 def test_how_weights_are_quantized(
     tmp_path: Path, config: dict[str, Any], label: str | None
 ) -> None:
-    assert examine("m", model(tmp_path / "m", {**LLAMA, **config}), "x").quantization == label
+    assert (
+        inspect_checkpoint("m", model(tmp_path / "m", {**LLAMA, **config}), "x").quantization
+        == label
+    )
 
 
 def test_the_first_place_wins_and_the_others_are_shadowed(tmp_path: Path) -> None:
     first, second = model(tmp_path / "one/org/m"), model(tmp_path / "two/org/m")
-    registry = gather([Folder("one", tmp_path / "one"), Folder("two", tmp_path / "two")])
+    registry = scan_places([Folder("one", tmp_path / "one"), Folder("two", tmp_path / "two")])
     assert [entry.status for entry in registry.entries] == [Status.USABLE, Status.SHADOWED]
     assert registry.find("org/m").path == first
     assert registry.entries[1].path == second
@@ -293,20 +296,23 @@ def test_the_first_place_wins_and_the_others_are_shadowed(tmp_path: Path) -> Non
 def test_half_a_download_does_not_hide_a_whole_model_in_a_later_place(tmp_path: Path) -> None:
     model(tmp_path / "one/org/m", files=["model.safetensors.part"])
     whole = model(tmp_path / "two/org/m")
-    registry = gather([Folder("one", tmp_path / "one"), Folder("two", tmp_path / "two")])
+    registry = scan_places([Folder("one", tmp_path / "one"), Folder("two", tmp_path / "two")])
     assert [entry.status for entry in registry.entries] == [Status.SKIPPED, Status.USABLE]
     assert registry.find("org/m").path == whole
 
 
 def test_one_folder_reached_through_two_places_is_listed_once(tmp_path: Path) -> None:
     model(tmp_path / "one/org/m")
-    assert len(gather([Folder("a", tmp_path / "one"), Folder("b", tmp_path / "one")]).entries) == 1
+    assert (
+        len(scan_places([Folder("a", tmp_path / "one"), Folder("b", tmp_path / "one")]).entries)
+        == 1
+    )
 
 
 def test_names(tmp_path: Path) -> None:
     for name in ("a/same", "b/same", "a/alone", "b/broken", "c/taken"):
         model(tmp_path / name, files=[] if name == "b/broken" else ["model.safetensors"])
-    registry = gather([Folder("models", tmp_path)])
+    registry = scan_places([Folder("models", tmp_path)])
     assert registry.find("alone").id == "a/alone"
     assert registry.find("b/same").id == "b/same"
     with pytest.raises(NotFound) as ambiguous:
@@ -327,7 +333,7 @@ def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
     model(tmp_path / "outside")
     model(tmp_path / "models/a/alone")
     with pytest.raises(NotFound):
-        gather([Folder("models", tmp_path / "models")]).find(name)
+        scan_places([Folder("models", tmp_path / "models")]).find(name)
 
 
 def test_all_places_in_order_each_can_be_switched_off(tmp_path: Path) -> None:

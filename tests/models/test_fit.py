@@ -11,11 +11,11 @@ import pytest
 
 from omlx.catalog import catalog
 from omlx.engine.types import Reason
-from omlx.models.catalog.discovery import BUNDLED, gather
+from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.places import Folder
-from omlx.models.package.compatibility import unfit_entry, unfit_tokenizers
-from omlx.models.pool.loader import read_tokenizer
+from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
+from omlx.models.package.tokenizer import read_tokenizer
 from tests.models.trees import model, shards
 
 DEMO = BUNDLED / "omlx-demo/draft"
@@ -67,7 +67,7 @@ def drop_the_merges(content: dict[str, Any]) -> None:
 def test_the_same_tokenizer_fits(tmp_path: Path) -> None:
     ours = read_tokenizer(entry(DEMO))
     assert (
-        unfit_tokenizers(ours, read_tokenizer(entry(changed(tmp_path / "same", nothing)))) is None
+        tokenizer_mismatch(ours, read_tokenizer(entry(changed(tmp_path / "same", nothing)))) is None
     )
 
 
@@ -83,7 +83,7 @@ def test_the_same_tokenizer_fits(tmp_path: Path) -> None:
 def test_a_tokenizer_that_only_looks_alike_does_not_fit(
     tmp_path: Path, change: Any, code: str
 ) -> None:
-    reason = unfit_tokenizers(
+    reason = tokenizer_mismatch(
         read_tokenizer(entry(DEMO)), read_tokenizer(entry(changed(tmp_path / "other", change)))
     )
     assert reason is not None
@@ -92,7 +92,7 @@ def test_a_tokenizer_that_only_looks_alike_does_not_fit(
 
 
 def test_a_model_does_not_draft_for_itself() -> None:
-    assert unfit_entry(entry(DEMO), entry(DEMO)) == Reason(
+    assert checkpoint_mismatch(entry(DEMO), entry(DEMO)) == Reason(
         "draft.unfit.same_model", {"draft": "draft"}
     )
 
@@ -106,8 +106,10 @@ def test_nor_does_a_model_of_its_own_weights_or_of_as_many(tmp_path: Path) -> No
     for file in (tmp_path / "links").glob("*.safetensors"):
         file.unlink()
         file.symlink_to(tmp_path / "big" / file.name)
-    target, *drafts = (gather([Folder("here", tmp_path)]).find(folder.name) for folder in folders)
-    reasons = [unfit_entry(target, draft) for draft in drafts]
+    target, *drafts = (
+        scan_places([Folder("here", tmp_path)]).find(folder.name) for folder in folders
+    )
+    reasons = [checkpoint_mismatch(target, draft) for draft in drafts]
     assert [reason and reason.code for reason in reasons] == ["draft.unfit.not_smaller"] * 3 + [
         None
     ]
@@ -138,8 +140,8 @@ def test_what_the_files_alone_tell(
     tmp_path: Path, config: dict[str, Any], files: list[str], code: str | None
 ) -> None:
     model(tmp_path / "org/draft", config, files)
-    (draft,) = gather([Folder("models", tmp_path)]).entries
-    reason = unfit_entry(entry(DEMO), draft)
+    (draft,) = scan_places([Folder("models", tmp_path)]).entries
+    reason = checkpoint_mismatch(entry(DEMO), draft)
     assert (reason.code if reason else None) == code
     assert code is None or code in catalog()
     assert reason is None or "model." not in reason.message, "a code where a sentence ought to be"

@@ -7,8 +7,8 @@ import mlx.core as mx
 from omlx.models.pool.footprint import (
     default_limit_bytes,
     footprint,
-    give_back,
     machine_bytes,
+    release_memory,
     used_bytes,
 )
 
@@ -16,13 +16,13 @@ SIZE = 128 << 20
 
 
 def test_what_is_used_grows_with_arrays_and_shrinks_when_they_are_given_back() -> None:
-    give_back()
+    release_memory()
     before = used_bytes()
     held = mx.arange(SIZE // 4, dtype=mx.float32)
     mx.eval(held)
     assert used_bytes() - before > 0.9 * SIZE
     del held
-    give_back()
+    release_memory()
     assert used_bytes() - before < 0.2 * SIZE
 
 

@@ -18,7 +18,7 @@ from omlx.catalog import catalog
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.loader import LoadProgress, load, load_steps
+from omlx.models.pool.load_weights import LoadProgress, load, load_steps
 
 DEMO = BUNDLED / "omlx-demo/draft"
 TINY: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, ModelError, NotFound
-from omlx.models.catalog.discovery import BUNDLED, Registry, gather
-from omlx.models.catalog.names import check_alias, find_model
+from omlx.models.catalog.catalog import check_alias, find_model
+from omlx.models.catalog.discovery import BUNDLED, Registry, scan_places
 from omlx.models.catalog.places import Folder
 from omlx.models.pool.pool import Pool
 from omlx.settings.configuration import Configuration
@@ -27,7 +27,7 @@ CODE = "from mlx_lm.models.llama import Model, ModelArgs\n"
 def registry(tmp_path: Path) -> Registry:
     for name in ("one/big", "two/big", "one/small"):
         model(tmp_path / "models" / name)
-    return gather([Folder("here", tmp_path / "models")])
+    return scan_places([Folder("here", tmp_path / "models")])
 
 
 def configuration(tmp_path: Path, **given: str) -> Configuration:
@@ -72,7 +72,7 @@ def test_a_models_own_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None
         json.dumps({**config, "model_type": "mine", "model_file": "mine.py"})
     )
     (folder / "mine.py").write_text(f"{CODE}open({str(tmp_path / 'ran')!r}, 'w').close()\n")
-    registry = gather([Folder("here", tmp_path / "models")])
+    registry = scan_places([Folder("here", tmp_path / "models")])
 
     async def lease(*run: Layer) -> None:
         store = Store(tmp_path / "home")

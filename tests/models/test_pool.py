@@ -106,7 +106,7 @@ def test_a_change_waits_for_those_who_are_there_and_nobody_overtakes(engine: Eng
         async with pool(engine, memory_limit=ONE) as models:
             first = await models.lease(TARGET)
             hybrid = asyncio.ensure_future(models.lease(HYBRID))
-            await until(lambda: models.told(TARGET).state is State.LEAVING)
+            await until(lambda: models.status(TARGET).state is State.DRAINING)
             late = asyncio.ensure_future(models.lease(TARGET))
             assert not await settled(hybrid)
             assert not await settled(late)
@@ -135,7 +135,7 @@ def test_who_gives_up_waiting_changes_nothing(engine: EngineThread) -> None:
         async with pool(engine, memory_limit=ONE) as models:
             first = await models.lease()
             hybrid = asyncio.ensure_future(models.lease(HYBRID))
-            await until(lambda: models.told(TARGET).state is State.LEAVING)
+            await until(lambda: models.status(TARGET).state is State.DRAINING)
             late = asyncio.ensure_future(models.lease())
             assert not await settled(late)
             hybrid.cancel()
@@ -156,7 +156,7 @@ def test_all_who_wait_for_a_model_get_it_with_one_reading(engine: EngineThread) 
                 begun.append(entry.id) if done.done == 0 else None
             )
             leases = await asyncio.gather(*(models.lease(HYBRID) for _ in range(5)))
-            assert models.told(HYBRID).active == 5
+            assert models.status(HYBRID).active == 5
             for lease in leases:
                 lease.release()
         return len(begun)
@@ -182,7 +182,7 @@ def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(
             loading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await loading
-            assert models.told(HYBRID).state is State.LOADING
+            assert models.status(HYBRID).state is State.LOADING
             waiting = asyncio.ensure_future(models.load(HYBRID))
             unloading = asyncio.ensure_future(models.unload(HYBRID))
             for _ in range(20):
@@ -192,7 +192,7 @@ def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(
             with pytest.raises(ModelError) as caught:
                 await waiting
             assert caught.value.code == "model.load_cancelled"
-            assert models.told(HYBRID).state is State.UNLOADED
+            assert models.status(HYBRID).state is State.UNLOADED
             (await models.lease(HYBRID)).release()
             assert ids(models) == [HYBRID]
 
@@ -219,7 +219,7 @@ def test_settings_that_change_while_a_model_loads_are_taken_up(
             go_on.set()
             await loading
             await until(
-                lambda: [each.speculative.settings.temperature for each in models.loaded] == [0.5]
+                lambda: [each.speculation.settings.temperature for each in models.loaded] == [0.5]
             )
 
     asyncio.run(run())
@@ -372,7 +372,8 @@ def test_aliases_are_names(engine: EngineThread, tmp_path: Path) -> None:
         async with pool(engine, tmp_path) as models:
             models._default = None
             return [
-                models.model(name).id for name in ("small", "hybrid", TARGET, models.default or "")
+                models.resolve(name).id
+                for name in ("small", "hybrid", TARGET, models.default or "")
             ]
 
     assert asyncio.run(run()) == [DRAFT, TARGET, TARGET, DRAFT]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from omlx.errors import ConfigError
-from omlx.models.catalog.discovery import Registry, gather
+from omlx.models.catalog.discovery import Registry, scan_places
 from omlx.models.catalog.places import Folder, HubCache, Place
-from omlx.models.catalog.reference import Reference, Wanted
+from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.package.package import FILE
+from omlx.models.pool.speculation_config import SpeculationConfig, check_value, resolve_speculation
 from omlx.models.pool.speculation_status import speculation_record
-from omlx.models.pool.speculative import Speculative, check_value, speculative
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
@@ -24,11 +24,11 @@ from tests.models.trees import LLAMA, hub_model, model, shards
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def found(root: Path, *places: Place, **flags: Value) -> Speculative:
+def found(root: Path, *places: Place, **flags: Value) -> SpeculationConfig:
     """Speculation of `org/big` in `root`, with these flags and the files in `root`/home."""
-    registry = gather([Folder("here", root / "models"), *places])
+    registry = scan_places([Folder("here", root / "models"), *places])
     run = (Layer(Source.CLI, flags),)
-    return speculative(
+    return resolve_speculation(
         registry.find("org/big"), registry, Configuration(run, Store(root / "home", check_value))
     )
 
@@ -48,14 +48,14 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def code(result: Speculative) -> str | None:
-    return result.undrafted.code if result.undrafted is not None else None
+def code(result: SpeculationConfig) -> str | None:
+    return result.no_draft_reason.code if result.no_draft_reason is not None else None
 
 
 def test_a_declared_draft_that_is_here_is_on(root: Path) -> None:
     result = found(root)
-    assert result.drafting is not None
-    assert (result.drafting.id, result.sources["draft_model"], code(result)) == (
+    assert result.active_draft is not None
+    assert (result.active_draft.id, result.sources["draft_model"], code(result)) == (
         "org/small",
         Source.PACKAGE,
         None,
@@ -87,8 +87,8 @@ def test_whoever_wins_over_the_package_names_the_draft(root: Path) -> None:
 def test_a_declared_draft_that_is_not_here_is_wanted(root: Path) -> None:
     (root / "models/org/small").rename(root / "gone")
     result = found(root)
-    assert (result.drafting, code(result)) == (None, "draft.not_here")
-    assert result.wanted == Wanted(Reference("org/small"), 77)
+    assert (result.active_draft, code(result)) == (None, "draft.not_here")
+    assert result.missing_draft == MissingDraft(Reference("org/small"), 77)
     record = speculation_record(result)
     assert record["wanted"] == {
         "repository": "org/small",
@@ -98,7 +98,7 @@ def test_a_declared_draft_that_is_not_here_is_wanted(root: Path) -> None:
         "failed": None,
     }
     json.dumps(record)
-    assert found(root, draft_model="org/none").wanted is None
+    assert found(root, draft_model="org/none").missing_draft is None
 
 
 def test_no_draft_is_a_ceiling(root: Path) -> None:
@@ -109,7 +109,7 @@ def test_no_draft_is_a_ceiling(root: Path) -> None:
 @pytest.mark.parametrize("strategy", ["off", "ngram"])
 def test_a_strategy_without_a_draft_loads_none(root: Path, strategy: str) -> None:
     result = found(root, speculation=strategy)
-    assert (result.drafting, code(result)) == (None, "spec.off.strategy")
+    assert (result.active_draft, code(result)) == (None, "spec.off.strategy")
     assert result.draft is not None
 
 
@@ -135,7 +135,7 @@ def test_a_draft_that_cannot_be_used_is_a_reason_and_nothing_is_wanted(
     )
     Store(root / "home").patch({"draft_model": named})
     result = found(root)
-    assert (result.draft, code(result), result.wanted) == (None, expected, None)
+    assert (result.draft, code(result), result.missing_draft) == (None, expected, None)
 
 
 def test_a_quantization_that_is_the_same_in_other_words(root: Path) -> None:

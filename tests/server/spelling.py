@@ -20,13 +20,8 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.loader import (
-    Dtype,
-    LoadedWeights,
-    LoadProgress,
-    read_tokenizer,
-    tokenizer_length,
-)
+from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress
 from omlx.models.pool.pool import Pool
 
 CONTEXT = 4096

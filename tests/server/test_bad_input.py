@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.catalog.discovery import Registry, gather
+from omlx.models.catalog.discovery import Registry, scan_places
 from omlx.models.catalog.places import Folder
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, DRAFT, HYBRID, TARGET, Running, omlx
@@ -152,7 +152,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         folder / "t" / "empty",
         ignore=shutil.ignore_patterns("*.safetensors"),
     )
-    registry = Registry((*gather([Folder("model_dir", folder)]).entries, *DEMO.entries))
+    registry = Registry((*scan_places([Folder("model_dir", folder)]).entries, *DEMO.entries))
     with omlx(registry=registry) as running, httpx.Client(base_url=running.url, timeout=60) as http:
         yield http
 

@@ -19,7 +19,7 @@ from openai import OpenAI
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool import load as opening
-from omlx.models.pool import loader
+from omlx.models.pool import load_weights
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx
 
@@ -149,7 +149,7 @@ def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
 
     step = opening._step
     monkeypatch.setattr(opening, "_step", portion)
-    monkeypatch.setattr(loader, "_STEP_BYTES", 1 << 20)
+    monkeypatch.setattr(load_weights, "_STEP_BYTES", 1 << 20)
     with (
         httpx.Client(base_url=roomy.url, timeout=120) as http,
         OpenAI(base_url=f"{roomy.url}/v1", api_key="x", max_retries=0) as client,

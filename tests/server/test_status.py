@@ -6,7 +6,7 @@ from typing import Any
 from omlx.engine.speculation.cost_model import Costs
 from omlx.engine.strategy import parse
 from omlx.engine.types import ModelSnapshot, Reason
-from omlx.models.pool.speculative import Speculative
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import DrafterStats, Gate, PrefixStats, RequestStats
 from omlx.server import status
 
@@ -30,7 +30,7 @@ def snapshot(
 
 
 def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:
-    told = status.speculation(Speculative(), None, None, ())
+    told = status.speculation(SpeculationConfig(), None, None, ())
     assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == (
         "auto",
         None,
@@ -54,7 +54,9 @@ def test_nothing_kept_of_all_that_was_asked_is_a_warning() -> None:
 
 def test_effective_is_what_is_left_of_the_strategy() -> None:
     def effective(text: str, drafters: dict[str, str], off: Reason | None = None) -> str:
-        return str(status.effective(Speculative(strategy=parse(text)), snapshot(drafters, off)))
+        return str(
+            status.effective(SpeculationConfig(strategy=parse(text)), snapshot(drafters, off))
+        )
 
     lookup = {"ngram": "ngram"}
     assert effective("auto", DRAFTERS) == effective("auto", lookup) == "auto"
@@ -68,7 +70,7 @@ def test_effective_is_what_is_left_of_the_strategy() -> None:
 
 def test_a_cache_that_cannot_go_back_is_the_reason() -> None:
     off = Reason("spec.off.cache", {"layers": "X"})
-    told = status.speculation(Speculative(), None, snapshot(off=off), ())
+    told = status.speculation(SpeculationConfig(), None, snapshot(off=off), ())
     assert told["reason"]["code"] == "spec.off.cache"
 
 
@@ -82,7 +84,7 @@ def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:
         answer({"org/small": DrafterStats(12, 6, 4, [4, 1, 1])}, {"org/small": PAYS}, 1.1),
         answer({}, {"org/small": OFF}, None),
     ]
-    told = status.speculation(Speculative(), None, snapshot(), recent)
+    told = status.speculation(SpeculationConfig(), None, snapshot(), recent)
     small, lookup = told["drafters"]["org/small"], told["drafters"]["ngram"]
     assert (small["state"], small["reason"]["code"]) == ("off", "spec.off.does_not_pay")
     assert small["states"] == {"observing": 0, "on": 2, "off": 1}

@@ -23,7 +23,7 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import EngineDead, EngineError
-from omlx.models.pool.pool import Lease, Served
+from omlx.models.pool.pool import Lease, ServedModel
 from omlx.records import RequestStats
 from omlx.server.request_stats import Record
 from omlx.server.router import Router
@@ -71,7 +71,7 @@ class Setting:
     def __init__(self, tokenizer: TokenizerWrapper, n: int = 1) -> None:
         self.released = 0
         self.engine = Scripted()
-        served = Served(
+        served = ServedModel(
             "m", tokenizer, TokenBytes(tokenizer), 300, 100, frozenset(), {}, None, None
         )
         lease = Lease(served, self._count)

@@ -23,7 +23,7 @@ from omlx.engine.types import (
 )
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.loader import LoadedWeights, load
+from omlx.models.pool.load_weights import LoadedWeights, load
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from tests.schemas import SCHEMAS
 

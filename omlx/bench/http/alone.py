@@ -22,7 +22,7 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.loader import load
+from omlx.models.pool.load_weights import load
 
 MODEL = "alone"
 PATIENCE_S = 600

@@ -14,7 +14,7 @@ from pathlib import Path
 from omlx.engine.types import Reason
 from omlx.errors import ModelError, NotFound
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.inspect_checkpoint import examine
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.places import Place, places
 from omlx.settings.schema import Settings
 
@@ -80,10 +80,10 @@ def find_mapped(name: str, registry: Registry, pairs: Iterable[str]) -> ModelEnt
 
 def discover(settings: Settings, environ: Mapping[str, str]) -> Registry:
     """Look in all places that `settings` leave on. Reads folders and configs; never fails, never writes."""
-    return gather(places(settings, environ, BUNDLED))
+    return scan_places(places(settings, environ, BUNDLED))
 
 
-def gather(where: Iterable[Place]) -> Registry:
+def scan_places(where: Iterable[Place]) -> Registry:
     """The models of these places. A directory that two places reach is listed once."""
     seen: set[Path] = set()
     first: dict[str, ModelEntry] = {}
@@ -93,7 +93,7 @@ def gather(where: Iterable[Place]) -> Registry:
             if (resolved := directory.resolve()) in seen:
                 continue
             seen.add(resolved)
-            entry = examine(model_id, directory, place.source)
+            entry = inspect_checkpoint(model_id, directory, place.source)
             if entry.status is Status.USABLE:
                 winner = first.setdefault(model_id, entry)
                 if winner is not entry:

@@ -1,6 +1,6 @@
 """Whether a directory holds a model that can be loaded, judged by its file names and its config.json alone.
 
-`examine` returns an entry either way: one that cannot be used says why, as a code with parameters.
+`inspect_checkpoint` returns an entry either way: one that cannot be used says why, as a code with parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from omlx.engine.types import Reason
 from omlx.models.catalog.architectures import is_supported
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.facts import json_object
+from omlx.models.catalog.model_config import json_object
 
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
@@ -39,7 +39,7 @@ def looks_like_model(directory: Path) -> bool:
     return any(any(directory.glob(pattern)) for pattern in wanted)
 
 
-def examine(model_id: str, directory: Path, source: str) -> ModelEntry:
+def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntry:
     """The entry of one directory. Reads config.json and the shard index, nothing else; never raises."""
     entry = ModelEntry(model_id, directory, source)
     try:

@@ -9,7 +9,7 @@ from omlx.engine.types import Reason
 from omlx.errors import ModelError, NotFound, Param
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.inspect_checkpoint import examine
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 
 _NAME = r"\w[\w .+()-]*"  # of a folder too, as people call them
 _FORM = re.compile(
@@ -51,7 +51,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MissingDraft:
     """What would be fetched. `size_bytes` is None where nobody has said how large it is.
 
     `fetching` says that it is on its way, `failed` why it did not arrive.
@@ -63,7 +63,7 @@ class Wanted:
     failed: Reason | None = None
 
 
-def find(name: str, registry: Registry) -> ModelEntry | Reason:
+def find_draft(name: str, registry: Registry) -> ModelEntry | Reason:
     """The model that `name` means, usable or not, or why there is none here. Reads folder names and configs."""
     entry = _listed(name, registry)
     if entry is not None:
@@ -112,7 +112,7 @@ def _at_revision(entry: ModelEntry, revision: str) -> ModelEntry | None:
         snapshot = repository / "snapshots" / commit
         if snapshot == entry.path:
             return entry
-        return examine(entry.id, snapshot, entry.source) if snapshot.is_dir() else None
+        return inspect_checkpoint(entry.id, snapshot, entry.source) if snapshot.is_dir() else None
     except (OSError, ValueError):  # a name that no file system holds, a file that cannot be read
         return None
 

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from omlx.engine.types import Reason
-from omlx.errors import ModelError
+from omlx.errors import BadRequest, ModelError
+from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
+from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.package.tokenizer import read_tokenizer
 
 PROBE = (
     "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"
@@ -35,7 +38,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]: ...
 
 
-def unfit_entry(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
     """Why `draft` cannot draft for `target`, as far as their files tell; None if nothing speaks against it."""
     if draft.path == target.path or draft.id == target.id:
         return Reason("draft.unfit.same_model", {"draft": draft.id})
@@ -63,7 +66,7 @@ def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
     )
 
 
-def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:
+def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
     """Why the tokens of these two do not mean the same; None if they do. Raises ModelError if one cannot tell."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
@@ -78,6 +81,36 @@ def unfit_tokenizers(target: Tokenizer, draft: Tokenizer) -> Reason | None:
     if _probed(target) != _probed(draft):
         return Reason("draft.unfit.probe")
     return None
+
+
+def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """Why `draft` cannot draft for `target`, judged by files and tokenizers. Raises ModelError for broken ones."""
+    reason = checkpoint_mismatch(target, draft)
+    return reason or tokenizer_mismatch(read_tokenizer(target), read_tokenizer(draft))
+
+
+def draft_problem(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """The same, of broken ones too."""
+    try:
+        return draft_mismatch(target, draft)
+    except ModelError as error:
+        return Reason("draft.unfit.unusable", {"draft": draft.id, "why": error.message})
+
+
+def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> None:
+    """Raise BadRequest for what names no model, and for one that is here and cannot draft for `target`."""
+    try:
+        Reference.parse(name)
+    except ModelError as error:
+        raise BadRequest(error.code, param="draft_model", **error.params) from error
+    found = find_draft(name, registry)
+    reason = (
+        checkpoint_mismatch(target, found)
+        if target is not None and isinstance(found, ModelEntry)
+        else None
+    )
+    if reason is not None:
+        raise BadRequest(reason.code, param="draft_model", **reason.params)
 
 
 def _probed(tokenizer: Tokenizer) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from omlx.engine.types import Reason
 from omlx.errors import ModelError
-from omlx.models.catalog.facts import read_config
+from omlx.models.catalog.model_config import read_config
 from omlx.models.catalog.reference import Reference
 from omlx.models.package.fields import Fields
 from omlx.settings.layer import Layer, Source

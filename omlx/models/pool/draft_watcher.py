@@ -14,10 +14,10 @@ from pathlib import Path
 
 from omlx.engine.types import Reason
 from omlx.models.catalog.discovery import Registry
-from omlx.models.catalog.reference import Reference, Wanted
+from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.pool.failure_cache import Files, files_of
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.speculative import Speculative
+from omlx.models.pool.speculation_config import SpeculationConfig
 
 log = logging.getLogger("omlx.models")
 
@@ -25,7 +25,7 @@ Fetch = Callable[[Reference], Awaitable[Reason | None]]
 """Fetches a model; returns why it could not be."""
 
 
-class Arrivals:
+class DraftWatcher:
     """`discover` looks which models are here; `fetch` is used where `draft_download` is `auto`, once for each draft."""
 
     def __init__(self, pool: Pool, discover: Callable[[], Registry], fetch: Fetch) -> None:
@@ -49,29 +49,29 @@ class Arrivals:
 
         A draft that could not be read is tried again once its files are others.
         """
-        lacking = [served for served in self._pool.loaded if served.speculative.lacks_draft]
+        lacking = [served for served in self._pool.loaded if served.speculation.draft_missing]
         mended = await self._mended()
         if not lacking and not mended:
             return
         registry = await asyncio.to_thread(self._discover)
         for served in lacking:
-            if self._pool.lacks(served.id, registry) and _fetches(served.speculative):
-                await self._fetch_once(served.speculative.wanted)
+            if self._pool.draft_missing(served.id, registry) and _fetches(served.speculation):
+                await self._fetch_once(served.speculation.missing_draft)
                 registry = await asyncio.to_thread(self._discover)
-        if mended or not all(self._pool.lacks(served.id, registry) for served in lacking):
-            await self._pool.reconsider(registry)
+        if mended or not all(self._pool.draft_missing(served.id, registry) for served in lacking):
+            await self._pool.update_registry(registry)
             await self._mended()  # what has failed just now is known as it was then
 
     async def _mended(self) -> bool:
         """Whether a draft that could not be used has other files than at the last look."""
         drafts = [
-            served.speculative.drafting for served in self._pool.loaded if served.draft_failed
+            served.speculation.active_draft for served in self._pool.loaded if served.draft_failed
         ]
         before, paths = self._failed, [draft.path for draft in drafts if draft is not None]
         self._failed = await asyncio.to_thread(lambda: {path: files_of(path) for path in paths})
         return any(before.get(path, files) != files for path, files in self._failed.items())
 
-    async def _fetch_once(self, wanted: Wanted | None) -> None:
+    async def _fetch_once(self, wanted: MissingDraft | None) -> None:
         if wanted is None or wanted.reference in self._tried:
             return
         self._tried.add(wanted.reference)
@@ -83,9 +83,9 @@ class Arrivals:
             log.warning("draft not fetched", extra={"fields": fields})
 
 
-def _fetches(speculative: Speculative) -> bool:
+def _fetches(speculation: SpeculationConfig) -> bool:
     """Whether a draft is to be brought that is not here: not for a strategy that would leave it out."""
     return (
-        speculative.settings.draft_download == "auto"
-        and speculative.strategy.step("draft") is not None
+        speculation.settings.draft_download == "auto"
+        and speculation.strategy.step("draft") is not None
     )

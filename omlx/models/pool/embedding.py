@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from omlx.errors import BadRequest
+from omlx.models.package.pooling import PoolingMode
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
     from omlx.engine.model import Cache, Model
 
-Pool = Literal["last", "mean"]
 HIDDEN: Final = "model"
 """What mlx-lm's models call the part of them that ends in hidden states."""
 
@@ -28,7 +28,7 @@ class Embedding:
     """`tokens` (ids, at least one) become `vector`, which is None until they have all been read."""
 
     tokens: Sequence[int]
-    pool: Pool
+    mode: PoolingMode
     vector: tuple[float, ...] | None = None
     _read: int = 0
     _cache: Cache = field(default_factory=list)
@@ -47,12 +47,12 @@ class Embedding:
             mx.float32
         )  # [tokens, hidden]
         self._read += len(part)
-        pooled = states[-1] if self.pool == "last" else states.sum(axis=0)
-        self._sum = pooled if self._sum is None or self.pool == "last" else self._sum + pooled
+        pooled = states[-1] if self.mode == "last" else states.sum(axis=0)
+        self._sum = pooled if self._sum is None or self.mode == "last" else self._sum + pooled
         mx.eval(self._sum, [layer.state for layer in self._cache])
         if self._read < len(self.tokens):
             return False
-        mean = self._sum / len(self.tokens) if self.pool == "mean" else self._sum
+        mean = self._sum / len(self.tokens) if self.mode == "mean" else self._sum
         self.vector = tuple(cast(list[float], mean.tolist()))
         self._cache, self._sum = [], None
         return True

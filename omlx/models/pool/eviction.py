@@ -19,10 +19,10 @@ from omlx.engine.types import Load
 from omlx.errors import EngineDead, ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.footprint import give_back
-from omlx.models.pool.load import Opener
-from omlx.models.pool.loader import Dtype, LoadedWeights, LoadProgress
-from omlx.models.pool.resident import Resident
+from omlx.models.pool.footprint import release_memory
+from omlx.models.pool.load import ModelLoader
+from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress
+from omlx.models.pool.resident import ResidentModel
 
 T = TypeVar("T")
 
@@ -33,37 +33,37 @@ _STEPS: Final = 16
 """How many steps kept prefixes may take to go."""
 
 
-class Residents:
+class ResidentModels:
     """`memory` is told what is in memory, and `limit` what may be taken, in bytes, as the settings have it."""
 
     def __init__(
         self,
         engine: EngineThread,
-        opener: Opener,
+        opener: ModelLoader,
         memory: MemoryGuard,
         limit: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
-        self.line = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self._engine = engine
         self._opener = opener
         self._memory = memory
         self._limit = limit
         self._told = memory.limit
         self._clock = clock
-        self._by_id: dict[str, Resident] = {}
+        self._by_id: dict[str, ResidentModel] = {}
         self._read: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def __iter__(self) -> Iterator[Resident]:
+    def __iter__(self) -> Iterator[ResidentModel]:
         """The one that was used last comes last."""
         return iter(sorted(self._by_id.values(), key=lambda each: each.used_at))
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find(self, model: str) -> Resident | None:
+    def find(self, model: str) -> ResidentModel | None:
         return self._by_id.get(model)
 
     def held(self, entry: ModelEntry, dtype: Dtype) -> LoadedWeights | None:
@@ -73,13 +73,13 @@ class Residents:
 
     # -- in and out ----------------------------------------------------------------------------------------------
 
-    def put(self, resident: Resident) -> None:
+    def put(self, resident: ResidentModel) -> None:
         """In place of the one of the same model, if there is one. In line."""
         self._by_id[resident.entry.id] = resident
         self._memory.request_eviction = partial(self._relieve, asyncio.get_running_loop())
         self.account()
 
-    async def evict(self, resident: Resident) -> None:
+    async def evict(self, resident: ResidentModel) -> None:
         """Take out one that is idle, if it is still there. From now on whoever wants it has it loaded again."""
         if self._by_id.get(resident.entry.id) is not resident:
             return
@@ -88,11 +88,11 @@ class Residents:
         closing.add_done_callback(lambda _: self.account())
         await asyncio.shield(closing)
 
-    async def let_go(self, resident: Resident) -> None:
+    async def drain(self, resident: ResidentModel) -> None:
         """Take it out when its requests have ended."""
-        with resident.door_closed():
+        with resident.drained():
             await resident.idle.wait()
-            async with self.line:
+            async with self.lock:
                 await resident.idle.wait()
                 await self.evict(resident)
 
@@ -102,9 +102,9 @@ class Residents:
         Takes up a limit that was changed.
         """
         self._take_up_limit()
-        if self.line.locked() or not self._by_id:
+        if self.lock.locked() or not self._by_id:
             return
-        async with self.line:
+        async with self.lock:
             now = self._clock()
             for resident in [each for each in self if each.expired(now)]:
                 await self.evict(resident)
@@ -116,11 +116,11 @@ class Residents:
             ):
                 await self.evict(oldest)
 
-    async def keep_costs(self, files: CostFiles) -> None:
+    async def save_costs(self, files: CostFiles) -> None:
         """Save what their passes cost."""
         with suppress(EngineDead):
             for resident in list(self):
-                if (now := await self._ask(resident.keeper.now)) is not None:
+                if (now := await self._ask(resident.cost_keeper.now)) is not None:
                     await asyncio.to_thread(files.save, *now)
 
     # -- room ----------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Residents:
                 oldest = self._oldest(idle=True, but=entry) or self._oldest(idle=False, but=entry)
                 if oldest is None:
                     break
-                with oldest.door_closed():
+                with oldest.drained():
                     await oldest.idle.wait()
                     await self.evict(oldest)
         if need and await self._ask(partial(self._memory.reserve, need, last=True)):
@@ -150,13 +150,13 @@ class Residents:
             busy = any(each.leases for each in self if each.entry.id != entry.id)
             raise self._memory.refusal(need) if busy else _no_room(entry, need, self._limit(), used)
 
-    def came(self, entry: ModelEntry, progress: LoadProgress) -> None:
+    def use_reservation(self, entry: ModelEntry, progress: LoadProgress) -> None:
         """Some of what room was made for is in memory now."""
         before = self._read.get(entry.id, 0)
         self._read[entry.id] = progress.done
         self._memory.loading = max(0, self._memory.loading - (progress.done - before))
 
-    def nobody_comes(self) -> None:
+    def cancel_reservation(self) -> None:
         """Whatever room was made for is there, or will not come."""
         self._read.clear()
         if self._memory.loading:
@@ -198,7 +198,7 @@ class Residents:
         for _ in range(_STEPS):
             if not await self._ask(lambda: self._memory.freeing):  # comes between two steps
                 break
-        await self._ask(give_back)
+        await self._ask(release_memory)
         return True
 
     def _relieve(self, loop: asyncio.AbstractEventLoop, nbytes: int) -> None:
@@ -225,7 +225,7 @@ class Residents:
 
     async def _somebody_idle(self) -> bool:
         """Wait for a model that has no requests any more but for their last words. Whether there is one."""
-        ending = [each for each in self if not each.pinned and each.leases and not each.leaving]
+        ending = [each for each in self if not each.pinned and each.leases and not each.draining]
         ending = [each for each in ending if self._engine.load_of(each.entry.id) == Load(0, 0, 0)]
         waits = [asyncio.ensure_future(each.idle.wait()) for each in ending]
         if not waits:
@@ -239,10 +239,10 @@ class Residents:
 
     def _oldest(
         self, *, idle: bool, but: ModelEntry | None = None, open_only: bool = False
-    ) -> Resident | None:
+    ) -> ResidentModel | None:
         """The one used longest ago that may leave; of the `idle` ones, or of all."""
         able = (each for each in self if not each.pinned and (each.leases == 0 or not idle))
-        able = (each for each in able if not (open_only and each.leaving))
+        able = (each for each in able if not (open_only and each.draining))
         return next((each for each in able if but is None or each.entry.id != but.id), None)
 
     async def _ask(self, work: Callable[[], T]) -> T:
@@ -250,7 +250,7 @@ class Residents:
         return await asyncio.wrap_future(self._engine.call(work))
 
 
-def _size(residents: Iterable[Resident]) -> int:
+def _size(residents: Iterable[ResidentModel]) -> int:
     """Bytes of their weights, each counted once."""
     return sum(
         {id(held): held.size_bytes for each in residents for held in each.weights.values()}.values()

@@ -28,7 +28,7 @@ Files: TypeAlias = tuple[tuple[str | int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class FailureKey:
     """What a refusal rests on: two models as discovery knows them, their files, and how they are read."""
 
     target: ModelEntry
@@ -38,20 +38,20 @@ class Circumstances:
     files: tuple[Files, Files]
 
     @classmethod
-    def now(cls, target: ModelEntry, draft: ModelEntry, settings: Settings) -> Circumstances:
+    def now(cls, target: ModelEntry, draft: ModelEntry, settings: Settings) -> FailureKey:
         """Looks at the files, and opens none."""
         files = files_of(target.path), files_of(draft.path)
         return cls(target, draft, settings.dtype, settings.trust_remote_code, files)
 
 
-class Refusals:
+class FailureCache:
     def __init__(self) -> None:
         self._known: dict[
-            tuple[Path, Path], tuple[Circumstances, Callable[[], BadRequest | ModelError]]
+            tuple[Path, Path], tuple[FailureKey, Callable[[], BadRequest | ModelError]]
         ] = {}
 
     @contextmanager
-    def remembered(self, circumstances: Circumstances) -> Iterator[None]:
+    def remembered(self, circumstances: FailureKey) -> Iterator[None]:
         """Raise what was raised inside the last time, if it was under the same circumstances."""
         pair = circumstances.target.path, circumstances.draft.path
         known = self._known.get(pair)

@@ -56,7 +56,7 @@ def machine_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return to the system what nobody refers to any more. On the engine thread.
 
     On Linux freed memory stays with the process until its allocator is told.

@@ -24,13 +24,13 @@ from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
 from omlx.errors import BadRequest, EngineDead, ModelError, Overloaded
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.package.compatibility import unfit_entry, unfit_tokenizers
+from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
+from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.cost_file import CostFiles, CostKeeper, CostKey, machine
-from omlx.models.pool.footprint import give_back
-from omlx.models.pool.lease import Served
-from omlx.models.pool.loader import Dtype, LoadedWeights, LoadProgress, load_steps, read_tokenizer
-from omlx.models.pool.resident import Resident
-from omlx.models.pool.speculative import Speculative
+from omlx.models.pool.footprint import release_memory
+from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress, load_steps
+from omlx.models.pool.resident import ResidentModel, ServedModel
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.text.detokenize import TokenBytes
 
 if TYPE_CHECKING:
@@ -65,40 +65,40 @@ class Choice:
     """
 
     entry: ModelEntry
-    configured: Speculative
+    configured: SpeculationConfig
     draft: ModelEntry | None = None
     reason: Reason | None = None
     asked: bool = False
     tokenizers: Mapping[Path, TokenizerWrapper] = field(default_factory=dict)
 
-    def undrafted(self, code: str, detail: str) -> Choice:
+    def without_draft(self, code: str, detail: str) -> Choice:
         return replace(self, draft=None, reason=Reason(code, {"detail": detail}))
 
 
 def choose(
-    entry: ModelEntry, configured: Speculative, wanted: ModelEntry | None, held: Held
+    entry: ModelEntry, configured: SpeculationConfig, wanted: ModelEntry | None, held: Held
 ) -> Choice:
     """The draft to load, or why there is none. Only a draft that the request itself names must fit.
 
     Reads the tokenizers of what is not in memory. Raises BadRequest and ModelError.
     """
-    draft = wanted or configured.drafting
+    draft = wanted or configured.active_draft
     if draft is None:
-        return Choice(entry, configured, reason=configured.undrafted)
+        return Choice(entry, configured, reason=configured.no_draft_reason)
     choice = Choice(entry, configured, draft, asked=wanted is not None)
     try:
-        reason = unfit_entry(entry, draft)
+        reason = checkpoint_mismatch(entry, draft)
         if reason is None:
             pair = {
                 each.path: _tokenizer(each, configured.settings.dtype, held)
                 for each in (entry, draft)
             }
             choice = replace(choice, tokenizers=pair)
-            reason = unfit_tokenizers(pair[entry.path], pair[draft.path])
+            reason = tokenizer_mismatch(pair[entry.path], pair[draft.path])
     except ModelError as error:
         if wanted is not None:
             raise ModelError(error.code, param="draft_model", **error.params) from error
-        return choice.undrafted("spec.off.draft_failed", error.message)
+        return choice.without_draft("spec.off.draft_failed", error.message)
     if reason is not None and wanted is not None:
         raise BadRequest(reason.code, param="draft_model", **reason.params)
     return choice if reason is None else replace(choice, draft=None, reason=reason)
@@ -109,7 +109,7 @@ def _tokenizer(entry: ModelEntry, dtype: Dtype, held: Held) -> TokenizerWrapper:
     return loaded.tokenizer if loaded is not None else read_tokenizer(entry)
 
 
-class Opener:
+class ModelLoader:
     """`memory` bounds what requests of all models may take. `progress` is told how far a model has been read by `read`.
     `costs` keeps what passes cost.
     """
@@ -131,12 +131,12 @@ class Opener:
     async def open(
         self,
         choice: Choice,
-        old: Resident | None,
+        old: ResidentModel | None,
         held: Held,
         make_room: MakeRoom,
         progress: Progress,
         now: float,
-    ) -> Resident:
+    ) -> ResidentModel:
         """Read what is not in memory yet and put the model to work, in place of `old`, which must be idle.
 
         Raises ModelError; then `old` serves on. A draft that cannot be read or run, or for which there is no room, is
@@ -146,18 +146,18 @@ class Opener:
         reading = _Reading(self._engine, self._reader, partial(self._told, progress), dtype)
         try:
             target, draft, choice = await self._read(choice, reading, held, make_room)
-            keeper = old.keeper if old is not None else CostKeeper(self._costs)
+            cost_keeper = old.cost_keeper if old is not None else CostKeeper(self._costs)
             opened = await _whole(
-                self._run(partial(self._serve, choice, target, draft, keeper, now))
+                self._run(partial(self._serve, choice, target, draft, cost_keeper, now))
             )
             if draft is not None and opened.served.draft is None:
                 del draft
-                self._engine.call(give_back)
+                self._engine.call(release_memory)
             return opened
         finally:
             await reading.close()
 
-    async def close(self, resident: Resident) -> None:
+    async def close(self, resident: ResidentModel) -> None:
         """Take an idle model out and give its memory back, but for what others use."""
         await asyncio.shield(self._run(partial(self._close, resident)))
 
@@ -178,7 +178,7 @@ class Opener:
                         error.param = "draft_model"
                     raise
                 await reading.drop(choice.draft)
-                choice = choice.undrafted("spec.off.draft_failed", error.message)
+                choice = choice.without_draft("spec.off.draft_failed", error.message)
         if target is None:
             await make_room(need)
             target = await reading.finish(choice.entry)
@@ -199,10 +199,10 @@ class Opener:
         choice: Choice,
         target: LoadedWeights,
         draft: LoadedWeights | None,
-        keeper: CostKeeper,
+        cost_keeper: CostKeeper,
         now: float,
-    ) -> Resident:
-        from omlx.engine.loop import EngineLoop  # noqa: PLC0415 — see `loader.bring_in`
+    ) -> ResidentModel:
+        from omlx.engine.loop import EngineLoop  # noqa: PLC0415 — see `loader.import_mlx_lm`
 
         entry, configured = choice.entry, choice.configured
         limits = limits_of(configured, target.context_length)
@@ -213,7 +213,7 @@ class Opener:
             draft=draft.model if draft is not None else None,
             draft_name=choice.draft.id if choice.draft is not None else None,
             no_draft=choice.reason,
-            costs=keeper.open(_cost_key(entry, configured.settings.dtype, target)),
+            costs=cost_keeper.open(_cost_key(entry, configured.settings.dtype, target)),
             memory=self._memory,
         )
         told = loop.snapshot()
@@ -223,7 +223,7 @@ class Opener:
         weights, name = {entry.path: target}, None
         if draft is not None and choice.draft is not None and told.no_draft is None:
             weights[choice.draft.path], name = draft, choice.draft.id
-        served = Served(
+        served = ServedModel(
             id=entry.id,
             tokenizer=target.tokenizer,
             token_bytes=TokenBytes(target.tokenizer),
@@ -234,21 +234,21 @@ class Opener:
             draft=name,
             no_draft=told.no_draft,
             off=told.off,
-            speculative=configured,
+            speculation=configured,
         )
         fields = {"model": entry.id} if name is None else {"model": entry.id, "draft": name}
         log.info("loaded", extra={"fields": fields})
-        return Resident(
-            entry, served, loop, limits, configured.settings.dtype, weights, keeper, now
+        return ResidentModel(
+            entry, served, loop, limits, configured.settings.dtype, weights, cost_keeper, now
         )
 
-    def _close(self, resident: Resident) -> None:
+    def _close(self, resident: ResidentModel) -> None:
         self._engine.detach(resident.entry.id)
-        resident.keeper.close()
+        resident.cost_keeper.close()
         resident.weights.clear()
         del resident.loop
         log.info("unloaded", extra={"fields": {"model": resident.entry.id}})
-        give_back()
+        release_memory()
 
 
 class _Reading:
@@ -309,7 +309,7 @@ async def _whole(work: Coroutine[Any, Any, T]) -> T:
                 raise
 
 
-def limits_of(configured: Speculative, context_length: int) -> Limits:
+def limits_of(configured: SpeculationConfig, context_length: int) -> Limits:
     """The bounds of a model that was made for `context_length` tokens. What its prefixes may take is told later."""
     settings = configured.settings
     return Limits(
@@ -333,7 +333,7 @@ def _let_go(readings: list[Reading]) -> None:
     for reading in readings:
         reading.close()
     readings.clear()
-    give_back()
+    release_memory()
 
 
 def _cost_key(entry: ModelEntry, dtype: Dtype, target: LoadedWeights) -> CostKey:

@@ -8,34 +8,34 @@ from collections.abc import Callable
 
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.eviction import Residents
-from omlx.models.pool.failure_cache import Circumstances, Refusals
-from omlx.models.pool.load import Opener, choose
-from omlx.models.pool.loader import LoadProgress
-from omlx.models.pool.resident import Loading, Resident
-from omlx.models.pool.speculative import Speculative
+from omlx.models.pool.eviction import ResidentModels
+from omlx.models.pool.failure_cache import FailureCache, FailureKey
+from omlx.models.pool.load import ModelLoader, choose
+from omlx.models.pool.load_weights import LoadProgress
+from omlx.models.pool.resident import LoadJob, ResidentModel
+from omlx.models.pool.speculation_config import SpeculationConfig
 
 log = logging.getLogger("omlx.models")
 
 
-class Loadings:
+class LoadQueue:
     """`configured` says how a model is to be drafted for, as settings and packages are now."""
 
     def __init__(
         self,
-        residents: Residents,
-        opener: Opener,
-        configured: Callable[[ModelEntry], Speculative],
+        residents: ResidentModels,
+        opener: ModelLoader,
+        configured: Callable[[ModelEntry], SpeculationConfig],
         clock: Callable[[], float],
     ) -> None:
         self._residents = residents
         self._opener = opener
         self._configured = configured
         self._clock = clock
-        self._refusals = Refusals()
-        self._loading: dict[tuple[str, str | None, bool], Loading] = {}
+        self._refusals = FailureCache()
+        self._loading: dict[tuple[str, str | None, bool], LoadJob] = {}
 
-    def of(self, model: str) -> list[Loading]:
+    def of(self, model: str) -> list[LoadJob]:
         """What is under way for a model, by its id."""
         return [loading for loading in self._loading.values() if loading.entry.id == model]
 
@@ -57,7 +57,7 @@ class Loadings:
         if tasks:
             await asyncio.wait(tasks)
 
-    def begin(self, loading: Loading) -> Loading:
+    def begin(self, loading: LoadJob) -> LoadJob:
         """Join those who wait for the same, or be the first."""
         begun = self._loading.get(loading.key)
         if begun is None or begun.task is None or begun.task.cancelling():
@@ -66,13 +66,13 @@ class Loadings:
         begun.kept |= loading.kept
         return begun
 
-    async def _run(self, loading: Loading) -> None:
+    async def _run(self, loading: LoadJob) -> None:
         """Whatever comes of it, nobody waits in vain."""
         try:
             await (
                 self._bring(loading)
-                if loading.wanted is None
-                else self._bring_with(loading, loading.wanted)
+                if loading.requested_draft is None
+                else self._bring_with(loading, loading.requested_draft)
             )
         except asyncio.CancelledError:
             loading.fail(ModelError("model.load_cancelled", param="model", model=loading.entry.id))
@@ -87,49 +87,49 @@ class Loadings:
             if self._loading.get(loading.key) is loading:
                 del self._loading[loading.key]
             if loading.outdated and self._residents.find(loading.entry.id) is not None:
-                self.begin(Loading(loading.entry, again=True))
+                self.begin(LoadJob(loading.entry, again=True))
 
-    async def _bring_with(self, loading: Loading, draft: ModelEntry) -> None:
+    async def _bring_with(self, loading: LoadJob, draft: ModelEntry) -> None:
         """With the draft that a request names, unless it is known that this cannot be."""
 
-        def look() -> Circumstances:
-            return Circumstances.now(loading.entry, draft, self._configured(loading.entry).settings)
+        def look() -> FailureKey:
+            return FailureKey.now(loading.entry, draft, self._configured(loading.entry).settings)
 
         with self._refusals.remembered(await asyncio.to_thread(look)):
             await self._bring(loading)
 
-    async def _bring(self, loading: Loading) -> None:
+    async def _bring(self, loading: LoadJob) -> None:
         resident = self._residents.find(loading.entry.id)
-        if resident is None or (resident.has(loading.wanted) and not loading.again):
-            async with self._residents.line:
+        if resident is None or (resident.has(loading.requested_draft) and not loading.again):
+            async with self._residents.lock:
                 await self._open(loading)
             return
         if loading.again:
-            await resident.idle_moment()
-        with resident.door_closed():
+            await resident.wait_idle()
+        with resident.drained():
             await resident.idle.wait()  # before standing in line: it may take long
-            async with self._residents.line:
+            async with self._residents.lock:
                 await self._open(loading)
 
-    async def _open(self, loading: Loading) -> None:
+    async def _open(self, loading: LoadJob) -> None:
         """Its turn in line has come; what is in memory may have changed meanwhile."""
         resident = self._residents.find(loading.entry.id)
-        if resident is not None and resident.has(loading.wanted) and not loading.again:
+        if resident is not None and resident.has(loading.requested_draft) and not loading.again:
             loading.grant(resident, self._clock)
         elif resident is not None:
-            with resident.door_closed():
+            with resident.drained():
                 await resident.idle.wait()
                 await self._read(loading, resident)
         elif not loading.again:
             await self._read(loading, None)
 
-    async def _read(self, loading: Loading, resident: Resident | None) -> None:
+    async def _read(self, loading: LoadJob, resident: ResidentModel | None) -> None:
         """In place of what is in memory, if anything is, which must be idle."""
         entry = loading.entry
         loading.outdated = False
         configured = await asyncio.to_thread(self._configured, entry)
         choice = await asyncio.to_thread(
-            choose, entry, configured, loading.wanted, self._residents.held
+            choose, entry, configured, loading.requested_draft, self._residents.held
         )
         if resident is not None and resident.dtype != configured.settings.dtype:
             await self._residents.evict(resident)
@@ -141,7 +141,7 @@ class Loadings:
         def progress(read: ModelEntry, done: LoadProgress) -> None:
             loading.begun = loading.begun or done.done > 0
             if done.done:
-                self._residents.came(read, done)
+                self._residents.use_reservation(read, done)
             if read.id == entry.id:
                 loading.progress = done
 
@@ -151,5 +151,5 @@ class Loadings:
             )
             self._residents.put(opened)
         finally:
-            self._residents.nobody_comes()
+            self._residents.cancel_reservation()
         loading.grant(opened, self._clock)

@@ -7,9 +7,9 @@ asked for, so nobody is overtaken for ever. A model that cannot be loaded is the
 of no other.
 
     lease ─► in memory? ─► yes: a lease
-                └─► no: a Loading, one a model; in line ─► choose a draft ─► make room ─► read ─► leases for all
+                └─► no: a LoadJob, one a model; in line ─► choose a draft ─► make room ─► read ─► leases for all
 
-This class lives on the event loop; what it has done on the engine thread goes through `Opener`.
+This class lives on the event loop; what it has done on the engine thread goes through `ModelLoader`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from omlx.engine.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason
 from omlx.errors import BadRequest, ModelError
+from omlx.models.catalog.catalog import find_model
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.names import find_model
-from omlx.models.catalog.reference import Reference, Wanted, find
+from omlx.models.catalog.reference import MissingDraft, Reference, find_draft
+from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.eviction import Residents
+from omlx.models.pool.eviction import ResidentModels
 from omlx.models.pool.footprint import default_limit_bytes, used_bytes
-from omlx.models.pool.lease import Lease as Lease
-from omlx.models.pool.lease import Served as Served
-from omlx.models.pool.load import Opener, Reader, limits_of
-from omlx.models.pool.load_queue import Loadings
-from omlx.models.pool.loader import LoadProgress, load_steps
-from omlx.models.pool.resident import Loading, State, Told
-from omlx.models.pool.speculative import Speculative, speculative
-from omlx.models.pool.tokenizers import Tokenizers
+from omlx.models.pool.load import ModelLoader, Reader, limits_of
+from omlx.models.pool.load_queue import LoadQueue
+from omlx.models.pool.load_weights import LoadProgress, load_steps
+from omlx.models.pool.resident import Lease as Lease
+from omlx.models.pool.resident import LoadJob, ModelStatus, State
+from omlx.models.pool.resident import ServedModel as ServedModel
+from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
 
@@ -73,7 +73,7 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
         read: Reader = load_steps,
     ) -> None:
-        self.fetching: dict[Reference, Wanted] = {}
+        self.fetching: dict[Reference, MissingDraft] = {}
         self._default = default
         self._engine = engine
         self._registry = registry
@@ -81,12 +81,12 @@ class Pool:
         self._configuration = configuration or Configuration.of(settings)
         self.memory = MemoryGuard(None, used)
         self.memory.limit = self._limit()
-        self._opener = Opener(engine, self.memory, progress, costs, read)
+        self._opener = ModelLoader(engine, self.memory, progress, costs, read)
         self._costs = costs
         self._clock = clock
-        self.residents = Residents(engine, self._opener, self.memory, self._limit, clock)
-        self.loadings = Loadings(self.residents, self._opener, self._configured, clock)
-        self._tokenizers = Tokenizers()
+        self.residents = ResidentModels(engine, self._opener, self.memory, self._limit, clock)
+        self.load_queue = LoadQueue(self.residents, self._opener, self._configured, clock)
+        self._tokenizers = TokenizerCache()
         self._leaving: set[asyncio.Task[None]] = set()
 
     # -- what there is -------------------------------------------------------------------------------------------
@@ -101,24 +101,24 @@ class Pool:
         """Everything that was found."""
         return self._registry
 
-    def model(self, name: str) -> ModelEntry:
+    def resolve(self, name: str) -> ModelEntry:
         """Raises NotFound, or ModelError saying why this one cannot be used."""
         return find_model(name, self._registry, self._configuration)
 
-    def known(self, name: str) -> ModelEntry:
+    def entry(self, name: str) -> ModelEntry:
         """The same, usable or not. Raises NotFound."""
         try:
-            return self.model(name)
+            return self.resolve(name)
         except ModelError:
             return next(entry for entry in self._registry.entries if name in (entry.id, entry.name))
 
     @property
-    def loaded(self) -> Sequence[Served]:
+    def loaded(self) -> Sequence[ServedModel]:
         """The models in memory, the one that was used last at the end."""
         return [resident.served for resident in self.residents]
 
     @property
-    def served(self) -> Served | None:
+    def served(self) -> ServedModel | None:
         """The model that was used last, if it is still in memory."""
         return self.loaded[-1] if self.residents else None
 
@@ -139,16 +139,18 @@ class Pool:
         """What they take now, caches and drafts included."""
         return self.memory.used()
 
-    def told(self, model: str) -> Told:
+    def status(self, model: str) -> ModelStatus:
         """How a model, by its id, stands in memory."""
         resident = self.residents.find(model)
-        loading = [each for each in self.loadings.of(model) if not each.again]
+        loading = [each for each in self.load_queue.of(model) if not each.again]
         waiting = sum(len(each.waiters) for each in loading)
         progress = next((each.progress for each in loading if each.progress is not None), None)
         if resident is None:
-            return Told(State.LOADING if loading else State.UNLOADED, progress, waiting=waiting)
-        return Told(
-            State.LEAVING if resident.leaving else State.READY,
+            return ModelStatus(
+                State.LOADING if loading else State.UNLOADED, progress, waiting=waiting
+            )
+        return ModelStatus(
+            State.DRAINING if resident.draining else State.READY,
             progress,
             active=resident.leases,
             waiting=waiting,
@@ -158,20 +160,26 @@ class Pool:
             idle_s=None if resident.leases else self._clock() - resident.used_at,
         )
 
-    def speculative(self, name: str) -> Speculative:
+    def speculation(self, name: str) -> SpeculationConfig:
         """What is configured and declared for a model now, loaded or not. Raises as `model` does.
 
         Its warnings tell of files of settings that do not count, too.
         """
-        found = self._configured(self.model(name))
-        wanted = found.wanted and self.fetching.get(found.wanted.reference, found.wanted)
-        return replace(found, wanted=wanted, warnings=(*found.warnings, *self._configuration.notes))
+        found = self._configured(self.resolve(name))
+        wanted = found.missing_draft and self.fetching.get(
+            found.missing_draft.reference, found.missing_draft
+        )
+        return replace(
+            found, missing_draft=wanted, warnings=(*found.warnings, *self._configuration.notes)
+        )
 
-    def lacks(self, model: str, registry: Registry) -> bool:
+    def draft_missing(self, model: str, registry: Registry) -> bool:
         """Whether a loaded model would be without its draft if `registry` were all there is."""
         if model not in registry:
             return True
-        return speculative(registry.find(model), registry, self._configuration).lacks_draft
+        return resolve_speculation(
+            registry.find(model), registry, self._configuration
+        ).draft_missing
 
     # -- using it ------------------------------------------------------------------------------------------------
 
@@ -183,7 +191,7 @@ class Pool:
         A request whose own `strategy` drafts with a model gets the configured one even where it is not used otherwise.
         Raises NotFound and BadRequest for names that are not here or do not fit, ModelError if loading failed.
         """
-        target = self.model(model or self._some_default())
+        target = self.resolve(model or self._some_default())
         drafting = self._named_draft(draft) if draft is not None else None
         if (
             drafting is None
@@ -193,44 +201,44 @@ class Pool:
             drafting = self._configured(target).draft
         resident = self.residents.find(target.id)
         if resident is not None and resident.serves(drafting):
-            return resident.lend(self._clock)
-        return await self.loadings.begin(Loading(target, drafting)).lease()
+            return resident.lease(self._clock)
+        return await self.load_queue.begin(LoadJob(target, drafting)).lease()
 
     async def load(self, name: str) -> None:
         """Have a model in memory. Goes on when the caller has gone. Raises as `lease` does."""
-        entry = self.model(name)
+        entry = self.resolve(name)
         resident = self.residents.find(entry.id)
         if resident is None or not resident.serves(None):
-            (await self.loadings.begin(Loading(entry, kept=True)).lease()).release()
+            (await self.load_queue.begin(LoadJob(entry, kept=True)).lease()).release()
 
     async def unload(self, name: str) -> None:
         """Take a model out of memory when its requests have ended, or stop loading it; those who wait for it hear so.
 
         Goes on when the caller has gone. Raises as `model` does.
         """
-        entry = self.model(name)
-        await self.loadings.cancel(entry.id)
+        entry = self.resolve(name)
+        await self.load_queue.cancel(entry.id)
         if (resident := self.residents.find(entry.id)) is not None:
-            leaving = asyncio.create_task(self.residents.let_go(resident))
+            leaving = asyncio.create_task(self.residents.drain(resident))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
             await asyncio.shield(leaving)
 
     async def tokenizer(self, model: str | None = None) -> TokenizerWrapper:
         """The tokenizer of a model, loaded or not. Raises as `lease` does; no weights are read for it."""
-        entry = self.model(model or self._some_default())
+        entry = self.resolve(model or self._some_default())
         resident = self.residents.find(entry.id)
         return (
-            resident.served.tokenizer if resident is not None else await self._tokenizers.of(entry)
+            resident.served.tokenizer if resident is not None else await self._tokenizers.get(entry)
         )
 
     def template_variables(self, model: str | None = None) -> Mapping[str, Any]:
-        """What is configured for the template of a model, loaded or not. Raises as `speculative` does."""
-        return self.speculative(model or self._some_default()).settings.chat_template_kwargs or {}
+        """What is configured for the template of a model, loaded or not. Raises as `speculation` does."""
+        return self.speculation(model or self._some_default()).settings.chat_template_kwargs or {}
 
     # -- what changes by itself ----------------------------------------------------------------------------------
 
-    async def reconsider(self, registry: Registry) -> None:
+    async def update_registry(self, registry: Registry) -> None:
         """Other models are here now: at their next idle moments, choose drafts again."""
         self._registry = registry
         changes = await self.reconfigure()
@@ -238,13 +246,13 @@ class Pool:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def reconfigure(self) -> list[Loading]:
+    async def reconfigure(self) -> list[LoadJob]:
         """Take up settings that have changed: at once, or, for what is returned, at a model's next idle moment."""
         changes = []
-        self.loadings.settings_changed()
+        self.load_queue.settings_changed()
         for resident in list(self.residents):
             try:
-                configured = await asyncio.to_thread(self.speculative, resident.entry.id)
+                configured = await asyncio.to_thread(self.speculation, resident.entry.id)
             except (BadRequest, ModelError) as error:
                 log.warning(
                     "settings not taken up",
@@ -255,9 +263,9 @@ class Pool:
             if target is None:  # it left meanwhile
                 continue
             if resident.outlives(configured, limits_of(configured, target.context_length)):
-                resident.served = replace(resident.served, speculative=configured)
+                resident.served = replace(resident.served, speculation=configured)
             else:
-                changes.append(self.loadings.begin(Loading(resident.entry, again=True)))
+                changes.append(self.load_queue.begin(LoadJob(resident.entry, again=True)))
         self.residents.account()
         return changes
 
@@ -269,23 +277,23 @@ class Pool:
             except Exception:  # the edge of a background task
                 log.exception("sweep")
 
-    async def keep_costs(self) -> None:
+    async def save_costs(self) -> None:
         """Save what the loaded models' passes cost, if that is to be kept."""
         if self._costs is not None:
-            await self.residents.keep_costs(self._costs)
+            await self.residents.save_costs(self._costs)
 
-    async def keep_costs_every(self, seconds: float) -> None:
+    async def save_costs_every(self, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await self.keep_costs()
+            await self.save_costs()
 
     def _limit(self) -> int:
         """What models may take, as the settings have it now."""
         limit = self._configuration.resolve().settings.memory_limit
         return default_limit_bytes() if limit is None else limit
 
-    def _configured(self, entry: ModelEntry) -> Speculative:
-        return speculative(entry, self._registry, self._configuration)
+    def _configured(self, entry: ModelEntry) -> SpeculationConfig:
+        return resolve_speculation(entry, self._registry, self._configuration)
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -299,7 +307,7 @@ class Pool:
         """The draft that a request names, usable or not: `choose` says what is wrong with it."""
         if self._settings.no_draft:
             raise BadRequest("spec.off.no_draft", param="draft_model")
-        found = find(name, self._registry)
+        found = find_draft(name, self._registry)
         if isinstance(found, Reason):
             code = "draft.not_found" if found.code == "draft.not_here" else found.code
             raise BadRequest(code, param="draft_model", **found.params)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,27 +11,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx.engine.limits import Limits
+from omlx.engine.types import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.cost_file import CostKeeper
-from omlx.models.pool.lease import Lease, Served
-from omlx.models.pool.loader import Dtype, LoadedWeights, LoadProgress
-from omlx.models.pool.speculative import Speculative
+from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.schema import Settings
+from omlx.text.grammar import GrammarCompiler
 
 if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
     from omlx.engine.loop import EngineLoop
+    from omlx.text.detokenize import TokenBytes
 
 
 class State(StrEnum):
     UNLOADED = "unloaded"
     LOADING = "loading"
     READY = "ready"
-    LEAVING = "leaving"
+    DRAINING = "leaving"
     """Whoever is there finishes; whoever comes waits for what is next."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ModelStatus:
     """What there is to say of a model's place in memory. `active` counts its requests, `waiting` those for which it is
     being loaded; `weights_bytes` are the target's and the draft's.
     """
@@ -46,20 +50,63 @@ class Told:
     idle_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that is ready for requests. `no_draft` says why no model drafts for it, if none does; `off` why nobody
+    may, where its cache cannot take tokens back.
+
+    `speculation` is what was configured when it was loaded.
+    """
+
+    id: str
+    tokenizer: TokenizerWrapper
+    token_bytes: TokenBytes
+    vocab_size: int
+    context_length: int
+    stop_ids: frozenset[int]
+    sampling: Mapping[str, float]
+    draft: str | None
+    no_draft: Reason | None
+    off: Reason | None = None
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    grammars: GrammarCompiler = field(init=False)
+
+    @property
+    def draft_failed(self) -> bool:
+        """Whether its draft fits as far as its files tell, and could not be used."""
+        return self.no_draft is not None and self.no_draft.code == "spec.off.draft_failed"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grammars", GrammarCompiler(self.tokenizer, self.stop_ids))
+
+
+class Lease:
+    """The right to send requests to a model until `release`, which may be called again."""
+
+    def __init__(self, served: ServedModel, give_back: Callable[[], None]) -> None:
+        self.served = served
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
 @dataclass(slots=True, eq=False)
-class Resident:
+class ResidentModel:
     """One model in memory with what drafts for it. `weights` are by directory: others may hold the same ones.
 
     `limits` and `dtype` are what it was opened with.
     """
 
     entry: ModelEntry
-    served: Served
+    served: ServedModel
     loop: EngineLoop
     limits: Limits
     dtype: Dtype
     weights: dict[Path, LoadedWeights]
-    keeper: CostKeeper
+    cost_keeper: CostKeeper
     used_at: float
     leases: int = 0
     closed: int = 0
@@ -70,14 +117,14 @@ class Resident:
 
     @property
     def settings(self) -> Settings:
-        return self.served.speculative.settings
+        return self.served.speculation.settings
 
     @property
     def pinned(self) -> bool:
         return self.settings.pinned
 
     @property
-    def leaving(self) -> bool:
+    def draining(self) -> bool:
         return self.closed > 0
 
     def has(self, draft: ModelEntry | None) -> bool:
@@ -86,9 +133,9 @@ class Resident:
 
     def serves(self, draft: ModelEntry | None) -> bool:
         """Whether such a request may begin now."""
-        return not self.leaving and self.has(draft)
+        return not self.draining and self.has(draft)
 
-    def lend(self, clock: Callable[[], float]) -> Lease:
+    def lease(self, clock: Callable[[], float]) -> Lease:
         self.leases += 1
         self.used_at = clock()
         self.idle.clear()
@@ -101,13 +148,13 @@ class Resident:
 
         return Lease(self.served, give_back)
 
-    async def idle_moment(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait for a moment without requests. Nobody is kept away for it."""
         while self.leases:
             await self.idle.wait()
 
     @contextmanager
-    def door_closed(self) -> Iterator[None]:
+    def drained(self) -> Iterator[None]:
         """Nobody comes in meanwhile, except by whoever's turn it is in line. Several may keep the door closed."""
         self.closed += 1
         try:
@@ -120,23 +167,23 @@ class Resident:
         ttl = self.settings.ttl_seconds
         return ttl is not None and not self.pinned and not self.leases and now - self.used_at >= ttl
 
-    def outlives(self, configured: Speculative, limits: Limits) -> bool:
+    def outlives(self, configured: SpeculationConfig, limits: Limits) -> bool:
         """Whether it can take up these settings as it is. Otherwise its loop has to be made again.
 
         The window may differ: requests bring it along. A draft that could not be used gets another try.
         """
-        now = self.served.speculative
+        now = self.served.speculation
         return (
             not self.served.draft_failed
             and limits == self.limits
             and configured.settings.dtype == self.dtype
-            and configured.drafting == now.drafting
-            and configured.undrafted == now.undrafted
+            and configured.active_draft == now.active_draft
+            and configured.no_draft_reason == now.no_draft_reason
         )
 
 
 @dataclass(slots=True, eq=False)
-class Loading:
+class LoadJob:
     """Somebody wants a model, perhaps with a draft of their own choice; `waiters` get a lease each.
 
     `kept` says that it goes on without waiters, `again` that a model in memory is to take up new settings. `begun`
@@ -145,7 +192,7 @@ class Loading:
     """
 
     entry: ModelEntry
-    wanted: ModelEntry | None = None
+    requested_draft: ModelEntry | None = None
     kept: bool = False
     again: bool = False
     begun: bool = False
@@ -156,7 +203,11 @@ class Loading:
 
     @property
     def key(self) -> tuple[str, str | None, bool]:
-        return self.entry.id, self.wanted.id if self.wanted is not None else None, self.again
+        return (
+            self.entry.id,
+            self.requested_draft.id if self.requested_draft is not None else None,
+            self.again,
+        )
 
     async def lease(self) -> Lease:
         """Wait for one. If the last one stops waiting before anything was read, so does the loading."""
@@ -175,11 +226,11 @@ class Loading:
                 self.task.cancel()
             raise
 
-    def grant(self, resident: Resident, clock: Callable[[], float]) -> None:
+    def grant(self, resident: ResidentModel, clock: Callable[[], float]) -> None:
         """Give everybody their lease, before anybody else can want the memory."""
         for waiter in self.waiters:
             if not waiter.done():
-                waiter.set_result(resident.lend(clock))
+                waiter.set_result(resident.lease(clock))
 
     def fail(self, error: BaseException) -> None:
         for waiter in self.waiters:

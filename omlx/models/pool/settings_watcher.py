@@ -12,13 +12,13 @@ from pathlib import Path
 
 from omlx.models.package.package import FILE
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import Loading
+from omlx.models.pool.resident import LoadJob
 from omlx.settings.store import Stamp, Store, stamp
 
 log = logging.getLogger("omlx.models")
 
 
-class Rereading:
+class SettingsWatcher:
     def __init__(self, pool: Pool, store: Store) -> None:
         self._pool = pool
         self._store = store
@@ -36,7 +36,7 @@ class Rereading:
             ):  # a file nobody can use ends no server; it is read again when it has changed
                 log.exception("rereading")
 
-    async def look(self) -> list[Loading]:
+    async def look(self) -> list[LoadJob]:
         """If the files have changed, have every loaded model take up what they hold now: at once, or, for what is
         returned, at its next idle moment."""
         folders = [resident.entry.path for resident in self._pool.residents]

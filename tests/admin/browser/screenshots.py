@@ -21,7 +21,7 @@ from typing import Any, Final
 from playwright.sync_api import Page
 
 from omlx.catalog import SOURCE
-from omlx.models.catalog.discovery import BUNDLED, gather
+from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
 from tests.admin.browser import chromium
 from tests.admin.browser.chromium import DESKTOP, PHONE
@@ -54,13 +54,13 @@ def main() -> int:
     with chromium.launched(path) as browser, tempfile.TemporaryDirectory() as folder:
         if asked.only in (None, WELCOME.name):
             with site(
-                browser, Path(folder) / "fresh", gather([BUNDLED_MODELS]), default=None
+                browser, Path(folder) / "fresh", scan_places([BUNDLED_MODELS]), default=None
             ) as there:
                 take(there, WELCOME, asked.language, asked.out)
         pages = [listed for listed in PAGES if asked.only in (None, listed.name)]
         if pages:
             with (
-                lively(browser, Path(folder) / "busy", gather([BUNDLED_MODELS])) as there,
+                lively(browser, Path(folder) / "busy", scan_places([BUNDLED_MODELS])) as there,
                 at_work(there),
             ):
                 for listed in pages:

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from omlx.admin.login.credentials import Credentials
 from omlx.models.catalog.discovery import Registry
-from omlx.models.pool.speculative import check_value
+from omlx.models.pool.speculation_config import check_value
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
 from tests.admin.browser.chromium import Complaints, watched

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import mlx.core as mx
@@ -22,14 +20,15 @@ from mlx.utils import tree_flatten
 
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.facts import (
+from omlx.models.catalog.model_config import (
     Number,
     context_length,
     read_config,
     sampling_defaults,
     stop_ids,
 )
-from omlx.models.pool.weights import check_whole, weight_files
+from omlx.models.catalog.weight_files import check_whole, weight_files
+from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
-_IMPORTING = Lock()
 _STEP_BYTES = 64 << 20
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -125,40 +123,9 @@ def _steps(
     )
 
 
-def bring_in() -> None:
-    """Import mlx-lm and what of the engine rests on it, if that has not been done: a second or more, which a server
-    without a model does without. One thread at a time: imports that begin at different ends can deadlock.
-
-    Whoever has a tokenizer has called this.
-    """
-    with _IMPORTING:
-        import_module("omlx.engine.loop")
-
-
-def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
-    """The tokenizer of a model, without its weights. Raises ModelError."""
-    bring_in()
-    from mlx_lm import utils  # noqa: PLC0415 — see `bring_in`
-
-    eos = read_config(entry.path, "config.json").get("eos_token_id")
-    try:
-        tokenizer: TokenizerWrapper = utils.load_tokenizer(
-            entry.path, {"trust_remote_code": False}, eos_token_ids=eos
-        )
-        return tokenizer
-    except Exception as error:  # the tokenizers library raises bare Exception for a broken file
-        raise ModelError("model.tokenizer", detail=_said(error)) from error
-
-
-def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
-    """One more than the highest id the tokenizer knows: the width that logits are cut to."""
-    ids: dict[str, int] = tokenizer.get_vocab()
-    return max(ids.values()) + 1
-
-
 def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     """The model with lazy weights, and its config."""
-    from mlx_lm import utils  # noqa: PLC0415 — see `bring_in`
+    from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
     config = read_config(directory, "config.json")
     if not config:

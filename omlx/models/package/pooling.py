@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest
-from omlx.models.catalog.facts import read_config
-from omlx.models.pool.embedding import Pool
+from omlx.models.catalog.model_config import read_config
 
-_MODES: Final[dict[str, Pool]] = {
+PoolingMode = Literal["last", "mean"]
+
+_MODES: Final[dict[str, PoolingMode]] = {
     "pooling_mode_lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
 }
@@ -26,7 +27,7 @@ _DECLARED: Final = "pooling_mode"
 class Pooling:
     """`normalize`: vectors have length 1."""
 
-    pool: Pool
+    mode: PoolingMode
     normalize: bool
 
 

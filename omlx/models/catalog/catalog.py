@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from omlx.engine.types import Reason
-from omlx.errors import BadRequest, ConfigError, ModelError, NotFound
+from omlx.errors import ConfigError, ModelError, NotFound
 from omlx.models.catalog.discovery import Registry, find_mapped
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.reference import Reference, find
-from omlx.models.package.compatibility import unfit_entry
 from omlx.settings.configuration import Configuration
 
 _NEEDS_TRUST = "model.remote_code"
@@ -65,20 +63,6 @@ def check_alias(alias: str, model: str, registry: Registry, configuration: Confi
     taken |= {given: other for other, given in aliases(configuration).items() if other != model}
     if alias in taken:
         raise ConfigError("config.alias_taken", where="alias", alias=alias, model=taken[alias])
-
-
-def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> None:
-    """Raise BadRequest for what names no model, and for one that is here and cannot draft for `target`."""
-    try:
-        Reference.parse(name)
-    except ModelError as error:
-        raise BadRequest(error.code, param="draft_model", **error.params) from error
-    found = find(name, registry)
-    reason = (
-        unfit_entry(target, found) if target is not None and isinstance(found, ModelEntry) else None
-    )
-    if reason is not None:
-        raise BadRequest(reason.code, param="draft_model", **reason.params)
 
 
 def _needs_trust(entry: ModelEntry) -> bool:

@@ -13,9 +13,9 @@ from omlx.engine.types import Reason
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.facts import read_config
-from omlx.models.catalog.reference import Reference, find
-from omlx.models.package.compatibility import unfit_entry, unfit_tokenizers
+from omlx.models.catalog.model_config import read_config
+from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.package.compatibility import draft_mismatch
 from omlx.models.package.fields import Fields
 from omlx.models.package.package import (
     FILE,
@@ -27,29 +27,14 @@ from omlx.models.package.package import (
     read_window,
     strategy_record,
 )
-from omlx.models.pool.loader import read_tokenizer
-
-
-def misfit(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Why `draft` cannot draft for `target`, judged by files and tokenizers. Raises ModelError for broken ones."""
-    reason = unfit_entry(target, draft)
-    return reason or unfit_tokenizers(read_tokenizer(target), read_tokenizer(draft))
-
-
-def unusable(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """The same, of broken ones too."""
-    try:
-        return misfit(target, draft)
-    except ModelError as error:
-        return Reason("draft.unfit.unusable", {"draft": draft.id, "why": error.message})
 
 
 def declare_draft(
     target: ModelEntry, draft: str, window: WindowPolicy | None, registry: Registry
 ) -> DraftModel:
     """A declaration of `draft` for `target`. Raises ModelError if it is not here or does not fit."""
-    found = find(draft, registry)
-    reason = found if isinstance(found, Reason) else misfit(target, found)
+    found = find_draft(draft, registry)
+    reason = found if isinstance(found, Reason) else draft_mismatch(target, found)
     if isinstance(found, Reason) or reason is not None:
         assert reason is not None
         raise ModelError(reason.code, param=None, **reason.params)

@@ -12,8 +12,8 @@ from omlx.engine.types import Reason
 from omlx.errors import BadRequest, ConfigError
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.reference import Wanted, find
-from omlx.models.package.compatibility import unfit_entry
+from omlx.models.catalog.reference import MissingDraft, find_draft
+from omlx.models.package.compatibility import checkpoint_mismatch
 from omlx.models.package.package import Declared, DraftModel, Package, usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
@@ -27,7 +27,7 @@ _ALIAS = re.compile(r"[A-Za-z0-9_][\w.:@/-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
-class Speculative:
+class SpeculationConfig:
     """How one model is to be drafted for. `settings` and `sources` are all of its settings and who set each.
 
     `draft` is the one configured or declared, if it is here and, as far as its files tell, fits; `reason` says why
@@ -42,22 +42,22 @@ class Speculative:
     )
     draft: ModelEntry | None = None
     reason: Reason | None = None
-    wanted: Wanted | None = None
+    missing_draft: MissingDraft | None = None
     warnings: tuple[Reason, ...] = ()
 
     @property
-    def drafting(self) -> ModelEntry | None:
+    def active_draft(self) -> ModelEntry | None:
         """The draft to load: none where the strategy does not draft with one."""
         return self.draft if self.strategy.step("draft") is not None else None
 
     @property
     def drafters(self) -> tuple[str, ...]:
         """Who may draft with the draft that is here, as strategies name them: none where speculation is off."""
-        here = ("ngram", "draft") if self.drafting is not None else ("ngram",)
+        here = ("ngram", "draft") if self.active_draft is not None else ("ngram",)
         return tuple(name for name in here if self.strategy.step(name) is not None)
 
     @property
-    def undrafted(self) -> Reason | None:
+    def no_draft_reason(self) -> Reason | None:
         """Why no draft is to be loaded; None if one is."""
         if self.strategy.step("draft") is None:
             return Reason(
@@ -67,25 +67,27 @@ class Speculative:
         return self.reason
 
     @property
-    def lacks_draft(self) -> bool:
+    def draft_missing(self) -> bool:
         """Whether its draft, whoever named it, is not here as a whole: it may still come."""
         return self.reason is not None and self.reason.code in FETCHABLE
 
 
-def speculative(entry: ModelEntry, registry: Registry, configuration: Configuration) -> Speculative:
+def resolve_speculation(
+    entry: ModelEntry, registry: Registry, configuration: Configuration
+) -> SpeculationConfig:
     """Read the package and the files of settings anew. Whatever is wrong with a draft or a package is a reason."""
     package = usable_package(entry.path)
     resolution = configuration.resolve(entry.id, package.layer)
     strategy = strategy_of(resolution)
     draft, reason, wanted = _draft(entry, registry, resolution, package)
-    return Speculative(
+    return SpeculationConfig(
         strategy=strategy,
         window=window_of(resolution),
         settings=resolution.settings,
         sources=resolution.sources,
         draft=draft,
         reason=reason,
-        wanted=wanted,
+        missing_draft=wanted,
         warnings=(*strategy.notes, *package.warnings),
     )
 
@@ -138,14 +140,14 @@ def window_of(resolution: Resolution) -> WindowBounds:
 
 def _draft(
     entry: ModelEntry, registry: Registry, resolution: Resolution, package: Package
-) -> tuple[ModelEntry | None, Reason | None, Wanted | None]:
+) -> tuple[ModelEntry | None, Reason | None, MissingDraft | None]:
     settings = resolution.settings
     if settings.no_draft:
         return None, Reason("spec.off.no_draft"), None
     if settings.draft_model is None:
         return None, package.reason or Reason("spec.off.no_draft_model"), None
-    found = find(settings.draft_model, registry)
-    reason = found if isinstance(found, Reason) else unfit_entry(entry, found)
+    found = find_draft(settings.draft_model, registry)
+    reason = found if isinstance(found, Reason) else checkpoint_mismatch(entry, found)
     if not isinstance(found, Reason) and reason is None:
         return found, None, None
     assert reason is not None
@@ -153,7 +155,7 @@ def _draft(
     return None, reason, _wanted(declared, reason)
 
 
-def _wanted(declared: Declared | None, reason: Reason) -> Wanted | None:
+def _wanted(declared: Declared | None, reason: Reason) -> MissingDraft | None:
     """What would be fetched: a declared draft from the hub, and nothing that somebody merely named."""
     if (
         not isinstance(declared, DraftModel)
@@ -161,4 +163,4 @@ def _wanted(declared: Declared | None, reason: Reason) -> Wanted | None:
         or reason.code not in FETCHABLE
     ):
         return None
-    return Wanted(declared.draft, declared.size_bytes)
+    return MissingDraft(declared.draft, declared.size_bytes)

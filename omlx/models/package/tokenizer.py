@@ -1,0 +1,67 @@
+"""Tokenizers of model directories, read without weights."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from omlx.errors import ModelError
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.model_config import read_config
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+CACHE_SIZE: Final = 4
+"""Tokenizers kept for models that are not loaded."""
+
+_IMPORT_LOCK = Lock()
+
+
+def import_mlx_lm() -> None:
+    """Import mlx-lm and the engine modules that need it, which takes a second or more.
+
+    A server without a model does not pay for it. One thread at a time: concurrent imports of modules that import each
+    other can deadlock.
+    """
+    with _IMPORT_LOCK:
+        import_module("omlx.engine.loop")
+
+
+def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
+    """Read the tokenizer of a model. Raises ModelError."""
+    import_mlx_lm()
+    from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
+
+    eos = read_config(entry.path, "config.json").get("eos_token_id")
+    try:
+        tokenizer: TokenizerWrapper = utils.load_tokenizer(
+            entry.path, {"trust_remote_code": False}, eos_token_ids=eos
+        )
+        return tokenizer
+    except Exception as error:  # the tokenizers library raises bare Exception for a broken file
+        detail = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+        raise ModelError("model.tokenizer", detail=detail) from error
+
+
+def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
+    """Return the highest token id plus one: the width that logits are cut to."""
+    ids: dict[str, int] = tokenizer.get_vocab()
+    return max(ids.values()) + 1
+
+
+class TokenizerCache:
+    """Tokenizers of models that are not loaded, `CACHE_SIZE` at most."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, TokenizerWrapper] = {}
+
+    async def get(self, entry: ModelEntry) -> TokenizerWrapper:
+        """Return the tokenizer, read off the event loop on a miss. Raises ModelError."""
+        if entry.id not in self._by_id:
+            self._by_id[entry.id] = await asyncio.to_thread(read_tokenizer, entry)
+            while len(self._by_id) > CACHE_SIZE:
+                del self._by_id[next(iter(self._by_id))]
+        return self._by_id[entry.id]
