@@ -86,7 +86,7 @@ def speculation_view(
 
 def in_effect(configured: SpeculationConfig) -> list[InEffect]:
     """Strategy, draft and window as the next request meets them, with who decided each."""
-    sources, window = configured.sources, configured.window
+    sources, length = configured.sources, configured.draft_length
     lines = [InEffect("strategy", str(configured.strategy), sources[STRATEGY].value)]
     if (
         configured.settings.draft_model is not None
@@ -94,6 +94,8 @@ def in_effect(configured: SpeculationConfig) -> list[InEffect]:
     ):
         lines.append(InEffect("draft", configured.settings.draft_model, sources[DRAFT].value))
     bounded = min((sources[name] for name in WINDOW), key=lambda source: source.rank)
-    figures = str(window.longest) if window.fixed else f"{window.shortest}–{window.longest}"
-    lines.append(InEffect("window_fixed" if window.fixed else "window", figures, bounded.value))
+    if length.fixed is None:
+        lines.append(InEffect("window", f"{length.min}–{length.max}", bounded.value))
+    else:
+        lines.append(InEffect("window_fixed", str(length.fixed), bounded.value))
     return lines

@@ -12,8 +12,9 @@ from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_
 from mlx_lm.sample_utils import make_sampler
 
 from omlx.bench.measure import Meter, Run
+from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop
-from omlx.engine.strategy import DRAFT, OFF, WindowBounds
+from omlx.engine.strategy import DRAFT, OFF
 from omlx.engine.types import Failed, Finished, Request, Sampling, Speculation, TokensCommitted
 from omlx.errors import OmlxError
 from omlx.records import RequestStats
@@ -40,7 +41,7 @@ def request(
         stop_ids=stop_ids,
         speculation=NO_SPECULATION
         if window is None
-        else Speculation(DRAFT, WindowBounds.fixed_at(window)),
+        else Speculation(DRAFT, DraftLength.exactly(window)),
     )
 
 

@@ -166,9 +166,8 @@ def _show(arguments: Namespace, subject: Subject) -> None:
     rows.append(("drafters", ", ".join(found.drafters) or "–", ""))
     drafting = found.active_draft.id if found.active_draft is not None else "–"
     rows.append(("draft", drafting, found.sources["draft_model"].value))
-    rows.append(
-        ("window", f"{found.window.initial}, {found.window.shortest} to {found.window.longest}", "")
-    )
+    length = found.draft_length
+    rows.append(("window", f"{length.initial}, {length.min} to {length.max}", ""))
     lines = [
         reason.message for reason in (found.no_draft_reason, *found.warnings) if reason is not None
     ]

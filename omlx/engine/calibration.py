@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, SETTLED, Costs
 from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.policy import WIDTHS
-from omlx.engine.speculation.proposal import LONGEST, Offer
-from omlx.engine.strategy import DRAFT, NGRAM, Step, WindowBounds
+from omlx.engine.speculation.proposal import Offer
+from omlx.engine.strategy import DRAFT, NGRAM, Step
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
 
 if TYPE_CHECKING:
@@ -91,14 +92,14 @@ def _turns(loop: EngineLoop) -> Iterator[bool]:
     filler = _Filler(costs, loop.limits.vocab_size)
     yield from _steps(
         loop.scratch(filler),
-        Speculation(NGRAM, WindowBounds.fixed_at(LONGEST - 1)),
+        Speculation(NGRAM, DraftLength.exactly(MAX_DRAFT_LENGTH - 1)),
         FIRST_BUCKET - 1,
         done=lambda: filler.next_width() is None,
         overlapped=lambda: filler.next_width() == PLAIN,
     )
     for drafter in speculator.drafters:
         if drafter.kind == "draft":
-            asked = Speculation(DRAFT, WindowBounds.fixed_at(DRAFTED))
+            asked = Speculation(DRAFT, DraftLength.exactly(DRAFTED))
             yield from _steps(
                 loop.scratch(),
                 asked,

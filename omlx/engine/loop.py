@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
+from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.batch_probe import batching_refusal
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
@@ -34,7 +35,6 @@ from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.strategy import WindowBounds
 from omlx.engine.types import Event, Load, ModelSnapshot, Reason, Request
 from omlx.records import PrefixStats
 
@@ -109,7 +109,7 @@ class EngineLoop:
             drafters,
             off=off,
             no_draft=no_draft or Reason("spec.off.no_draft_model"),
-            window=WindowBounds() if fixed is None else WindowBounds.fixed_at(fixed),
+            draft_length=DEFAULT_DRAFT_LENGTH if fixed is None else DraftLength.exactly(fixed),
             recurrent=self.runner.traits.recurrent,
             trims=self.runner.traits.trims,
             costs=self.costs,

@@ -14,12 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.errors import BadRequest, Reason
 
 NAMES: Final = ("off", "auto", "draft", "ngram")
 ALIASES: Final = {"ngram-simple": "ngram", "ngram-cache": "ngram", "draftless": "ngram"}
 REFUSED: Final = ("eagle3", "eagle", "mtp", "dflash", "medusa")
-BOUNDS: Final = {"n": (3, 64), "m": (1, 64), "min": (1, 64)}
+BOUNDS: Final = {"n": (3, 64), "m": (1, MAX_DRAFT_LENGTH), "min": (1, MAX_DRAFT_LENGTH)}
+"""Inclusive, in tokens."""
+
 NGRAM_ONLY: Final = ("n",)
 DIGITS: Final = 9
 """Longer numbers are out of range, whatever they are."""
@@ -63,21 +66,6 @@ AUTO: Final = Strategy((Step("auto"),))
 OFF: Final = Strategy((Step("off"),))
 DRAFT: Final = Strategy((Step("draft"),))
 NGRAM: Final = Strategy((Step("ngram"),))
-
-
-@dataclass(frozen=True, slots=True)
-class WindowBounds:
-    """How many tokens may be drafted at a time: `initial` at most at first. `fixed`: so many whatever it costs, even
-    where bounds that merely meet would leave the choice to draft nothing; 0 drafts nothing."""
-
-    initial: int = 4
-    shortest: int = 1
-    longest: int = 64
-    fixed: bool = False
-
-    @classmethod
-    def fixed_at(cls, tokens: int) -> WindowBounds:
-        return cls(tokens, tokens, tokens, fixed=True)
 
 
 def parse(text: str, param: str = "speculation") -> Strategy:
@@ -144,7 +132,7 @@ def _options(at: int, text: str, name: str, param: str) -> dict[str, int]:
         if key in values:
             raise BadRequest("strategy.twice", param=param, name=key, column=column)
         values[key] = int(number)
-        if values.get("min", 1) > values.get("m", 64):
+        if values.get("min", 1) > values.get("m", MAX_DRAFT_LENGTH):
             raise BadRequest(
                 "strategy.min_above_max",
                 param=param,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
-from omlx.engine.strategy import AUTO, Strategy, WindowBounds
+from omlx.draft_length import DraftLength
+from omlx.engine.strategy import AUTO, Strategy
 from omlx.errors import OmlxError
 from omlx.errors import Reason as Reason
 from omlx.records import PrefixStats, RequestStats
@@ -49,13 +50,13 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What a request asks of speculation. `window` None leaves its bounds to the model's defaults.
+    """What a request asks of speculation. `draft_length` None leaves its bounds to the model's defaults.
 
     `prediction` holds the ids of a text that the answer is expected to resemble (predicted outputs).
     """
 
     strategy: Strategy = AUTO
-    window: WindowBounds | None = None
+    draft_length: DraftLength | None = None
     prediction: tuple[int, ...] = ()
 
 

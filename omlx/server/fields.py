@@ -9,10 +9,11 @@ from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
+from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine import strategy
 from omlx.errors import BadRequest
 from omlx.server import errors
-from omlx.server.generation import WindowWish, sampling_in
+from omlx.server.generation import sampling_in
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
@@ -63,9 +64,9 @@ class Sampled(Body):
     user: str | None = None
     speculation: str | None = None
     draft_model: Text | None = None
-    num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
-    draft_min: Annotated[int, Field(ge=1, le=64)] | None = None
-    draft_max: Annotated[int, Field(ge=1, le=64)] | None = None
+    num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_LENGTH)] | None = None
+    draft_min: Annotated[int, Field(ge=1, le=MAX_DRAFT_LENGTH)] | None = None
+    draft_max: Annotated[int, Field(ge=1, le=MAX_DRAFT_LENGTH)] | None = None
 
     @property
     def sampling(self) -> dict[str, float]:
@@ -82,20 +83,13 @@ class Sampled(Body):
         return asked
 
     @property
-    def window(self) -> WindowWish:
-        """Raises BadRequest for lengths that contradict each other."""
-        wish = WindowWish(self.num_draft_tokens, self.draft_min, self.draft_max)
-        if (found := wish.contradiction) is not None:
-            low, smaller, high, larger = found
-            raise BadRequest(
-                "request.draft_bounds",
-                param=low,
-                low=low,
-                smaller=smaller,
-                high=high,
-                larger=larger,
-            )
-        return wish
+    def draft_length(self) -> DraftLength:
+        """Raises BadRequest for bounds that contradict each other."""
+        bounds = DraftLength.parse(vars(self))
+        if (contradiction := bounds.contradiction) is not None:
+            pair = contradiction._asdict()
+            raise BadRequest("request.draft_bounds", param=contradiction.low, **pair)
+        return bounds
 
     def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:
         """Raise BadRequest for a field that is named here and asks for something; the values beside it do not."""

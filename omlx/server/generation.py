@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from omlx.engine.strategy import AUTO, Strategy, WindowBounds
+from omlx.draft_length import DraftLength
+from omlx.engine.strategy import AUTO, Strategy
 from omlx.engine.types import Reason, Request, Sampling, Speculation, StopMatcher, TokenMask
 from omlx.errors import BadRequest
 from omlx.models.package.tokenizer import tokenizer_length
@@ -47,42 +48,8 @@ SAMPLING = (
 )
 # Prompt tokens that a detokenizer reads first when the output continues a message.
 CONTEXT_TOKENS = 4
-MAX_DRAFT = 64
 SEED_BITS = 53
 """A drawn seed survives a client that keeps numbers as doubles, as JavaScript does."""
-
-
-@dataclass(frozen=True, slots=True)
-class WindowWish:
-    """How far a request wants to draft: `fixed` tokens at a time, or from `shortest` to `longest`."""
-
-    fixed: int | None = None
-    shortest: int | None = None
-    longest: int | None = None
-
-    @property
-    def contradiction(self) -> tuple[str, int, str, int] | None:
-        """Two of its fields, by their names in the API, of which the first ought not to be the larger one."""
-        named = [
-            ("draft_min", self.shortest),
-            ("num_draft_tokens", self.fixed),
-            ("draft_max", self.longest),
-        ]
-        given = [(name, value) for name, value in named if value is not None]
-        pairs = ((low, high) for low, high in itertools.combinations(given, 2) if low[1] > high[1])
-        return next(((*low, *high) for low, high in pairs), None)
-
-    def within(self, configured: WindowBounds) -> WindowBounds:
-        """The bounds to work with: what is configured counts where the request says nothing of it, and as far as it
-        leaves room for it."""
-        if self.fixed is not None:
-            return WindowBounds.fixed_at(self.fixed)
-        low, high = self.shortest or 1, self.longest or MAX_DRAFT
-        if configured.fixed:
-            return WindowBounds.fixed_at(min(max(configured.longest, low), high))
-        shortest = self.shortest or min(configured.shortest, high)
-        longest = self.longest or max(configured.longest, low)
-        return WindowBounds(min(max(configured.initial, shortest), longest), shortest, longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +77,7 @@ class GenerationRequest:
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
     speculation: Strategy | None = None
-    window: WindowWish = field(default_factory=WindowWish)
+    draft_length: DraftLength = field(default_factory=DraftLength)
     prediction: str = ""
     form: StructuredOutput | None = None
 
@@ -330,7 +297,8 @@ def _speculation(
     if prediction and not asked.off and asked.step("ngram") is None:
         unused = Reason("strategy.prediction_unused", {"strategy": str(asked)})
         asked = replace(asked, notes=(*asked.notes, unused))
-    return Speculation(asked, request.window.within(served.speculation.window), prediction)
+    draft_length = DraftLength.merge(request.draft_length, served.speculation.draft_length)
+    return Speculation(asked, draft_length, prediction)
 
 
 def _check(request: GenerationRequest, served: ServedModel) -> None:

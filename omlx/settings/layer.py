@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from omlx.draft_length import DraftLength
 from omlx.errors import ConfigError
 from omlx.settings.schema import Value
 
@@ -39,11 +40,6 @@ def check_bounds(layer: Layer, where: str) -> None:
 
     Between two sources that is no error: the one that wins bounds the other.
     """
-    names = ("draft_min", "draft_initial", "num_draft_tokens", "draft_max")
-    lengths = [(name, value) for name in names if isinstance(value := layer.values.get(name), int)]
-    pairs = [(low, high) for i, low in enumerate(lengths) for high in lengths[i + 1 :]]
-    for (low, smaller), (high, larger) in pairs:
-        if smaller > larger and {low, high} != {"draft_initial", "num_draft_tokens"}:
-            raise ConfigError(
-                "config.bounds", where=where, low=low, smaller=smaller, high=high, larger=larger
-            )
+    contradiction = DraftLength.parse(layer.values).contradiction
+    if contradiction is not None:
+        raise ConfigError("config.bounds", where=where, **contradiction._asdict())

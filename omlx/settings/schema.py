@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from omlx.catalog import sentence
+from omlx.draft_length import MAX_DRAFT_LENGTH
 
 Value: TypeAlias = (
     "str | int | float | bool | Path | tuple[str, ...] | tuple[Path, ...] | dict[str, Any] | None"
@@ -106,7 +107,7 @@ def _speculation(metavar: str = "", scopes: frozenset[Scope] = EVERYWHERE, **mor
 
 
 def _tokens(scopes: frozenset[Scope] = PER_MODEL) -> Meta:
-    return _speculation(scopes=scopes, low=1, high=64)
+    return _speculation(scopes=scopes, low=1, high=MAX_DRAFT_LENGTH)
 
 
 def _sampling(low: float, high: float) -> Meta:

@@ -23,7 +23,7 @@ from omlx.engine.types import (
 from omlx.errors import BadRequest
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
-from omlx.server.generation import GenerationRequest, Generations, WindowWish, sampling_of
+from omlx.server.generation import GenerationRequest, Generations, sampling_of
 from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.samples import Sample
 from omlx.trial.texts import Question
@@ -76,9 +76,7 @@ def request(
         sampling=replace(sampling, seed=asked.seed, logit_bias=bias),
         max_tokens=tokens,
         stop_ids=served.stop_ids,
-        speculation=Speculation(
-            parse(configuration.strategy), WindowWish().within(served.speculation.window)
-        ),
+        speculation=Speculation(parse(configuration.strategy), served.speculation.draft_length),
     )
 
 

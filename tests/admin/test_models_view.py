@@ -16,7 +16,8 @@ from omlx.admin.models.speculation_view import (
 )
 from omlx.admin.models.view import Memory, ModelRow, ModelsView, Place, SkippedRow, models_view
 from omlx.admin.settings.view import settings_view
-from omlx.engine.strategy import WindowBounds, parse
+from omlx.draft_length import DraftLength
+from omlx.engine.strategy import parse
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.pool.load_weights import LoadProgress
@@ -132,7 +133,7 @@ def test_what_is_in_effect_and_who_decided_it() -> None:
         InEffect("window", "1–64", "built_in"),
     ]
     drafting = SpeculationConfig(
-        window=WindowBounds.fixed_at(6),
+        draft_length=DraftLength.exactly(6),
         settings=Settings(draft_model="org/small"),
         sources={**sources, "draft_model": Source.PACKAGE, "num_draft_tokens": Source.MODEL},
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from omlx.draft_length import DraftLength
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.piece import Layout, Piece
 from omlx.engine.plan import (
@@ -29,7 +30,6 @@ from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Status
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.strategy import WindowBounds
 from omlx.engine.types import Event, Reason, Request, Sampling
 
 PLAIN = Traits(recurrent=False, sliding_window=None, unsupported=())
@@ -128,7 +128,7 @@ class Desk:
         layout = Layout(1, state_bytes=9 * traits.recurrent, recurrent=traits.recurrent)
         prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes)
         speculator = Speculator(
-            drafters, window=WindowBounds.fixed_at(limits.num_draft_tokens or 0)
+            drafters, draft_length=DraftLength.exactly(limits.num_draft_tokens or 0)
         )
         self.scheduler = Scheduler(
             limits, traits, speculator, prefix, self.device, unbatchable, clock

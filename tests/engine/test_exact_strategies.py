@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from omlx.bench.speculation.imagined import flat, imagined
+from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.speculation.cost_model import Costs
-from omlx.engine.strategy import NGRAM, WindowBounds, parse
+from omlx.engine.strategy import NGRAM, parse
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
 from tests.engine.harness import (
@@ -60,7 +61,7 @@ def tried(
     target: str, strategy: str, past: str, pace: str, company: str, sampling: Sampling
 ) -> Bench:
     """Run a case and prove its tokens."""
-    window = WindowBounds.fixed_at(6) if pace == "fixed" else WindowBounds()
+    window = DraftLength.exactly(6) if pace == "fixed" else DEFAULT_DRAFT_LENGTH
     speculation = Speculation(parse(strategy), window)
     if past == "own":
         sampling = replace(sampling, logit_bias=tuple((letter, 80.0) for letter in LETTERS))
@@ -148,7 +149,7 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
     one = request(tokens=prompt(13, salt=6), sampling=WARM, max_tokens=360)
     foreseen = 310
     answer = plain(target, unassisted(one))
-    speculation = Speculation(parse("ngram;draft"), WindowBounds(), tuple(answer[:foreseen]))
+    speculation = Speculation(parse("ngram;draft"), DEFAULT_DRAFT_LENGTH, tuple(answer[:foreseen]))
     costs = imagined(flat, "tiny", 3 * DRAFT_PRICE)
     bench = Bench(loop_of(target, model(target), costs=costs)).run(
         replace(one, speculation=speculation)
@@ -166,9 +167,10 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "window"), [("draft:min=6", WindowBounds()), ("draft", WindowBounds(6, 6, 64))]
+    ("strategy", "window"),
+    [("draft:min=6", DEFAULT_DRAFT_LENGTH), ("draft", DraftLength(6, 6, 64))],
 )
-def test_no_draft_is_shorter_than_asked_for(strategy: str, window: WindowBounds) -> None:
+def test_no_draft_is_shorter_than_asked_for(strategy: str, window: DraftLength) -> None:
     one = request(
         tokens=prompt(13),
         sampling=WARM,
@@ -191,7 +193,7 @@ def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str
         tokens=prompt(13),
         sampling=WARM,
         max_tokens=56,
-        speculation=Speculation(NGRAM, WindowBounds()),
+        speculation=Speculation(NGRAM, DEFAULT_DRAFT_LENGTH),
     )
     answer = plain(target, unassisted(one))
     whole = Bench(loop_of(target, costs=imagined(sawtooth))).run(expecting(target, "perfect", one))

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from omlx.bench.speculation.imagined import flat, imagined
+from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.plan import Window
-from omlx.engine.strategy import Step, WindowBounds, parse
+from omlx.engine.strategy import Step, parse
 from omlx.engine.types import FinishReason, Request, Speculation
 from tests import zoo
 from tests.engine.fakes import StopAt
@@ -49,10 +50,10 @@ SAMPLINGS = (
 )
 WINDOWS = (
     None,
-    WindowBounds(),
-    *map(WindowBounds.fixed_at, (1, 5, 33)),
-    WindowBounds(8, 5, 16),
-    WindowBounds(2, 1, 2),
+    DEFAULT_DRAFT_LENGTH,
+    *map(DraftLength.exactly, (1, 5, 33)),
+    DraftLength(5, 8, 16),
+    DraftLength(1, 2, 2),
 )
 PAST = ("none", "perfect", "corrupted", "unrelated")
 
@@ -70,10 +71,10 @@ class Asked:
         step = speculation.strategy.step("ngram" if drafter == "ngram" else "draft") or Step(
             drafter
         )
-        window = speculation.window or WindowBounds()
-        most = min(window.longest, step.longest_draft or 64)
-        free = window.fixed or drafter == "forced" or self.of.mask is not None
-        return 1 if free else min(max(window.shortest, step.shortest_draft or 1), most), most
+        length = speculation.draft_length or DEFAULT_DRAFT_LENGTH
+        most = min(length.max, step.longest_draft or MAX_DRAFT_LENGTH)
+        free = length.fixed is not None or drafter == "forced" or self.of.mask is not None
+        return 1 if free else min(max(length.min, step.shortest_draft or 1), most), most
 
 
 class Company:

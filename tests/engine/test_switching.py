@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from omlx.draft_length import DraftLength
 from omlx.engine.batch import LINGER_STEPS
 from omlx.engine.loop import EngineLoop
-from omlx.engine.strategy import DRAFT, NGRAM, OFF, WindowBounds
+from omlx.engine.strategy import DRAFT, NGRAM, OFF
 from omlx.engine.types import Reason, Speculation
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
 from tests.engine.harness import (
@@ -168,7 +169,7 @@ def test_why_nobody_speculates_is_told() -> None:
     assert reason(loop_of("llama")) == "spec.off.no_draft_model"
     assert reason(loop_of("llama", model("llama")), strategy=OFF) == "spec.off.requested"
     assert (
-        reason(loop_of("llama", model("llama")), window=WindowBounds.fixed_at(0))
+        reason(loop_of("llama", model("llama")), draft_length=DraftLength.exactly(0))
         == "spec.off.zero_window"
     )
     refused = loop_of("llama")
@@ -191,7 +192,7 @@ def test_an_unknown_cache_of_target_or_draft_turns_speculation_off_by_name() -> 
 
 def test_a_request_sets_its_own_window() -> None:
     bench = Bench(loop_of("llama", model("llama"), window=4))
-    bench.run(request(max_tokens=30, speculation=Speculation(DRAFT, WindowBounds.fixed_at(9))))
+    bench.run(request(max_tokens=30, speculation=Speculation(DRAFT, DraftLength.exactly(9))))
     assert len(bench.stats().drafters["tiny"].accepted_at) == 9
 
 

@@ -6,13 +6,14 @@ import json
 
 import pytest
 
+from omlx.draft_length import DraftLength
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.cost_model import Costs
 from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Offer
 from omlx.engine.speculation.speculator import KEPT, Speculator
-from omlx.engine.strategy import AUTO, OFF, Step, Strategy, WindowBounds, parse
+from omlx.engine.strategy import AUTO, OFF, Step, Strategy, parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason, Speculation
 from omlx.records import Gate
@@ -20,7 +21,7 @@ from tests.engine.harness import Bench, loop_of, model, request
 
 
 def asked(strategy: Strategy, window: int = 3) -> Speculation:
-    return Speculation(strategy, WindowBounds.fixed_at(window))
+    return Speculation(strategy, DraftLength.exactly(window))
 
 
 def test_times_are_those_of_rounds_that_were_timed() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from omlx.draft_length import DraftLength
 from omlx.engine.types import Reason
 from omlx.errors import ModelError
 from omlx.models.catalog.reference import Reference
@@ -48,7 +49,9 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
     }
     found = read_package(package(tmp_path, {"llama32-1b-q4": strategy}, "llama32-1b-q4"))
     reference = Reference("unsloth/small-GGUF", "Q4_K_M")
-    assert found.declared == DraftModel(reference, WindowPolicy("adaptive", 16, 2, 16), None)
+    assert found.declared == DraftModel(
+        reference, WindowPolicy("adaptive", DraftLength(2, 16, 16)), None
+    )
     assert reference.gguf
     assert found.layer.values == {
         "draft_model": "unsloth/small-GGUF:Q4_K_M",
@@ -208,9 +211,9 @@ def test_a_file_that_is_no_such_thing_is_a_reason(tmp_path: Path, content: str) 
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
-        ("adaptive:16,2,16", WindowPolicy("adaptive", 16, 2, 16)),
-        ("adaptive:4, 1, 8", WindowPolicy("adaptive", 4, 1, 8)),
-        ("fixed:5", WindowPolicy("fixed", 5, 5, 5)),
+        ("adaptive:16,2,16", WindowPolicy("adaptive", DraftLength(2, 16, 16))),
+        ("adaptive:4, 1, 8", WindowPolicy("adaptive", DraftLength(1, 4, 8))),
+        ("fixed:5", WindowPolicy("fixed", DraftLength(5, 5, 5))),
     ],
 )
 def test_a_window_on_the_command_line(text: str, policy: WindowPolicy) -> None:

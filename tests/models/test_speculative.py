@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx.draft_length import DraftLength
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import Registry, scan_places
 from omlx.models.catalog.places import Folder, HubCache, Place
@@ -60,7 +61,7 @@ def test_a_declared_draft_that_is_here_is_on(root: Path) -> None:
         Source.PACKAGE,
         None,
     )
-    assert (result.window.initial, result.window.shortest, result.window.longest) == (8, 2, 8)
+    assert result.draft_length == DraftLength(min=2, initial=8, max=8)
     assert str(result.strategy) == "auto"
 
 
@@ -72,16 +73,16 @@ def test_whoever_wins_over_the_package_names_the_draft(root: Path) -> None:
     result = found(root)
     assert result.draft is not None
     assert (result.draft.id, result.sources["draft_model"]) == ("org/all", Source.GLOBAL)
-    assert (result.window.longest, result.window.shortest, result.window.initial) == (4, 2, 4)
+    assert result.draft_length == DraftLength(min=2, initial=4, max=4)
     store.patch({"draft_model": "own", "num_draft_tokens": 3}, "org/big")
     result = found(root)
     assert result.draft is not None
     assert (result.draft.id, result.sources["draft_model"]) == ("org/own", Source.MODEL)
-    assert result.window.fixed
+    assert result.draft_length.fixed is not None
     result = found(root, draft_model="flag", draft_min=7)
     assert result.draft is not None
     assert (result.draft.id, result.sources["draft_model"]) == ("org/flag", Source.CLI)
-    assert result.window.longest == 7
+    assert result.draft_length.max == 7
 
 
 def test_a_declared_draft_that_is_not_here_is_wanted(root: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import httpx
 import pytest
 
-from omlx.engine.strategy import WindowBounds
+from omlx.draft_length import DraftLength
 from omlx.settings.schema import Scope, Settings, table
 from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 
@@ -32,10 +32,10 @@ GIVEN: dict[str, tuple[Any, Any]] = {
 """What is configured, and what a request says."""
 
 
-def window(running: Running) -> WindowBounds:
+def draft_length(running: Running) -> DraftLength:
     assert running.engine.newest is not None
-    assert running.engine.newest.speculation.window is not None
-    return running.engine.newest.speculation.window
+    assert running.engine.newest.speculation.draft_length is not None
+    return running.engine.newest.speculation.draft_length
 
 
 def seen(running: Running, name: str) -> object:
@@ -48,11 +48,11 @@ def seen(running: Running, name: str) -> object:
         case "draft_model":
             return running.pool.served.draft if running.pool.served is not None else None
         case "num_draft_tokens":
-            return window(running).longest if window(running).fixed else None
+            return draft_length(running).fixed
         case "draft_min":
-            return window(running).shortest
+            return draft_length(running).min
         case "draft_max":
-            return window(running).longest
+            return draft_length(running).max
         case "max_tokens":
             return request.max_tokens
         case "chat_template_kwargs":

@@ -14,7 +14,6 @@ from omlx.bench.progress import Progress
 from omlx.bench.report import write_json
 from omlx.bench.speculation.compare import HYBRID, MODEL
 from omlx.bench.speculation.modes import MODES, Minds, chosen, untrained
-from omlx.bench.speculation.oracle import LONGEST
 from omlx.bench.speculation.outcome import outcome
 from omlx.bench.speculation.passes import REPEATS, WIDTHS, draft_seconds, round_costs
 from omlx.bench.speculation.plot import plot
@@ -23,6 +22,7 @@ from omlx.bench.speculation.report import Passes, Report
 from omlx.bench.speculation.trials import Case, measure
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.workloads import WORKLOADS
+from omlx.draft_length import MAX_DRAFT_LENGTH
 
 CONTEXT = 600
 
@@ -159,9 +159,9 @@ def bench(
 def _widths(text: str) -> tuple[int, ...]:
     """Of passes over the newest token and a draft."""
     found = numbers(text)
-    if found[0] < 2 or found[-1] > 1 + LONGEST:
+    if found[0] < 2 or found[-1] > 1 + MAX_DRAFT_LENGTH:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: a pass with a draft is 2 to {1 + LONGEST} tokens wide"
+            f"{text!r}: a pass with a draft is 2 to {1 + MAX_DRAFT_LENGTH} tokens wide"
         )
     return found
 

@@ -11,13 +11,14 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from omlx.bench.subject import Subject
+from omlx.draft_length import DraftLength
 from omlx.engine.model import cache_maker, weight_bytes
 from omlx.engine.speculation.cost_model import Costs
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.strategy import WindowBounds, parse
+from omlx.engine.strategy import parse
 from omlx.engine.types import Speculation
 
 OFF: Final = "off"
@@ -40,9 +41,7 @@ class Mode:
 
 
 def _fixed(window: int) -> Mode:
-    return Mode(
-        f"draft {window}", Speculation(parse("draft"), WindowBounds.fixed_at(window)), window
-    )
+    return Mode(f"draft {window}", Speculation(parse("draft"), DraftLength.exactly(window)), window)
 
 
 MODES: Final = (

@@ -14,11 +14,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Final
 
+from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.speculation.drafters.ngram import NgramIndex
-
-LONGEST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def bound(prompt: Seq[int], answer: Seq[int], costs: RoundCosts, given: int = 1)
     size = len(answer)
     best = [0.0] * (size + 1)
     taken = [0] * (size + 1)
-    price = [costs.plain, *(costs.verify(1 + n) for n in range(1, LONGEST + 1))]
+    price = [costs.plain, *(costs.verify(1 + n) for n in range(1, MAX_DRAFT_LENGTH + 1))]
     for i in range(size - 1, given - 1, -1):
         best[i], taken[i] = min(
             (price[n] + best[min(size, i + n + 1)], n)
@@ -141,6 +139,6 @@ def _expected(chance: float, k: int) -> float:
 
 def _agree(known: Seq[int], at: int, here: int) -> int:
     n = 0
-    while n < LONGEST and here + n < len(known) and known[at + n] == known[here + n]:
+    while n < MAX_DRAFT_LENGTH and here + n < len(known) and known[at + n] == known[here + n]:
         n += 1
     return n

@@ -19,12 +19,13 @@ from omlx.bench.measure import settle, tokens_per_second
 from omlx.bench.sides import drive, request
 from omlx.bench.speculation.oracle import RoundCosts
 from omlx.bench.subject import Subject
+from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.proposal import Offer
-from omlx.engine.strategy import NGRAM, Step, WindowBounds
+from omlx.engine.strategy import NGRAM, Step
 from omlx.engine.types import Request, Speculation
 
 WIDTHS: Final = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 17, 20, 24, 32, 48, 64)
@@ -74,7 +75,7 @@ def round_costs(
         plain.append(1.0 / tokens_per_second(drive(loop, [request(prompt, STEPS)]).run))
         loop.use_drafters([script], off)
         for width, found in rounds.items():
-            asks = Speculation(NGRAM, WindowBounds.fixed_at(width - 1))
+            asks = Speculation(NGRAM, DraftLength.exactly(width - 1))
             asked = replace(request(prompt, width * (ROUNDS + 1)), speculation=asks)
             found.append(_round_seconds(loop, asked, width) / plain[-1])
     step = median(plain)

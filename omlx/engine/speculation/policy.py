@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import MATCH_CHANCE, MATCH_STEPS, Acceptance, slot
 from omlx.engine.speculation.cost_model import OUTLIER, PLAIN, SETTLED, SHORT_LAG, Costs
-from omlx.engine.speculation.proposal import LONGEST, Choice, Offer
+from omlx.engine.speculation.proposal import Choice, Offer
 from omlx.engine.speculation.token_latency import Pace
-from omlx.engine.strategy import WindowBounds
 from omlx.errors import Reason
 
 WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
@@ -156,14 +156,14 @@ class RowPolicy:
         self,
         costs: Costs,
         priors: dict[str, Acceptance],
-        window: WindowBounds | None = None,
+        draft_length: DraftLength | None = None,
         *,
         recurrent: bool = False,
         trims: bool = False,
         repeats: float = 0.0,
     ) -> None:
         self.costs = costs
-        self.window = window or WindowBounds()
+        self.draft_length = draft_length or DEFAULT_DRAFT_LENGTH
         self.calm = 0
         self.records: dict[str, Record] = {}
         self._priors = priors
@@ -188,9 +188,9 @@ class RowPolicy:
     def choose(self, offers: Sequence[Offer], pending: int, context: int) -> Choice:
         """What to draft now. Call once for every step at which it does not rest."""
         self.calm = 0
-        if self.window.fixed or (offers and offers[0].sure):
+        if self.draft_length.fixed is not None or (offers and offers[0].sure):
             return next(
-                ((offer, min(offer.longest, self.window.longest)) for offer in offers), None
+                ((offer, min(offer.longest, self.draft_length.max)) for offer in offers), None
             )
         offers = [offer for offer in offers if offer.longest >= self._shortest(offer)]
         if self.costs.target.plain(context) is None:
@@ -216,7 +216,7 @@ class RowPolicy:
 
     def padding(self, width: int, context: int, room: int) -> int:
         """How many tokens to read behind a window because a wider pass, well known, is cheaper: kernels are tiled."""
-        if not self._trims or self.window.fixed:
+        if not self._trims or self.draft_length.fixed is not None:
             return 0
         verify, known = self.costs.verify, self.costs.target.known
         wider = [w for w in WIDTHS if width < w <= width + room and known(w, context) >= SETTLED]
@@ -297,7 +297,7 @@ class RowPolicy:
     def state(self, drafter: str) -> tuple[State, Reason | None]:
         """What a drafter is doing in this row, and why unless it drafts."""
         record = self.records.get(drafter)
-        if record is not None and (self.window.fixed or record.sure):
+        if record is not None and (self.draft_length.fixed is not None or record.sure):
             return State.ON, None
         if record is None or record.observing or record.speedup is None:
             return State.OBSERVING, Reason("spec.observing")
@@ -336,7 +336,7 @@ class RowPolicy:
             if k >= shortest and (pending + k in WIDTHS or k == longest):
                 width = pending + k
                 if k == longest:  # shorter windows have wider ones to choose from
-                    width += self.padding(width, context, LONGEST)
+                    width += self.padding(width, context, MAX_DRAFT_LENGTH)
                 cost = verify(width, context) + before + k * pass_of_draft + debt
                 found.windows.append((k, cost, tokens * plain / max(cost - owed, LEAST * plain)))
                 if before_it < FAINT:
@@ -350,13 +350,13 @@ class RowPolicy:
     def _longest(self, offer: Offer, record: Record, pending: int) -> int:
         """The longest draft worth a thought: short at first, and never far beyond the widths that were measured."""
         known = max(FIRST_WINDOW, 2 * self.costs.target.widest - pending)
-        thought = known if record.used else min(known, self.window.initial, FIRST_WINDOW)
-        return min(offer.longest, self.window.longest, max(thought, self._shortest(offer)))
+        thought = known if record.used else min(known, self.draft_length.initial, FIRST_WINDOW)
+        return min(offer.longest, self.draft_length.max, max(thought, self._shortest(offer)))
 
     def _shortest(self, offer: Offer) -> int:
         """The least that is drafted at a time, if anything is: more than is allowed is not asked for."""
-        least = max(1, self.window.shortest, offer.step.shortest_draft or 1)
-        return min(least, self.window.longest, offer.step.longest_draft or LONGEST)
+        least = max(1, self.draft_length.min, offer.step.shortest_draft or 1)
+        return min(least, self.draft_length.max, offer.step.longest_draft or MAX_DRAFT_LENGTH)
 
     def _nothing(self, pending: int, context: int) -> float:
         """Seconds of drafting nothing."""
@@ -402,7 +402,7 @@ class RowPolicy:
         if self.costs.target.known(2, context) < SETTLED:
             return 0
         one = self.drafting(Offer(offer.drafter, 1), 1, context)
-        longest = min(offer.longest, self.window.longest)
+        longest = min(offer.longest, self.draft_length.max)
         windows = [n for n in range(k, longest + 1) if 1 + n in WIDTHS or n == longest]
         pays = any((1 + n) * plain >= PAYS * (verify(1 + n, context) + n * one) for n in windows)
         return SECOND_THOUGHT if offer.free or not pays else 0

@@ -7,7 +7,6 @@ from typing import Final, TypeAlias
 
 from omlx.engine.strategy import Step
 
-LONGEST: Final = 64
 UNBOUND: Final = Step("auto")
 
 

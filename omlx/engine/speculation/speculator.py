@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.acceptance import Acceptance
@@ -15,7 +16,7 @@ from omlx.engine.speculation.drafters.grammar import Forced
 from omlx.engine.speculation.drafters.ngram import Ngram
 from omlx.engine.speculation.policy import RowPolicy, State
 from omlx.engine.speculation.proposal import Choice, Offer
-from omlx.engine.strategy import Step, Strategy, WindowBounds
+from omlx.engine.strategy import Step, Strategy
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
@@ -66,14 +67,14 @@ class Speculator:
     """The drafters of one loaded model and what is known of their worth.
 
     `off` says why nobody here may draft at all (a cache that cannot go back); `no_draft` why there is no draft model.
-    `window` bounds requests that ask for no bounds of their own. `recurrent` targets leave accepted tokens pending;
+    `draft_length` bounds requests that ask for no bounds of their own. `recurrent` targets leave accepted tokens pending;
     where `trims`, a rejected token costs nothing.
     """
 
     drafters: Seq[Drafter]
     off: Reason | None = None
     no_draft: Reason = field(default_factory=lambda: Reason("spec.off.no_draft_model"))
-    window: WindowBounds = field(default_factory=WindowBounds)
+    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     recurrent: bool = False
     trims: bool = False
     costs: Costs = field(default_factory=Costs)
@@ -242,12 +243,12 @@ class Speculator:
                 steps[self._forced.name] = Step(self._forced.kind)
             admitted = [d for d in (self._forced, *self.drafters) if d.name in steps]
             repeats = next((d.repeats(sequence) for d in admitted if isinstance(d, Ngram)), 0.0)
-            window = asked.window or self.window
-            off = {d.name: Reason("spec.off.zero_window") for d in admitted if window.longest < 1}
+            draft_length = asked.draft_length or self.draft_length
+            off = {d.name: Reason("spec.off.zero_window") for d in admitted if draft_length.max < 1}
             policy = RowPolicy(
                 self.costs,
                 self._priors,
-                window,
+                draft_length,
                 recurrent=self.recurrent,
                 trims=self.trims,
                 repeats=repeats,

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
+from omlx.engine.strategy import BOUNDS
 from omlx.engine.types import Reason
 from omlx.errors import ModelError
 from omlx.models.catalog.model_config import read_config
@@ -27,48 +29,44 @@ from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
 
 FILE: Final = "model-package.json"
-LONGEST: Final = 64
 ADAPTIVE, FIXED = "adaptive", "fixed"
 _FIRST, _LAST = 4, 16
+_FIELDS = {name: field for field, name in SETTINGS.items()}
 _NUMBER = re.compile(r"\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """How many tokens are drafted: `initial` at first, then between the bounds; `initial` or none if it is fixed."""
+    """How many tokens to draft: `initial` at first, then between the bounds; always `initial`, or none, if `kind` is
+    fixed."""
 
-    default: str
-    initial: int
-    shortest: int
-    longest: int
+    kind: str
+    length: DraftLength
 
     @property
     def values(self) -> dict[str, Value]:
         """The same as settings. Not `num_draft_tokens`, which is obeyed at any cost: what a stranger declares is used
         where it pays."""
-        low, high = (
-            (self.initial, self.initial) if self.default == FIXED else (self.shortest, self.longest)
-        )
-        return {"draft_initial": self.initial, "draft_min": low, "draft_max": high}
+        initial, length = self.length.initial, self.length
+        if self.kind == FIXED:
+            length = DraftLength(initial, initial, initial)
+        return dict(length.values)
 
     @property
     def record(self) -> dict[str, Any]:
         """The same as the file holds it."""
         bounds = {
-            "initial_window": self.initial,
-            "min_window": self.shortest,
-            "max_window": self.longest,
+            "initial_window": self.length.initial,
+            "min_window": self.length.min,
+            "max_window": self.length.max,
         }
-        return {"default": self.default, **bounds}
+        return {"default": self.kind, **bounds}
 
     def __str__(self) -> str:
         """How `--window` says it."""
-        numbers = (
-            (self.initial,)
-            if self.default == FIXED
-            else (self.initial, self.shortest, self.longest)
-        )
-        return f"{self.default}:{','.join(map(str, numbers))}"
+        if self.kind == FIXED:
+            return f"{FIXED}:{self.length.initial}"
+        return f"{self.kind}:{self.length.initial},{self.length.min},{self.length.max}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ def _declared(fields: Fields) -> Declared | Reason:
             return DraftModel(draft, read_window(fields), fields.number("size_bytes", 0, 1 << 62))
         case "ngram":
             fields.pass_over_except("type", "window_policy", "shortest_match")
-            return Ngram(read_window(fields), fields.number("shortest_match", 3, LONGEST))
+            return Ngram(read_window(fields), fields.number("shortest_match", *BOUNDS["n"]))
         case other:
             return Reason("package.unknown_type", {"at": fields.at("type"), "type": other})
 
@@ -174,36 +172,38 @@ def read_window(fields: Fields, key: str = "window_policy") -> WindowPolicy | No
     if policy is None:
         return None
     policy.pass_over_except("default", "initial_window", "min_window", "max_window")
-    default = policy.text("default") or ADAPTIVE
-    if default not in (ADAPTIVE, FIXED):
+    kind = policy.text("default") or ADAPTIVE
+    if kind not in (ADAPTIVE, FIXED):
         raise ModelError(
-            "package.choice", at=policy.at("default"), value=default, choices=f"{ADAPTIVE}, {FIXED}"
+            "package.choice", at=policy.at("default"), value=kind, choices=f"{ADAPTIVE}, {FIXED}"
         )
-    initial, shortest, longest = (
-        policy.number(f"{name}_window", 1, LONGEST) for name in ("initial", "min", "max")
+    low, initial, high = (
+        policy.number(f"{name}_window", 1, MAX_DRAFT_LENGTH) for name in ("min", "initial", "max")
     )
-    if default == FIXED and initial is None:
+    if kind == FIXED and initial is None:
         policy.required("max_window")
-        initial = longest
-    return window_policy(default, initial, shortest, longest, policy.at())
+        initial = high
+    return window_policy(kind, DraftLength(low or 0, initial or 0, high or 0), policy.at())
 
 
-def window_policy(
-    default: str, initial: int | None, shortest: int | None, longest: int | None, at: str
-) -> WindowPolicy:
-    """Fill in what is left open. Raises ModelError where min <= initial <= max does not hold."""
-    low = 1 if shortest is None else shortest
-    high = max(low, _LAST, initial or 0) if longest is None else longest
-    first = min(max(_FIRST, low), high) if initial is None else initial
-    for smaller, larger, small, large in (
-        ("min", "max", low, high),
-        ("min", "initial", low, first),
-        ("initial", "max", first, high),
-    ):
-        if small > large:
-            names = {"smaller": f"{smaller}_window", "larger": f"{larger}_window"}
-            raise ModelError("package.window", at=at, low=small, high=large, **names)
-    return WindowPolicy(default, first, low, high)
+def window_policy(kind: str, given: DraftLength, at: str) -> WindowPolicy:
+    """Close the bounds that are open. Raises ModelError where min <= initial <= max does not hold."""
+    low = given.min or 1
+    high = given.max or max(low, _LAST, given.initial)
+    initial = given.initial or min(max(_FIRST, low), high)
+    length = DraftLength(low, initial, high)
+    # The outer bounds are compared first: an error names the one that is too large, not the initial length.
+    contradiction = DraftLength(low, max=high).contradiction or length.contradiction
+    if contradiction is not None:
+        raise ModelError(
+            "package.window",
+            at=at,
+            smaller=f"{_FIELDS[contradiction.low]}_window",
+            low=contradiction.smaller,
+            larger=f"{_FIELDS[contradiction.high]}_window",
+            high=contradiction.larger,
+        )
+    return WindowPolicy(kind, length)
 
 
 def window_from(text: str) -> WindowPolicy:
@@ -218,10 +218,10 @@ def window_from(text: str) -> WindowPolicy:
     ):
         raise ModelError("package.window_text", value=text)
     values = [int(part) for part in parts]
-    if not all(1 <= value <= LONGEST for value in values):
-        raise ModelError("package.window_range", value=text, low=1, high=LONGEST)
-    initial, shortest, longest = values if kind == ADAPTIVE else values * 3
-    return window_policy(kind, initial, shortest, longest, text)
+    if not all(1 <= value <= MAX_DRAFT_LENGTH for value in values):
+        raise ModelError("package.window_range", value=text, low=1, high=MAX_DRAFT_LENGTH)
+    initial, low, high = values if kind == ADAPTIVE else values * 3
+    return window_policy(kind, DraftLength(low, initial, high), text)
 
 
 def strategy_record(declared: Declared) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from omlx.engine.strategy import AUTO, Strategy, WindowBounds, parse
+from omlx.draft_length import DEFAULT_DRAFT_LENGTH, SETTINGS, DraftLength
+from omlx.engine.strategy import AUTO, Strategy, parse
 from omlx.engine.types import Reason
 from omlx.errors import BadRequest, ConfigError
 from omlx.models.catalog.discovery import Registry
@@ -35,7 +36,7 @@ class SpeculationConfig:
     """
 
     strategy: Strategy = AUTO
-    window: WindowBounds = field(default_factory=WindowBounds)
+    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     settings: Settings = field(default_factory=Settings)
     sources: Mapping[str, Source] = field(
         default_factory=lambda: dict.fromkeys(table(), Source.BUILT_IN)
@@ -82,7 +83,7 @@ def resolve_speculation(
     draft, reason, wanted = _draft(entry, registry, resolution, package)
     return SpeculationConfig(
         strategy=strategy,
-        window=window_of(resolution),
+        draft_length=draft_length_of(resolution),
         settings=resolution.settings,
         sources=resolution.sources,
         draft=draft,
@@ -119,23 +120,17 @@ def strategy_of(resolution: Resolution) -> Strategy:
     return parse(text)
 
 
-def window_of(resolution: Resolution) -> WindowBounds:
-    """The bounds of a drafted window, fixed if a number is set. Where two sources contradict each other, the one that
-    wins bounds the other."""
-    values = {
-        name: getattr(resolution.settings, name)
-        for name in ("num_draft_tokens", "draft_min", "draft_max")
-    }
-    shortest, longest = 1, 64
-    for name in sorted(values, key=lambda name: resolution.sources[name].rank):
-        if values[name] is None:
-            continue
-        bounded = min(max(values[name], shortest), longest)
-        shortest = shortest if name == "draft_max" else bounded
-        longest = longest if name == "draft_min" else bounded
-    initial = resolution.settings.draft_initial or WindowBounds().initial
-    fixed = resolution.settings.num_draft_tokens is not None
-    return WindowBounds(min(max(initial, shortest), longest), shortest, longest, fixed)
+def draft_length_of(resolution: Resolution) -> DraftLength:
+    """Return the bounds of the draft length. Where two sources contradict each other, the one with the higher
+    precedence bounds the other."""
+
+    def set_by(source: Source) -> DraftLength:
+        resolved = {name: resolution[name] for name in SETTINGS.values()}
+        return DraftLength.parse(
+            {name: found.value for name, found in resolved.items() if found.source is source}
+        )
+
+    return DraftLength.merge(*map(set_by, Source))
 
 
 def _draft(

@@ -22,7 +22,7 @@ def speculation_record(
     reason = speculation.no_draft_reason
     if served is not None:
         draft, reason = served.draft, served.no_draft
-    window = speculation.window
+    draft_length = speculation.draft_length
     return {
         "configured": str(speculation.strategy),
         "source": speculation.sources["speculation"].value,
@@ -31,10 +31,10 @@ def speculation_record(
         "draft_configured": speculation.settings.draft_model,
         "draft_source": speculation.sources["draft_model"].value,
         "window": {
-            "initial": window.initial,
-            "min": window.shortest,
-            "max": window.longest,
-            "adaptive": not window.fixed,
+            "initial": draft_length.initial,
+            "min": draft_length.min,
+            "max": draft_length.max,
+            "adaptive": draft_length.fixed is None,
         },
         "reason": None if reason is None else reason_record(reason),
         "wanted": None

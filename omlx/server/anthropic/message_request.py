@@ -113,7 +113,7 @@ class MessageRequest(Sampled):
             max_tokens=self.max_tokens,
             stops=tuple(self.stop_sequences or ()),
             speculation=self.strategy,
-            window=self.window,
+            draft_length=self.draft_length,
             form=self._form(),
         )
 

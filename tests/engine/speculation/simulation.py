@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import product
 
+from omlx.draft_length import DraftLength
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.cost_model import PLAIN, Costs, PassCosts
 from omlx.engine.speculation.drafters.ngram import NgramIndex
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Offer
-from omlx.engine.strategy import WindowBounds as Window
 
 LONGEST = 63
 LONGEST_DRAFT = 16
@@ -364,7 +364,7 @@ class Run:
 
     def adaptive(
         self,
-        window: Window | None = None,
+        window: DraftLength | None = None,
         costs: Costs | None = None,
         priors: dict[str, Acceptance] | None = None,
     ) -> Play:

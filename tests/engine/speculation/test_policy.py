@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, Costs, PassCosts
@@ -21,7 +22,7 @@ from omlx.engine.speculation.policy import (
     State,
 )
 from omlx.engine.speculation.proposal import Offer
-from omlx.engine.strategy import Step, WindowBounds
+from omlx.engine.strategy import Step
 
 CONTEXT = 100
 EIGHT = Step("draft", shortest_draft=8)
@@ -43,9 +44,9 @@ def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> Costs:
 
 
 def policy(
-    table: Costs | None = None, window: WindowBounds | None = None, **options: object
+    table: Costs | None = None, draft_length: DraftLength | None = None, **options: object
 ) -> RowPolicy:
-    return RowPolicy(costs() if table is None else table, {}, window, **options)
+    return RowPolicy(costs() if table is None else table, {}, draft_length, **options)
 
 
 def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:
@@ -104,7 +105,7 @@ def test_no_offer_no_draft():
 
 @pytest.mark.parametrize("offer", [Offer("ngram", 63, match=64), MODEL])
 def test_first_windows_are_short_whatever_the_package_says(offer):
-    row = policy(window=WindowBounds(16, 2, 64), repeats=1.0)
+    row = policy(draft_length=DraftLength(2, 16, 64), repeats=1.0)
     lengths = good_rounds(row, offer, 6)
     assert lengths[0] <= FIRST_WINDOW < lengths[-1]
 
@@ -118,47 +119,52 @@ def test_windows_grow_no_further_than_twice_what_was_measured():
 
 
 def test_bounds_hold():
-    lengths = good_rounds(policy(window=WindowBounds(4, 2, 6), repeats=1.0), LOOKUP, 5)
+    lengths = good_rounds(policy(draft_length=DraftLength(2, 4, 6), repeats=1.0), LOOKUP, 5)
     assert all(2 <= k <= 6 for k in lengths)
 
 
 @pytest.mark.parametrize(
     ("window", "offer"),
     [
-        (WindowBounds(16, 8, 16), Offer("ngram", 63, match=64)),
-        (WindowBounds(5, 5, 64), MODEL),
-        (WindowBounds(), Offer("ngram", 63, match=64, step=EIGHT)),
-        (WindowBounds(), Offer("draft", 63, step=EIGHT)),
-        (WindowBounds(1, 1, 1), MODEL),
+        (DraftLength(8, 16, 16), Offer("ngram", 63, match=64)),
+        (DraftLength(5, 5, 64), MODEL),
+        (DEFAULT_DRAFT_LENGTH, Offer("ngram", 63, match=64, step=EIGHT)),
+        (DEFAULT_DRAFT_LENGTH, Offer("draft", 63, step=EIGHT)),
+        (DraftLength(1, 1, 1), MODEL),
     ],
     ids=str,
 )
 def test_a_lower_bound_is_where_windows_begin(window, offer):
-    lengths = good_rounds(policy(window=window, repeats=1.0), offer, 6)
-    shortest = max(window.shortest, offer.step.shortest_draft or 1)
-    assert lengths[0] == max(min(FIRST_WINDOW, window.longest), shortest)
+    lengths = good_rounds(policy(draft_length=window, repeats=1.0), offer, 6)
+    shortest = max(window.min, offer.step.shortest_draft or 1)
+    assert lengths[0] == max(min(FIRST_WINDOW, window.max), shortest)
     assert all(k >= shortest for k in lengths)
 
 
 def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
     lengths = good_rounds(
-        policy(window=WindowBounds(4, 1, 4), repeats=1.0), Offer("draft", 63, step=EIGHT), 4
+        policy(draft_length=DraftLength(1, 4, 4), repeats=1.0), Offer("draft", 63, step=EIGHT), 4
     )
     assert lengths == [4, 4, 4, 4]
 
 
 def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bound():
     four = Offer("draft", 4, step=Step("draft", longest_draft=4))
-    assert good_rounds(policy(window=WindowBounds(8, 8, 16), repeats=1.0), four, 4) == [4, 4, 4, 4]
+    assert good_rounds(policy(draft_length=DraftLength(8, 8, 16), repeats=1.0), four, 4) == [
+        4,
+        4,
+        4,
+        4,
+    ]
 
 
 def test_an_offer_below_the_lower_bound_is_passed_over():
-    row = policy(window=WindowBounds(8, 8, 16), repeats=1.0)
+    row = policy(draft_length=DraftLength(8, 8, 16), repeats=1.0)
     assert row.choose([Offer("ngram", 6, match=64)], 1, CONTEXT) is None
 
 
 def test_a_fixed_window_knows_no_gate():
-    row = policy(costs(row=1.0), WindowBounds.fixed_at(5))
+    row = policy(costs(row=1.0), DraftLength.exactly(5))
     for _ in range(50):
         assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
         row.verified(LOOKUP, 5, 0)
@@ -167,7 +173,7 @@ def test_a_fixed_window_knows_no_gate():
 
 
 @pytest.mark.parametrize(
-    "window", [WindowBounds(1, 1, 1), WindowBounds(2, 2, 2), WindowBounds(8, 8, 8)]
+    "window", [DraftLength(1, 1, 1), DraftLength(2, 2, 2), DraftLength(8, 8, 8)]
 )
 def test_bounds_that_meet_leave_the_choice_to_draft_nothing(window):
     row = policy(costs(row=1.0), window, repeats=1.0)
@@ -408,7 +414,7 @@ def test_a_pass_is_padded_to_a_wider_one_that_costs_less():
     assert row.padding(12, CONTEXT, 3) == 0, "not past the end"
     assert row.padding(8, CONTEXT, 56) == 0, "nothing wider is cheaper"
     assert policy(table).padding(12, CONTEXT, 8) == 0, "a cache that cannot trim"
-    assert policy(table, WindowBounds.fixed_at(11), trims=True).padding(12, CONTEXT, 8) == 0
+    assert policy(table, DraftLength.exactly(11), trims=True).padding(12, CONTEXT, 8) == 0
 
 
 def test_a_padded_pass_is_learned_by_its_width():

@@ -7,9 +7,9 @@ from statistics import mean
 
 import pytest
 
+from omlx.draft_length import DraftLength
 from omlx.engine.speculation.cost_model import Costs
 from omlx.engine.speculation.policy import LAST_PROBE, State
-from omlx.engine.strategy import WindowBounds
 from tests.engine.speculation.simulation import Machine, Outcome, Part, Run, outcome, text
 
 
@@ -189,7 +189,7 @@ def test_kernels_that_compile_do_not_keep_windows_short(known):
 
 
 @pytest.mark.parametrize(
-    "window", [WindowBounds(16, 8, 16), WindowBounds(32, 16, 32), WindowBounds(1, 1, 1)], ids=str
+    "window", [DraftLength(8, 16, 16), DraftLength(16, 32, 32), DraftLength(1, 1, 1)], ids=str
 )
 def test_nor_do_they_under_any_bounds(window):
     for machine, part in product(

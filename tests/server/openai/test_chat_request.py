@@ -216,7 +216,7 @@ def test_everything_arrives() -> None:
     assert request.sampling == {"temperature": 0, "top_k": 3}
     assert request.logit_bias == {7: -100}
     assert request.template_variables == {"enable_thinking": False, "reasoning_effort": "low"}
-    assert (request.speculation, request.window.fixed) == (DRAFT, 0)
+    assert (request.speculation, request.draft_length.fixed) == (DRAFT, 0)
 
 
 def test_messages_as_templates_know_them() -> None:

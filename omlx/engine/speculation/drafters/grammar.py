@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.masking import forced_tokens
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft, Drafter
-from omlx.engine.speculation.proposal import LONGEST, Offer
+from omlx.engine.speculation.proposal import Offer
 from omlx.engine.strategy import Step
 
 
@@ -25,7 +26,7 @@ class Forced(Drafter):
 
     def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
         mask = sequence.request.mask
-        run = forced_tokens(mask, min(limit, LONGEST)) if mask is not None else ()
+        run = forced_tokens(mask, min(limit, MAX_DRAFT_LENGTH)) if mask is not None else ()
         self._runs[sequence.row] = run
         return Offer(self.name, len(run), sure=True, step=step) if run else None
 

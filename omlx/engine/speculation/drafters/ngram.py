@@ -12,10 +12,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.masking import allowed_prefix
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft, Drafter
-from omlx.engine.speculation.proposal import LONGEST, Offer
+from omlx.engine.speculation.proposal import Offer
 from omlx.engine.strategy import Step
 
 GRAM: Final = 3
@@ -102,7 +103,7 @@ class NgramIndex:
             self.extend([token])
             proposal = proposal[1:] if right else ()
             if not proposal and (found := self.lookup()) is not None:
-                proposal = self.after(found, LONGEST)
+                proposal = self.after(found, MAX_DRAFT_LENGTH)
         return hits
 
     def after(self, match: Match, limit: int, ends: Container[int] = ()) -> tuple[int, ...]:
@@ -134,7 +135,7 @@ class Ngram(Drafter):
         found = self._current(sequence).match
         if found is None or found.length < (step.shortest_match or GRAM):
             return None
-        tokens = self._after(sequence, min(limit, LONGEST))
+        tokens = self._after(sequence, min(limit, MAX_DRAFT_LENGTH))
         return (
             Offer(self.name, len(tokens), match=found.length, step=step, tokens=tokens)
             if tokens

@@ -204,7 +204,7 @@ class ChatRequest(Sampled):
             stops=stops(self.stop),
             top_logprobs=self._top_logprobs(),
             speculation=self.strategy,
-            window=self.window,
+            draft_length=self.draft_length,
             prediction=self.prediction.text if self.prediction is not None else "",
             form=response_format.wanted(self.response_format, "response_format", self.model_extra),
         )

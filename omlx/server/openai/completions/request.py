@@ -83,7 +83,7 @@ class CompletionRequest(Sampled):
             top_logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
             speculation=self.strategy,
-            window=self.window,
+            draft_length=self.draft_length,
             form=response_format.wanted(self.response_format, "response_format", self.model_extra),
         )
 

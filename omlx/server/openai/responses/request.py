@@ -120,7 +120,7 @@ class ResponseRequest(Sampled):
             max_tokens=self.max_output_tokens,
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
-            window=self.window,
+            draft_length=self.draft_length,
             form=response_format.wanted(self.text.format if self.text else None, "text.format"),
         )
 

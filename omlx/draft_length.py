@@ -1,0 +1,88 @@
+"""The draft length: how many tokens a drafter may propose in one round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final, NamedTuple
+
+MAX_DRAFT_LENGTH: Final = 64
+"""Tokens. The cost model knows verification passes up to this width; for wider ones it would have to guess."""
+
+SETTINGS: Final = {
+    "min": "draft_min",
+    "initial": "draft_initial",
+    "fixed": "num_draft_tokens",
+    "max": "draft_max",
+}
+"""Names of the bounds as settings and in requests, from the smallest bound to the largest."""
+
+
+class Contradiction(NamedTuple):
+    """`low` is set to `smaller` tokens, more than `high` with `larger` tokens. Names are those of settings."""
+
+    low: str
+    smaller: int
+    high: str
+    larger: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLength:
+    """Bounds of the draft length, in tokens; 0 leaves a bound open.
+
+    `initial` bounds the first drafts of a request. `fixed` drafts exactly so many tokens whatever they cost, 0 none at
+    all; None leaves the length to the policy, even where `min` equals `max`.
+    """
+
+    min: int = 0
+    initial: int = 0
+    max: int = 0
+    fixed: int | None = None
+
+    @classmethod
+    def exactly(cls, tokens: int) -> DraftLength:
+        return cls(tokens, tokens, tokens, fixed=tokens)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, object]) -> DraftLength:
+        """Read the bounds from settings or from the fields of a request; a bound that is absent or None is open."""
+        bounds = {field: values.get(name) for field, name in SETTINGS.items()}
+        return cls(**{field: value for field, value in bounds.items() if isinstance(value, int)})
+
+    @classmethod
+    def merge(cls, *sources: DraftLength) -> DraftLength:
+        """Return closed bounds from several sources, the one with the highest precedence first.
+
+        Bounds of a later source count as far as those of earlier ones leave room. The defaults come last.
+        """
+        low = high = initial = 0
+        for source in (*sources, DEFAULT_DRAFT_LENGTH):
+            if source.fixed is not None:
+                return cls.exactly(min(max(source.fixed, low), high or MAX_DRAFT_LENGTH))
+            if not low and source.min:
+                low = min(source.min, high or MAX_DRAFT_LENGTH)
+            if not high and source.max:
+                high = max(source.max, low)
+            initial = initial or source.initial
+        return cls(low, min(max(initial, low), high), high)
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The closed bounds, by their names as settings, from the smallest to the largest."""
+        bounds = {field: getattr(self, field) or None for field in SETTINGS} | {"fixed": self.fixed}
+        return {SETTINGS[field]: tokens for field, tokens in bounds.items() if tokens is not None}
+
+    @property
+    def contradiction(self) -> Contradiction | None:
+        """The first pair of closed bounds of which the smaller one exceeds the larger one, or None."""
+        for (low, smaller), (high, larger) in combinations(self.values.items(), 2):
+            overruled = {low, high} == {SETTINGS["initial"], SETTINGS["fixed"]}
+            if smaller > larger and not overruled:
+                return Contradiction(low, smaller, high, larger)
+        return None
+
+
+DEFAULT_DRAFT_LENGTH: Final = DraftLength(1, 4, MAX_DRAFT_LENGTH)
+"""Start with drafts of 4 tokens; the policy then decides within the whole range."""
