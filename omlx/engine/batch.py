@@ -30,26 +30,28 @@ class Batch:
         self.members: list[int] = []
         self.off = off
         self._limits = limits
+        self._alone: int | None = None
+        self._alone_steps = 0
         self._sizes = sizes
 
     def changes(self, decoding: Seq[Sequence]) -> bool:
         """Whether `arrange` would have something to do."""
         if len(decoding) == 1:
-            return self._leaves(decoding[0])
+            return self._leaves(decoding[0].row)
         return self.off is None and any(s.row not in self.members for s in decoding)
 
     def arrange(self, decoding: Seq[Sequence]) -> list[CacheOp]:
         """Bring the batch in line with who decodes. Counts a step for a row that is alone."""
         if len(decoding) == 1:
-            alone = decoding[0]
+            row = decoding[0].row
             ops: list[CacheOp] = []
-            if self._leaves(alone):
-                ops = [Extract(alone.row), Filter(())]
+            if self._leaves(row):
+                ops = [Extract(row), Filter(())]
                 self.members = []
-            alone.alone_steps += 1
+            self._alone_steps = self._alone_steps + 1 if row == self._alone else 1
+            self._alone = row
             return ops
-        for sequence in decoding:
-            sequence.alone_steps = 0
+        self._alone = None
         # A row with several pending tokens commits them in a window of its own first; so does one that has read
         # nothing yet: some recurrences treat the first token apart, and merging would give them a state of zeros.
         ready = [
@@ -73,8 +75,9 @@ class Batch:
         rest = Filter(tuple(self.members))
         return [Extract(row), rest] if keep_cache else [rest]
 
-    def _leaves(self, alone: Sequence) -> bool:
-        return alone.row in self.members and alone.alone_steps >= LINGER_STEPS
+    def _leaves(self, row: int) -> bool:
+        lingered = row == self._alone and self._alone_steps >= LINGER_STEPS
+        return lingered and row in self.members
 
     def _fitting(self, candidates: Seq[Sequence], lengths: dict[int, int]) -> tuple[int, ...]:
         """Those rows whose merge stays within the batch's memory: every row is padded to the longest one."""

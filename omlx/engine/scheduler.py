@@ -259,7 +259,9 @@ class Scheduler:
                 self._refused.append(Failed(sequence.request.id, self.memory.refusal(need)))
                 continue
             sequence.clock.admitted = self._clock()
-            self._ops += self.prefix.open(sequence)
+            ops, sequence.cached = self.prefix.open(sequence)
+            self._ops += ops
+            sequence.computed = sequence.cached
             sequence.move(Status.PREFILL)
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
@@ -278,9 +280,7 @@ class Scheduler:
                 if not by_row[
                     row
                 ].unread:  # while steps overlap, nothing about the rows has changed
-                    by_row[row].speculation = self.speculator.refusal(
-                        by_row[row], max(2, len(decoding))
-                    )
+                    self.speculator.refuses(by_row[row], max(2, len(decoding)))
             forwards.append(
                 Forward(
                     tuple(self._window(by_row[row], None) for row in self.batch.members),
@@ -290,14 +290,13 @@ class Scheduler:
         return forwards
 
     def _draft(self, sequence: Sequence, decoding: int) -> Draft | None:
-        sequence.speculation = self.speculator.refusal(sequence, decoding)
-        if sequence.speculation is not None or sequence.unread:
+        if self.speculator.refuses(sequence, decoding) or sequence.unread:
             return None
         draft = None
         with isolate() as outcome:
             draft = self.speculator.propose(sequence)
         if outcome.error is not None:  # the request continues without the drafter that failed
-            sequence.speculation = self.speculator.give_up(sequence, outcome.error)
+            self.speculator.give_up(sequence, outcome.error)
         return draft
 
     def _window(self, sequence: Sequence, draft: Draft | None) -> Window:
@@ -416,7 +415,7 @@ class Scheduler:
         with isolate() as outcome:
             self.speculator.committed(sequence, new, interval)
         if outcome.error is not None:
-            sequence.speculation = self.speculator.give_up(sequence, outcome.error)
+            self.speculator.give_up(sequence, outcome.error)
         drafted = tuple(i < accepted for i in range(len(new)))
         logprobs = read.token_logprobs(new, sequence.request.top_logprobs)
         events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, logprobs)]
@@ -451,7 +450,7 @@ class Scheduler:
                 sequence, window.drafter, window.draft_n, accepted, span, repair
             )
         if outcome.error is not None:
-            sequence.speculation = self.speculator.give_up(sequence, outcome.error)
+            self.speculator.give_up(sequence, outcome.error)
 
     # -- endings -------------------------------------------------------------------------------------------------
 

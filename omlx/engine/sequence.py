@@ -8,11 +8,10 @@ Prefill, decode and verification are one thing: computed catches up with what is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
-from omlx.engine.types import Reason, Request
-from omlx.records import DrafterStats
+from omlx.engine.types import Request
 
 
 class Status(StrEnum):
@@ -67,9 +66,6 @@ class Sequence:
     cached: int = 0
     unread: int = 0
     unverified: int = 0
-    alone_steps: int = 0
-    tallies: dict[str, DrafterStats] = field(default_factory=dict)
-    speculation: Reason | None = None
 
     @property
     def prompt_len(self) -> int:

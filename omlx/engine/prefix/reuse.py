@@ -40,8 +40,8 @@ class PrefixReuse:
         """Why nothing is kept now."""
         return self._never or (None if self.index.max_bytes else Reason("prefix.off.no_room"))
 
-    def open(self, sequence: Sequence) -> list[CacheOp]:
-        """A row starts, with the longest prefix that is there. Sets what of the prompt is computed.
+    def open(self, sequence: Sequence) -> tuple[list[CacheOp], int]:
+        """Start a row from the longest cached prefix. Return the operations and its length in tokens.
 
         Where the logprobs of a prompt are wanted, nothing is taken up: kept prefixes have no logits.
         """
@@ -50,13 +50,14 @@ class PrefixReuse:
             Open(sequence.row, request.sampling, request.top_logprobs, request.prompt_logprobs)
         ]
         if self.off is not None or request.prompt_logprobs is not None:
-            return ops
+            return ops, 0
         found = self.index.match(sequence.tokens)
         self.index.use(sequence.row, found)
-        if found is not None:
-            ops.append(Restore(sequence.row, found.pieces, found.length, len(sequence.tokens)))
-            sequence.computed = sequence.cached = self._kept[sequence.row] = found.length
-        return ops
+        if found is None:
+            return ops, 0
+        ops.append(Restore(sequence.row, found.pieces, found.length, len(sequence.tokens)))
+        self._kept[sequence.row] = found.length
+        return ops, found.length
 
     def chunk(self, sequence: Sequence, budget: int) -> int:
         """How many tokens of the prompt to read next: all but the last, or up to where something is to be kept."""

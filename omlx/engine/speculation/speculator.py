@@ -50,6 +50,7 @@ class _Row:
     taken: Offer | None = None
     shadow: _Shadow | None = None
     kept: list[tuple[Seq[int], Interval | None, int]] = field(default_factory=list)
+    tallies: dict[str, DrafterStats] = field(default_factory=dict)
     drafting: float = 0.0
     expected: float = 0.0
     spent: float = 0.0
@@ -60,6 +61,18 @@ class _Row:
         """What each drafter does, by name; first those that are not asked."""
         off = {name: Gate(State.OFF, why) for name, why in self.off.items()}
         return off | {d.name: Gate(*self.policy.state(d.name)) for d in self.drafters}
+
+    def follow(self, new: Seq[int]) -> None:
+        """Score the silent proposal against what came."""
+        for token in new:
+            if (shadow := self.shadow) is None:
+                break
+            followed = shadow.offer.tokens[:SHADOW]
+            right = followed[shadow.hits] == token
+            shadow.hits += right
+            if not right or shadow.hits == len(followed):
+                self.policy.shadowed(shadow.offer, len(followed), shadow.hits)
+                self.shadow = None
 
 
 @dataclass(slots=True)
@@ -80,6 +93,7 @@ class Speculator:
     costs: Costs = field(default_factory=Costs)
     _priors: dict[str, Acceptance] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
+    _refused: dict[int, Reason | None] = field(default_factory=dict)
     _forced: Forced = field(default_factory=Forced)
 
     def refusal(self, sequence: Sequence, decoding: int) -> Reason | None:
@@ -95,6 +109,11 @@ class Speculator:
         if decoding > 1:
             return Reason("spec.paused.several_active", {"active": decoding})
         return None
+
+    def refuses(self, sequence: Sequence, decoding: int) -> bool:
+        """Record and return whether the row may not draft; `verdict` reports why."""
+        self._refused[sequence.row] = self.refusal(sequence, decoding)
+        return self._refused[sequence.row] is not None
 
     def wants(self, sequence: Sequence) -> bool:
         """Whether the row would draft now, going by what is committed. Counts as the decision for this step."""
@@ -130,16 +149,20 @@ class Speculator:
 
     def verdict(self, sequence: Sequence) -> Reason:
         """Why this request is drafting or not, for whoever asks."""
-        if any(tally.rounds for tally in sequence.tallies.values()):
+        if any(tally.rounds for tally in self.tallies(sequence.row).values()):
             return Reason("spec.on")
-        if sequence.speculation is not None:
-            return sequence.speculation
+        if (reason := self._refused.get(sequence.row)) is not None:
+            return reason
         if len(sequence.tokens) <= sequence.prompt_len + 1:
             return Reason("spec.off.no_chance")
         row = self._rows.get(sequence.row)
         gates = row.gates.values() if row else ()
         closed = (g.reason for g in gates if g.state is State.OFF and g.reason)
         return next(closed, Reason("spec.observing"))
+
+    def tallies(self, row: int) -> dict[str, DrafterStats]:
+        """The row's counters, by drafter."""
+        return self._rows[row].tallies if row in self._rows else {}
 
     def effective(self, sequence: Sequence) -> Strategy:
         """What is left of the request's strategy, given who drafts here."""
@@ -160,9 +183,9 @@ class Speculator:
             self._learn(row, sequence)
         return row.plain / row.spent if row is not None and row.plain and row.spent else None
 
-    def give_up(self, sequence: Sequence, error: Exception, by: Drafter | None = None) -> Reason:
+    def give_up(self, sequence: Sequence, error: Exception, by: Drafter | None = None) -> None:
         """A drafter raised, or (None) nobody knows which: what it holds for the row, or keeps, is unproven, and it is
-        asked no more for this row. Returns the reason."""
+        asked no more for this row."""
         row = self._row(sequence)
         reason = Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
         for drafter in row.drafters if by is None else (by,):
@@ -172,7 +195,8 @@ class Speculator:
                 drafter.clear()
             row.off[drafter.name] = reason
         row.drafters, row.taken = [d for d in row.drafters if d.name not in row.off], None
-        return reason
+        if by is None:
+            self._refused[sequence.row] = reason
 
     def observe(
         self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str
@@ -188,8 +212,7 @@ class Speculator:
                 return
         if row.taken is not None:
             row.policy.verified(row.taken, proposed, accepted)
-        counts = sequence.tallies.setdefault(drafter, DrafterStats())
-        counts.add_round(proposed, accepted, span, repair)
+        row.tallies.setdefault(drafter, DrafterStats()).add_round(proposed, accepted, span, repair)
 
     def prompted(self, tokens: int, seconds: float) -> None:
         """So many tokens of a prompt were read, with nobody beside: about what so wide a pass takes."""
@@ -210,6 +233,7 @@ class Speculator:
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
+        self._refused.pop(row, None)
         for drafter in (self._forced, *self.drafters):
             with isolate():
                 drafter.drop(row)
@@ -285,7 +309,7 @@ class Speculator:
                 self._clock(row, sequence, len(new), interval.seconds, context)
             if row.taken is not None and row.taken.match:
                 row.shadow = None  # it was verified, which says more
-            self._follow(row, new)
+            row.follow(new)
             row.taken = None  # steps in company are nobody's round
         row.kept.clear()
         row.shadow = row.shadow or next((_Shadow(offer) for offer in offers if offer.tokens), None)
@@ -294,25 +318,13 @@ class Speculator:
         self, row: _Row, sequence: Sequence, tokens: int, seconds: float, context: int
     ) -> None:
         """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""
-        if row.taken is not None and (tally := sequence.tallies.get(row.taken.drafter)) is not None:
+        if row.taken is not None and (tally := row.tallies.get(row.taken.drafter)) is not None:
             drafting = min(row.drafting, seconds)
             tally.draft_ms += 1000 * drafting
             tally.verify_ms += 1000 * (seconds - drafting)
         plain = self.costs.target.plain(context)
         if plain and seconds <= OUTLIER * (row.expected if row.taken is not None else plain):
             row.plain, row.spent = row.plain + tokens * plain, row.spent + seconds
-
-    def _follow(self, row: _Row, new: Seq[int]) -> None:
-        """Score the silent proposal against what came."""
-        for token in new:
-            if (shadow := row.shadow) is None:
-                break
-            followed = shadow.offer.tokens[:SHADOW]
-            right = followed[shadow.hits] == token
-            shadow.hits += right
-            if not right or shadow.hits == len(followed):
-                row.policy.shadowed(shadow.offer, len(followed), shadow.hits)
-                row.shadow = None
 
 
 def span_class(proposed: int, accepted: int, stopped: bool) -> str:
