@@ -1,1 +1,4 @@
-"""Try a draft: what pays on this machine, measured with the requests that users send, and said in one sentence."""
+"""*Try a draft*: measure what speculation gains with one model on this machine, and render a verdict.
+
+The measured requests are ordinary ones, sent by the running server while no user needs the model.
+"""

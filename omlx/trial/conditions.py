@@ -1,4 +1,4 @@
-"""What the figures of a trial depend on: the machine, the versions, the weights. Elsewhere they say nothing."""
+"""The conditions under which a trial was measured: machine, versions, weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from omlx.models.pool.cost_file import machine
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """`versions` are by package, `weights` by model id."""
+    """`versions` by package, `weights` (fingerprints) by model id."""
 
     machine: str
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class Conditions:
 
     @classmethod
     def now(cls, entries: Iterable[ModelEntry]) -> Conditions:
-        """Those of this process, with these models. Reads what the files' folders say of them."""
-        versions = {"omlx": omlx.__version__, **{name: version(name) for name in ("mlx", "mlx-lm")}}
-        return cls(machine(), versions, {entry.id: identity(entry) for entry in entries})
+        """Return the conditions of this process with these models. Reads their directories."""
+        versions = {"omlx": omlx.__version__, "mlx": version("mlx"), "mlx-lm": version("mlx-lm")}
+        return cls(machine(), versions, {entry.id: fingerprint(entry) for entry in entries})
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Conditions:
-        """Raises KeyError, TypeError, ValueError for what `to_json` never gave."""
+        """Raises KeyError, TypeError, ValueError for anything but the output of `to_json`."""
         return cls(str(values["machine"]), dict(values["versions"]), dict(values["weights"]))
 
     def to_json(self) -> dict[str, Any]:
@@ -39,7 +39,10 @@ class Conditions:
 
 
 def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
-    """Why figures from `then` no longer count; empty while they do. Models that only one side knows do not matter."""
+    """Return why figures measured `then` no longer hold; empty while they do.
+
+    Models that only one side knows do not matter.
+    """
     reasons = []
     if then.machine != now.machine:
         reasons.append(Reason("trial.stale.machine", {"machine": then.machine}))
@@ -55,13 +58,13 @@ def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
     return tuple(reasons)
 
 
-def identity(entry: ModelEntry) -> str:
-    """A name for the weights in a folder: other files, sizes or times have another one. Empty if there are none."""
+def fingerprint(entry: ModelEntry) -> str:
+    """Return a hash over names, sizes and times of the weight files; empty if there are none."""
+    stats = []
     try:
-        stats = [
-            (file.name, file.stat().st_size, file.stat().st_mtime_ns)
-            for file in weight_files(entry.path)
-        ]
+        for file in weight_files(entry.path):
+            status = file.stat()
+            stats.append((file.name, status.st_size, status.st_mtime_ns))
     except (ModelError, OSError):
         return ""
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]

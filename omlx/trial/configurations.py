@@ -1,11 +1,11 @@
-"""The ways to run a model that a trial compares, and in which order.
+"""The configurations that a trial compares, and their order.
 
-    visit of a draft   it is loaded, everything is run shortly once, which does not count; then for each kind of text
-                       plain  ngram  draft  auto      in the next round
-                       ngram  draft  auto  plain      … beginning with the next one
+    visit of a draft   load it, warm up with every configuration, then for each kind of text
+                       plain  ngram  draft  auto      in one round
+                       ngram  draft  auto  plain      in the next: it begins with the next one
 
-Plain decoding is part of every visit, so that a ratio is one of answers that came within seconds of each other. Several
-drafts are visited one after another in each round, since one at a time is in memory.
+Plain decoding is part of every visit, so both answers of a ratio lie seconds apart. Drafts are
+visited one after another within a round, since only one of them is resident at a time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from omlx.measure.interleave import rotate
 from omlx.trial.texts import Kind
 
-MIN_ROUNDS, MAX_ROUNDS = 3, 5
-WARM_TOKENS: Final = 16
+MIN_ROUNDS: Final = 3
+MAX_ROUNDS: Final = 5
+WARM_UP_TOKENS: Final = 16
+"""Length of the answers that warm up a visit; they are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialConfiguration:
-    """`strategy` is one of off, ngram, draft, auto; `draft` the id of the model that drafts, if one does."""
+    """A speculation strategy (off, ngram, draft, auto) and the id of its draft model, if any."""
 
     strategy: str
     draft: str | None = None
@@ -33,7 +36,7 @@ class TrialConfiguration:
 
     @property
     def changes(self) -> dict[str, str | None]:
-        """What to store for a model so that it is run this way; None leaves it to the next source."""
+        """The model settings that apply it; None leaves a setting to the next source."""
         return {"speculation": self.strategy, "draft_model": self.draft}
 
 
@@ -43,20 +46,19 @@ NGRAM: Final = TrialConfiguration("ngram")
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What is run while `draft` is in memory, or whichever is if that is None."""
+    """What runs while `draft` is resident; None accepts any resident draft."""
 
     draft: str | None
     configurations: tuple[TrialConfiguration, ...]
 
     def order(self, kinds: Sequence[Kind], number: int) -> list[tuple[Kind, TrialConfiguration]]:
-        """What a round runs, the round counted from 0."""
-        first = number % len(self.configurations)
-        turned = (*self.configurations[first:], *self.configurations[:first])
-        return [(kind, configuration) for kind in kinds for configuration in turned]
+        """Return what round `number`, counted from 0, runs one after another."""
+        turn = rotate(self.configurations, number)
+        return [(kind, configuration) for kind in kinds for configuration in turn]
 
 
 def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:
-    """The visits of a round. The first one also tries lookups, which need no draft."""
+    """Return the visits of a round. The first one also measures prompt lookup."""
     if not drafts:
         return (Visit(None, (PLAIN, NGRAM)),)
     first, *others = drafts
@@ -67,19 +69,16 @@ def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:
 
 
 def configurations(drafts: Sequence[str]) -> tuple[TrialConfiguration, ...]:
-    """Everything that is compared, plain decoding first."""
-    return tuple(
-        dict.fromkeys(
-            configuration for visit in visits(drafts) for configuration in visit.configurations
-        )
-    )
+    """Return all that is compared, plain decoding first."""
+    every = [PLAIN, NGRAM]
+    for draft in drafts:
+        every += _with(draft)
+    return tuple(dict.fromkeys(every))
 
 
 def find_configuration(name: str, drafts: Sequence[str]) -> TrialConfiguration | None:
-    return next(
-        (configuration for configuration in configurations(drafts) if configuration.name == name),
-        None,
-    )
+    """Return the configuration of that name, or None if a trial of these drafts has none."""
+    return {item.name: item for item in configurations(drafts)}.get(name)
 
 
 def _with(draft: str) -> tuple[TrialConfiguration, TrialConfiguration]:

@@ -1,4 +1,4 @@
-"""How long a trial will take and how much memory it wants, before anything runs."""
+"""The estimated duration and memory of a trial, before it begins."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.trial.configurations import MAX_ROUNDS, MIN_ROUNDS, WARM_TOKENS, visits
+from omlx.trial.configurations import MAX_ROUNDS, MIN_ROUNDS, WARM_UP_TOKENS, visits
 
-BYTES_PER_SECOND: Final = {"gpu": 80e9, "cpu": 8e9}
-"""How fast weights are read to make a token, where nothing has been measured: modest machines of each kind."""
+WEIGHT_BANDWIDTH: Final = {"gpu": 80e9, "cpu": 8e9}
+"""Bytes of weights per second that decoding reads where nothing is measured: modest machines."""
 
-FASTEST: Final = 120.0
-"""Tokens per second that are assumed at most: small models wait for other things than their weights."""
+MAX_RATE: Final = 120.0
+"""Upper bound of an assumed rate, tokens per second: small models wait for more than weights."""
 
-LOADED_PER_SECOND: Final = 1e9
-"""Bytes of weights that come from a disk."""
+DISK_BANDWIDTH: Final = 1e9
+"""Bytes of weights per second that loading reads."""
 
 PROMPT_TOKENS: Final = 250
-PROMPT_SPEED: Final = 8
-"""A prompt is read so many times as fast as an answer is made."""
+PREFILL_SPEEDUP: Final = 8
+"""Prefill rate as a multiple of the decode rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a model takes in memory, in bytes, and whether it is there already."""
+    """What a model takes in memory, in bytes, and whether it is resident."""
 
     size_bytes: int
     loaded: bool
@@ -32,10 +32,10 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds with the fewest and with the most rounds; `guessed`: nothing has been measured here yet.
+    """Seconds with the fewest and the most rounds; `guessed` if no rate has been measured.
 
-    `memory_bytes` are to be taken beside what is in memory now, `limit_bytes` what all models may take together, 0
-    for no limit.
+    `memory_bytes` come on top of what is resident; `limit_bytes` bounds all models together, 0 for
+    no limit.
     """
 
     least_s: float
@@ -58,35 +58,37 @@ def estimate(
     limit_bytes: int,
     prompt_tokens: int = PROMPT_TOKENS,
 ) -> Estimate:
-    """`weights` are those of the `drafts`, in the same order; `rate` is plain decoding's in tokens per second, if it is
-    known; `device` is cpu or gpu."""
-    speed = rate or guessed_rate(target.size_bytes, device)
-    answer_s = (tokens + prompt_tokens / PROMPT_SPEED) / speed
-    warm_s = (WARM_TOKENS + prompt_tokens / PROMPT_SPEED) / speed
+    """Estimate a trial of `drafts`, whose `weights` come in the same order.
+
+    `tokens` bounds an answer; `rate` is the measured plain decode rate in tokens per second, if
+    any; `device` is cpu or gpu.
+    """
+    decode_rate = rate or guessed_rate(target.size_bytes, device)
+    answer_s = (tokens + prompt_tokens / PREFILL_SPEEDUP) / decode_rate
+    warm_up_s = (WARM_UP_TOKENS + prompt_tokens / PREFILL_SPEEDUP) / decode_rate
     answers = sum(len(visit.configurations) for visit in visits(drafts))
-    loading = sum(each.size_bytes for each in weights) / LOADED_PER_SECOND
-    # One draft is loaded and warmed up once; several take turns in every round.
-    returns = len(drafts) > 1
+    draft_bytes = sorted((draft.size_bytes for draft in weights), reverse=True)
+    missing = sorted((draft.size_bytes for draft in weights if not draft.loaded), reverse=True)
+    target_bytes = 0 if target.loaded else target.size_bytes
+    visit_s = sum(draft_bytes) / DISK_BANDWIDTH + answers * warm_up_s
 
     def seconds(rounds: int) -> float:
-        once = loading + answers * warm_s
-        first = 0.0 if target.loaded else target.size_bytes / LOADED_PER_SECOND
-        return first + rounds * answers * kinds * answer_s + once * (rounds if returns else 1)
+        # One draft is loaded and warmed up once; several take turns in every round.
+        visit_count = rounds if len(drafts) > 1 else 1
+        measured_s = rounds * answers * kinds * answer_s
+        return target_bytes / DISK_BANDWIDTH + measured_s + visit_s * visit_count
 
-    # While one draft replaces another, both are there.
-    two = sum(sorted((each.size_bytes for each in weights if not each.loaded), reverse=True)[:2])
-    more = two + (0 if target.loaded else target.size_bytes)
-    whole = target.size_bytes + sum(sorted((each.size_bytes for each in weights), reverse=True)[:2])
+    # While one draft replaces another, both are resident: count the two largest.
     return Estimate(
         least_s=seconds(MIN_ROUNDS),
         most_s=seconds(MAX_ROUNDS),
         guessed=rate is None,
-        memory_bytes=more,
+        memory_bytes=target_bytes + sum(missing[:2]),
         limit_bytes=limit_bytes,
-        fits=not limit_bytes or whole <= limit_bytes,
+        fits=not limit_bytes or target.size_bytes + sum(draft_bytes[:2]) <= limit_bytes,
     )
 
 
 def guessed_rate(size_bytes: int, device: str) -> float:
-    """Tokens per second of a model of that size, from nothing but that."""
-    return min(FASTEST, BYTES_PER_SECOND[device] / max(1, size_bytes))
+    """Return the assumed tokens per second of a model of that size."""
+    return min(MAX_RATE, WEIGHT_BANDWIDTH[device] / max(1, size_bytes))

@@ -1,4 +1,4 @@
-"""From what somebody wants to try to a plan that can be carried out, and what it will take."""
+"""From a request for a trial to a checked plan and its estimate."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan
 
 MAX_DRAFTS: Final = 3
-_PATIENCE_S: Final = 2.0
+SNAPSHOT_TIMEOUT_S: Final = 2.0
 
 
 class Planner:
+    """Checks what is to be tried, and estimates it. Loads no model."""
+
     def __init__(self, engine: EngineThread, pool: Pool, generations: Generations) -> None:
         self._engine = engine
         self._pool = pool
@@ -35,11 +37,45 @@ class Planner:
     async def plan(
         self, model: str, drafts: Sequence[str], kinds: Sequence[Kind], tokens: int
     ) -> Plan:
-        """Raises BadRequest, naming the field, for drafts that do not fit and for a conversation that there is not.
+        """Return a plan for answers of at most `tokens` tokens. Reads tokenizers.
 
-        `tokens` is how long an answer may be. Reads tokenizers; loads nothing.
+        Raises BadRequest, naming the field, for drafts that do not fit the model and for a
+        conversation that does not exist.
         """
         target = self._pool.resolve(model)
+        self._check(target, drafts, kinds)
+        entries = [await asyncio.to_thread(self._draft, target, draft) for draft in drafts]
+        conversation: tuple[int, ...] = ()
+        if Kind.CONVERSATION in kinds:
+            conversation = self._generations.newest.get(target.id, ())[-CONTEXT_TOKENS:]
+            if not conversation:
+                raise BadRequest("trial.no_conversation", param="kinds", model=target.id)
+        ids = tuple(dict.fromkeys(entry.id for entry in entries))
+        return Plan(target.id, ids, tuple(dict.fromkeys(kinds)), tokens, conversation)
+
+    def has_conversation(self, model: str) -> bool:
+        return bool(self._generations.newest.get(model))
+
+    async def estimate(self, plan: Plan, rate: float | None = None) -> Estimate:
+        """Estimate a plan. `rate`: plain tokens per second of an earlier trial, if any."""
+        names = (plan.model, *plan.drafts)
+        target, *drafts = [self._weights(self._pool.resolve(name)) for name in names]
+        prompt_tokens = PROMPT_TOKENS * len(plan.kinds)
+        if plan.conversation:
+            prompt_tokens += len(plan.conversation) - PROMPT_TOKENS
+        return estimate(
+            drafts=plan.drafts,
+            kinds=len(plan.kinds),
+            tokens=plan.tokens,
+            target=target,
+            weights=drafts,
+            rate=await self._measured_rate(plan.model) or rate,
+            device=device(),
+            limit_bytes=self._pool.limit_bytes,
+            prompt_tokens=prompt_tokens // len(plan.kinds),
+        )
+
+    def _check(self, target: ModelEntry, drafts: Sequence[str], kinds: Sequence[Kind]) -> None:
         if len(drafts) > MAX_DRAFTS:
             raise BadRequest(
                 "request.too_many",
@@ -54,71 +90,40 @@ class Planner:
             )
         if drafts and self._pool.speculation(target.id).settings.no_draft:
             raise BadRequest("spec.off.no_draft", param="drafts")
-        found = [await asyncio.to_thread(self._draft, target, draft) for draft in drafts]
-        conversation: tuple[int, ...] = ()
-        if Kind.CONVERSATION in kinds:
-            conversation = self._generations.newest.get(target.id, ())[-CONTEXT_TOKENS:]
-            if not conversation:
-                raise BadRequest("trial.no_conversation", param="kinds", model=target.id)
-        ids = tuple(dict.fromkeys(draft.id for draft in found))
-        return Plan(target.id, ids, tuple(dict.fromkeys(kinds)), tokens, conversation)
-
-    def has_conversation(self, model: str) -> bool:
-        return bool(self._generations.newest.get(model))
-
-    async def estimate(self, plan: Plan, rate: float | None = None) -> Estimate:
-        """`rate` is what plain decoding was known to do earlier, in tokens per second."""
-        target, *drafts = [
-            self._weights(self._pool.resolve(name)) for name in (plan.model, *plan.drafts)
-        ]
-        prompts = PROMPT_TOKENS * len(plan.kinds)
-        if plan.conversation:
-            prompts += len(plan.conversation) - PROMPT_TOKENS
-        return estimate(
-            drafts=plan.drafts,
-            kinds=len(plan.kinds),
-            tokens=plan.tokens,
-            target=target,
-            weights=drafts,
-            rate=await self._measured(plan.model) or rate,
-            device=device(),
-            limit_bytes=self._pool.limit_bytes,
-            prompt_tokens=prompts // len(plan.kinds),
-        )
 
     def _draft(self, target: ModelEntry, name: str) -> ModelEntry:
-        found = find_draft(name, self._pool.registry)
+        """Return the draft of that name. Raises BadRequest if it is unknown or does not fit."""
+        entry = find_draft(name, self._pool.registry)
+        if isinstance(entry, Reason):
+            raise BadRequest(entry.code, param="drafts", **entry.params)
         try:
-            reason = found if isinstance(found, Reason) else draft_mismatch(target, found)
+            reason = draft_mismatch(target, entry)
         except ModelError as error:
             reason = Reason(error.code, error.params)
-        if isinstance(found, Reason) or reason is not None:
-            assert reason is not None
+        if reason is not None:
             raise BadRequest(reason.code, param="drafts", **reason.params)
-        return found
+        return entry
 
     def _weights(self, entry: ModelEntry) -> Weights:
         dtype = self._pool.speculation(entry.id).settings.dtype
-        held = self._pool.residents.held(entry, dtype)
-        if held is not None:
-            return Weights(held.size_bytes, loaded=True)
-        wide = entry.quantization is None and dtype in ("auto", "float32") and device() == "cpu"
-        return Weights(
-            entry.size_bytes * (2 if wide else 1), loaded=False
-        )  # most files hold 16-bit weights
+        resident = self._pool.residents.held(entry, dtype)
+        if resident is not None:
+            return Weights(resident.size_bytes, loaded=True)
+        # Most files hold 16-bit weights, which the CPU computes as float32.
+        widened = entry.quantization is None and dtype in ("auto", "float32") and device() == "cpu"
+        return Weights(entry.size_bytes * (2 if widened else 1), loaded=False)
 
-    async def _measured(self, model: str) -> float | None:
-        """Plain decoding's tokens per second, if the model is loaded and has been timed."""
+    async def _measured_rate(self, model: str) -> float | None:
+        """Return plain tokens per second if the model is resident and has been measured."""
         snapshot = None
         with suppress(TimeoutError, EngineDead):
             snapshot = await asyncio.wait_for(
-                asyncio.wrap_future(self._engine.snapshot(model)), _PATIENCE_S
+                asyncio.wrap_future(self._engine.snapshot(model)), SNAPSHOT_TIMEOUT_S
             )
         if snapshot is None:
             return None
-        timed = [
-            row["seconds"]
-            for row in snapshot.costs["target"]
-            if row["width"] == PLAIN and row["seconds"]
-        ]
-        return 1 / median(timed[0]) if timed else None
+        for row in snapshot.costs["target"]:
+            if row["width"] == PLAIN and row["seconds"]:
+                seconds: float = median(row["seconds"])
+                return 1 / seconds
+        return None

@@ -1,6 +1,6 @@
-"""A verdict as a sentence, in any language that there is a catalog of.
+"""A verdict as a sentence, in every language that has a catalog.
 
-The code's sentence has room for lists: `{gains}` becomes "code edits 1.8× and prose 1.1×".
+The sentence of its code has room for lists: `{gains}` becomes "code edits 1.8× and prose 1.1×".
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from omlx.catalog import sentence
 
 
 def render_verdict(verdict: Mapping[str, Any], language: str = "en") -> str:
-    """The sentence of a verdict as `report` gives it."""
-    lists = {
-        name: join_list([_change(each, language) for each in verdict[name]], language)
-        for name in ("gains", "losses")
-    }
-    return sentence(verdict["code"], {"draft": verdict["draft"], **lists}, language)
+    """Return the sentence of a verdict in the form that `report` gives it."""
+    gains = join_list([_change(change, language) for change in verdict["gains"]], language)
+    losses = join_list([_change(change, language) for change in verdict["losses"]], language)
+    params = {"draft": verdict["draft"], "gains": gains, "losses": losses}
+    return sentence(verdict["code"], params, language)
 
 
 def join_list(parts: Sequence[str], language: str = "en") -> str:
-    """ "a", "a and b", "a, b and c"."""
+    """Return "a", "a and b", or "a, b and c" in that language."""
     if len(parts) < 2:
         return "".join(parts)
     first = parts[0]
@@ -31,6 +30,5 @@ def join_list(parts: Sequence[str], language: str = "en") -> str:
 
 
 def _change(change: Mapping[str, Any], language: str) -> str:
-    kind, speedup = change["kind"], change["speedup"]
-    said = sentence(f"trial.kind.{kind}", {}, language)
-    return sentence("trial.change", {"kind": said, "speedup": f"{speedup:.1f}"}, language)
+    kind = sentence(f"trial.kind.{change['kind']}", {}, language)
+    return sentence("trial.change", {"kind": kind, "speedup": f"{change['speedup']:.1f}"}, language)

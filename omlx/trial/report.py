@@ -1,12 +1,14 @@
-"""A trial as data: what is streamed while it runs, answered afterwards and kept. No text that was asked or answered."""
+"""A trial as JSON: streamed while it runs, returned afterwards, stored. Holds no prompts or answers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from omlx.errors import Reason
+from omlx.measure.exactness import Exactness
+from omlx.measure.spread import Spread
 from omlx.trial.configurations import MAX_ROUNDS, PLAIN, TrialConfiguration
-from omlx.trial.samples import Exactness, Samples, Spread
+from omlx.trial.samples import Place, Samples
 from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan, Trial
 from omlx.trial.verdict import Change, Verdict
@@ -15,8 +17,11 @@ Json = dict[str, Any]
 
 
 def report(trial: Trial) -> Json:
-    """`done` of `total` answers; `left_s` is None before anything can be said. What is not measured yet is null."""
-    plan, now = trial.plan, trial.now
+    """Return the trial's state. What is not measured yet is null; `left_s` is in seconds."""
+    plan, samples = trial.plan, trial.samples
+    cells = []
+    for configuration in plan.configurations:
+        cells += [_cell(samples, configuration, kind) for kind in plan.kinds]
     return {
         "id": trial.id,
         "model": plan.model,
@@ -31,16 +36,10 @@ def report(trial: Trial) -> Json:
         "most_rounds": MAX_ROUNDS,
         "left_s": None if trial.left_s is None else round(trial.left_s, 1),
         "discarded": trial.discarded,
-        "now": None
-        if now is None
-        else {"setup": now.configuration.name, "kind": now.kind.value, "tokens": trial.now_tokens},
-        "setups": [configuration_record(configuration) for configuration in plan.configurations],
-        "cells": [
-            _cell(trial.samples, configuration, kind)
-            for configuration in plan.configurations
-            for kind in plan.kinds
-        ],
-        "exact": _exactness(trial.samples.exactness()),
+        "now": None if trial.now is None else _now(trial.now, trial.now_tokens),
+        "setups": [configuration_record(item) for item in plan.configurations],
+        "cells": cells,
+        "exact": _exactness(samples.exactness()),
         "verdict": None if trial.verdict is None else _verdict(trial.verdict),
     }
 
@@ -53,67 +52,73 @@ def configuration_record(configuration: TrialConfiguration) -> Json:
     }
 
 
-def of_draft(plan: Plan, samples: Samples, draft: str) -> Json:
-    """The last figures of one draft, as the draft picker shows them: how fast `auto` was with it."""
+def draft_record(plan: Plan, samples: Samples, draft: str) -> Json:
+    """Return the speed-ups of `auto` with one draft, as the draft picker shows them."""
     configuration = TrialConfiguration("auto", draft)
     overall = list(samples.overall(configuration).values())
-    kinds = {
-        kind.value: _ratio(spread)
-        for kind in plan.kinds
-        if (spread := samples.spread(configuration, kind))
-    }
-    return {"overall": _ratio(Spread.of(overall)) if overall else None, "kinds": kinds}
+    kinds = {}
+    for kind in plan.kinds:
+        spread = samples.spread(configuration, kind)
+        if spread is not None:
+            kinds[kind.value] = _speedup(spread)
+    return {"overall": _speedup(Spread.of(overall)) if overall else None, "kinds": kinds}
+
+
+def _now(place: Place, tokens: int) -> Json:
+    return {"setup": place.configuration.name, "kind": place.kind.value, "tokens": tokens}
 
 
 def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Json:
-    """One configuration with one kind of text: `rate` in tokens per second, `speedup` against plain decoding."""
-    rates, spread = samples.rates(configuration, kind), samples.spread(configuration, kind)
-    acceptance = samples.acceptance(configuration, kind)
+    """One configuration with one kind of text; `rate` in tokens per second."""
+    rates = samples.rates(configuration, kind)
+    spread = samples.spread(configuration, kind)
+    acceptance = samples.acceptance_rate(configuration, kind)
     return {
         "setup": configuration.name,
         "kind": kind.value,
         "samples": len(rates),
         "rate": _figures(Spread.of(rates), 1) if rates else None,
-        "speedup": None if spread is None or configuration == PLAIN else _ratio(spread),
+        "speedup": None if spread is None or configuration == PLAIN else _speedup(spread),
         "acceptance": None if acceptance is None else round(acceptance, 3),
     }
 
 
-def _ratio(spread: Spread) -> Json:
+def _speedup(spread: Spread) -> Json:
     return {**_figures(spread, 3), "gain": spread.gain.value}
 
 
 def _figures(spread: Spread, digits: int) -> Json:
-    return {name: round(getattr(spread, name), digits) for name in ("low", "median", "high")}
+    return {
+        "low": round(spread.low, digits),
+        "median": round(spread.median, digits),
+        "high": round(spread.high, digits),
+    }
 
 
-def _exactness(exactness: Exactness) -> Json:
-    first = exactness.first
-    at = None
-    if first is not None:
-        at = {
-            "kind": first.kind.value,
-            "round": first.number + 1,
-            "setup": first.configuration,
-            "token": first.token,
+def _exactness(exactness: Exactness[Place]) -> Json:
+    first = None
+    if exactness.first is not None:
+        place = exactness.first.place
+        first = {
+            "kind": place.kind.value,
+            "round": place.number + 1,
+            "setup": place.configuration.name,
+            "token": exactness.first.token,
         }
-    reason = Reason(
-        "trial.exact.same" if exactness.same == exactness.of else "trial.exact.differ",
-        {"same": exactness.same, "of": exactness.of},
-    )
-    return {"same": exactness.same, "of": exactness.of, "first": at, **_reason(reason)}
+    code = "trial.exact.same" if exactness.same == exactness.of else "trial.exact.differ"
+    reason = Reason(code, {"same": exactness.same, "of": exactness.of})
+    return {"same": exactness.same, "of": exactness.of, "first": first, **_reason(reason)}
 
 
 def _verdict(verdict: Verdict) -> Json:
-    """The sentence of `code` has the fields `draft`, `gains` and `losses`: see `omlx.trial.render_verdict`."""
+    """The sentence of `code` has the fields `draft`, `gains`, `losses`; see `render_verdict`."""
+    configuration = verdict.configuration
     return {
         "code": verdict.code,
         "draft": verdict.draft,
         "gains": [_change(change) for change in verdict.gains],
         "losses": [_change(change) for change in verdict.losses],
-        "setup": None
-        if verdict.configuration is None
-        else configuration_record(verdict.configuration),
+        "setup": None if configuration is None else configuration_record(configuration),
     }
 
 

@@ -1,10 +1,10 @@
-"""The results of trials, from one run to the next: one file a model, in `OMLX_HOME/trials`.
+"""The results of trials on disk: one file per model in `OMLX_HOME/trials`.
 
     {"format": …, "model": "org/name", "report": {…}, "drafts": {"org/small": {…}}}
 
-`report` is the last trial as it was told, `drafts` the last figures of each draft that was tried. All of it says under
-which conditions it was measured. Losing a file costs another trial: whatever is wrong with it, it is as if it were not
-there, and the log says so. No text that was asked or answered is in it.
+`report` is the last finished trial, `drafts` the last figures of each draft. Each says under which
+conditions it was measured. A file that cannot be read counts as missing, with a line in the log:
+losing it costs another trial.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("omlx.trial")
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """Something that was measured, when (seconds since 1970), under which conditions."""
+    """A record, the time it was measured (seconds since 1970), and the conditions."""
 
     record: Mapping[str, Any]
     at: float
@@ -38,10 +38,9 @@ class StoredResult:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StoredResult:
-        """Raises KeyError, TypeError, ValueError for what `to_json` never gave."""
-        return cls(
-            dict(values["record"]), float(values["at"]), Conditions.from_json(values["conditions"])
-        )
+        """Raises KeyError, TypeError, ValueError for anything but the output of `to_json`."""
+        conditions = Conditions.from_json(values["conditions"])
+        return cls(dict(values["record"]), float(values["at"]), conditions)
 
     def stale(self, now: Conditions) -> tuple[Reason, ...]:
         return stale(self.conditions, now)
@@ -49,7 +48,7 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known of one model: its last trial, and of each draft the last one that it was part of."""
+    """The stored results of one model: its last trial, and the last result of each draft."""
 
     report: StoredResult | None = None
     drafts: Mapping[str, StoredResult] = field(default_factory=dict)
@@ -57,12 +56,12 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class ResultStore:
-    """The files in the folder `trials` of `home`, read at every call. Any thread may call."""
+    """The files in `home`/trials, read at every call. Safe to call from any thread."""
 
     home: Path
 
-    def of(self, model: str, *, held: bool = False) -> History:
-        """`held`: the caller is inside `locked`."""
+    def load(self, model: str, *, held: bool = False) -> History:
+        """Return what is stored of a model. `held`: the caller is inside `locked`."""
         path = self._path(model)
         try:
             content = read(path, held=held)
@@ -71,34 +70,28 @@ class ResultStore:
             values = content.values
             if values.get("model") != model:
                 return History()
-            drafts = {
-                str(draft): StoredResult.from_json(each) for draft, each in values["drafts"].items()
-            }
+            drafts = {}
+            for draft, stored in values["drafts"].items():
+                drafts[str(draft)] = StoredResult.from_json(stored)
             return History(StoredResult.from_json(values["report"]), drafts)
         except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
-            log.warning(
-                "trial not read", extra={"fields": {"file": str(path), "detail": f"{error!r}"}}
-            )
+            fields = {"file": str(path), "detail": f"{error!r}"}
+            log.warning("trial not read", extra={"fields": fields})
             return History()
 
-    def keep(self, model: str, report: StoredResult, drafts: Mapping[str, StoredResult]) -> None:
-        """In place of the last one; what is known of other drafts stays. A failure is logged, not raised."""
+    def save(self, model: str, report: StoredResult, drafts: Mapping[str, StoredResult]) -> None:
+        """Replace the last trial and the results of `drafts`. A failure is logged, not raised."""
         try:
             with locked(self.home / FOLDER):
-                whole = {**self.of(model, held=True).drafts, **drafts}
-                told = {draft: each.to_json() for draft, each in whole.items()}
-                write(
-                    self._path(model), {"model": model, "report": report.to_json(), "drafts": told}
-                )
+                merged = {**self.load(model, held=True).drafts, **drafts}
+                records = {draft: stored.to_json() for draft, stored in merged.items()}
+                values = {"model": model, "report": report.to_json(), "drafts": records}
+                write(self._path(model), values)
         except ConfigError as error:
-            log.warning(
-                "trial not kept", extra={"fields": {"model": model, "detail": error.message}}
-            )
+            fields = {"model": model, "detail": error.message}
+            log.warning("trial not kept", extra={"fields": fields})
 
     def _path(self, model: str) -> Path:
         readable = re.sub(r"[^\w.-]+", "--", model)[:80]
-        return (
-            self.home
-            / FOLDER
-            / f"{readable}-{hashlib.sha256(model.encode()).hexdigest()[:16]}.json"
-        )
+        digest = hashlib.sha256(model.encode()).hexdigest()[:16]
+        return self.home / FOLDER / f"{readable}-{digest}.json"

@@ -1,4 +1,4 @@
-"""One answer of a trial: an ordinary request, sent as users' are, that gives way as soon as anybody else sends one."""
+"""One sample of a trial: an ordinary request that is stopped as soon as a user's request arrives."""
 
 from __future__ import annotations
 
@@ -16,64 +16,68 @@ from omlx.engine.types import (
     Failed,
     Finished,
     Request,
-    Sampling,
     Speculation,
     TokensCommitted,
 )
 from omlx.errors import BadRequest
+from omlx.measure.sample import Sample
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.generation import GenerationRequest, Generations, sampling_of
 from omlx.trial.configurations import TrialConfiguration
-from omlx.trial.samples import Sample
 from omlx.trial.texts import Question
 
 CONTEXT_TOKENS: Final = 4096
-"""Of a long conversation the newest tokens are taken."""
+"""Longest prompt taken from a conversation: its newest tokens."""
 
-_UNLIKELY: Final = -100.0
+STOP_BIAS: Final = -100.0
+"""Logit bias on stop tokens where an answer is to reach its full length."""
+
 _ids = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be answered: the tokens of a prompt, greedily or as the settings say, to its own end or further."""
+class Prompt:
+    """Token ids to answer. `greedy` and `ends` as in `Question`."""
 
-    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
     greedy: bool
     ends: bool
     seed: int
 
 
-async def read(generations: Generations, model: str, question: Question, seed: int) -> Asked:
-    """Through the model's template, or, where it has none, as it stands. Raises OmlxError."""
+async def read_prompt(
+    generations: Generations, model: str, question: Question, seed: int
+) -> Prompt:
+    """Tokenize a question through the chat template, or as plain text if the model has none.
+
+    Raises OmlxError.
+    """
+    messages = [{"role": "user", "content": question.text}]
     try:
-        request = GenerationRequest(
-            messages=[{"role": "user", "content": question.text}], model=model
-        )
-        tokens = await generations.prompt_ids(request)
+        tokens = await generations.prompt_ids(GenerationRequest(messages=messages, model=model))
     except BadRequest as error:
         if error.code != "template.missing":
             raise
         tokens = await generations.tokenize(model, question.text, special=True)
-    return Asked(tuple(tokens), question.greedy, question.ends, seed)
+    return Prompt(tuple(tokens), question.greedy, question.ends, seed)
 
 
-def continued(prompt: Sequence[int], seed: int) -> Asked:
-    """The end of a conversation, to be answered once more."""
-    return Asked(tuple(prompt[-CONTEXT_TOKENS:]), greedy=False, ends=True, seed=seed)
+def conversation_prompt(tokens: Sequence[int], seed: int) -> Prompt:
+    """Return the end of a conversation as a prompt."""
+    return Prompt(tuple(tokens[-CONTEXT_TOKENS:]), greedy=False, ends=True, seed=seed)
 
 
-def request(
-    asked: Asked, configuration: TrialConfiguration, tokens: int, served: ServedModel
+def build_request(
+    prompt: Prompt, configuration: TrialConfiguration, tokens: int, served: ServedModel
 ) -> Request:
-    """As it goes to the engine: what is set for the model counts, as it does for users."""
-    sampling: Sampling = sampling_of(served, {"temperature": 0.0} if asked.greedy else {})
-    bias = () if asked.ends else tuple((stop, _UNLIKELY) for stop in sorted(served.stop_ids))
+    """Return the engine's request for at most `tokens` tokens, with the model's own settings."""
+    sampling = sampling_of(served, {"temperature": 0.0} if prompt.greedy else {})
+    bias = () if prompt.ends else tuple((stop, STOP_BIAS) for stop in sorted(served.stop_ids))
     return Request(
         id=f"trial-{next(_ids)}",
-        tokens=asked.prompt,
-        sampling=replace(sampling, seed=asked.seed, logit_bias=bias),
+        tokens=prompt.tokens,
+        sampling=replace(sampling, seed=prompt.seed, logit_bias=bias),
         max_tokens=tokens,
         stop_ids=served.stop_ids,
         speculation=Speculation(parse(configuration.strategy), served.speculation.draft_length),
@@ -81,53 +85,50 @@ def request(
 
 
 class SampleRunner:
-    """Sends one request at a time. On the event loop; the engine's events are brought there."""
+    """Runs one request at a time. Lives on the event loop; engine events are brought there."""
 
     def __init__(self, engine: EngineThread, pool: Pool) -> None:
         self._engine = engine
         self._pool = pool
 
     @property
-    def requests(self) -> int:
-        """How many there are, ours among them, at work or waiting for their model; one that is being loaded counts."""
-        return (
-            sum(resident.leases for resident in self._pool.residents)
-            + self._pool.load_queue.requests
-        )
+    def active_requests(self) -> int:
+        """Requests that run or wait for their model, ours among them, and pending loads."""
+        leases = sum(resident.leases for resident in self._pool.residents)
+        return leases + self._pool.load_queue.requests
 
-    async def answer(
-        self, lease: Lease, asked: Request, told: Callable[[int], None]
+    async def run(
+        self, lease: Lease, request: Request, on_tokens: Callable[[int], None]
     ) -> Sample | None:
-        """The answer, or None if anybody else wanted anything meanwhile: then it was stopped and says nothing.
+        """Run a request alone. Returns None if another request arrived meanwhile: it is stopped.
 
-        Takes over the lease, and lets go of it when the engine has ended the request. `told` hears how many tokens
-        there are. Raises what the request failed with.
+        Takes over the lease and releases it when the engine has ended the request. `on_tokens` is
+        called with the number of tokens so far. Raises the error that the request failed with.
         """
-        under_way = _UnderWay(asyncio.get_running_loop(), lease)
+        events = _RequestEvents(asyncio.get_running_loop(), lease)
         before = self._engine.submissions
         try:
-            self._engine.submit(lease.served.id, asked, under_way)
+            self._engine.submit(lease.served.id, request, events)
         except BaseException:
             lease.release()
             raise
         try:
-            while not under_way.over:
-                await under_way.news()
-                if self.requests > (0 if under_way.over else 1):
+            while not events.over:
+                await events.changed()
+                if self.active_requests > (0 if events.over else 1):
                     return None
-                told(len(under_way.tokens))
-            if (
-                self._engine.submissions != before + 1
-            ):  # one that came and went between two of our steps
+                on_tokens(len(events.tokens))
+            # Another request may have come and gone between two looks.
+            if self._engine.submissions != before + 1:
                 return None
         finally:
-            self._engine.cancel(asked.id)
-        return under_way.sample()
+            self._engine.cancel(request.id)
+        return events.sample()
 
 
 @dataclass(slots=True, eq=False)
-class _UnderWay:
-    """A request and what has come of it; the engine's sink. Gives the lease back at the end, whoever still listens."""
+class _RequestEvents:
+    """The engine's sink of one request. Releases the lease when the request ends."""
 
     loop: asyncio.AbstractEventLoop
     lease: Lease
@@ -136,24 +137,31 @@ class _UnderWay:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __call__(self, events: Sequence[Event], /) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: nobody is left to hear
+        with suppress(RuntimeError):  # the event loop is closed
             self.loop.call_soon_threadsafe(self._take, tuple(events))
 
     @property
     def over(self) -> bool:
         return self.end is not None
 
-    async def news(self) -> None:
+    async def changed(self) -> None:
+        """Wait for the next events."""
         await self.wake.wait()
         self.wake.clear()
 
     def sample(self) -> Sample:
-        """Raises what the request failed with."""
+        """Raises the error that the request failed with."""
         if isinstance(self.end, Failed):
             raise self.end.error
         assert self.end is not None
         stats = self.end.stats
-        return Sample(tuple(self.tokens), stats.predicted_ms, stats.proposed, stats.accepted)
+        return Sample(
+            tokens=(tuple(self.tokens),),
+            counted=len(self.tokens) - 1,  # the clock starts with the first token
+            seconds=stats.predicted_ms / 1000,
+            proposed=stats.proposed,
+            accepted=stats.accepted,
+        )
 
     def _take(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -1,62 +1,24 @@
-"""What the answers of a trial come to: rates, ratios with their spread, and whether the tokens were plain decoding's.
+"""The samples of a trial and their figures: rates, speed-ups with their spread, exactness.
 
-A ratio is taken between two answers to the same question in the same visit. Of three or four ratios the spread reaches
-from the least to the greatest; of five the two at the ends do not count, so that one bad moment decides nothing.
+A speed-up is the ratio of two answers to the same question in the same visit.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final
+from math import isnan
 
+from omlx.measure.exactness import Exactness, compare
+from omlx.measure.sample import Sample, total
+from omlx.measure.spread import Gain, Spread, geometric_mean
 from omlx.trial.configurations import PLAIN, TrialConfiguration
 from omlx.trial.texts import Kind
-
-NOTABLE: Final = 1.05
-"""A difference that is smaller is none that anybody would notice."""
-
-FORGIVING: Final = 5
-
-
-class Gain(StrEnum):
-    """`UNCLEAR`: there would be one, and the spread covers 1."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    EVEN = "even"
-    UNCLEAR = "unclear"
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Of at least one figure."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        inner = sorted(values)[1:-1] if len(values) >= FORGIVING else sorted(values)
-        return cls(inner[0], statistics.median(values), inner[-1])
-
-    @property
-    def gain(self) -> Gain:
-        """What a ratio to plain decoding says."""
-        if self.low > 1 and self.median >= NOTABLE:
-            return Gain.FASTER
-        if self.high < 1 and self.median <= 1 / NOTABLE:
-            return Gain.SLOWER
-        return Gain.EVEN if 1 / NOTABLE < self.median < NOTABLE else Gain.UNCLEAR
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an answer belongs: rounds are counted from 0, `visit` is the draft that was in memory."""
+    """Where an answer belongs: its round, counted from 0, and the draft resident in its `visit`."""
 
     number: int
     visit: str | None
@@ -65,50 +27,13 @@ class Place:
 
     @property
     def plain(self) -> Place:
+        """The place of the plain answer that this one is compared with."""
         return Place(self.number, self.visit, self.kind, PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One answer: its tokens, the milliseconds from the first to the last one, and drafted tokens."""
-
-    tokens: tuple[int, ...]
-    ms: float
-    proposed: int = 0
-    accepted: int = 0
-
-    @property
-    def rate(self) -> float | None:
-        """Tokens per second; None where there was nothing to measure."""
-        return (
-            (len(self.tokens) - 1) / self.ms * 1000
-            if len(self.tokens) > 1 and self.ms > 0
-            else None
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where an answer first differs from plain decoding's, in tokens from its beginning."""
-
-    kind: Kind
-    number: int
-    configuration: str
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Exactness:
-    """`same` of `of` answers were plain decoding's, token by token."""
-
-    same: int
-    of: int
-    first: Difference | None
-
-
-@dataclass(frozen=True, slots=True)
 class Samples:
-    """Everything that has been measured so far, in order."""
+    """Everything measured so far, in order."""
 
     by_place: dict[Place, Sample] = field(default_factory=dict)
 
@@ -116,79 +41,64 @@ class Samples:
         self.by_place[place] = sample
 
     def rates(self, configuration: TrialConfiguration, kind: Kind) -> list[float]:
-        found = (
-            sample.rate
-            for place, sample in self.by_place.items()
-            if (place.configuration, place.kind) == (configuration, kind)
-        )
-        return [rate for rate in found if rate is not None]
+        """Return tokens per second by round, as far as they could be measured."""
+        rates = (sample.rate for sample in self._of(configuration, kind))
+        return [rate for rate in rates if not isnan(rate)]
 
-    def ratios(self, configuration: TrialConfiguration) -> dict[tuple[Kind, int], float]:
-        """By kind and round: how many times as fast as plain decoding."""
-        found = {}
+    def speedups(self, configuration: TrialConfiguration) -> dict[tuple[Kind, int], float]:
+        """Return the speed-ups over plain decoding, by kind and round."""
+        speedups = {}
         for place, sample in self.by_place.items():
             plain = self.by_place.get(place.plain)
-            if (
-                place.configuration == configuration
-                and plain is not None
-                and sample.rate
-                and plain.rate
-            ):
-                found[place.kind, place.number] = sample.rate / plain.rate
-        return found
+            if place.configuration != configuration or plain is None:
+                continue
+            ratio = sample.rate / plain.rate
+            if not isnan(ratio):
+                speedups[place.kind, place.number] = ratio
+        return speedups
 
     def spread(self, configuration: TrialConfiguration, kind: Kind) -> Spread | None:
-        ratios = [ratio for (each, _), ratio in self.ratios(configuration).items() if each is kind]
+        """Return the spread of the speed-ups with one kind of text, if there are any."""
+        speedups = self.speedups(configuration)
+        ratios = [speedups[place] for place in speedups if place[0] is kind]
         return Spread.of(ratios) if ratios else None
 
     def overall(self, configuration: TrialConfiguration) -> dict[int, float]:
-        """By round, over all kinds of text that could be measured: the geometric mean."""
-        ratios = self.ratios(configuration)
-        kinds, numbers = {kind for kind, _ in ratios}, sorted({number for _, number in ratios})
-        whole = [number for number in numbers if all((kind, number) in ratios for kind in kinds)]
-        return {
-            n: math.exp(statistics.fmean(math.log(ratios[kind, n]) for kind in kinds))
-            for n in whole
-        }
+        """Return the geometric mean of the speed-ups of all measured kinds, by complete round."""
+        speedups = self.speedups(configuration)
+        kinds = {kind for kind, _ in speedups}
+        means = {}
+        for number in sorted({number for _, number in speedups}):
+            if all((kind, number) in speedups for kind in kinds):
+                means[number] = geometric_mean(speedups[kind, number] for kind in kinds)
+        return means
 
-    def acceptance(self, configuration: TrialConfiguration, kind: Kind) -> float | None:
-        """The share of drafted tokens that were right."""
-        mine = [
-            sample
-            for place, sample in self.by_place.items()
-            if (place.configuration, place.kind) == (configuration, kind)
-        ]
-        proposed = sum(sample.proposed for sample in mine)
-        return sum(sample.accepted for sample in mine) / proposed if proposed else None
+    def acceptance_rate(self, configuration: TrialConfiguration, kind: Kind) -> float | None:
+        samples = list(self._of(configuration, kind))
+        return total(samples).acceptance_rate if samples else None
 
-    def exactness(self) -> Exactness:
-        same, of, first = 0, 0, None
+    def exactness(self) -> Exactness[Place]:
+        """Compare every answer with the plain answer to the same question."""
+        answers = []
         for place, sample in self.by_place.items():
             plain = self.by_place.get(place.plain)
-            if place.configuration == PLAIN or plain is None:
-                continue
-            of += 1
-            at = first_difference(sample.tokens, plain.tokens)
-            same += at is None
-            if at is not None and first is None:
-                first = Difference(place.kind, place.number, place.configuration.name, at)
-        return Exactness(same, of, first)
+            if place.configuration != PLAIN and plain is not None:
+                answers.append((place, sample.tokens[0], plain.tokens[0]))
+        return compare(answers)
 
     def undecided(
         self, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
     ) -> bool:
-        """Whether another round could tell more: somewhere a difference would be notable, and is not clear."""
-        spreads = (
-            self.spread(configuration, kind)
-            for configuration in configurations
-            if configuration != PLAIN
-            for kind in kinds
-        )
-        return any(spread is not None and spread.gain is Gain.UNCLEAR for spread in spreads)
+        """Return whether another round could decide: a difference is notable but not clear."""
+        for configuration in configurations:
+            if configuration == PLAIN:
+                continue
+            spreads = (self.spread(configuration, kind) for kind in kinds)
+            if any(spread is not None and spread.gain is Gain.UNCLEAR for spread in spreads):
+                return True
+        return False
 
-
-def first_difference(ours: Sequence[int], plain: Sequence[int]) -> int | None:
-    """The first place at which two answers differ, an end counting as one; None if they are the same."""
-    pairs = zip(ours, plain, strict=False)
-    at = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
-    return min(len(ours), len(plain)) if at is None and len(ours) != len(plain) else at
+    def _of(self, configuration: TrialConfiguration, kind: Kind) -> Iterator[Sample]:
+        for place, sample in self.by_place.items():
+            if (place.configuration, place.kind) == (configuration, kind):
+                yield sample

@@ -1,28 +1,29 @@
-"""What a trial asks: a few kinds of text, in each round another one of its kind, the same on every machine.
+"""The prompts of a trial: a few kinds of text, another prompt of each kind in every round.
 
-From an edit of code, most of which can be foreseen, to free prose, where little can. The files hold a question for
-each round, with `---` between them.
+They range from code edits, most of which prompt lookup predicts, to free prose, of which it predicts
+little. The files are the same on every machine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Final
 
+from omlx.measure.texts import read_sections
+
 TEXTS: Final = Path(__file__).resolve().parent / "texts"
-SEPARATOR: Final = "\n\n---\n\n"
 
 
 class Kind(StrEnum):
+    """A kind of text. `CONVERSATION`: the model's last conversation, which is held in memory only."""
+
     CODE = "code"
     EDIT = "edit"
     DATA = "data"
     PROSE = "prose"
     CONVERSATION = "conversation"
-    """The last one that the model had, kept in memory alone."""
 
 
 WRITTEN: Final = (Kind.CODE, Kind.EDIT, Kind.DATA, Kind.PROSE)
@@ -31,10 +32,10 @@ WRITTEN: Final = (Kind.CODE, Kind.EDIT, Kind.DATA, Kind.PROSE)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. `greedy`: the likeliest answer is wanted, as for edits; else it is drawn as the settings say.
+    """A prompt. `greedy`: decode at temperature 0, else as the model's settings say.
 
-    `ends`: the answer may end before it is as long as it may be. Free prose goes on: a small model would say goodbye
-    too soon to be measured.
+    `ends`: stop tokens end the answer. Free prose runs to its full length, because a small model
+    would say goodbye too soon to be measured.
     """
 
     text: str
@@ -43,12 +44,7 @@ class Question:
 
 
 def question(kind: Kind, number: int) -> Question:
-    """The question of a round, counted from 0. `kind` is one of those that are `WRITTEN`."""
-    texts = _texts(kind)
+    """Return the question of round `number`, counted from 0, for one of the `WRITTEN` kinds."""
+    texts = read_sections(TEXTS / f"{kind}.txt")
     prose = kind is Kind.PROSE
     return Question(texts[number % len(texts)], greedy=not prose, ends=not prose)
-
-
-@cache
-def _texts(kind: Kind) -> tuple[str, ...]:
-    return tuple((TEXTS / f"{kind}.txt").read_text(encoding="utf-8").strip().split(SEPARATOR))

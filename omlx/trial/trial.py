@@ -1,46 +1,54 @@
-"""A trial from its first answer to its verdict.
+"""A trial from its first sample to its verdict.
 
-    waits for quiet ─► leases the model with a draft ─► answers ─► a sample      three to five rounds of all places
-          ▲                                                │
-          └────────────── somebody else came ◄─────────────┘  the sample is thrown away
+    wait until idle ─► lease the model with a draft ─► run a request ─► sample     three to five
+          ▲                                                 │                      rounds of all
+          └────────────── a user's request arrived ◄────────┘ sample discarded     places
 
-It holds the model only while one of its answers is on its way, so nobody waits for longer than a step. What it asks and
-is answered stays in memory.
+The model is leased only while a sample runs, so a user's request waits for one engine step at most.
+Prompts and answers stay in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from omlx.errors import ModelError, Reason
+from omlx.measure.interleave import rotate
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.generation import Generations
 from omlx.trial.configurations import (
     MAX_ROUNDS,
     MIN_ROUNDS,
-    WARM_TOKENS,
+    WARM_UP_TOKENS,
     TrialConfiguration,
     Visit,
     configurations,
     visits,
 )
-from omlx.trial.run_sample import Asked, SampleRunner, continued, read, request
+from omlx.trial.run_sample import (
+    Prompt,
+    SampleRunner,
+    build_request,
+    conversation_prompt,
+    read_prompt,
+)
 from omlx.trial.samples import Place, Samples
 from omlx.trial.texts import Kind, question
 from omlx.trial.verdict import Verdict, verdict
 
-QUIET_S: Final = 1.0
-"""For so long nobody must have wanted anything before it goes on."""
+IDLE_S: Final = 1.0
+"""Seconds without a user's request before a paused trial resumes."""
 
-LOOK_S: Final = 0.05
-_AGAIN_S: Final = 1.0
+POLL_S: Final = 0.05
+REPEAT_S: Final = 1.0
+"""Seconds after which `Trial.follow` yields although nothing has changed."""
 
 
 class State(StrEnum):
@@ -57,9 +65,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be tried: drafts by id, kinds of text, answers of at most so many `tokens`.
+    """What to measure: drafts by id, kinds of text, answers of at most `tokens` tokens.
 
-    `conversation` is the prompt of the last one, where that is a kind.
+    `conversation` holds the token ids of the model's last prompt if that is one of the kinds.
     """
 
     model: str
@@ -78,17 +86,17 @@ class Plan:
 
     @property
     def answers(self) -> int:
-        """How many answers count in a round."""
+        """Samples per round."""
         return len(self.kinds) * sum(len(visit.configurations) for visit in self.visits)
 
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """Written by who carries it out; read by whoever follows it. `rounds` is how many there will be, as far as anybody
-    can tell.
+    """The state of a trial, written by its runner. `rounds`: how many there will be, as known now.
 
-    `now` is what is being answered, with `now_tokens` so far; None while it warms up or waits. `discarded` counts the
-    answers that somebody else's request touched. `spent_s` is the time that the others took.
+    `now` is the place of the running sample, with `now_tokens` so far; None during warm-up and
+    pauses. `discarded` counts the samples that a user's request interrupted, `spent_s` the seconds
+    of the others.
     """
 
     id: str
@@ -114,23 +122,23 @@ class Trial:
 
     @property
     def left_s(self) -> float | None:
-        """What the rest will take, going by what was; None before there is anything to go by."""
+        """Remaining seconds at the pace so far; None before the first sample."""
         return self.spent_s / self.done * (self.total - self.done) if self.done else None
 
-    def told(self, tokens: int) -> None:
-        """How many tokens there are of what is being answered."""
+    def set_tokens(self, tokens: int) -> None:
+        """Record how many tokens the running sample has."""
         self.now_tokens = tokens
         self.change()
 
     def change(self) -> None:
-        """Wake those who follow."""
+        """Wake the followers."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def follow(self, every_s: float) -> AsyncIterator[None]:
-        """Something to tell: at once, after changes (at most one in `every_s`), and last of all when it is over.
+        """Yield at once, after changes (at most once in `every_s` seconds), and when it is over.
 
-        Where nothing changes it is told again every second.
+        Yields every second while nothing changes.
         """
         while True:
             changed = self._changed
@@ -139,77 +147,82 @@ class Trial:
                 return
             await asyncio.sleep(every_s)
             with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), _AGAIN_S)
+                await asyncio.wait_for(changed.wait(), REPEAT_S)
 
 
 class TrialRunner:
-    """Carries out trials. `quiet_s`: for so long nobody must have wanted anything before an answer is begun."""
+    """Runs trials. `idle_s`: seconds without a user's request before a sample begins."""
 
     def __init__(
         self,
-        answering: SampleRunner,
+        sample_runner: SampleRunner,
         pool: Pool,
         generations: Generations,
-        quiet_s: float = QUIET_S,
+        idle_s: float = IDLE_S,
     ) -> None:
-        self._answering = answering
+        self._sample_runner = sample_runner
         self._pool = pool
         self._generations = generations
-        self._quiet_s = quiet_s
+        self._idle_s = idle_s
         self._warm: ServedModel | None = None
         self._clock = time.perf_counter
 
     async def run(self, trial: Trial) -> None:
-        """To the verdict. Raises OmlxError; the trial's state is for the caller to end."""
+        """Measure to the verdict. Raises OmlxError; the caller sets the trial's final state."""
         try:
-            await self._rounds(trial)
+            await self._run_rounds(trial)
         finally:
             self._warm = trial.now = None
         trial.verdict = verdict(trial.samples, trial.plan.configurations, trial.plan.kinds)
 
-    async def _rounds(self, trial: Trial) -> None:
+    async def _run_rounds(self, trial: Trial) -> None:
         plan = trial.plan
         while (number := trial.done // plan.answers) < trial.rounds:
-            asked = {kind: await self._asked(plan, kind, number) for kind in plan.kinds}
-            for visit in _turned(plan.visits, number):
+            prompts = {kind: await self._prompt(plan, kind, number) for kind in plan.kinds}
+            for visit in rotate(plan.visits, number):
                 for kind, configuration in visit.order(plan.kinds, number):
-                    await self._sample(
-                        trial, visit, Place(number, visit.draft, kind, configuration), asked[kind]
-                    )
-            if number + 1 == trial.rounds < MAX_ROUNDS and trial.samples.undecided(
-                plan.configurations, plan.kinds
+                    place = Place(number, visit.draft, kind, configuration)
+                    await self._run_sample(trial, visit, place, prompts[kind])
+            last = number + 1 == trial.rounds
+            if (
+                last
+                and trial.rounds < MAX_ROUNDS
+                and trial.samples.undecided(plan.configurations, plan.kinds)
             ):
                 trial.rounds += 1
 
-    async def _asked(self, plan: Plan, kind: Kind, number: int) -> Asked:
+    async def _prompt(self, plan: Plan, kind: Kind, number: int) -> Prompt:
         seed = number + 1
         if kind is Kind.CONVERSATION:
-            return continued(plan.conversation, seed)
-        return await read(self._generations, plan.model, question(kind, number), seed)
+            return conversation_prompt(plan.conversation, seed)
+        return await read_prompt(self._generations, plan.model, question(kind, number), seed)
 
-    async def _sample(self, trial: Trial, visit: Visit, place: Place, asked: Asked) -> None:
-        """One answer that nobody touched."""
+    async def _run_sample(self, trial: Trial, visit: Visit, place: Place, prompt: Prompt) -> None:
+        """Repeat until one sample ran undisturbed."""
         while place not in trial.samples.by_place:
             lease = await self._lease(trial, visit)
             if lease.served is not self._warm:
                 lease.release()
-                await self._warm_up(trial, visit, asked)
+                await self._warm_up(trial, visit, prompt)
                 continue
-            began = self._clock()
+            started = self._clock()
             trial.now, trial.now_tokens = place, 0
             trial.change()
-            wanted = request(asked, place.configuration, trial.plan.tokens, lease.served)
-            sample = await self._answering.answer(lease, wanted, trial.told)
+            request = build_request(prompt, place.configuration, trial.plan.tokens, lease.served)
+            sample = await self._sample_runner.run(lease, request, trial.set_tokens)
             trial.now = None
             if sample is None:
                 trial.discarded += 1
             else:
-                trial.spent_s += self._clock() - began
+                trial.spent_s += self._clock() - started
                 trial.samples.add(place, sample)
             trial.change()
 
-    async def _warm_up(self, trial: Trial, visit: Visit, asked: Asked) -> None:
-        """Run everything shortly: kernels are made, pages come in, costs become known. In vain if somebody comes."""
+    async def _warm_up(self, trial: Trial, visit: Visit, prompt: Prompt) -> None:
+        """Run every configuration briefly: compiles kernels, loads pages, fills the cost model.
+
+        Gives up when a user's request arrives or the model was replaced.
+        """
         served: ServedModel | None = None
         for configuration in visit.configurations:
             lease = await self._lease(trial, visit)
@@ -217,35 +230,32 @@ class TrialRunner:
                 lease.release()
                 return
             served = lease.served
-            wanted = request(asked, configuration, WARM_TOKENS, served)
-            if await self._answering.answer(lease, wanted, lambda tokens: None) is None:
+            request = build_request(prompt, configuration, WARM_UP_TOKENS, served)
+            if await self._sample_runner.run(lease, request, lambda tokens: None) is None:
                 return
         self._warm = served
 
     async def _lease(self, trial: Trial, visit: Visit) -> Lease:
-        """The model with the draft of a visit, once nobody else wants anything."""
-        await self._quiet(trial)
+        """Lease the model with the draft of a visit once no user needs it.
+
+        Raises ModelError if its cache cannot be rewound, so that nothing can be speculated.
+        """
+        await self._wait_until_idle(trial)
         lease = await self._pool.lease(trial.plan.model, visit.draft)
-        if lease.served.off is not None:  # its cache cannot go back: there is nothing to try
+        if lease.served.off is not None:
             lease.release()
             raise ModelError(lease.served.off.code, param=None, **lease.served.off.params)
         return lease
 
-    async def _quiet(self, trial: Trial) -> None:
-        if not self._answering.requests:
+    async def _wait_until_idle(self, trial: Trial) -> None:
+        if not self._sample_runner.active_requests:
             return
         trial.state = State.PAUSED
         trial.change()
         since = self._clock()
-        while self._clock() - since < self._quiet_s:
-            await asyncio.sleep(LOOK_S)
-            if self._answering.requests:
+        while self._clock() - since < self._idle_s:
+            await asyncio.sleep(POLL_S)
+            if self._sample_runner.active_requests:
                 since = self._clock()
         trial.state = State.RUNNING
         trial.change()
-
-
-def _turned(all_visits: Sequence[Visit], number: int) -> list[Visit]:
-    """In each round beginning with another one, so that none always comes when the machine is warm."""
-    first = number % len(all_visits)
-    return [*all_visits[first:], *all_visits[:first]]

@@ -1,22 +1,27 @@
-"""From samples to one sentence, and to what one would store. Decides; does not measure.
+"""From samples to a verdict: what to recommend, and what it changes. Decides; does not measure.
 
-Lookups need nothing, so a draft model has to be clearly better than they are. `auto` guards itself, so drafting with
-the model alone has to be clearly better than that.
+Prompt lookup needs no model, so a draft model has to be clearly faster to be recommended. `auto`
+guards itself against a useless draft, so `draft` has to be clearly faster than `auto`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from omlx.measure.spread import Gain, Spread
 from omlx.trial.configurations import PLAIN, TrialConfiguration
-from omlx.trial.samples import Gain, Samples, Spread
+from omlx.trial.samples import Samples
 from omlx.trial.texts import Kind
+
+SIMPLEST_FIRST: Final = {"ngram": 0, "auto": 1, "draft": 2}
+"""Order in which strategies are considered; a later one has to beat the earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How many times as fast one kind of text becomes."""
+    """The speed-up of one kind of text."""
 
     kind: Kind
     speedup: float
@@ -24,9 +29,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`code` is one of `trial.verdict.*`, whose sentence has the fields `draft`, `gains` and `losses`.
+    """`code` is one of `trial.verdict.*`, whose sentence has the fields `draft`, `gains`, `losses`.
 
-    `configuration` is what is recommended; None where nothing is to be changed.
+    `configuration` is the recommended one; None recommends no change.
     """
 
     code: str
@@ -42,71 +47,65 @@ class Verdict:
 def verdict(
     samples: Samples, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
 ) -> Verdict:
-    """The verdict on what has been measured of `configurations` (plain decoding among them) with texts of these `kinds`."""
+    """Return the verdict on `configurations`, plain decoding among them, with texts of `kinds`."""
     best: TrialConfiguration | None = None
-    for configuration in _simplest_first(samples, configurations):
-        if _changes(samples, configuration, kinds, Gain.FASTER) and _better(
-            samples, configuration, best
-        ):
+    for configuration in _in_order(samples, configurations):
+        gains = _changes(samples, configuration, kinds, Gain.FASTER)
+        if gains and _better(samples, configuration, best or PLAIN):
             best = configuration
     if best is not None:
-        gains, losses = (
-            _changes(samples, best, kinds, gain) for gain in (Gain.FASTER, Gain.SLOWER)
-        )
-        but = "_but" if losses else ""
-        return Verdict(f"trial.verdict.{best.strategy}{but}", best, gains, losses)
+        gains = _changes(samples, best, kinds, Gain.FASTER)
+        losses = _changes(samples, best, kinds, Gain.SLOWER)
+        suffix = "_but" if losses else ""
+        return Verdict(f"trial.verdict.{best.strategy}{suffix}", best, gains, losses)
     tried = [configuration for configuration in configurations if configuration != PLAIN]
     lost = [_changes(samples, configuration, kinds, Gain.SLOWER) for configuration in tried]
     if tried and all(lost):
-        return Verdict("trial.verdict.off", PLAIN, losses=_least(lost, kinds))
+        return Verdict("trial.verdict.off", PLAIN, losses=_smallest_losses(lost, kinds))
     return Verdict("trial.verdict.none")
 
 
-def _simplest_first(
+def _in_order(
     samples: Samples, configurations: Sequence[TrialConfiguration]
 ) -> list[TrialConfiguration]:
-    """Lookups, then `auto`, then draft models alone; of two alike the faster one."""
-    rank = {"ngram": 0, "auto": 1, "draft": 2}
-    overall = {
-        configuration: Spread.of(list(found.values()))
-        for configuration in configurations
-        if (found := samples.overall(configuration))
-    }
-    tried = [configuration for configuration in overall if configuration != PLAIN]
-    return sorted(
-        tried,
-        key=lambda configuration: (rank[configuration.strategy], -overall[configuration].median),
-    )
+    """Return the measured configurations, simplest first; of two alike the faster one first."""
+    ranks = {}
+    for configuration in configurations:
+        speedups = samples.overall(configuration)
+        if configuration != PLAIN and speedups:
+            median = Spread.of(list(speedups.values())).median
+            ranks[configuration] = (SIMPLEST_FIRST[configuration.strategy], -median)
+    return sorted(ranks, key=lambda configuration: ranks[configuration])
 
 
-def _better(
-    samples: Samples, configuration: TrialConfiguration, than: TrialConfiguration | None
-) -> bool:
-    """Whether it is clearly faster on the whole than what else one would take: at first, plain decoding."""
-    ours, theirs = samples.overall(configuration), samples.overall(than or PLAIN)
-    ratios = [ours[number] / theirs[number] for number in ours if number in theirs]
+def _better(samples: Samples, ours: TrialConfiguration, theirs: TrialConfiguration) -> bool:
+    """Return whether one is clearly faster than the other over all kinds of text."""
+    our_speedups, their_speedups = samples.overall(ours), samples.overall(theirs)
+    rounds = [number for number in our_speedups if number in their_speedups]
+    ratios = [our_speedups[number] / their_speedups[number] for number in rounds]
     return bool(ratios) and Spread.of(ratios).gain is Gain.FASTER
 
 
 def _changes(
     samples: Samples, configuration: TrialConfiguration, kinds: Sequence[Kind], gain: Gain
 ) -> tuple[Change, ...]:
-    """What becomes clearly faster, or slower; the largest change first."""
-    spreads = [(kind, samples.spread(configuration, kind)) for kind in kinds]
-    found = [
-        Change(kind, spread.median)
-        for kind, spread in spreads
-        if spread is not None and spread.gain is gain
-    ]
-    return tuple(sorted(found, key=lambda change: change.speedup, reverse=gain is Gain.FASTER))
+    """Return the kinds that become clearly faster, or slower; the largest change first."""
+    changes = []
+    for kind in kinds:
+        spread = samples.spread(configuration, kind)
+        if spread is not None and spread.gain is gain:
+            changes.append(Change(kind, spread.median))
+    return tuple(sorted(changes, key=lambda change: change.speedup, reverse=gain is Gain.FASTER))
 
 
-def _least(losses: Sequence[tuple[Change, ...]], kinds: Sequence[Kind]) -> tuple[Change, ...]:
-    """Of each kind that something makes slower, the least that is lost."""
-    found = {
-        kind: [change for changes in losses for change in changes if change.kind is kind]
-        for kind in kinds
-    }
-    return tuple(
-        max(changes, key=lambda change: change.speedup) for changes in found.values() if changes
-    )
+def _smallest_losses(
+    losses: Sequence[tuple[Change, ...]], kinds: Sequence[Kind]
+) -> tuple[Change, ...]:
+    """Return, for each kind that some configuration slows down, the smallest loss."""
+    smallest: dict[Kind, Change] = {}
+    for changes in losses:
+        for change in changes:
+            known = smallest.get(change.kind)
+            if known is None or change.speedup > known.speedup:
+                smallest[change.kind] = change
+    return tuple(smallest[kind] for kind in kinds if kind in smallest)

@@ -8,10 +8,11 @@ from omlx.admin.formats import duration
 from omlx.admin.models.drafts_view import Candidate, Tried
 from omlx.admin.trial.try_view import Bar, Label, Progress, outcome_view, tried_view, try_view
 from omlx.admin.trial.view import estimate_view
+from omlx.measure.sample import Sample
 from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.estimate import Estimate
 from omlx.trial.report import report
-from omlx.trial.samples import Place, Sample
+from omlx.trial.samples import Place
 from omlx.trial.texts import Kind
 from omlx.trial.trial import Plan, State, Trial
 
@@ -23,8 +24,8 @@ PLAIN_LABEL, AUTO_LABEL = Label("off", "off", ""), Label("auto:org/small", "auto
 def trial(**fields: Any) -> Trial:
     found = Trial("1", Plan("org/big", (DRAFT,), (Kind.CODE,), 100), **fields)
     place = Place(0, DRAFT, Kind.CODE, AUTO)
-    found.samples.add(place.plain, Sample(tuple(range(101)), 1000.0))
-    found.samples.add(place, Sample(tuple(range(101)), 500.0, 80, 60))
+    found.samples.add(place.plain, Sample((tuple(range(101)),), 100, 1.0))
+    found.samples.add(place, Sample((tuple(range(101)),), 100, 0.5, proposed=80, accepted=60))
     return found
 
 

@@ -45,12 +45,12 @@ def test_other_weights_in_a_folder_are_other_weights(tmp_path: Path) -> None:
 
 def test_the_last_result_of_each_draft_stays(tmp_path: Path) -> None:
     results = ResultStore(tmp_path)
-    assert results.of("org/big") == History()
-    results.keep("org/big", KEPT, {"org/small": KEPT})
+    assert results.load("org/big") == History()
+    results.save("org/big", KEPT, {"org/small": KEPT})
     newer = replace(KEPT, at=2000.0)
-    results.keep("org/big", newer, {"org/tiny": newer})
-    results.keep("org/other", KEPT, {})
-    found = results.of("org/big")
+    results.save("org/big", newer, {"org/tiny": newer})
+    results.save("org/other", KEPT, {})
+    found = results.load("org/big")
     assert (found.report, found.drafts) == (newer, {"org/small": KEPT, "org/tiny": newer})
     for file in (tmp_path / "trials").iterdir():
         assert file.stat().st_mode & 0o777 == 0o600
@@ -62,21 +62,21 @@ OURS = '{"format": "omlx-config/1", "model": "org/big"'
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"report": 1}', OURS, f"{OURS}}}"])
 def test_a_file_that_says_nothing_is_as_if_it_were_not_there(tmp_path: Path, broken: str) -> None:
     results = ResultStore(tmp_path)
-    results.keep("org/big", KEPT, {})
+    results.save("org/big", KEPT, {})
     (file,) = (tmp_path / "trials").iterdir()
     file.write_text(broken)
-    assert results.of("org/big") == History()
+    assert results.load("org/big") == History()
     file.write_text(broken)
-    results.keep("org/big", KEPT, {})
-    assert results.of("org/big").report == KEPT
+    results.save("org/big", KEPT, {})
+    assert results.load("org/big").report == KEPT
 
 
 def test_a_file_of_other_figures_is_not_taken_for_ours(tmp_path: Path) -> None:
     results = ResultStore(tmp_path)
-    results.keep("org/big", KEPT, {})
+    results.save("org/big", KEPT, {})
     (file,) = (tmp_path / "trials").iterdir()
     file.write_text(json.dumps({**json.loads(file.read_text()), "model": "org/other"}))
-    assert results.of("org/big") == History()
+    assert results.load("org/big") == History()
 
 
 def asked(

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from omlx.measure.exactness import Difference
+from omlx.measure.sample import Sample
+from omlx.measure.spread import Gain, Spread
 from omlx.trial.configurations import (
     NGRAM,
     PLAIN,
@@ -17,7 +20,7 @@ from omlx.trial.configurations import (
 )
 from omlx.trial.render_verdict import join_list, render_verdict
 from omlx.trial.report import _verdict
-from omlx.trial.samples import Difference, Gain, Place, Sample, Samples, Spread
+from omlx.trial.samples import Place, Samples
 from omlx.trial.texts import WRITTEN, Kind, question
 from omlx.trial.verdict import Verdict, verdict
 
@@ -27,6 +30,10 @@ KINDS = (Kind.CODE, Kind.PROSE)
 TOKENS = tuple(range(101))
 
 
+def answer(tokens: tuple[int, ...], seconds: float = 1.0) -> Sample:
+    return Sample((tokens,), len(tokens) - 1, seconds)
+
+
 def measured(ratios: Mapping[TrialConfiguration, Mapping[Kind, Sequence[float]]]) -> Samples:
     """Samples in which plain decoding does 100 tokens a second, and everything else what it is said to do."""
     samples = Samples()
@@ -34,8 +41,8 @@ def measured(ratios: Mapping[TrialConfiguration, Mapping[Kind, Sequence[float]]]
         for kind, values in by_kind.items():
             for number, ratio in enumerate(values):
                 place = Place(number, DRAFT, kind, configuration)
-                samples.add(place.plain, Sample(TOKENS, 1000.0))
-                samples.add(place, Sample(TOKENS, 1000.0 / ratio))
+                samples.add(place.plain, answer(TOKENS, 1.0))
+                samples.add(place, answer(TOKENS, 1.0 / ratio))
     return samples
 
 
@@ -101,7 +108,7 @@ def test_nothing_measured_is_nothing_said() -> None:
     silent = Samples()
     for configuration in configurations([DRAFT]):
         silent.add(
-            Place(0, DRAFT, Kind.CODE, configuration), Sample((1,), 0.0)
+            Place(0, DRAFT, Kind.CODE, configuration), answer((1,), 0.0)
         )  # answers that ended at once
     assert verdict(silent, configurations([DRAFT]), KINDS).code == "trial.verdict.none"
 
@@ -132,13 +139,13 @@ def test_another_round_is_worth_it_only_while_something_is_unclear() -> None:
 
 def test_tokens_that_differ_are_found_where_they_do() -> None:
     samples = Samples()
-    samples.add(Place(0, DRAFT, Kind.CODE, PLAIN), Sample((1, 2, 3), 10))
-    samples.add(Place(0, DRAFT, Kind.CODE, NGRAM), Sample((1, 2, 3), 10))
-    samples.add(Place(0, DRAFT, Kind.CODE, AUTO), Sample((1, 2, 4), 10))
-    samples.add(Place(0, DRAFT, Kind.CODE, ALONE), Sample((1, 2), 10))
+    samples.add(Place(0, DRAFT, Kind.CODE, PLAIN), answer((1, 2, 3)))
+    samples.add(Place(0, DRAFT, Kind.CODE, NGRAM), answer((1, 2, 3)))
+    samples.add(Place(0, DRAFT, Kind.CODE, AUTO), answer((1, 2, 4)))
+    samples.add(Place(0, DRAFT, Kind.CODE, ALONE), answer((1, 2)))
     found = samples.exactness()
     assert (found.same, found.of) == (1, 3)
-    assert found.first == Difference(Kind.CODE, 0, AUTO.name, 2)
+    assert found.first == Difference(Place(0, DRAFT, Kind.CODE, AUTO), 2)
 
 
 def test_every_round_runs_everything_once_and_begins_elsewhere() -> None:

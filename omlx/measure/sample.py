@@ -1,0 +1,107 @@
+"""One timed run of requests, and the meter that times it.
+
+The clock starts when every row has its first tokens, so prefill is not part of the rate, and stops
+when the first row ends; the tokens that arrive in between are counted. All rows are busy all the
+time that is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from math import nan
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed run, or the sum of several.
+
+    `tokens` by row; `counted` of them arrived in `seconds`. `total_s` includes the prefill, `cpu_s`
+    is the processor time of the calling thread: the host's work without waiting for the device.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    counted: int
+    seconds: float
+    cpu_s: float = 0.0
+    total_s: float = 0.0
+    proposed: int = 0
+    accepted: int = 0
+
+    def __add__(self, other: Sample) -> Sample:
+        return Sample(
+            self.tokens + other.tokens,
+            self.counted + other.counted,
+            self.seconds + other.seconds,
+            self.cpu_s + other.cpu_s,
+            self.total_s + other.total_s,
+            self.proposed + other.proposed,
+            self.accepted + other.accepted,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second without prefill; NaN for a run that ended with its first tokens."""
+        return self.counted / self.seconds if self.seconds > 0 and self.counted > 0 else nan
+
+    @property
+    def overall_rate(self) -> float:
+        """Tokens per second with prefill."""
+        return sum(map(len, self.tokens)) / self.total_s
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted of proposed tokens; None if nothing was proposed."""
+        return self.accepted / self.proposed if self.proposed else None
+
+
+def total(samples: Iterable[Sample]) -> Sample:
+    """Add up at least one sample."""
+    return reduce(Sample.__add__, samples)
+
+
+class Meter:
+    """Times a run whose tokens arrive step by step."""
+
+    def __init__(self, rows: int) -> None:
+        self._tokens: list[list[int]] = [[] for _ in range(rows)]
+        self._submitted = time.perf_counter()
+        self._start: tuple[float, float] | None = None  # wall and processor time, seconds
+        self._end = (0.0, 0.0)
+        self._ended = False
+        self._counted = 0
+
+    def would_start(self, rows: Iterable[int]) -> bool:
+        """Return whether tokens of these rows, if they arrived now, would start the clock."""
+        busy = {row for row, tokens in enumerate(self._tokens) if tokens}
+        return self._start is None and len(busy.union(rows)) == len(self._tokens)
+
+    def add(self, arrived: Mapping[int, Iterable[int]], *, ended: bool) -> None:
+        """Take the tokens of one step, by row. `ended`: a row ends with this step."""
+        now = (time.perf_counter(), time.thread_time())
+        before = sum(map(len, self._tokens))
+        for row, tokens in arrived.items():
+            self._tokens[row].extend(tokens)
+        if self._start is None:
+            if all(self._tokens):
+                self._start = self._end = now
+        elif not self._ended:
+            self._counted += sum(map(len, self._tokens)) - before
+            self._end = now
+        self._ended = self._ended or ended
+
+    def sample(self, proposed: int = 0, accepted: int = 0) -> Sample:
+        """Return the finished run with its draft tokens."""
+        total_s = time.perf_counter() - self._submitted
+        wall, cpu = self._start or self._end
+        return Sample(
+            tokens=tuple(map(tuple, self._tokens)),
+            counted=self._counted,
+            seconds=self._end[0] - wall,
+            cpu_s=self._end[1] - cpu,
+            total_s=total_s,
+            proposed=proposed,
+            accepted=accepted,
+        )
