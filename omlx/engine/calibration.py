@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, SETTLED, Costs
+from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, SETTLED, CostModel
 from omlx.engine.speculation.drafter import Draft
-from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import WIDTHS
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import DRAFT, NGRAM, Step
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
 
@@ -86,7 +86,7 @@ def _fits(loop: EngineLoop) -> bool:
 
 def _turns(loop: EngineLoop) -> Iterator[bool]:
     """A step at every turn, until all is known. Raises what a step raised."""
-    costs, speculator = loop.costs, loop.scheduler.speculator
+    costs, speculator = loop.cost_model, loop.scheduler.speculator
     if speculator.off is not None:
         return
     filler = _Filler(costs, loop.limits.vocab_size)
@@ -127,17 +127,17 @@ def _steps(
         yield True
 
 
-def _draft_known(costs: Costs, name: str) -> bool:
+def _draft_known(costs: CostModel, name: str) -> bool:
     """Whether enough is known of what a draft model takes, or that a round with it takes too long."""
-    known = costs.drafts[name].known(1, 1) if name in costs.drafts else 0
+    known = costs.drafts[name].sample_count(1, 1) if name in costs.drafts else 0
     seconds = costs.verify(DRAFTED + 1, 1) + DRAFTED * costs.draft(name, 1, 1)
     return known >= SETTLED or (seconds > SLICE_SECONDS and known != 1)
 
 
-class _Filler(Ngram):
+class _Filler(NgramDrafter):
     """Drafts anything, as much as fills the narrowest pass that is not known."""
 
-    def __init__(self, costs: Costs, vocab_size: int) -> None:
+    def __init__(self, costs: CostModel, vocab_size: int) -> None:
         super().__init__()
         self._costs = costs
         self._vocab_size = vocab_size
@@ -145,7 +145,7 @@ class _Filler(Ngram):
     def next_width(self) -> int | None:
         """The next pass to measure; none where it would take too long, for those behind it are wider. Of plain steps
         whoever comes waits for two."""
-        known, verify = self._costs.target.known, self._costs.verify
+        known, verify = self._costs.target.sample_count, self._costs.verify
         plain = (PLAIN,) if 2 * verify(PLAIN, 1) <= SLICE_SECONDS else ()
         width = next((w for w in (1, *plain, *sorted(WIDTHS)) if known(w, 1) < ENOUGH), None)
         return (
@@ -154,11 +154,11 @@ class _Filler(Ngram):
             else width
         )
 
-    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         k = min(limit, (self.next_width() or 1) - sequence.pending)
-        return Offer(self.name, k, match=1, step=step) if k > 0 else None
+        return Proposal(self.name, k, match=1, step=step) if k > 0 else None
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         first = len(sequence.tokens)
         return Draft(
             self.name,

@@ -46,7 +46,7 @@ def failed(request: Request, error: Exception) -> Failed:
 
 
 def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
-    clock, strategy = sequence.clock, speculator.effective(sequence)
+    clock, strategy = sequence.clock, speculator.effective_strategy(sequence)
     return RequestStats(
         prompt_n=sequence.prompt_len,
         cached_n=sequence.cached,
@@ -56,7 +56,7 @@ def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
         predicted_ms=_ms(clock.first_token, clock.last_token),
         seed=sequence.request.sampling.seed,
         drafters=deepcopy(speculator.tallies(sequence.row)),
-        speculation=speculator.verdict(sequence),
+        speculation=speculator.reason(sequence),
         strategy=str(strategy),
         strategy_notes=strategy.notes,
         gates=speculator.gates(sequence),

@@ -9,7 +9,7 @@ class isolate:
     """Context that stores an Exception raised in its body as `error` and suppresses it.
 
         with isolate() as outcome:
-            draft = drafter.propose(sequence, limit)
+            draft = drafter.draft(sequence, limit)
         if outcome.error is not None:
             ...  # end the row, or disable the drafter
 

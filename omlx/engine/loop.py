@@ -24,16 +24,16 @@ from omlx.engine.memory import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Plan, Rewind
-from omlx.engine.prefix.payload import layout_of, unkept
+from omlx.engine.prefix.payload import layout_of, uncacheable
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.rewind import rewind_refusal
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Interval, Status
-from omlx.engine.speculation.cost_model import PLAIN, Costs
+from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.types import Event, Load, ModelSnapshot, Reason, Request
 from omlx.records import PrefixStats
@@ -45,7 +45,7 @@ DRAFT_SHARE: Final = 8
 class EngineLoop:
     """Serves one target model. `vocab_size` is the length of its tokenizer.
 
-    Lookups draft for it, and `draft` by the name `draft_name`, if it can; `no_draft` says why there is none. `costs` is
+    Lookups draft for it, and `draft` by the name `draft_name`, if it can; `no_draft` says why there is none. `cost_model` is
     what is known of its passes from earlier runs, and learns. `memory` bounds what requests may take, those of other
     models included. `make_cache` overrides the model's own kind of cache. Loading runs a short probe of whether rows
     can share a batch.
@@ -60,7 +60,7 @@ class EngineLoop:
         draft: Model | None = None,
         draft_name: str | None = None,
         no_draft: Reason | None = None,
-        costs: Costs | None = None,
+        cost_model: CostModel | None = None,
         make_cache: MakeCache | None = None,
         memory: MemoryGuard | None = None,
     ) -> None:
@@ -68,8 +68,8 @@ class EngineLoop:
         self.make_cache = make_cache = make_cache or cache_maker(model)
         self.runner = Runner(model, vocab_size, make_cache)
         self.unbatchable = batching_refusal(model, make_cache, vocab_size)
-        self.costs = costs or Costs()
-        off = unkept(make_cache())
+        self.cost_model = cost_model or CostModel()
+        off = uncacheable(make_cache())
         layout = layout_of(model, make_cache) if off is None else Layout(0)
         for_draft = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
         prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes - for_draft, off)
@@ -85,7 +85,7 @@ class EngineLoop:
         self._flight: Launch | None = None
         self._steady: bool | None = None
         self._read_at = 0.0
-        drafters: list[Drafter] = [Ngram()]
+        drafters: list[Drafter] = [NgramDrafter()]
         if draft is not None and (no_draft := rewind_refusal(cache_maker(draft)())) is None:
             named = (draft_name or "draft", draft, vocab_size, cache_maker(draft))
             with isolate() as outcome:  # the target serves without a draft model that cannot run
@@ -97,7 +97,7 @@ class EngineLoop:
                 no_draft = Reason("spec.off.draft_failed", {"detail": detail})
             else:
                 if (own := weight_bytes(draft)) and (whole := weight_bytes(model)):
-                    self.costs.draft_share = own / whole
+                    self.cost_model.draft_share = own / whole
         self.use_drafters(drafters, rewind_refusal(make_cache(), model), no_draft)
 
     def use_drafters(
@@ -112,7 +112,7 @@ class EngineLoop:
             draft_length=DEFAULT_DRAFT_LENGTH if fixed is None else DraftLength.exactly(fixed),
             recurrent=self.runner.traits.recurrent,
             trims=self.runner.traits.trims,
-            costs=self.costs,
+            cost_model=self.cost_model,
         )
 
     def register(self) -> None:
@@ -131,7 +131,7 @@ class EngineLoop:
         for_draft = prefix_bytes // DRAFT_SHARE if drafted else 0
         self.scheduler.pinned_weights = pinned_weights
         self.scheduler.bound_prefixes(prefix_bytes - for_draft)
-        self.scheduler.speculator.bound(for_draft)
+        self.scheduler.speculator.limit_bytes(for_draft)
 
     def reset_timing(self) -> None:
         """Something else ran on the device: the time since the last read says nothing about this model."""
@@ -168,7 +168,7 @@ class EngineLoop:
 
     @property
     def prefix_report(self) -> PrefixStats:
-        return self.scheduler.prefix.report()
+        return self.scheduler.prefix.stats()
 
     def snapshot(self) -> ModelSnapshot:
         """What there is to say of this model now. Modifies nothing."""
@@ -176,7 +176,12 @@ class EngineLoop:
         kinds = {drafter.name: drafter.kind for drafter in who.drafters}
         no_draft = None if DraftModel.kind in kinds.values() else who.no_draft
         return ModelSnapshot(
-            kinds, who.off, no_draft, self.unbatchable, self.costs.to_json(), self.prefix_report
+            kinds,
+            who.off,
+            no_draft,
+            self.unbatchable,
+            self.cost_model.to_json(),
+            self.prefix_report,
         )
 
     def step(self) -> list[Event]:

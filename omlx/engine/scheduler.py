@@ -111,7 +111,7 @@ class Scheduler:
 
     def bound_prefixes(self, max_bytes: int) -> None:
         """Keep at most so much of prefixes from now on."""
-        self._ops += self.prefix.bound(max_bytes)
+        self._ops += self.prefix.set_max_bytes(max_bytes)
 
     @property
     def has_work(self) -> bool:
@@ -229,7 +229,7 @@ class Scheduler:
             return False
         wants = True  # where this raises, `propose` raises too and disables the drafter
         with isolate():
-            wants = self.speculator.wants(sequence)
+            wants = self.speculator.would_draft(sequence)
         return wants
 
     @property
@@ -294,9 +294,9 @@ class Scheduler:
             return None
         draft = None
         with isolate() as outcome:
-            draft = self.speculator.propose(sequence)
+            draft = self.speculator.draft(sequence)
         if outcome.error is not None:  # the request continues without the drafter that failed
-            self.speculator.give_up(sequence, outcome.error)
+            self.speculator.disable(sequence, outcome.error)
         return draft
 
     def _window(self, sequence: Sequence, draft: Draft | None) -> Window:
@@ -337,7 +337,7 @@ class Scheduler:
             forwards.append(Forward((window,)))
             sequence.computed += n
             budget -= n
-            self._after += self.prefix.reached(sequence, self.memory.headroom)
+            self._after += self.prefix.after_chunk(sequence, self.memory.headroom)
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
         return forwards
@@ -364,7 +364,9 @@ class Scheduler:
                     continue  # it ended while this step was in flight; its sample is discarded
                 events += self._commit_window(sequence, window, reads[window.row], interval)
         failed = {row: read.error for row, read in reads.items() if read.error is not None}
-        self._ops += self.prefix.lost([p.id for op in _keeps(plan.ops, failed) for p in op.pieces])
+        self._ops += self.prefix.forget(
+            [p.id for op in _keeps(plan.ops, failed) for p in op.pieces]
+        )
         for row, error in failed.items():
             sequence = by_row.get(row)
             if sequence is not None and sequence.status is not Status.DONE:
@@ -395,7 +397,7 @@ class Scheduler:
             return [PrefillProgress(sequence.request.id, done, sequence.prompt_len, told)]
         now = self._clock()
         if not sequence.clock.first_token and len(self.running) == 1:
-            self.speculator.prompted(
+            self.speculator.observe_prefill(
                 sequence.prompt_len - sequence.cached, now - sequence.clock.admitted
             )
         sequence.clock.first_token = sequence.clock.first_token or now
@@ -413,9 +415,9 @@ class Scheduler:
                 sequence, window, min(accepted, len(new)), stopped=len(new) < accepted + 1
             )
         with isolate() as outcome:
-            self.speculator.committed(sequence, new, interval)
+            self.speculator.observe_commit(sequence, new, interval)
         if outcome.error is not None:
-            self.speculator.give_up(sequence, outcome.error)
+            self.speculator.disable(sequence, outcome.error)
         drafted = tuple(i < accepted for i in range(len(new)))
         logprobs = read.token_logprobs(new, sequence.request.top_logprobs)
         events: list[Event] = [TokensCommitted(sequence.request.id, new, drafted, logprobs)]
@@ -446,11 +448,11 @@ class Scheduler:
         assert window.drafter is not None
         span = span_class(window.draft_n, accepted, stopped)
         with isolate() as outcome:
-            self.speculator.observe(
+            self.speculator.observe_verification(
                 sequence, window.drafter, window.draft_n, accepted, span, repair
             )
         if outcome.error is not None:
-            self.speculator.give_up(sequence, outcome.error)
+            self.speculator.disable(sequence, outcome.error)
 
     # -- endings -------------------------------------------------------------------------------------------------
 
@@ -481,7 +483,7 @@ class Scheduler:
         self._ops = [
             op for op in self._ops if not (isinstance(op, Rewind | Save) and op.row == row)
         ]
-        self._ops += self.prefix.lost(lost) + self.prefix.close(sequence)
+        self._ops += self.prefix.forget(lost) + self.prefix.close(sequence)
         self._ops.append(Drop(row))
         return finish.failed(sequence.request, error)
 

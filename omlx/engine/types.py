@@ -147,7 +147,7 @@ class CalibrationState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ModelSnapshot:
     """What there is to say of a loaded model between two steps. `drafters` are kinds by name; `off` says why none of
-    them may draft, `no_draft` why no model is among them; `costs` is what `Costs.to_json` gives."""
+    them may draft, `no_draft` why no model is among them; `costs` is what `CostModel.to_json` gives."""
 
     drafters: dict[str, str]
     off: Reason | None

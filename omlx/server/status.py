@@ -117,7 +117,7 @@ def speedup(recent: Sequence[RequestStats]) -> float | None:
 
 
 def costs(measured: Mapping[str, Any]) -> Json:
-    """`Costs.to_json` as tables for people."""
+    """`CostModel.to_json` as tables for people."""
     return {
         "target": _table(measured["target"]),
         "drafts": {name: _table(rows) for name, rows in measured["drafts"].items()},

@@ -85,7 +85,7 @@ def test_an_imagined_machine_learns_nothing() -> None:
     costs = imagined(flat, "small", 0.3)
     for width in (0, 1, 5, 40):
         costs.target.learn(width, 100, 77.0)
-    costs.drafted("small", 4, 1, 100, 77.0)
+    costs.learn_draft("small", 4, 1, 100, 77.0)
     assert [costs.target.plain(100), costs.verify(40, 100), costs.draft("small", 1, 100)] == [
         1.0,
         flat(40),

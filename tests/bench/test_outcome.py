@@ -128,4 +128,6 @@ def test_a_mode_begins_with_what_a_server_knows_of_the_draft() -> None:
     minds = Minds(replace(it, draft=small), None)
     minds.enter("verbatim", MODES[0], random_draft=False)
     (kept,) = minds._kept.values()
-    assert kept.costs.draft_share == pytest.approx(weight_bytes(small) / weight_bytes(it.model))
+    assert kept.cost_model.draft_share == pytest.approx(
+        weight_bytes(small) / weight_bytes(it.model)
+    )

@@ -15,7 +15,7 @@ from omlx.engine.sampling import Draw
 from omlx.engine.sequence import Sequence as Record
 from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Step
 from tests import zoo
 
@@ -63,10 +63,10 @@ class Scripted:
         self.entries: list[str] = []
         self._prompt_len, self._answer, self._rounds = prompt_len, list(answer), list(rounds)
 
-    def offer(self, sequence: Record, limit: int, step: Step) -> Offer | None:
-        return Offer(self.name, limit, step=step) if limit > 0 else None
+    def propose(self, sequence: Record, limit: int, step: Step) -> Proposal | None:
+        return Proposal(self.name, limit, step=step) if limit > 0 else None
 
-    def propose(self, sequence: Record, limit: int) -> Draft | None:
+    def draft(self, sequence: Record, limit: int) -> Draft | None:
         right = self._rounds.pop(0) if self._rounds else limit
         said = len(sequence.tokens) - self._prompt_len
         coming = self._answer[said : said + limit]
@@ -107,8 +107,8 @@ class Corrupted(DraftModel):
         self.expected: list[int] = []
         self._bad = bad
 
-    def propose(self, sequence: Record, limit: int) -> Draft | None:
-        draft = super().propose(sequence, limit)
+    def draft(self, sequence: Record, limit: int) -> Draft | None:
+        draft = super().draft(sequence, limit)
         if draft is not None:
             first = len(sequence.tokens)
             self.expected.append(next((i for i in range(draft.n) if self._bad(first + i)), draft.n))
@@ -130,7 +130,7 @@ class Failing(Scripted):
         super().__init__(0, [], [])
         self._left = after
 
-    def propose(self, sequence: Record, limit: int) -> Draft | None:
+    def draft(self, sequence: Record, limit: int) -> Draft | None:
         self._left -= 1
         if self._left < 0:
             raise RuntimeError("no idea")

@@ -19,7 +19,7 @@ from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.plan import Plan
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
-from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.strategy import DRAFT, OFF
 from omlx.engine.types import (
     Event,
@@ -91,7 +91,7 @@ def loop_of(
     draft: nn.Module | None = None,
     window: int | None = 4,
     limits: Limits = LIMITS,
-    costs: Costs | None = None,
+    costs: CostModel | None = None,
 ) -> EngineLoop:
     """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name is "tiny"."""
     target = model(target) if isinstance(target, str) else target
@@ -102,7 +102,7 @@ def loop_of(
         limits,
         draft=draft,
         draft_name="tiny" if draft else None,
-        costs=costs,
+        cost_model=costs,
     )
 
 

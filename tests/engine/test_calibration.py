@@ -18,7 +18,7 @@ from mlx import nn
 from omlx.engine.calibration import ENOUGH, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.speculation.cost_model import PLAIN, SETTLED, Costs, PassCosts
+from omlx.engine.speculation.cost_model import PLAIN, SETTLED, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.policy import WIDTHS
 from omlx.engine.strategy import AUTO
@@ -33,7 +33,7 @@ ALL = (PLAIN, 1, *sorted(WIDTHS))
 SLICE_SECONDS = 60.0
 
 
-class Watched(PassCosts):
+class Watched(LatencyTable):
     """A table that can be waited for, and that remembers which passes it was told of."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Watched(PassCosts):
             assert self._change.wait_for(reached, PATIENCE_S)
 
     def full(self) -> bool:
-        return all(self.known(width, 1) >= ENOUGH for width in ALL)
+        return all(self.sample_count(width, 1) >= ENOUGH for width in ALL)
 
 
 class Recording(Counting):
@@ -113,7 +113,9 @@ def serve(
     watched = Watched()
 
     def attach() -> None:
-        thread.attach(name, EngineLoop(target, vocab_size, LIMITS, costs=Costs(watched), **more))
+        thread.attach(
+            name, EngineLoop(target, vocab_size, LIMITS, cost_model=CostModel(watched), **more)
+        )
 
     thread.call(attach).result(PATIENCE_S)
     return watched
@@ -164,12 +166,12 @@ def test_each_of_several_models_is_measured_and_nothing_is_published(thread: Eng
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
 def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name: str) -> None:
-    known = complete(loop_of("llama", window=None))._loop.costs
-    before = known.target.known
+    known = complete(loop_of("llama", window=None))._loop.cost_model
+    before = known.target.sample_count
     assert all(before(width, 1) == ENOUGH for width in ALL)
     loop = loop_of("llama", model(name, 1), window=None, costs=known)
     assert complete(loop).state is CalibrationState.DONE
-    assert loop.costs.drafts["tiny"].known(1, 1) >= SETTLED
+    assert loop.cost_model.drafts["tiny"].sample_count(1, 1) >= SETTLED
     assert [
         each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)
     ] == [0]
@@ -285,7 +287,7 @@ def test_where_memory_is_short_nothing_is_done() -> None:
     loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, LIMITS, memory=memory)
     used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(256) + 1
     assert complete(loop).state is CalibrationState.PENDING
-    assert loop.costs.target.widest == 0
+    assert loop.cost_model.target.widest == 0
     used[0] -= 1
     assert complete(loop).state is CalibrationState.DONE
 
@@ -313,16 +315,16 @@ def test_the_model_is_not_run_to_prepare_it() -> None:
 def test_the_narrowest_pass_that_holds_nobody_up_is_next(
     known: dict[int, float], following: int | None
 ) -> None:
-    target = PassCosts()
+    target = LatencyTable()
     for width, share in known.items():
         for _ in range(ENOUGH):
             target.learn(width, 1, share * SLICE_SECONDS)
-    assert _Filler(Costs(target), VOCAB).next_width() == following
+    assert _Filler(CostModel(target), VOCAB).next_width() == following
 
 
 def test_one_slow_pass_says_nothing_yet() -> None:
-    target = PassCosts()
-    filler = _Filler(Costs(target), VOCAB)
+    target = LatencyTable()
+    filler = _Filler(CostModel(target), VOCAB)
     target.learn(1, 1, 2 * SLICE_SECONDS)
     assert filler.next_width() == 1
     target.learn(1, 1, 2 * SLICE_SECONDS)
@@ -333,7 +335,7 @@ def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
     target = Recording()
     loop = EngineLoop(target, VOCAB, LIMITS, draft=Counting())
     for _ in range(2):
-        loop.costs.target.learn(1, 1, 2 * SLICE_SECONDS)
+        loop.cost_model.target.learn(1, 1, 2 * SLICE_SECONDS)
     passes = len(target.passes)
     assert complete(loop).state is CalibrationState.DONE
     assert len(target.passes) == passes
@@ -341,7 +343,7 @@ def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
 
 def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omlx.engine.calibration.MOST_TURNS", 50)
-    monkeypatch.setattr(PassCosts, "learn", lambda *_: False)
+    monkeypatch.setattr(LatencyTable, "learn", lambda *_: False)
     loop = loop_of("llama")
     calibration = Calibration("m", loop)
     runs = 0
@@ -355,14 +357,14 @@ def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatc
 def test_a_short_context_is_enough() -> None:
     loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, context_length=16))
     assert complete(loop).state is CalibrationState.DONE
-    assert loop.costs.target.known(PLAIN, 1) >= SETTLED
+    assert loop.cost_model.target.sample_count(PLAIN, 1) >= SETTLED
 
 
 def test_a_model_that_cannot_speculate_is_left_alone() -> None:
     loop = loop_of("llama")
     loop.use_drafters([], off=Reason("spec.off.cache", {"layers": "X"}))
     assert complete(loop).state is CalibrationState.DONE
-    assert loop.costs.target.widest == 0
+    assert loop.cost_model.target.widest == 0
 
 
 def test_it_happens_only_where_it_is_switched_on() -> None:

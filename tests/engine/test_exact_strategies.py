@@ -11,7 +11,7 @@ import pytest
 
 from omlx.bench.speculation.imagined import flat, imagined
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
-from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.strategy import NGRAM, parse
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
@@ -73,7 +73,7 @@ def tried(
         max_tokens=8 if company == "left" else 24,
         speculation=speculation,
     )
-    costs = imagined(COSTS[pace], "tiny", DRAFT_PRICE) if pace in COSTS else Costs()
+    costs = imagined(COSTS[pace], "tiny", DRAFT_PRICE) if pace in COSTS else CostModel()
     draft = noisy(target) if strategy == "auto" else model(target)
     bench = Bench(loop_of(target, draft, costs=costs))
     return bench.prove(

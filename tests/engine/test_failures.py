@@ -12,9 +12,9 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.types import Failed, FinishReason, Sampling, Speculation
 from tests import zoo
 from tests.engine.fakes import VOCAB, Broken, Counting, Failing, Scripted, StuckCache
@@ -160,9 +160,9 @@ def failed_gates(bench: Bench) -> set[str]:
 
 
 @pytest.mark.parametrize("after", range(5))
-@pytest.mark.parametrize("method", ["offer", "propose", "observe"])
+@pytest.mark.parametrize("method", ["propose", "draft", "observe"])
 def test_a_draft_that_raises_leaves_lookups_drafting(method: str, after: int) -> None:
-    bench = counted_with(raising(scripted(2, None, 4, None, 1), method, after), Ngram())
+    bench = counted_with(raising(scripted(2, None, 4, None, 1), method, after), NgramDrafter())
     assert failed_gates(bench) == {"scripted"}
     assert bench.stats().drafters["ngram"].accepted > 0
     assert bench.stats().gates["ngram"].state == "on"
@@ -170,17 +170,17 @@ def test_a_draft_that_raises_leaves_lookups_drafting(method: str, after: int) ->
 
 
 @pytest.mark.parametrize("after", range(5))
-@pytest.mark.parametrize("method", ["offer", "propose", "observe"])
+@pytest.mark.parametrize("method", ["propose", "draft", "observe"])
 def test_a_lookup_that_raises_leaves_the_draft_drafting(method: str, after: int) -> None:
-    bench = counted_with(raising(Ngram(), method, after), scripted(2, None, 4))
+    bench = counted_with(raising(NgramDrafter(), method, after), scripted(2, None, 4))
     assert failed_gates(bench) == {"ngram"}
     assert bench.stats().drafters["scripted"].accepted > 0
 
 
 def test_a_lookup_that_does_not_say_what_it_would_propose_is_not_followed() -> None:
-    lookup = Ngram()
-    lookup.offer = lambda _, limit, step: (
-        Offer("ngram", limit, match=3, step=step) if limit > 0 else None
+    lookup = NgramDrafter()
+    lookup.propose = lambda _, limit, step: (
+        Proposal("ngram", limit, match=3, step=step) if limit > 0 else None
     )
     loop = EngineLoop(Counting(), VOCAB, LIMITS)
     loop.use_drafters([lookup])
@@ -192,7 +192,7 @@ def test_a_lookup_that_does_not_say_what_it_would_propose_is_not_followed() -> N
 def test_what_others_hold_or_keep_is_proven_when_a_drafter_raises() -> None:
     guilty, other = scripted(), scripted()
     other.name = "other"
-    counted_with(raising(guilty, "propose", 2), other)
+    counted_with(raising(guilty, "draft", 2), other)
     assert guilty.entries[:2] == ["drop 1", "clear"]
     assert other.entries == ["store 1", "drop 1"]
     assert other.accepted
@@ -203,7 +203,7 @@ def test_all_drafters_fall_silent_where_it_is_not_known_who_raised(
 ) -> None:
     drafter = scripted()
     monkeypatch.setattr(RowPolicy, "choose", lambda *_: 1 / 0)
-    bench = counted_with(drafter, Ngram())
+    bench = counted_with(drafter, NgramDrafter())
     assert failed_gates(bench) == {"scripted", "ngram"}
     assert drafter.entries[:2] == ["drop 1", "clear"]
     assert bench.stats().speculation.code == "spec.off.drafter_failed"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.cost_model import PassCosts
+from omlx.engine.speculation.cost_model import LatencyTable
 from omlx.engine.speculation.drafter import Draft
 from omlx.engine.types import FinishReason, Request, Sampling
 from tests.engine.fakes import Scripted, StopAt
@@ -137,8 +137,8 @@ class Padded(Scripted):
 
     pads = 0
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
-        draft = super().propose(sequence, limit)
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
+        draft = super().draft(sequence, limit)
         if draft is None:
             return None
         pad = min(5, sequence.remaining - 1 - draft.n)
@@ -168,7 +168,7 @@ def test_what_stays_pending_is_timed_under_the_width_of_the_pass_that_reads_it(
 ) -> None:
     told: list[int] = []
     monkeypatch.setattr(
-        PassCosts, "learn", lambda _, width, context, seconds: told.append(width) or True
+        LatencyTable, "learn", lambda _, width, context, seconds: told.append(width) or True
     )
     one = request(tokens=prompt(13), max_tokens=20)
     bench, _ = bench_of("qwen3_next", one, [0, 0, None, 1, None])

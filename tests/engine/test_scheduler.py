@@ -37,7 +37,7 @@ class Guess(Scripted):
         super().__init__(0, [], [])
         self._wrong = wrong
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         first = sequence.tokens[-1] + 1
         right = max(0, limit - self._wrong)
         tokens = [first + i if i < right else -1 for i in range(limit)]

@@ -8,10 +8,10 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.engine.sequence import Interval, Sequence
-from omlx.engine.speculation.cost_model import Costs
-from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.speculation.speculator import KEPT, Speculator
 from omlx.engine.strategy import AUTO, OFF, Step, Strategy, parse
 from omlx.engine.thread import EngineThread
@@ -26,7 +26,7 @@ def asked(strategy: Strategy, window: int = 3) -> Speculation:
 
 def test_times_are_those_of_rounds_that_were_timed() -> None:
     loop = loop_of("llama", model("llama"))
-    loop.costs.target.learn(0, 10, 10.0)
+    loop.cost_model.target.learn(0, 10, 10.0)
     bench = Bench(loop)
     bench.run(request(max_tokens=60))
     stats = bench.stats()
@@ -44,7 +44,7 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     came, learned, at_once = [], [], []
-    committed, timed = Speculator.committed, RowPolicy.timed
+    committed, timed = Speculator.observe_commit, RowPolicy.timed
 
     def commit(
         self: Speculator, sequence: Sequence, new: list[int], interval: Interval | None
@@ -55,12 +55,12 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(
         at_once.append(len(learned) - before)
 
     def learn(
-        self: RowPolicy, offer: Offer | None, tokens: int, interval: Interval, context: int
+        self: RowPolicy, offer: Proposal | None, tokens: int, interval: Interval, context: int
     ) -> None:
         learned.append(interval)
         timed(self, offer, tokens, interval, context)
 
-    monkeypatch.setattr(Speculator, "committed", commit)
+    monkeypatch.setattr(Speculator, "observe_commit", commit)
     monkeypatch.setattr(RowPolicy, "timed", learn)
     loop = loop_of("llama", model("llama", 3), window=None)
     Bench(loop).run(request(max_tokens=90, speculation=Speculation(parse("draft"))))
@@ -73,17 +73,17 @@ def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, scored = [], []
-    offer, shadowed = Ngram.offer, RowPolicy.shadowed
+    offer, shadowed = NgramDrafter.propose, RowPolicy.shadowed
 
-    def ask(self: Ngram, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+    def ask(self: NgramDrafter, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         asked.append(sequence.request.id)
         return offer(self, sequence, limit, step)
 
-    def score(self: RowPolicy, offer: Offer, k: int, accepted: int) -> None:
+    def score(self: RowPolicy, offer: Proposal, k: int, accepted: int) -> None:
         scored.append(k)
         shadowed(self, offer, k, accepted)
 
-    monkeypatch.setattr(Ngram, "offer", ask)
+    monkeypatch.setattr(NgramDrafter, "propose", ask)
     monkeypatch.setattr(RowPolicy, "shadowed", score)
     both = [
         request(name, (1, 2, 3, 4) * 8, max_tokens=96, speculation=Speculation(parse("ngram")))
@@ -98,11 +98,11 @@ def test_a_prompt_that_is_read_alone_says_what_wide_passes_cost() -> None:
     prompt = tuple(i % 50 for i in range(130))
     bench = Bench(loop_of("llama"))
     bench.run(request(tokens=prompt, max_tokens=2), request("b", tokens=(9, *prompt), max_tokens=2))
-    assert bench.loop.costs.target.known(128, 130) == 0
+    assert bench.loop.cost_model.target.sample_count(128, 130) == 0
     bench.run(request("c", tokens=(8, *prompt), max_tokens=2))
-    assert bench.loop.costs.target.known(128, 130) == 1
+    assert bench.loop.cost_model.target.sample_count(128, 130) == 1
     bench.run(request("d", tokens=(8, *prompt[:-1], 7), max_tokens=2))
-    assert bench.loop.costs.target.known(128, 130) == 1  # most of it was kept
+    assert bench.loop.cost_model.target.sample_count(128, 130) == 1  # most of it was kept
 
 
 def test_without_a_measured_plain_step_there_is_no_speed_up() -> None:
@@ -168,7 +168,7 @@ def test_a_snapshot_is_plain_data_and_changes_nothing() -> None:
     Bench(loop).run(request(max_tokens=20))
     after = loop.snapshot()
     assert after == loop.snapshot()
-    assert Costs.from_json(json.loads(json.dumps(after.costs))).target.widest > 0
+    assert CostModel.from_json(json.loads(json.dumps(after.costs))).target.widest > 0
     assert loop_of("llama").snapshot().no_draft == Reason("spec.off.no_draft_model")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
@@ -29,11 +29,11 @@ def files(tmp_path: Path) -> CostFiles:
     return CostFiles(tmp_path / "home" / "costs")
 
 
-def measured(seconds: float = 0.01) -> Costs:
-    costs = Costs()
+def measured(seconds: float = 0.01) -> CostModel:
+    costs = CostModel()
     for width in (0, 1, 4):
         costs.target.learn(width, 100, seconds * (1 + width))
-    costs.drafted("org/small", 4, 1, 100, seconds)
+    costs.learn_draft("org/small", 4, 1, 100, seconds)
     return costs
 
 
@@ -58,8 +58,8 @@ def test_only_the_owner_can_read(files: CostFiles) -> None:
 @pytest.mark.parametrize("field", ["model", "dtype", "machine", "mlx"])
 def test_another_model_type_machine_or_version_knows_nothing(files: CostFiles, field: str) -> None:
     files.save(KEY, measured().to_json())
-    assert files.load(replace(KEY, **{field: "other"})).to_json() == Costs().to_json()
-    assert files.load(replace(KEY, weights_bytes=1001)).to_json() == Costs().to_json()
+    assert files.load(replace(KEY, **{field: "other"})).to_json() == CostModel().to_json()
+    assert files.load(replace(KEY, weights_bytes=1001)).to_json() == CostModel().to_json()
 
 
 def test_ids_that_look_alike_have_files_of_their_own(files: CostFiles) -> None:
@@ -95,7 +95,7 @@ def test_a_file_with_numbers_that_cannot_be_is_ignored_and_logged(
     (file,) = kept(files)
     file.write_text(json.dumps(broken(json.loads(file.read_text()), rows)))
     with caplog.at_level(logging.WARNING, "omlx.models"):
-        assert files.load(KEY).to_json() == Costs().to_json()
+        assert files.load(KEY).to_json() == CostModel().to_json()
     assert [record.getMessage() for record in caplog.records] == ["costs not read"]
 
 
@@ -106,14 +106,14 @@ def test_what_is_no_such_file_is_ignored_and_replaced(files: CostFiles, raw: byt
     files.save(KEY, measured().to_json())
     (file,) = kept(files)
     file.write_bytes(raw)
-    assert files.load(KEY).to_json() == Costs().to_json()
+    assert files.load(KEY).to_json() == CostModel().to_json()
     files.save(KEY, measured().to_json())
     assert files.load(KEY).to_json() == measured().to_json()
     assert kept(files) == [file]
 
 
 def test_nothing_measured_leaves_no_file_and_no_folder(files: CostFiles) -> None:
-    files.save(KEY, Costs().to_json())
+    files.save(KEY, CostModel().to_json())
     assert kept(files) == []
 
 
@@ -156,7 +156,7 @@ def test_a_pool_keeps_what_a_model_costs_over_a_change_of_models_and_a_new_start
         lease = await pool.lease(model)
 
         def measure() -> float | None:
-            costs = engine._loops[lease.served.id].costs
+            costs = engine._loops[lease.served.id].cost_model
             known = costs.target.plain(100)
             costs.target.learn(1, 100, 0.01)
             return known

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.strategy import parse
 from omlx.engine.types import ModelSnapshot, Reason
 from omlx.models.pool.speculation_config import SpeculationConfig
@@ -26,7 +26,7 @@ def answer(
 def snapshot(
     drafters: dict[str, str] = DRAFTERS, off: Reason | None = None, **costs: Any
 ) -> ModelSnapshot:
-    return ModelSnapshot(drafters, off, None, None, {**Costs().to_json(), **costs}, EMPTY)
+    return ModelSnapshot(drafters, off, None, None, {**CostModel().to_json(), **costs}, EMPTY)
 
 
 def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:
@@ -99,7 +99,7 @@ def test_plain_answers_say_nothing_about_speed() -> None:
 
 
 def test_costs_are_tables_of_milliseconds() -> None:
-    costs = Costs()
+    costs = CostModel()
     for width, context, seconds in (
         (0, 100, 0.01),
         (1, 100, 0.011),
@@ -107,7 +107,7 @@ def test_costs_are_tables_of_milliseconds() -> None:
         (4, 3000, 0.03),
     ):
         costs.target.learn(width, context, seconds)
-    costs.drafted("org/small", 4, 1, 100, 0.004)
+    costs.learn_draft("org/small", 4, 1, 100, 0.004)
     told = status.costs(costs.to_json())
     assert told["target"]["contexts"] == [256, 4096]
     assert told["target"]["widths"] == [1, 4]

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, WIDEST_WINDOW, Costs, PassCosts
+from omlx.engine.speculation.cost_model import (
+    PLAIN,
+    SAMPLES,
+    WIDEST_WINDOW,
+    CostModel,
+    LatencyTable,
+)
 
 
-class Listed(PassCosts):
+class Listed(LatencyTable):
     """Passes cost what is listed, however long they take."""
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
@@ -24,13 +30,13 @@ def flat(width: int) -> float:
 
 def imagined(
     price: Callable[[int], float] = flat, draft: str = "draft", draft_price: float = 0.02
-) -> Costs:
+) -> CostModel:
     """A pass over n rows costs `price(n)`, a plain step 1, and a pass of the draft model `draft_price`."""
     target = {PLAIN: 1.0, **{width: price(width) for width in range(1, WIDEST_WINDOW + 1)}}
-    return Costs(_listed(target), {draft: _listed({1: draft_price})})
+    return CostModel(_listed(target), {draft: _listed({1: draft_price})})
 
 
-def _listed(prices: Mapping[int, float]) -> PassCosts:
+def _listed(prices: Mapping[int, float]) -> LatencyTable:
     return Listed.from_json(
         [{"bucket": 0, "width": w, "seconds": [price] * SAMPLES} for w, price in prices.items()]
     )

@@ -13,10 +13,10 @@ from mlx.utils import tree_map
 from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.model import cache_maker, weight_bytes
-from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.strategy import parse
 from omlx.engine.types import Speculation
@@ -75,7 +75,7 @@ class Minds:
     """
 
     def __init__(
-        self, subject: Subject, random_draft: Any | None, costs: Callable[[], Costs] = Costs
+        self, subject: Subject, random_draft: Any | None, costs: Callable[[], CostModel] = CostModel
     ) -> None:
         self._subject = subject
         self._random_draft = random_draft
@@ -88,13 +88,13 @@ class Minds:
         loop, key = self._subject.loop, (workload, mode.name)
         if key not in self._kept:
             draft = self._random_draft if random_draft else self._subject.draft
-            loop.costs = self._costs()
-            drafters: list[Drafter] = [Ngram()]
+            loop.cost_model = self._costs()
+            drafters: list[Drafter] = [NgramDrafter()]
             if draft is not None:
                 drafters.append(
                     DraftModel("draft", draft, self._subject.vocab_size, cache_maker(draft))
                 )
-                loop.costs.draft_share = weight_bytes(draft) / weight_bytes(
+                loop.cost_model.draft_share = weight_bytes(draft) / weight_bytes(
                     self._subject.model
                 )  # as a server has it
             loop.use_drafters(drafters, self._off)

@@ -23,8 +23,8 @@ from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft
-from omlx.engine.speculation.drafters.ngram import Ngram
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import NGRAM, Step
 from omlx.engine.types import Request, Speculation
 
@@ -36,18 +36,18 @@ PASSES: Final = 30
 PREFIX_BYTES: Final = 1 << 30
 
 
-class Script(Ngram):
+class Script(NgramDrafter):
     """Proposes what it was told that the model will say; what else a lookup does, it does."""
 
     def __init__(self, known: Seq[int]) -> None:
         super().__init__()
         self._known = tuple(known)
 
-    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
-        super().offer(sequence, limit, step)
-        return Offer(self.name, limit, match=1, step=step) if limit > 0 else None
+    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
+        super().propose(sequence, limit, step)
+        return Proposal(self.name, limit, match=1, step=step) if limit > 0 else None
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         size = len(sequence.tokens)
         tokens = self._known[size : size + limit]
         return Draft(self.name, len(tokens), tokens) if tokens else None

@@ -12,7 +12,7 @@ from omlx.bench.result import Json
 from omlx.bench.speculation.compare import auto_against_fixed, draft_window, hybrid_against_twin
 from omlx.bench.speculation.oracle import RoundCosts, break_even
 from omlx.bench.speculation.outcome import Outcome
-from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 
 FORMAT = "omlx-bench-spec/1"
 EVERYTHING = "Everything"
@@ -218,7 +218,7 @@ def _bounds(outcomes: Seq[Outcome]) -> Iterator[tuple[str, ...]]:
     for outcome in outcomes:
         if outcome.bound is None or outcome.reached is None or outcome.allowed is None:
             continue
-        if Ngram.kind in outcome.drafters:
+        if NgramDrafter.kind in outcome.drafters:
             case = (outcome.case.role, outcome.case.workload.name, outcome.case.mode.name)
             foresight = (f"{outcome.bound.speedup:.2f}", _per_cent(outcome.reached.median))
             share_alone = (

@@ -30,7 +30,7 @@ SLACK: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PrefixMatch:
     """The pieces that make a cache of the first `length` tokens; `block` is where they end."""
 
     length: int
@@ -76,7 +76,7 @@ class PrefixIndex:
 
     # -- finding -------------------------------------------------------------------------------------------------
 
-    def match(self, tokens: Sequence[int]) -> Match | None:
+    def match(self, tokens: Sequence[int]) -> PrefixMatch | None:
         """The longest prefix that can be continued, leaving at least one token to compute. Modifies nothing."""
         path, top = descend(self._root, tokens, self._block_tokens), len(tokens) - 1
         # Blocks that part from one another later may each hold another state of what they share: look at all of them.
@@ -91,7 +91,7 @@ class PrefixIndex:
                 return max(found, key=lambda match: match.length)
         return None
 
-    def use(self, owner: int, found: Match | None) -> None:
+    def use(self, owner: int, found: PrefixMatch | None) -> None:
         """Count a hit, or a miss; the blocks of a hit stay until `release(owner)`."""
         self._clock += 1
         if found is None:
@@ -180,7 +180,7 @@ class PrefixIndex:
         wanted = tuple(tokens[node.stop : node.stop + self._block_tokens])
         return alike(node, wanted, all_of_them=not self.layout.resumes_anywhere)
 
-    def _within(self, path: Sequence[Block], stop: int, top: int) -> Match | None:
+    def _within(self, path: Sequence[Block], stop: int, top: int) -> PrefixMatch | None:
         """The longest match that ends in the last block of `path`, up to `stop` and `top`."""
         block, stop = path[-1], min(stop, top)
         ends = {stop} if stop > block.start else set()
@@ -193,7 +193,9 @@ class PrefixIndex:
             if not any(gaps(windows, length, self.layout.window, self._block_tokens)):
                 rows = [piece for block in path for piece in block.rows if piece.start < length]
                 state = [block.states[length]] if self.layout.recurrent else []
-                return Match(length, tuple(piece.id for piece in (*rows, *windows, *state)), block)
+                return PrefixMatch(
+                    length, tuple(piece.id for piece in (*rows, *windows, *state)), block
+                )
         return None
 
     def _missing(self, path: Sequence[Block], length: int) -> list[Piece]:

@@ -120,7 +120,7 @@ class Payloads:
             self._kept.pop(piece, None)
 
 
-def unkept(cache: Iterable[LayerCache]) -> Reason | None:
+def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:
     """Why prefixes of such a cache cannot be kept, or None."""
     parts = leaves(cache)
     if strange := sorted({type(leaf).__name__ for leaf in parts if type(leaf) not in _KINDS}):
@@ -132,7 +132,7 @@ def unkept(cache: Iterable[LayerCache]) -> Reason | None:
 
 
 def layout_of(model: Model, make_cache: MakeCache) -> Layout:
-    """What a model's cache takes, seen by reading two tokens. The cache is one that `unkept` has nothing against."""
+    """What a model's cache takes, seen by reading two tokens. The cache is one that `uncacheable` has nothing against."""
     cache = make_cache()
     mx.eval(model(mx.array([[0, 0]]), cache=cache))
     windows = [_window(leaf) for leaf in _of_kind(cache, "window")]

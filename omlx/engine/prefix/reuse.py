@@ -65,7 +65,7 @@ class PrefixReuse:
         end = start + min(budget, sequence.pending - 1)
         return (stop if start < stop < end else end) - start
 
-    def reached(self, sequence: Sequence, room: Room) -> list[CacheOp]:
+    def after_chunk(self, sequence: Sequence, room: Room) -> list[CacheOp]:
         """A chunk of the prompt was read; what is there to be kept is, within `room`."""
         at, end = sequence.computed, self._end(sequence)
         since = at - self._kept.get(sequence.row, 0)
@@ -82,7 +82,7 @@ class PrefixReuse:
         self._kept.pop(sequence.row, None)
         return ops
 
-    def lost(self, pieces: list[int]) -> list[CacheOp]:
+    def forget(self, pieces: list[int]) -> list[CacheOp]:
         """Pieces that could not be kept after all."""
         return _evict(self.index.forget(pieces))
 
@@ -93,13 +93,13 @@ class PrefixReuse:
     def shrink(self, max_bytes: int) -> list[CacheOp]:
         return _evict(self.index.evict(max_bytes))
 
-    def bound(self, max_bytes: int) -> list[CacheOp]:
+    def set_max_bytes(self, max_bytes: int) -> list[CacheOp]:
         """Keep at most so much from now on."""
         ops = self.shrink(max_bytes)
         self.index.max_bytes = max_bytes
         return ops
 
-    def report(self) -> PrefixStats:
+    def stats(self) -> PrefixStats:
         index, counts = self.index, self.index.counts
         return PrefixStats(
             off=self.off,

@@ -48,7 +48,7 @@ def bucket(context: int) -> int:
 
 
 @dataclass(slots=True)
-class PassCosts:
+class LatencyTable:
     """Seconds of one model's passes."""
 
     drift: float = 1.0
@@ -95,7 +95,7 @@ class PassCosts:
         width = 1 << round(math.log2(tokens))
         return self.learn(width, context, seconds * width / tokens)
 
-    def known(self, width: int, context: int) -> int:
+    def sample_count(self, width: int, context: int) -> int:
         """How many samples the entry rests on."""
         return len(self._samples.get(bucket(context), {}).get(width, ()))
 
@@ -175,7 +175,7 @@ class PassCosts:
         ]
 
     @classmethod
-    def from_json(cls, rows: list[dict[str, Any]]) -> PassCosts:
+    def from_json(cls, rows: list[dict[str, Any]]) -> LatencyTable:
         costs = cls()
         for row in rows:
             place, width = int(row["bucket"]), int(row["width"])
@@ -186,15 +186,15 @@ class PassCosts:
 
 
 @dataclass(slots=True)
-class Costs:
+class CostModel:
     """The target's passes and each draft model's, shared by all rows of a model. A lookup costs nothing here."""
 
-    target: PassCosts = field(default_factory=PassCosts)
-    drafts: dict[str, PassCosts] = field(default_factory=dict)
+    target: LatencyTable = field(default_factory=LatencyTable)
+    drafts: dict[str, LatencyTable] = field(default_factory=dict)
     draft_share: float = 0.2
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
 
-    spare: float = 0.0
+    exploration_budget_s: float = 0.0
     """Seconds put by, from answer to answer, to find out whether a draft model is any good."""
 
     def verify(self, width: int, context: int) -> float:
@@ -211,13 +211,17 @@ class Costs:
             share = one / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)
 
-    def drafted(self, name: str, k: int, lag: int, context: int, seconds: float) -> bool:
+    def learn_draft(self, name: str, k: int, lag: int, context: int, seconds: float) -> bool:
         """Take in a draft model's whole round, timed apart: `lag` tokens read, k proposed. False as in `learn`."""
-        costs = self.drafts.setdefault(name, PassCosts())
+        costs = self.drafts.setdefault(name, LatencyTable())
         if lag <= SHORT_LAG:
             return costs.learn(1, context, seconds / k)
         first = seconds - (k - 1) * self.draft(name, 1, context)
-        return first <= 0.0 or not costs.known(1, context) or costs.learn_chunk(lag, context, first)
+        return (
+            first <= 0.0
+            or not costs.sample_count(1, context)
+            or costs.learn_chunk(lag, context, first)
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -226,6 +230,6 @@ class Costs:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Costs:
-        drafts = {name: PassCosts.from_json(rows) for name, rows in data["drafts"].items()}
-        return cls(PassCosts.from_json(data["target"]), drafts)
+    def from_json(cls, data: dict[str, Any]) -> CostModel:
+        drafts = {name: LatencyTable.from_json(rows) for name, rows in data["drafts"].items()}
+        return cls(LatencyTable.from_json(data["target"]), drafts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Step
 
 
@@ -38,11 +38,11 @@ class Drafter(Protocol):
     @property
     def name(self) -> str: ...
 
-    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         """What it could do now: at most `limit` tokens, for the step that admits it. Commits to nothing."""
         ...
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         """At most `limit` tokens to follow `sequence.tokens`, or None. Modifies the drafter's state for the row."""
         ...
 
@@ -62,6 +62,6 @@ class Drafter(Protocol):
         """Forget what was kept."""
         return
 
-    def bound(self, max_bytes: int) -> None:
+    def limit_bytes(self, max_bytes: int) -> None:
         """Keep at most so much from now on."""
         return

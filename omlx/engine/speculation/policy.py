@@ -24,8 +24,8 @@ from typing import Final
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import MATCH_CHANCE, MATCH_STEPS, Acceptance, slot
-from omlx.engine.speculation.cost_model import OUTLIER, PLAIN, SETTLED, SHORT_LAG, Costs
-from omlx.engine.speculation.proposal import Choice, Offer
+from omlx.engine.speculation.cost_model import OUTLIER, PLAIN, SETTLED, SHORT_LAG, CostModel
+from omlx.engine.speculation.proposal import Choice, Proposal
 from omlx.engine.speculation.token_latency import Pace
 from omlx.errors import Reason
 
@@ -95,7 +95,7 @@ class Forecast:
     """What an offer's windows would bring: `reach[i]` is the chance that i drafted tokens are accepted, `windows` holds
     (k, seconds, rate in plain steps' rates)."""
 
-    offer: Offer
+    offer: Proposal
     reach: list[float]
     windows: list[tuple[int, float, float]]
 
@@ -146,7 +146,7 @@ class Record:
 
 
 class RowPolicy:
-    """Decides for one request. `costs` and `priors` belong to the model and outlive it; `recurrent` says that a
+    """Decides for one request. `cost_model` and `priors` belong to the model and outlive it; `recurrent` says that a
     rejection leaves accepted tokens pending, `trims` that one costs nothing, `repeats` is the share of the prompt that
     a lookup would have got right. `calm` counts the decisions to come that need no thought unless a lookup finds
     something.
@@ -154,7 +154,7 @@ class RowPolicy:
 
     def __init__(
         self,
-        costs: Costs,
+        cost_model: CostModel,
         priors: dict[str, Acceptance],
         draft_length: DraftLength | None = None,
         *,
@@ -162,7 +162,7 @@ class RowPolicy:
         trims: bool = False,
         repeats: float = 0.0,
     ) -> None:
-        self.costs = costs
+        self.cost_model = cost_model
         self.draft_length = draft_length or DEFAULT_DRAFT_LENGTH
         self.calm = 0
         self.records: dict[str, Record] = {}
@@ -176,7 +176,7 @@ class RowPolicy:
         self._pace = Pace()
         self._until_refresh = REFRESH
 
-    def rests(self, offers: Sequence[Offer]) -> bool:
+    def rests(self, offers: Sequence[Proposal]) -> bool:
         """Whether nothing could come of a decision now, which is then made."""
         if not self.calm or any(offer.free for offer in offers):
             return False
@@ -185,15 +185,15 @@ class RowPolicy:
             self.record(offer).idle += 1
         return True
 
-    def choose(self, offers: Sequence[Offer], pending: int, context: int) -> Choice:
+    def choose(self, offers: Sequence[Proposal], pending: int, context: int) -> Choice:
         """What to draft now. Call once for every step at which it does not rest."""
         self.calm = 0
         if self.draft_length.fixed is not None or (offers and offers[0].sure):
             return next(
-                ((offer, min(offer.longest, self.draft_length.max)) for offer in offers), None
+                ((offer, min(offer.max_length, self.draft_length.max)) for offer in offers), None
             )
-        offers = [offer for offer in offers if offer.longest >= self._shortest(offer)]
-        if self.costs.target.plain(context) is None:
+        offers = [offer for offer in offers if offer.max_length >= self._shortest(offer)]
+        if self.cost_model.target.plain(context) is None:
             return None
         self._pace.match = max((offer.match for offer in offers), default=0)
         forecasts = [
@@ -218,19 +218,19 @@ class RowPolicy:
         """How many tokens to read behind a window because a wider pass, well known, is cheaper: kernels are tiled."""
         if not self._trims or self.draft_length.fixed is not None:
             return 0
-        verify, known = self.costs.verify, self.costs.target.known
+        verify, known = self.cost_model.verify, self.cost_model.target.sample_count
         wider = [w for w in WIDTHS if width < w <= width + room and known(w, context) >= SETTLED]
         best = min(wider, key=lambda w: verify(w, context), default=width)
         return best - width if verify(best, context) < CHEAPER * verify(width, context) else 0
 
-    def drafting(self, offer: Offer, k: int, context: int, *, amortised: bool = False) -> float:
+    def drafting(self, offer: Proposal, k: int, context: int, *, amortised: bool = False) -> float:
         """Seconds that an offer takes for k tokens. A catch-up is an investment: `amortised`, one round's part. That of
         a model known to be good is made once the answer is so long that, going on for as long again, it pays."""
         if offer.free:
             return 0.0
-        one = self.costs.draft(offer.drafter, 1, context)
+        one = self.cost_model.draft(offer.drafter, 1, context)
         late = (
-            self.costs.draft(offer.drafter, offer.lag, context) - one
+            self.cost_model.draft(offer.drafter, offer.lag, context) - one
             if offer.lag > SHORT_LAG
             else 0.0
         )
@@ -240,7 +240,7 @@ class RowPolicy:
             late /= max(record.serves, self._answered / TOKENS_A_ROUND) if first else record.serves
         return late + k * one
 
-    def verified(self, offer: Offer, k: int, accepted: int) -> None:
+    def verified(self, offer: Proposal, k: int, accepted: int) -> None:
         """A draft of k tokens was verified."""
         record = self.record(offer)
         if record.used and offer.lag > SHORT_LAG:
@@ -252,14 +252,14 @@ class RowPolicy:
             record.trial = 0 if offer.match else max(0, record.trial + (1 if accepted else -2))
         self._drafted = k
 
-    def shadowed(self, offer: Offer, k: int, accepted: int) -> None:
+    def shadowed(self, offer: Proposal, k: int, accepted: int) -> None:
         """A free draft was compared with what came anyway: evidence without cost."""
         record = self.record(offer)
         record.acceptance.learn(offer.match, k, accepted)
         record.shadow_hits += accepted
         record.observing = record.observing and record.shadow_hits < SHADOW_HITS
 
-    def timed(self, offer: Offer | None, tokens: int, interval: Interval, context: int) -> None:
+    def timed(self, offer: Proposal | None, tokens: int, interval: Interval, context: int) -> None:
         """A round (or, with no offer, a plain step) brought `tokens`, `interval` after the commit before it. What a
         draft model is known to take is subtracted, the rest is the target's pass, with all that surrounds it."""
         seconds, width = interval.seconds, interval.width
@@ -267,20 +267,22 @@ class RowPolicy:
         self._answered += tokens
         self._until_refresh = REFRESH if width == PLAIN else self._until_refresh - tokens
         if offer is not None:
-            took = min(seconds, OUTLIER * (drafting + self.costs.verify(width, context)))
+            took = min(seconds, OUTLIER * (drafting + self.cost_model.verify(width, context)))
             self._lost = max(0.0, self._lost + took - tokens * self._nothing(1, context))
         caught_up = offer is None or offer.lag <= SHORT_LAG
         if not caught_up:
-            self.costs.spare = max(0.0, self.costs.spare - drafting)
+            self.cost_model.exploration_budget_s = max(
+                0.0, self.cost_model.exploration_budget_s - drafting
+            )
         spent = seconds - drafting
-        if not caught_up or spent <= 0.0 or not self.costs.target.learn(width, context, spent):
+        if not caught_up or spent <= 0.0 or not self.cost_model.target.learn(width, context, spent):
             return
         self._elapsed += seconds
-        self.costs.spare += LOSS_SHARE * seconds
+        self.cost_model.exploration_budget_s += LOSS_SHARE * seconds
         if offer is None or not offer.sure:  # which says nothing of how hard the text is
             self._pace.learn(tokens, seconds)
 
-    def record(self, offer: Offer) -> Record:
+    def record(self, offer: Proposal) -> Record:
         found = self.records.get(offer.drafter)
         if found is None:
             prior = self._priors.setdefault(
@@ -305,7 +307,7 @@ class RowPolicy:
             return State.OFF, Reason("spec.off.does_not_pay", {"speedup": round(record.speedup, 2)})
         return State.ON, None
 
-    def _arguable(self, offer: Offer) -> bool:
+    def _arguable(self, offer: Proposal) -> bool:
         """Whether to think about an offer now: not of a silent one, and only now and then of one that did not pay."""
         record = self.record(offer)
         # A match so long is as many hits: one token fewer would have predicted the last one.
@@ -316,9 +318,13 @@ class RowPolicy:
         record.dull[place] = record.dull.get(place, 0) - 1
         return not record.observing and record.dull[place] < 0
 
-    def _forecast(self, offer: Offer, pending: int, context: int) -> Forecast:
+    def _forecast(self, offer: Proposal, pending: int, context: int) -> Forecast:
         """What the windows of an offer bring, in tokens and seconds. What pending tokens cost is owed anyway."""
-        record, verify, one = self.record(offer), self.costs.verify, self.costs.verify(1, context)
+        record, verify, one = (
+            self.record(offer),
+            self.cost_model.verify,
+            self.cost_model.verify(1, context),
+        )
         plain = self._nothing(1, context)
         owed = self._nothing(pending, context) - plain
         chances = record.acceptance.chances()
@@ -347,22 +353,22 @@ class RowPolicy:
         record.speedup = speedup if record.speedup is None else 0.9 * record.speedup + 0.1 * speedup
         return found
 
-    def _longest(self, offer: Offer, record: Record, pending: int) -> int:
+    def _longest(self, offer: Proposal, record: Record, pending: int) -> int:
         """The longest draft worth a thought: short at first, and never far beyond the widths that were measured."""
-        known = max(FIRST_WINDOW, 2 * self.costs.target.widest - pending)
+        known = max(FIRST_WINDOW, 2 * self.cost_model.target.widest - pending)
         thought = known if record.used else min(known, self.draft_length.initial, FIRST_WINDOW)
-        return min(offer.longest, self.draft_length.max, max(thought, self._shortest(offer)))
+        return min(offer.max_length, self.draft_length.max, max(thought, self._shortest(offer)))
 
-    def _shortest(self, offer: Offer) -> int:
+    def _shortest(self, offer: Proposal) -> int:
         """The least that is drafted at a time, if anything is: more than is allowed is not asked for."""
         least = max(1, self.draft_length.min, offer.step.shortest_draft or 1)
         return min(least, self.draft_length.max, offer.step.longest_draft or MAX_DRAFT_LENGTH)
 
     def _nothing(self, pending: int, context: int) -> float:
         """Seconds of drafting nothing."""
-        return self.costs.verify(PLAIN if pending == 1 else pending, context)
+        return self.cost_model.verify(PLAIN if pending == 1 else pending, context)
 
-    def _turn(self, offers: Sequence[Offer], best: Choice, pending: int, context: int) -> Choice:
+    def _turn(self, offers: Sequence[Proposal], best: Choice, pending: int, context: int) -> Choice:
         """The best offer; or, in place of a plain step, a short look at one that has been idle for its interval."""
         for offer in offers:
             record = self.record(offer)
@@ -390,19 +396,21 @@ class RowPolicy:
             )
         return best
 
-    def _wait(self, offer: Offer, context: int) -> int:
+    def _wait(self, offer: Proposal, context: int) -> int:
         """For how many decisions a probe has to wait: until its price is fair, or because it could change nothing (what
         is drafted free of charge is scored anyway)."""
-        plain, k, verify = self._nothing(1, context), self._shortest(offer), self.costs.verify
+        plain, k, verify = self._nothing(1, context), self._shortest(offer), self.cost_model.verify
         price = verify(1 + k, context) - plain + self.drafting(offer, k, context)
-        saved = 0.0 if self.record(offer).acceptance.proven else self.costs.spare
+        saved = (
+            0.0 if self.record(offer).acceptance.proven else self.cost_model.exploration_budget_s
+        )
         missing = self._lost + price - max(saved, LOSS_SHARE * (self._elapsed + LOSS_AHEAD * plain))
         if missing > 0.0:
             return 1 + int(missing / (LOSS_SHARE * plain))
-        if self.costs.target.known(2, context) < SETTLED:
+        if self.cost_model.target.sample_count(2, context) < SETTLED:
             return 0
-        one = self.drafting(Offer(offer.drafter, 1), 1, context)
-        longest = min(offer.longest, self.draft_length.max)
+        one = self.drafting(Proposal(offer.drafter, 1), 1, context)
+        longest = min(offer.max_length, self.draft_length.max)
         windows = [n for n in range(k, longest + 1) if 1 + n in WIDTHS or n == longest]
         pays = any((1 + n) * plain >= PAYS * (verify(1 + n, context) + n * one) for n in windows)
         return SECOND_THOUGHT if offer.free or not pays else 0

@@ -11,13 +11,13 @@ UNBOUND: Final = Step("auto")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A drafter's word: it could draft up to `longest` tokens, within the bounds of the `step` that admits it. `match`
+class Proposal:
+    """A drafter's word: it could draft up to `max_length` tokens, within the bounds of the `step` that admits it. `match`
     is 0 for a draft model; `lag` counts the tokens that a draft model must read first. A lookup's offer says which
     `tokens` it would propose. A `sure` offer is accepted as a whole, and comes before all others."""
 
     drafter: str
-    longest: int
+    max_length: int
     match: int = 0
     lag: int = 0
     sure: bool = False
@@ -30,5 +30,5 @@ class Offer:
         return self.sure or self.match > 0
 
 
-Choice: TypeAlias = tuple[Offer, int] | None
+Choice: TypeAlias = tuple[Proposal, int] | None
 """An offer, and how many tokens of it; None for plain decoding."""

@@ -10,12 +10,12 @@ from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.acceptance import Acceptance
-from omlx.engine.speculation.cost_model import OUTLIER, WIDEST_WINDOW, Costs
+from omlx.engine.speculation.cost_model import OUTLIER, WIDEST_WINDOW, CostModel
 from omlx.engine.speculation.drafter import Draft, Drafter
-from omlx.engine.speculation.drafters.grammar import Forced
-from omlx.engine.speculation.drafters.ngram import Ngram
+from omlx.engine.speculation.drafters.grammar import GrammarDrafter
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy, State
-from omlx.engine.speculation.proposal import Choice, Offer
+from omlx.engine.speculation.proposal import Choice, Proposal
 from omlx.engine.strategy import Step, Strategy
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
@@ -34,7 +34,7 @@ KEPT: Final = 16
 class _Shadow:
     """What a lookup would have proposed, and how much of it has come true."""
 
-    offer: Offer
+    offer: Proposal
     hits: int = 0
 
 
@@ -47,7 +47,7 @@ class _Row:
     drafters: list[Drafter]
     steps: dict[str, Step]
     off: dict[str, Reason]
-    taken: Offer | None = None
+    taken: Proposal | None = None
     shadow: _Shadow | None = None
     kept: list[tuple[Seq[int], Interval | None, int]] = field(default_factory=list)
     tallies: dict[str, DrafterStats] = field(default_factory=dict)
@@ -90,11 +90,11 @@ class Speculator:
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     recurrent: bool = False
     trims: bool = False
-    costs: Costs = field(default_factory=Costs)
+    cost_model: CostModel = field(default_factory=CostModel)
     _priors: dict[str, Acceptance] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
     _refused: dict[int, Reason | None] = field(default_factory=dict)
-    _forced: Forced = field(default_factory=Forced)
+    _forced: GrammarDrafter = field(default_factory=GrammarDrafter)
 
     def refusal(self, sequence: Sequence, decoding: int) -> Reason | None:
         """Why this row may not draft while `decoding` rows decode, or None."""
@@ -115,11 +115,11 @@ class Speculator:
         self._refused[sequence.row] = self.refusal(sequence, decoding)
         return self._refused[sequence.row] is not None
 
-    def wants(self, sequence: Sequence) -> bool:
+    def would_draft(self, sequence: Sequence) -> bool:
         """Whether the row would draft now, going by what is committed. Counts as the decision for this step."""
         return self._choose(sequence) is not None
 
-    def propose(self, sequence: Sequence) -> Draft | None:
+    def draft(self, sequence: Sequence) -> Draft | None:
         """A draft for a row that is not refused; never past the request's end, never on too long a window."""
         row = self._row(sequence)
         if sequence.pending > MAX_PENDING or (choice := self._choose(sequence)) is None:
@@ -128,9 +128,9 @@ class Speculator:
         drafter = next(d for d in row.drafters if d.name == offer.drafter)
         draft = None
         with isolate() as outcome:
-            draft = drafter.propose(sequence, k)
+            draft = drafter.draft(sequence, k)
         if outcome.error is not None:
-            self.give_up(sequence, outcome.error, drafter)
+            self.disable(sequence, outcome.error, drafter)
         if draft is None:
             return None
         pad = row.policy.padding(
@@ -138,16 +138,16 @@ class Speculator:
         )
         row.taken = offer
         row.drafting = draft.seconds or row.policy.drafting(offer, draft.n, len(sequence.tokens))
-        row.expected = row.drafting + self.costs.verify(
+        row.expected = row.drafting + self.cost_model.verify(
             sequence.pending + draft.n + pad, len(sequence.tokens)
         )
         if draft.seconds is not None:
-            self.costs.drafted(
+            self.cost_model.learn_draft(
                 draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds
             )
         return replace(draft, pad=pad) if pad else draft
 
-    def verdict(self, sequence: Sequence) -> Reason:
+    def reason(self, sequence: Sequence) -> Reason:
         """Why this request is drafting or not, for whoever asks."""
         if any(tally.rounds for tally in self.tallies(sequence.row).values()):
             return Reason("spec.on")
@@ -164,7 +164,7 @@ class Speculator:
         """The row's counters, by drafter."""
         return self._rows[row].tallies if row in self._rows else {}
 
-    def effective(self, sequence: Sequence) -> Strategy:
+    def effective_strategy(self, sequence: Sequence) -> Strategy:
         """What is left of the request's strategy, given who drafts here."""
         here = set() if self.off is not None else {drafter.kind for drafter in self.drafters}
         return sequence.request.speculation.strategy.among(here)
@@ -183,7 +183,7 @@ class Speculator:
             self._learn(row, sequence)
         return row.plain / row.spent if row is not None and row.plain and row.spent else None
 
-    def give_up(self, sequence: Sequence, error: Exception, by: Drafter | None = None) -> None:
+    def disable(self, sequence: Sequence, error: Exception, by: Drafter | None = None) -> None:
         """A drafter raised, or (None) nobody knows which: what it holds for the row, or keeps, is unproven, and it is
         asked no more for this row."""
         row = self._row(sequence)
@@ -198,7 +198,7 @@ class Speculator:
         if by is None:
             self._refused[sequence.row] = reason
 
-    def observe(
+    def observe_verification(
         self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str
     ) -> None:
         """Record a verified window. `span` and `repair` name its class."""
@@ -208,18 +208,18 @@ class Speculator:
             with isolate() as outcome:
                 by.observe(sequence, accepted)
             if outcome.error is not None:
-                self.give_up(sequence, outcome.error, by)
+                self.disable(sequence, outcome.error, by)
                 return
         if row.taken is not None:
             row.policy.verified(row.taken, proposed, accepted)
         row.tallies.setdefault(drafter, DrafterStats()).add_round(proposed, accepted, span, repair)
 
-    def prompted(self, tokens: int, seconds: float) -> None:
+    def observe_prefill(self, tokens: int, seconds: float) -> None:
         """So many tokens of a prompt were read, with nobody beside: about what so wide a pass takes."""
         if tokens > WIDEST_WINDOW:
-            self.costs.target.learn_chunk(tokens, tokens, seconds)
+            self.cost_model.target.learn_chunk(tokens, tokens, seconds)
 
-    def committed(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
+    def observe_commit(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
         """The row's newest tokens came, `interval` after those before, where nothing else ran meanwhile."""
         row = self._rows.get(sequence.row)
         if row is None:
@@ -227,9 +227,8 @@ class Speculator:
         row.kept.append((new, interval, len(sequence.tokens)))
         alone = interval is not None
         if row.taken is not None or (alone and not row.policy.calm) or len(row.kept) >= KEPT:
-            self._learn(
-                row, sequence, () if alone else self._offers(row, sequence)
-            )  # in company nobody else asks
+            # In a batch no decision asks the drafters, so their proposals are asked for here.
+            self._learn(row, sequence, () if alone else self._offers(row, sequence))
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
@@ -252,11 +251,11 @@ class Speculator:
             with isolate():
                 drafter.clear()
 
-    def bound(self, max_bytes: int) -> None:
+    def limit_bytes(self, max_bytes: int) -> None:
         """Let each drafter keep at most so much of rows that have ended."""
         for drafter in self.drafters:
             with isolate():
-                drafter.bound(max_bytes)
+                drafter.limit_bytes(max_bytes)
 
     def _row(self, sequence: Sequence) -> _Row:
         row = self._rows.get(sequence.row)
@@ -266,11 +265,13 @@ class Speculator:
             if sequence.request.mask is not None:  # whatever the strategy names, unless it is off
                 steps[self._forced.name] = Step(self._forced.kind)
             admitted = [d for d in (self._forced, *self.drafters) if d.name in steps]
-            repeats = next((d.repeats(sequence) for d in admitted if isinstance(d, Ngram)), 0.0)
+            repeats = next(
+                (d.repeats(sequence) for d in admitted if isinstance(d, NgramDrafter)), 0.0
+            )
             draft_length = asked.draft_length or self.draft_length
             off = {d.name: Reason("spec.off.zero_window") for d in admitted if draft_length.max < 1}
             policy = RowPolicy(
-                self.costs,
+                self.cost_model,
                 self._priors,
                 draft_length,
                 recurrent=self.recurrent,
@@ -288,19 +289,19 @@ class Speculator:
         self._learn(row, sequence, offers)
         return row.policy.choose(offers, sequence.pending, len(sequence.tokens))
 
-    def _offers(self, row: _Row, sequence: Sequence) -> list[Offer]:
+    def _offers(self, row: _Row, sequence: Sequence) -> list[Proposal]:
         found, room = [], sequence.remaining - 1
         for drafter in row.drafters:
             step = row.steps[drafter.name]
             with isolate() as outcome:
-                offer = drafter.offer(sequence, min(room, step.longest_draft or room), step)
+                offer = drafter.propose(sequence, min(room, step.longest_draft or room), step)
                 if offer is not None:
                     found.append(offer)
             if outcome.error is not None:
-                self.give_up(sequence, outcome.error, drafter)
+                self.disable(sequence, outcome.error, drafter)
         return found
 
-    def _learn(self, row: _Row, sequence: Sequence, offers: Seq[Offer] = ()) -> None:
+    def _learn(self, row: _Row, sequence: Sequence, offers: Seq[Proposal] = ()) -> None:
         """From the steps that were kept: what they took, and what of it a lookup had foreseen. One of the offers is
         followed next."""
         for new, interval, context in row.kept:
@@ -322,7 +323,7 @@ class Speculator:
             drafting = min(row.drafting, seconds)
             tally.draft_ms += 1000 * drafting
             tally.verify_ms += 1000 * (seconds - drafting)
-        plain = self.costs.target.plain(context)
+        plain = self.cost_model.target.plain(context)
         if plain and seconds <= OUTLIER * (row.expected if row.taken is not None else plain):
             row.plain, row.spent = row.plain + tokens * plain, row.spent + seconds
 

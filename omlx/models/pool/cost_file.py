@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.cost_model import CostModel
 
 FORMAT: Final = "omlx-costs/1"
 
@@ -64,16 +64,16 @@ class CostFiles:
 
     folder: Path
 
-    def load(self, key: CostKey) -> Costs:
+    def load(self, key: CostKey) -> CostModel:
         """What is known, or nothing."""
         path = self.folder / key.file
         try:
             content = json.loads(path.read_bytes())
             if content["format"] != FORMAT or content["key"] != asdict(key):
                 raise ValueError("it belongs to something else")
-            return Costs.from_json(_checked(content["costs"]))
+            return CostModel.from_json(_checked(content["costs"]))
         except FileNotFoundError:
-            return Costs()
+            return CostModel()
         except (
             OSError,
             ValueError,
@@ -84,10 +84,10 @@ class CostFiles:
             RecursionError,
         ) as error:
             _warn("costs not read", path, error)
-            return Costs()
+            return CostModel()
 
     def save(self, key: CostKey, costs: dict[str, Any]) -> None:
-        """Keep what `Costs.to_json` gave, unless nothing is measured. A failure is logged, not raised."""
+        """Keep what `CostModel.to_json` gave, unless nothing is measured. A failure is logged, not raised."""
         if not costs["target"]:
             return
         path = self.folder / key.file
@@ -106,15 +106,15 @@ class CostKeeper:
     def __init__(self, files: CostFiles | None = None) -> None:
         self.files = files
         self._key: CostKey | None = None
-        self._costs = Costs()
+        self._costs = CostModel()
 
-    def open(self, key: CostKey) -> Costs:
+    def open(self, key: CostKey) -> CostModel:
         """What is known of a model; the one that is loaded goes on learning where it was."""
         if key != self._key:
             self.close()
             self._key, self._costs = (
                 key,
-                self.files.load(key) if self.files is not None else Costs(),
+                self.files.load(key) if self.files is not None else CostModel(),
             )
         return self._costs
 

@@ -213,7 +213,7 @@ class ModelLoader:
             draft=draft.model if draft is not None else None,
             draft_name=choice.draft.id if choice.draft is not None else None,
             no_draft=choice.reason,
-            costs=cost_keeper.open(_cost_key(entry, configured.settings.dtype, target)),
+            cost_model=cost_keeper.open(_cost_key(entry, configured.settings.dtype, target)),
             memory=self._memory,
         )
         told = loop.snapshot()

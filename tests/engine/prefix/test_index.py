@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from omlx.engine.piece import Layout, Piece
-from omlx.engine.prefix.index import Match, PrefixIndex
+from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
 
 ROWS = Layout(row_bytes=2)
 SLIDING = Layout(row_bytes=2, window_bytes=3, window=10)
@@ -60,7 +60,7 @@ class Shelf:
         self.index.check()
         assert {piece.id for piece in self.index.pieces} == set(self.held)
 
-    def _prove(self, found: Match, tokens: Sequence[int]) -> None:
+    def _prove(self, found: PrefixMatch, tokens: Sequence[int]) -> None:
         layout, length = self.index.layout, found.length
         parts = sorted((self.held[id] for id in found.pieces), key=lambda part: part[0].start)
         assert 0 < length < len(tokens)

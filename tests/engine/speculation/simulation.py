@@ -16,10 +16,10 @@ from itertools import product
 from omlx.draft_length import DraftLength
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import Acceptance
-from omlx.engine.speculation.cost_model import PLAIN, Costs, PassCosts
+from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.ngram import NgramIndex
 from omlx.engine.speculation.policy import RowPolicy
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 
 LONGEST = 63
 LONGEST_DRAFT = 16
@@ -227,9 +227,9 @@ class Machine:
     def drafting(self, k: int, lag: int, context: int) -> float:
         return self.draft * (SHAPES[self.shape](max(1, lag)) + (k - 1)) * (1.0 + context / 16000)
 
-    def costs(self, context: int) -> Costs:
+    def costs(self, context: int) -> CostModel:
         """What the policy knows at first: nothing, or a table measured while idle, with its noise."""
-        costs = Costs(draft_share=self.draft or 0.2)
+        costs = CostModel(draft_share=self.draft or 0.2)
         costs.target.learn_chunk(300, context, self.verify(300, context))
         if self.calibrated:
             rng = random.Random(7)
@@ -239,7 +239,7 @@ class Machine:
                 )
                 costs.target.learn(0, context, self.verify(1, context) * rng.gauss(1.0, self.noise))
             if self.draft:
-                passes = costs.drafts.setdefault("draft", PassCosts())
+                passes = costs.drafts.setdefault("draft", LatencyTable())
                 for width, _ in product((1, 16, 256), range(5)):
                     passes.learn(
                         width,
@@ -251,7 +251,7 @@ class Machine:
 
 # -- Playing ----------------------------------------------------------------------------------------------------------
 
-Choice = tuple[Offer, int] | None
+Choice = tuple[Proposal, int] | None
 
 
 @dataclass
@@ -274,16 +274,16 @@ class Run:
         self._noise = [value * (1.5 if rng.random() < 0.01 else 1.0) for value in self._noise]
         self._sleep_at = sleep_at
 
-    def offers(self, at: int, held: int) -> list[Offer]:
+    def offers(self, at: int, held: int) -> list[Proposal]:
         found = []
         if self.text.match[at]:
-            found.append(Offer("ngram", LONGEST, match=self.text.match[at]))
+            found.append(Proposal("ngram", LONGEST, match=self.text.match[at]))
         if self.machine.draft:
-            found.append(Offer("draft", LONGEST_DRAFT, lag=self.text.prompt + at - held))
+            found.append(Proposal("draft", LONGEST_DRAFT, lag=self.text.prompt + at - held))
         return found
 
     def play(
-        self, choose: Callable[[list[Offer], int, int], Choice], policy: RowPolicy | None = None
+        self, choose: Callable[[list[Proposal], int, int], Choice], policy: RowPolicy | None = None
     ) -> Play:
         at, held, pending, total = 0, 0, 1, 0.0
         in_flight, drafts, drafting = False, 0, 0.0
@@ -318,7 +318,7 @@ class Run:
             if policy is not None:
                 self._tell(policy, offers, offer, k, accepted, at)
                 if offer and not offer.match and (drafts < 4 or drafts % 16 == 0):
-                    policy.costs.drafted(offer.drafter, k, offer.lag, context, drafting)
+                    policy.cost_model.learn_draft(offer.drafter, k, offer.lag, context, drafting)
                 took = 8 * 3600.0 if at == self._sleep_at else seconds
                 overlapped = not k and pending == 1 and in_flight
                 policy.timed(
@@ -334,8 +334,8 @@ class Run:
     def _tell(
         self,
         policy: RowPolicy,
-        offers: list[Offer],
-        offer: Offer | None,
+        offers: list[Proposal],
+        offer: Proposal | None,
         k: int,
         accepted: int,
         at: int,
@@ -344,16 +344,16 @@ class Run:
             policy.verified(offer, k, accepted)
         for free in offers:
             if free.match and free is not offer:
-                seen = min(accepted + 1, free.longest)
+                seen = min(accepted + 1, free.max_length)
                 policy.shadowed(free, seen, min(seen, self.text.hits[at]))
 
     def fixed(self, names: tuple[str, ...], k: int) -> float:
         """Seconds with the first drafter of `names` that offers anything, always `k` tokens."""
 
-        def choose(offers: list[Offer], pending: int, context: int) -> Choice:
+        def choose(offers: list[Proposal], pending: int, context: int) -> Choice:
             return next(
                 (
-                    (offer, min(k, offer.longest))
+                    (offer, min(k, offer.max_length))
                     for offer in offers
                     if k and offer.drafter in names
                 ),
@@ -365,7 +365,7 @@ class Run:
     def adaptive(
         self,
         window: DraftLength | None = None,
-        costs: Costs | None = None,
+        costs: CostModel | None = None,
         priors: dict[str, Acceptance] | None = None,
     ) -> Play:
         costs = costs or self.machine.costs(self.text.prompt)
@@ -378,7 +378,7 @@ class Run:
             repeats=self.text.repeats,
         )
 
-        def choose(offers: list[Offer], pending: int, context: int) -> Choice:
+        def choose(offers: list[Proposal], pending: int, context: int) -> Choice:
             return (
                 None
                 if not offers or policy.rests(offers)

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, Costs, PassCosts, bucket
+from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, CostModel, LatencyTable, bucket
 
 HOURS = 3600.0
 
 
-def measured(table: dict[int, float], context: int = 100, times: int = SAMPLES) -> PassCosts:
-    costs = PassCosts()
+def measured(table: dict[int, float], context: int = 100, times: int = SAMPLES) -> LatencyTable:
+    costs = LatencyTable()
     for _ in range(times):
         for width, seconds in table.items():
             assert costs.learn(width, context, seconds)
@@ -22,12 +22,12 @@ def test_buckets_are_powers_of_four_from_256():
 
 
 def test_nothing_measured_means_nothing_known():
-    assert PassCosts().seconds(4, 100) is None
-    assert PassCosts().plain(100) is None
+    assert LatencyTable().seconds(4, 100) is None
+    assert LatencyTable().plain(100) is None
 
 
 def test_a_prompt_alone_does_not_say_what_plain_costs():
-    costs = PassCosts()
+    costs = LatencyTable()
     costs.learn_chunk(300, 0, 9.0)
     assert costs.plain(100) is None
 
@@ -45,8 +45,8 @@ def test_wider_than_measured_goes_on_as_rows_cost_so_far():
 
 
 def test_a_draft_model_may_be_known_before_its_target():
-    costs = Costs()
-    costs.drafted("draft", 4, 1, 100, 0.4)
+    costs = CostModel()
+    costs.learn_draft("draft", 4, 1, 100, 0.4)
     assert costs.draft("draft", 1, 100) == pytest.approx(0.1)
     assert costs.draft("draft", 40, 100) == 0.0
 
@@ -59,7 +59,7 @@ def test_a_prompt_bounds_the_guess_for_narrow_windows():
 
 
 def test_the_middle_of_the_samples_counts():
-    costs = PassCosts()
+    costs = LatencyTable()
     for seconds in (1.0, 1.0, 5.0, 1.0, 1.0):
         costs.learn(1, 100, seconds)
     assert costs.seconds(1, 100) == pytest.approx(1.0)
@@ -99,31 +99,31 @@ def test_noise_and_a_few_hiccups_are_no_drift():
 
 
 def test_what_is_kept_is_read_back():
-    costs = Costs(measured({PLAIN: 0.9, 1: 1.0, 4: 2.0}), {"small": measured({1: 0.2})})
-    kept = Costs.from_json(json.loads(json.dumps(costs.to_json())))
+    costs = CostModel(measured({PLAIN: 0.9, 1: 1.0, 4: 2.0}), {"small": measured({1: 0.2})})
+    kept = CostModel.from_json(json.loads(json.dumps(costs.to_json())))
     assert kept.to_json() == costs.to_json()
     assert kept.verify(3, 5000) == costs.verify(3, 5000)
     assert kept.draft("small", 1, 10) == pytest.approx(0.2)
 
 
 def test_an_unmeasured_draft_model_costs_its_share_of_the_target():
-    costs = Costs(measured({1: 1.0, 64: 3.0}), draft_share=0.25)
+    costs = CostModel(measured({1: 1.0, 64: 3.0}), draft_share=0.25)
     assert costs.draft("small", 1, 100) == pytest.approx(0.25)
     assert costs.draft("small", 64, 100) == pytest.approx(0.75)
 
 
 def test_catching_up_is_split_from_drafting_once_a_pass_is_known():
-    costs = Costs(measured({1: 1.0}), draft_share=0.25)
-    assert costs.drafted("small", 4, lag=1, context=100, seconds=0.8)
+    costs = CostModel(measured({1: 1.0}), draft_share=0.25)
+    assert costs.learn_draft("small", 4, lag=1, context=100, seconds=0.8)
     assert costs.draft("small", 1, 100) == pytest.approx(0.2)
-    assert costs.drafted("small", 4, lag=128, context=100, seconds=0.6 + 1.6)
+    assert costs.learn_draft("small", 4, lag=128, context=100, seconds=0.6 + 1.6)
     assert costs.draft("small", 128, 100) == pytest.approx(1.6)
     assert costs.draft("small", 1, 100) == pytest.approx(0.2)
 
 
 def test_an_expectation_that_was_wrong_is_given_up():
     """One step that was far too short, such as one that had run before anybody looked, must not refuse all others."""
-    costs = PassCosts()
+    costs = LatencyTable()
     costs.learn(PLAIN, 100, 0.001)
     assert [costs.learn(PLAIN, 100, 0.04) for _ in range(6)] == [
         False,
@@ -139,7 +139,7 @@ def test_an_expectation_that_was_wrong_is_given_up():
 
 
 def test_a_prompt_that_was_slept_through_says_nothing_of_narrower_passes():
-    costs, slept = measured({1: 1.0}, times=3), PassCosts()
+    costs, slept = measured({1: 1.0}, times=3), LatencyTable()
     slept.learn_chunk(300, 100, 8 * HOURS)  # the very first: nothing is expected yet
     for _ in range(3):
         slept.learn(1, 100, 1.0)
@@ -147,7 +147,7 @@ def test_a_prompt_that_was_slept_through_says_nothing_of_narrower_passes():
 
 
 def test_a_pass_that_took_no_time_teaches_nothing():
-    costs = PassCosts()
+    costs = LatencyTable()
     assert not costs.learn(1, 100, 0.0)
     assert costs.seconds(1, 100) is None
 

@@ -13,9 +13,9 @@ from omlx.engine.speculation.drafters.ngram import (
     MAX_CHAIN,
     MAX_MATCH,
     TELLING,
-    Match,
-    Ngram,
+    NgramDrafter,
     NgramIndex,
+    NgramMatch,
 )
 from omlx.engine.strategy import Step, parse
 from omlx.engine.types import Request, Speculation
@@ -23,7 +23,7 @@ from omlx.engine.types import Request, Speculation
 STEP = Step("ngram")
 
 
-def naive(tokens: list[int]) -> Match | None:
+def naive(tokens: list[int]) -> NgramMatch | None:
     """Of the newest places, those with the longest match as far as it is telling; of these, those with the commonest
     next token; of these the newest. Token by token."""
     size, lengths = len(tokens), dict[int, int]()
@@ -48,7 +48,7 @@ def naive(tokens: list[int]) -> Match | None:
         ),
         default=0,
     )
-    return Match(at, lengths[at]) if at else None
+    return NgramMatch(at, lengths[at]) if at else None
 
 
 @pytest.mark.parametrize("letters", [1, 2, 3, 6])
@@ -76,10 +76,10 @@ def test_in_a_run_of_one_token_the_end_of_the_run_before_is_not_foreseen_at_ever
 
 def test_of_two_matches_that_say_enough_the_newer_one_counts() -> None:
     same = list(range(100, 100 + TELLING))
-    assert NgramIndex([5, *same, 1, 6, *same, 2, 5, *same]).lookup() == Match(
+    assert NgramIndex([5, *same, 1, 6, *same, 2, 5, *same]).lookup() == NgramMatch(
         2 * TELLING + 3, TELLING
     )
-    assert NgramIndex([5, *same[1:], 1, 6, *same[1:], 2, 5, *same[1:]]).lookup() == Match(
+    assert NgramIndex([5, *same[1:], 1, 6, *same[1:], 2, 5, *same[1:]]).lookup() == NgramMatch(
         TELLING, TELLING
     )
 
@@ -87,7 +87,7 @@ def test_of_two_matches_that_say_enough_the_newer_one_counts() -> None:
 def test_a_match_that_runs_into_the_present_goes_on_through_it() -> None:
     index = NgramIndex([1, 2, 3, 1, 2, 3])
     found = index.lookup()
-    assert found == Match(3, 3)
+    assert found == NgramMatch(3, 3)
     assert index.after(found, 8) == (1, 2, 3, 1, 2, 3, 1, 2)
 
 
@@ -111,14 +111,14 @@ def record(
 
 def proposed(sequence: Sequence, limit: int, step: Step = STEP) -> tuple[int, ...]:
     """What is proposed; proves that just so much was offered."""
-    drafter = Ngram()
-    if (offer := drafter.offer(sequence, limit, step)) is None:
-        assert drafter.propose(sequence, limit) is None
+    drafter = NgramDrafter()
+    if (offer := drafter.propose(sequence, limit, step)) is None:
+        assert drafter.draft(sequence, limit) is None
         return ()
-    draft = drafter.propose(sequence, offer.longest)
+    draft = drafter.draft(sequence, offer.max_length)
     assert draft is not None
     assert draft.tokens is not None
-    assert offer.longest == draft.n == len(draft.tokens) <= limit
+    assert offer.max_length == draft.n == len(draft.tokens) <= limit
     assert offer.tokens == draft.tokens
     return draft.tokens
 
@@ -133,7 +133,7 @@ def test_an_offer_is_as_long_as_what_followed() -> None:
 
 @pytest.mark.parametrize("shortest", [None, 3, 5, 8])
 def test_a_match_is_at_least_as_long_as_asked_for(shortest: int | None) -> None:
-    offer = Ngram().offer(
+    offer = NgramDrafter().propose(
         record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Step("ngram", shortest)
     )
     assert (offer and offer.tokens) == (None if shortest == 8 else (7, 8))
@@ -149,7 +149,7 @@ def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(
     sequence = record((*same, 1, 5, *same[10:], 2, 6, *same[10:], 2, 7, *same))
     asked = parse(strategy)
     sequence.request = replace(sequence.request, speculation=Speculation(asked))
-    offer = Ngram().offer(sequence, 1, asked.steps[0])
+    offer = NgramDrafter().propose(sequence, 1, asked.steps[0])
     assert offer is not None
     assert (offer.tokens, offer.match) == ((coming,), 30 if coming == 1 else 20)
 
@@ -170,17 +170,17 @@ def test_nothing_is_proposed_behind_what_ends_the_answer() -> None:
 
 def test_the_share_of_a_prompt_that_repeats_itself_is_told() -> None:
     once = tuple(range(100, 140))
-    assert Ngram().repeats(record(once)) == 0.0
-    assert Ngram().repeats(record(once + once)) == pytest.approx(37 / 80)
+    assert NgramDrafter().repeats(record(once)) == 0.0
+    assert NgramDrafter().repeats(record(once + once)) == pytest.approx(37 / 80)
 
 
 def test_an_index_follows_its_row_and_is_gone_with_it() -> None:
-    drafter, sequence = Ngram(), record((1, 2, 3, 4))
-    assert drafter.propose(sequence, 4) is None
+    drafter, sequence = NgramDrafter(), record((1, 2, 3, 4))
+    assert drafter.draft(sequence, 4) is None
     sequence.tokens += [9, 1, 2, 3]
-    draft = drafter.propose(sequence, 2)
+    draft = drafter.draft(sequence, 2)
     assert draft is not None
     assert draft.tokens == (4, 9)
     drafter.drop(sequence.row)
     other = record((5, 1, 2, 3))
-    assert drafter.propose(other, 2) is None
+    assert drafter.draft(other, 2) is None

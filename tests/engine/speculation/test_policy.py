@@ -9,7 +9,7 @@ import pytest
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import Acceptance
-from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, Costs, PassCosts
+from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, CostModel, LatencyTable
 from omlx.engine.speculation.policy import (
     DULL_MATCHES,
     FAINT,
@@ -21,18 +21,18 @@ from omlx.engine.speculation.policy import (
     RowPolicy,
     State,
 )
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Step
 
 CONTEXT = 100
 EIGHT = Step("draft", shortest_draft=8)
-LOOKUP = Offer("ngram", 20, match=10)
-MODEL = Offer("draft", 16, lag=1)
+LOOKUP = Proposal("ngram", 20, match=10)
+MODEL = Proposal("draft", 16, lag=1)
 
 
-def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> Costs:
+def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> CostModel:
     """A machine on which every row more costs `row` passes."""
-    found = Costs(drafts={"draft": PassCosts()})
+    found = CostModel(drafts={"draft": LatencyTable()})
     for _ in range(SAMPLES):
         found.target.learn(PLAIN, CONTEXT, 1.0)
         for width in (1, 2, 4, 8, 16, 32, 64):
@@ -44,12 +44,12 @@ def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> Costs:
 
 
 def policy(
-    table: Costs | None = None, draft_length: DraftLength | None = None, **options: object
+    table: CostModel | None = None, draft_length: DraftLength | None = None, **options: object
 ) -> RowPolicy:
     return RowPolicy(costs() if table is None else table, {}, draft_length, **options)
 
 
-def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:
+def plain_steps(row: RowPolicy, offers: list[Proposal], steps: int) -> list[int]:
     """Steps in which nothing drafted would be accepted; those that drafted anyway."""
     drafted = []
     for step in range(steps):
@@ -63,7 +63,7 @@ def plain_steps(row: RowPolicy, offers: list[Offer], steps: int) -> list[int]:
     return drafted
 
 
-def rested_steps(row: RowPolicy, offers: list[Offer], steps: int) -> tuple[list[int], int]:
+def rested_steps(row: RowPolicy, offers: list[Proposal], steps: int) -> tuple[list[int], int]:
     """The same where only those decisions are thought about that need it, and how many those were."""
     drafted, thoughts = [], 0
     for step in range(steps):
@@ -75,7 +75,7 @@ def rested_steps(row: RowPolicy, offers: list[Offer], steps: int) -> tuple[list[
     return drafted, thoughts
 
 
-def good_rounds(row: RowPolicy, offer: Offer, rounds: int) -> list[int]:
+def good_rounds(row: RowPolicy, offer: Proposal, rounds: int) -> list[int]:
     lengths = []
     for _ in range(rounds):
         choice = row.choose([offer], 1, CONTEXT)
@@ -93,7 +93,7 @@ def good_rounds(row: RowPolicy, offer: Offer, rounds: int) -> list[int]:
 
 
 def test_nothing_is_drafted_before_a_plain_step_was_timed():
-    row = policy(Costs(), repeats=1.0)
+    row = policy(CostModel(), repeats=1.0)
     assert row.choose([LOOKUP, MODEL], 1, CONTEXT) is None
     row.timed(None, 1, Interval(1.0), CONTEXT)
     assert row.choose([LOOKUP], 1, CONTEXT) is not None
@@ -103,7 +103,7 @@ def test_no_offer_no_draft():
     assert policy().choose([], 1, CONTEXT) is None
 
 
-@pytest.mark.parametrize("offer", [Offer("ngram", 63, match=64), MODEL])
+@pytest.mark.parametrize("offer", [Proposal("ngram", 63, match=64), MODEL])
 def test_first_windows_are_short_whatever_the_package_says(offer):
     row = policy(draft_length=DraftLength(2, 16, 64), repeats=1.0)
     lengths = good_rounds(row, offer, 6)
@@ -112,7 +112,7 @@ def test_first_windows_are_short_whatever_the_package_says(offer):
 
 def test_windows_grow_no_further_than_twice_what_was_measured():
     row = policy(costs(widest=4), repeats=1.0)
-    lengths = good_rounds(row, Offer("ngram", 63, match=64), 6)
+    lengths = good_rounds(row, Proposal("ngram", 63, match=64), 6)
     assert lengths[1] <= 9
     assert all(after <= 2 * before + 2 for before, after in pairwise(lengths))
     assert lengths[-1] > 32
@@ -126,10 +126,10 @@ def test_bounds_hold():
 @pytest.mark.parametrize(
     ("window", "offer"),
     [
-        (DraftLength(8, 16, 16), Offer("ngram", 63, match=64)),
+        (DraftLength(8, 16, 16), Proposal("ngram", 63, match=64)),
         (DraftLength(5, 5, 64), MODEL),
-        (DEFAULT_DRAFT_LENGTH, Offer("ngram", 63, match=64, step=EIGHT)),
-        (DEFAULT_DRAFT_LENGTH, Offer("draft", 63, step=EIGHT)),
+        (DEFAULT_DRAFT_LENGTH, Proposal("ngram", 63, match=64, step=EIGHT)),
+        (DEFAULT_DRAFT_LENGTH, Proposal("draft", 63, step=EIGHT)),
         (DraftLength(1, 1, 1), MODEL),
     ],
     ids=str,
@@ -143,13 +143,13 @@ def test_a_lower_bound_is_where_windows_begin(window, offer):
 
 def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
     lengths = good_rounds(
-        policy(draft_length=DraftLength(1, 4, 4), repeats=1.0), Offer("draft", 63, step=EIGHT), 4
+        policy(draft_length=DraftLength(1, 4, 4), repeats=1.0), Proposal("draft", 63, step=EIGHT), 4
     )
     assert lengths == [4, 4, 4, 4]
 
 
 def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bound():
-    four = Offer("draft", 4, step=Step("draft", longest_draft=4))
+    four = Proposal("draft", 4, step=Step("draft", longest_draft=4))
     assert good_rounds(policy(draft_length=DraftLength(8, 8, 16), repeats=1.0), four, 4) == [
         4,
         4,
@@ -160,7 +160,7 @@ def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bou
 
 def test_an_offer_below_the_lower_bound_is_passed_over():
     row = policy(draft_length=DraftLength(8, 8, 16), repeats=1.0)
-    assert row.choose([Offer("ngram", 6, match=64)], 1, CONTEXT) is None
+    assert row.choose([Proposal("ngram", 6, match=64)], 1, CONTEXT) is None
 
 
 def test_a_fixed_window_knows_no_gate():
@@ -192,7 +192,7 @@ def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():
 
 def test_a_lookup_is_silent_until_it_would_have_been_right():
     row = policy()
-    weak = Offer("ngram", 6, match=3)
+    weak = Proposal("ngram", 6, match=3)
     assert row.choose([weak], 1, CONTEXT) is None
     state, reason = row.state("ngram")
     assert (state, reason and reason.code) == (State.OBSERVING, "spec.observing")
@@ -203,7 +203,7 @@ def test_a_lookup_is_silent_until_it_would_have_been_right():
 
 
 def test_a_prompt_that_repeats_itself_is_evidence_enough():
-    assert policy(repeats=0.5).choose([Offer("ngram", 6, match=3)], 1, CONTEXT) is not None
+    assert policy(repeats=0.5).choose([Proposal("ngram", 6, match=3)], 1, CONTEXT) is not None
 
 
 def test_a_hostile_draft_model_is_left_soon_and_tried_ever_less():
@@ -286,13 +286,13 @@ def test_a_long_lag_makes_a_draft_model_dearer():
     row = policy()
     good_rounds(row, MODEL, 4)
     near = row._forecast(MODEL, 1, CONTEXT)
-    far = row._forecast(Offer("draft", 16, lag=256), 1, CONTEXT)
+    far = row._forecast(Proposal("draft", 16, lag=256), 1, CONTEXT)
     assert far.speedup < near.speedup
 
 
 def test_a_forecast_goes_as_deep_as_there_is_a_chance():
-    row, far = policy(), Offer("ngram", 63, match=40)
-    doubtful = Offer("ngram", 63, match=3)
+    row, far = policy(), Proposal("ngram", 63, match=40)
+    doubtful = Proposal("ngram", 63, match=3)
     good_rounds(row, far, 8)
     assert row._forecast(far, 1, CONTEXT).windows[-1][0] == 63
     for _ in range(40):
@@ -303,7 +303,7 @@ def test_a_forecast_goes_as_deep_as_there_is_a_chance():
 
 
 def test_catching_up_is_spread_over_as_many_rounds_as_it_served_before():
-    row, late = policy(), Offer("draft", 16, lag=256)
+    row, late = policy(), Proposal("draft", 16, lag=256)
 
     def share() -> float:
         """Seconds of a catch-up that a round is charged."""
@@ -326,7 +326,7 @@ def test_probes_wait_while_more_is_lost_than_may_be():
     table = costs()
     for _ in range(SAMPLES):
         table.drafts["draft"].learn(256, CONTEXT, 3.0)
-    row, late, probes = policy(table), Offer("draft", 16, lag=256), []
+    row, late, probes = policy(table), Proposal("draft", 16, lag=256), []
     for step in range(1500):
         choice = row.choose([late if not row.record(late).trial else MODEL], 1, CONTEXT)
         if choice is None:
@@ -359,13 +359,13 @@ def test_what_a_rejection_leaves_pending_is_reckoned_with():
 
 def test_a_draft_is_taken_where_the_pass_is_cheaper_with_it_than_without():
     """What is pending is read anyway. Where 12 rows take longer than 16 do, four more cost less than nothing."""
-    table = Costs()
+    table = CostModel()
     for _ in range(SAMPLES):
         for width, seconds in {PLAIN: 1.0, 1: 1.0, 8: 2.08, 12: 3.31, 16: 1.82, 32: 2.85}.items():
             table.target.learn(width, CONTEXT, seconds)
     row = policy(table, recurrent=True, repeats=1.0)
     row.verified(LOOKUP, 8, 8)
-    offer = Offer("ngram", 4, match=40)
+    offer = Proposal("ngram", 4, match=40)
     assert row.choose([offer], 12, CONTEXT) == (offer, 4)
     assert row._forecast(offer, 12, CONTEXT).speedup <= 2 * 5
 
@@ -380,7 +380,7 @@ def test_eight_hours_change_nothing():
         player.verified(*choice, choice[1])
         if seconds:
             player.timed(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)
-    assert row.costs.to_json() == twin.costs.to_json()
+    assert row.cost_model.to_json() == twin.cost_model.to_json()
     assert row.choose([LOOKUP], 1, CONTEXT) == twin.choose([LOOKUP], 1, CONTEXT)
     assert row._pace == twin._pace
     assert row._elapsed == twin._elapsed
@@ -423,7 +423,7 @@ def test_a_padded_pass_is_learned_by_its_width():
     choice = row.choose([LOOKUP], 1, CONTEXT)
     assert choice is not None
     offer, k = choice
-    before = row.costs.target.known(k + 4, CONTEXT)
+    before = row.cost_model.target.sample_count(k + 4, CONTEXT)
     row.verified(offer, k, k)
     row.timed(offer, k + 1, Interval(1.2, k + 4), CONTEXT)
-    assert row.costs.target.known(k + 4, CONTEXT) in (before + 1, SAMPLES)
+    assert row.cost_model.target.sample_count(k + 4, CONTEXT) in (before + 1, SAMPLES)

@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from omlx.draft_length import DraftLength
-from omlx.engine.speculation.cost_model import Costs
+from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.policy import LAST_PROBE, State
 from tests.engine.speculation.simulation import Machine, Outcome, Part, Run, outcome, text
 
@@ -160,7 +160,7 @@ def test_short_answers_do_not_each_try_a_draft_known_to_be_wrong_but_a_long_one_
 def test_nothing_is_put_by_for_hours_that_were_slept():
     machine, costs = Machine("flat", 0.2), Machine("flat", 0.2).costs(4000)
     Run(machine, text((Part("fresh", 500, 0.02),), 0, 4000), sleep_at=200).adaptive(costs=costs)
-    assert costs.spare <= 10.0
+    assert costs.exploration_budget_s <= 10.0
 
 
 @pytest.mark.parametrize("at", [5, 100, 333])
@@ -175,12 +175,12 @@ def test_a_step_of_eight_hours_changes_nothing(at):
     ]
     assert slept.seconds <= 1.05 * calm.seconds
     assert slept.policy is not None
-    plain = slept.policy.costs.target.plain(900)
+    plain = slept.policy.cost_model.target.plain(900)
     assert plain is not None
     assert plain < 2.0
 
 
-@pytest.mark.parametrize("known", [None, Costs()], ids=["a prompt", "nothing"])
+@pytest.mark.parametrize("known", [None, CostModel()], ids=["a prompt", "nothing"])
 def test_kernels_that_compile_do_not_keep_windows_short(known):
     machine = Machine("sawtooth", calibrated=False, first_time=6.0)
     played = Run(machine, text(texts(1000)["verbatim"], 0), 0).adaptive(costs=copy.deepcopy(known))

@@ -20,12 +20,12 @@ import mlx.core as mx
 from omlx.engine.masking import Lookahead
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.prefix.index import PrefixIndex
-from omlx.engine.prefix.payload import Payloads, layout_of, unkept
+from omlx.engine.prefix.payload import Payloads, layout_of, uncacheable
 from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Step
 from omlx.errors import RewindError
 
@@ -72,7 +72,7 @@ class DraftModel:
         self._rows: dict[int, _Row] = {}
         self._kept = Payloads(make_cache)
         self._index: PrefixIndex | None = None
-        if unkept(make_cache()) is None:
+        if uncacheable(make_cache()) is None:
             self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, prefix_bytes)
         self._rounds = 0
 
@@ -82,14 +82,14 @@ class DraftModel:
         beside._rows, beside._index, beside._rounds = {}, None, 0
         return beside
 
-    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         if limit < 1:
             return None
-        return Offer(
+        return Proposal(
             self.name, limit, lag=len(sequence.tokens) - self._row(sequence).valid, step=step
         )
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         if limit < 1:
             return None
         started = time.perf_counter()
@@ -158,7 +158,7 @@ class DraftModel:
         if self._index is not None:
             self._kept.evict(self._index.clear())
 
-    def bound(self, max_bytes: int) -> None:
+    def limit_bytes(self, max_bytes: int) -> None:
         if self._index is not None:
             self._kept.evict(self._index.evict(max_bytes))
             self._index.max_bytes = max_bytes

@@ -11,11 +11,11 @@ from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.masking import forced_tokens
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft, Drafter
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Step
 
 
-class Forced(Drafter):
+class GrammarDrafter(Drafter):
     """Drafts for rows with a mask."""
 
     kind: ClassVar[str] = "forced"
@@ -24,13 +24,13 @@ class Forced(Drafter):
     def __init__(self) -> None:
         self._runs: dict[int, tuple[int, ...]] = {}
 
-    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         mask = sequence.request.mask
         run = forced_tokens(mask, min(limit, MAX_DRAFT_LENGTH)) if mask is not None else ()
         self._runs[sequence.row] = run
-        return Offer(self.name, len(run), sure=True, step=step) if run else None
+        return Proposal(self.name, len(run), sure=True, step=step) if run else None
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         """What the offer just made was about."""
         run = self._runs.get(sequence.row, ())[:limit]
         return Draft(self.name, len(run), run) if run else None

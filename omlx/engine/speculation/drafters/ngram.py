@@ -16,7 +16,7 @@ from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.masking import allowed_prefix
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Draft, Drafter
-from omlx.engine.speculation.proposal import Offer
+from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Step
 
 GRAM: Final = 3
@@ -32,7 +32,7 @@ BARRIER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class NgramMatch:
     """The present repeats an earlier place: `length` tokens agree, and `at` is the position behind them."""
 
     at: int
@@ -63,7 +63,7 @@ class NgramIndex:
                 if len(places) > 2 * MAX_CHAIN:
                     del places[:MAX_CHAIN]
 
-    def lookup(self, telling: int = TELLING) -> Match | None:
+    def lookup(self, telling: int = TELLING) -> NgramMatch | None:
         """The longest earlier match of the present; those of `telling` tokens and more are equal. Of equals, those that
         most agree on what follows, and of these the newest: in a run of one token all places agree but the end of the
         run before."""
@@ -76,7 +76,7 @@ class NgramIndex:
                 longest, present, by_next = length, self.tokens[-length:], {}
             by_next.setdefault(self.tokens[at], []).append(at)
         newest = max(by_next.values(), key=len, default=[0])[0]
-        return Match(newest, self._length(newest, longest, MAX_MATCH)) if newest else None
+        return NgramMatch(newest, self._length(newest, longest, MAX_MATCH)) if newest else None
 
     def _length(self, at: int, known: int, limit: int) -> int:
         """How many tokens before `at` are those before the present: `known` ones, and how many more up to a limit."""
@@ -106,7 +106,7 @@ class NgramIndex:
                 proposal = self.after(found, MAX_DRAFT_LENGTH)
         return hits
 
-    def after(self, match: Match, limit: int, ends: Container[int] = ()) -> tuple[int, ...]:
+    def after(self, match: NgramMatch, limit: int, ends: Container[int] = ()) -> tuple[int, ...]:
         """What followed the match, at most `limit` tokens, and none behind the first of `ends`. A match that runs into
         the present goes on through it."""
         found: list[int] = []
@@ -121,7 +121,7 @@ class NgramIndex:
         return tuple(found)
 
 
-class Ngram(Drafter):
+class NgramDrafter(Drafter):
     """Proposes all that followed: how far it is worth following is for the policy to say. It keeps no index: one is
     made anew from a prompt within milliseconds."""
 
@@ -131,18 +131,18 @@ class Ngram(Drafter):
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}
 
-    def offer(self, sequence: Sequence, limit: int, step: Step) -> Offer | None:
+    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         found = self._current(sequence).match
         if found is None or found.length < (step.shortest_match or GRAM):
             return None
         tokens = self._after(sequence, min(limit, MAX_DRAFT_LENGTH))
         return (
-            Offer(self.name, len(tokens), match=found.length, step=step, tokens=tokens)
+            Proposal(self.name, len(tokens), match=found.length, step=step, tokens=tokens)
             if tokens
             else None
         )
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         tokens = allowed_prefix(sequence.request.mask, self._after(sequence, limit))
         return Draft(self.name, len(tokens), tokens) if tokens else None
 
@@ -185,5 +185,5 @@ class _Row:
     offset: int
     telling: int
     seen: int = 0
-    match: Match | None = None
+    match: NgramMatch | None = None
     repeats: float = 0.0
