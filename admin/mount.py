@@ -7,8 +7,7 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 
-from omlx.models.pool.pool import Pool
-from omlx.server.guard import ApiKey
+from omlx.server.services import Services
 from omlx.settings.configuration import Configuration
 
 from . import preferences
@@ -32,23 +31,23 @@ from .trial.trial_service import Trying
 from .trial.try_part import TryPart
 
 
-def mount(app: FastAPI, pool: Pool, configuration: Configuration, home: Path) -> None:
+def mount(app: FastAPI, services: Services, configuration: Configuration, home: Path) -> None:
     """`configuration` has a store. A changed API key counts from the next request on."""
-    key: ApiKey = app.state.api_key
+    pool, key = services.pool, services.api_key
     credentials = Credentials(home)
     gate = Gate(credentials, Sessions(), Throttle(), lambda: key.value)
 
     def rekeyed(value: str | None) -> None:
         key.value = value
 
-    pages, standings = Pages(gate), Standings(pool, app.state.record, app.state.engine)
-    live = LiveData(app.state.engine, pool, app.state.record)
+    pages, standings = Pages(gate), Standings(services)
+    live = LiveData(services)
     settings = SettingsRoutes(gate, pool, configuration, rekeyed)
-    trying = Trying(app, pool, Applying(pool, configuration), home)
+    trying = Trying(services, Applying(pool, configuration), home)
     routers: list[APIRouter] = [
         gate.routes(),
         settings.routes(),
-        ModelsRoutes(gate, pool).routes(),
+        ModelsRoutes(gate, pool, services.prefixes).routes(),
         TrialRoutes(gate, trying).routes(),
         preferences.routes(),
         LoginPage(pages, gate, credentials).routes(),

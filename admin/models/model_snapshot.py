@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 from omlx.errors import OmlxError
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import PrefixStats, RequestStats
-from omlx.server.request_stats import Record
-from omlx.server.stream import Engine
+from omlx.server.services import Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +32,11 @@ class Standing:
         return self.entry.status is Status.USABLE
 
 
-@dataclass(frozen=True, slots=True)
 class Standings:
-    pool: Pool
-    record: Record
-    engine: Engine
+    def __init__(self, services: Services) -> None:
+        self.pool = services.pool
+        self._activity = services.activity
+        self._engine = services.engine
 
     async def of(self, name: str) -> Standing:
         """Raises NotFound."""
@@ -79,5 +77,5 @@ class Standings:
 
     def _standing(self, entry: ModelEntry, speculative: SpeculationConfig | None) -> Standing:
         served = next((each for each in self.pool.loaded if each.id == entry.id), None)
-        recent, prefixes = self.record.recent(entry.id), self.engine.prefix_of(entry.id)
+        recent, prefixes = self._activity.recent(entry.id), self._engine.prefix_of(entry.id)
         return Standing(entry, self.pool.status(entry.id), speculative, served, recent, prefixes)

@@ -11,10 +11,11 @@ from starlette.responses import JSONResponse, Response
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation_status import reason_record
-from omlx.server import prefixes, status
+from omlx.server import status
 from omlx.server.connection import while_connected
 from omlx.server.fields import read
 from omlx.server.generation import GenerationRequest
+from omlx.server.prefixes import PrefixService
 
 from ..login.routes import Gate
 from ..settings.view import Json
@@ -29,9 +30,10 @@ class Probed(BaseModel):
 
 
 class ModelsRoutes:
-    def __init__(self, gate: Gate, pool: Pool) -> None:
+    def __init__(self, gate: Gate, pool: Pool, prefixes: PrefixService) -> None:
         self._gate = gate
         self._pool = pool
+        self._prefixes = prefixes
 
     def routes(self) -> APIRouter:
         router = APIRouter(prefix="/admin/api")
@@ -70,7 +72,7 @@ class ModelsRoutes:
     async def clear_prefixes(self, request: Request, name: str) -> Response:
         """Answers when they are forgotten. A model that is not in memory has none."""
         self._gate.session(request)
-        await prefixes.forget(request.app.state, name)
+        await self._prefixes.clear(name)
         return Response(status_code=204)
 
     async def probe_prefixes(self, request: Request, name: str) -> Response:
@@ -78,7 +80,7 @@ class ModelsRoutes:
         self._gate.session(request)
         prompt = read(Probed, await request.body()).prompt
         asked = GenerationRequest(messages=[{"role": "user", "content": prompt}])
-        return JSONResponse(await prefixes.look_up(request.app.state, name, asked))
+        return JSONResponse(await self._prefixes.probe(name, asked))
 
     def _view(self, entry: ModelEntry) -> Json:
         return {

@@ -13,10 +13,8 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.models.pool.pool import Pool
 from omlx.server.fields import Body, read_query
-from omlx.server.request_stats import Record
-from omlx.server.stream import Engine
+from omlx.server.services import Services
 from omlx.telemetry.timeline import STEP_S
 
 from ..login.routes import Gate
@@ -27,14 +25,14 @@ from .live_view import SHOWN_S, Live
 class LiveData:
     """Asks what there is to show. On the event loop."""
 
-    def __init__(self, engine: Engine, pool: Pool, record: Record) -> None:
-        self._engine = engine
-        self._pool = pool
-        self._record = record
+    def __init__(self, services: Services) -> None:
+        self._engine = services.engine
+        self._pool = services.pool
+        self._activity = services.activity
 
     def now(self, since: float = 0.0) -> Live:
         """Of answers those that ended after `since`, of steps those that may have grown since then."""
-        activity, wall = self._record.activity, time.time()
+        activity, wall = self._activity, time.time()
         queued = {
             served.id: self._engine.load_of(served.id).waiting for served in self._pool.loaded
         }

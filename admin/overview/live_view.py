@@ -84,7 +84,7 @@ def requests(running: Sequence[Running], queued: Mapping[str, int]) -> Requests:
     """`queued` says how many requests of a model are in line. Of those that nothing was heard of, the last ones are."""
     unheard: defaultdict[str, list[str]] = defaultdict(list)
     for each in running:
-        if not each.heard:
+        if not each.started:
             unheard[each.model].append(each.id)
     in_line = {
         id

@@ -1,17 +1,13 @@
-"""Everything that the dashboard knows of trials: what runs, what was found, what was taken up. Made when first needed,
-since requests are opened on a loop that runs."""
+"""Everything that the dashboard knows of trials: what runs, what was found, what was taken up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
-
 from omlx.errors import BadRequest, Conflict
-from omlx.models.pool.pool import Pool
+from omlx.server.services import Services
 from omlx.trial.configurations import PLAIN, TrialConfiguration, find_configuration
 from omlx.trial.planning import MAX_DRAFTS, Planner
 from omlx.trial.report import configuration_record, report
@@ -27,22 +23,13 @@ from .view import kept_view, report_view
 
 
 class Trying:
-    def __init__(self, app: FastAPI, pool: Pool, applying: Applying, home: Path) -> None:
+    def __init__(self, services: Services, applying: Applying, home: Path) -> None:
+        engine, pool, generations = services.engine, services.pool, services.generations
+        runner = TrialRunner(SampleRunner(engine, pool), pool, generations)
         self.pool = pool
         self.applying = applying
-        self._app = app
-        self._home = home
-
-    @cached_property
-    def trials(self) -> Trials:
-        runner = TrialRunner(
-            SampleRunner(self._app.state.engine, self.pool), self.pool, self._app.state.generations
-        )
-        return Trials(self.pool, runner, ResultStore(self._home))
-
-    @cached_property
-    def planner(self) -> Planner:
-        return Planner(self._app.state.engine, self.pool, self._app.state.generations)
+        self.trials = Trials(pool, runner, ResultStore(home))
+        self.planner = Planner(engine, pool, generations)
 
     async def view(self, model: str, language: str) -> Json:
         """`trial` is the newest one of this run, over or not; `last` the newest that came to its end, of earlier runs

@@ -42,7 +42,8 @@ from omlx.models.pool.pool import Pool
 from omlx.models.pool.settings_watcher import SettingsWatcher
 from omlx.server.app import create_app
 from omlx.server.exposure import check_exposure
-from omlx.server.protocol import ImpatientProtocol
+from omlx.server.protocol import TimeoutProtocol
+from omlx.server.services import build_services
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer
 from omlx.settings.resolve import add_flags
@@ -137,11 +138,12 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
         rereading = SettingsWatcher(pool, choice.configuration.store)
         if choice.model is not None:
             (await pool.lease(choice.model.id)).release()
-        app = create_app(engine, pool, settings)
-        mount(app, pool, choice.configuration, settings.home)
+        services = build_services(engine, pool, settings.api_key)
+        app = create_app(services, settings)
+        mount(app, services, choice.configuration, settings.home)
         config = uvicorn.Config(
             app,
-            http=ImpatientProtocol,
+            http=TimeoutProtocol,
             backlog=BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S,

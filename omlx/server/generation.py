@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from omlx.draft_length import DraftLength
 from omlx.engine.strategy import AUTO, Strategy
+from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason, Request, Sampling, Speculation, StopMatcher, TokenMask
 from omlx.errors import BadRequest
 from omlx.models.package.tokenizer import tokenizer_length
 from omlx.models.pool.pool import Pool, ServedModel
-from omlx.server.request_stats import Record
+from omlx.server.activity import Activity
 from omlx.server.router import Router
-from omlx.server.stream import Engine, GenerationStream
+from omlx.server.stream import GenerationStream
 from omlx.text.grammar import CompiledGrammar, Preamble, StructuredOutput
 from omlx.text.infill import infill_prompt, infill_token_ids
 from omlx.text.output import OutputSpec, OutputStopMatcher
@@ -93,15 +94,18 @@ class _Texts:
     calls: CompiledGrammar | None
 
 
-class Generations:
-    """Opens streams; `record` hears how they end. What a request leaves open is decided by the settings, then by the
-    model's own files. `newest` is the last prompt of each model; nobody writes it anywhere."""
+class GenerationService:
+    """Opens streams, whose events `activity` observes.
 
-    def __init__(self, engine: Engine, pool: Pool, record: Record) -> None:
+    What a request leaves open is decided by the settings, then by the model's own files. `newest` holds the ids of the
+    last prompt of each model, in memory only.
+    """
+
+    def __init__(self, engine: EngineThread, pool: Pool, activity: Activity) -> None:
         self._engine = engine
         self._pool = pool
-        self._record = record
-        self._router = Router(asyncio.get_running_loop())
+        self._activity = activity
+        self._router = Router()
         # One thread: templates and tokenizers of long prompts stay off the event loop, and see one caller at a time.
         self._text = ThreadPoolExecutor(1, "omlx-text")
         self.newest: dict[str, tuple[int, ...]] = {}
@@ -123,7 +127,7 @@ class Generations:
             texts = await self._off_loop(partial(_tokenize, lease.served, request))
             seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
             name = f"{prefix}{uuid.uuid4().hex}"
-            stream = GenerationStream(self._engine, self._router, lease, name, seed, self._record)
+            stream = GenerationStream(self._engine, self._router, lease, name, seed, self._activity)
             self._submit(stream, request, texts)
         except BaseException:
             if stream is None:

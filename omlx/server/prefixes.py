@@ -1,7 +1,4 @@
-"""What is kept of a model's prefixes, looked at and cleared over HTTP.
-
-`forget` and `look_up` do it for whoever serves pages too; `state` is that of the application.
-"""
+"""A model's prefix cache over HTTP: how much of a prompt it holds, and clearing it."""
 
 from __future__ import annotations
 
@@ -9,51 +6,59 @@ import asyncio
 from dataclasses import replace
 
 from fastapi import Request
-from starlette.datastructures import State
 from starlette.responses import JSONResponse, Response
 
+from omlx.engine.thread import EngineThread
 from omlx.models.pool.pool import Pool
 from omlx.server.dialect import Json
-from omlx.server.generation import GenerationRequest, Generations
+from omlx.server.generation import GenerationRequest, GenerationService
 from omlx.server.openai.chat import request as chat_request
-from omlx.server.stream import Engine
 
 
-async def clear(request: Request, name: str) -> Response:
-    """Forget every prefix of a model. One that is not loaded has none."""
-    await forget(request.app.state, name)
-    return Response(status_code=204)
+class PrefixService:
+    """Prefix caches by model, for the API and the dashboard."""
+
+    def __init__(self, engine: EngineThread, pool: Pool, generations: GenerationService) -> None:
+        self._engine = engine
+        self._pool = pool
+        self._generations = generations
+
+    def check(self, name: str) -> None:
+        """Raise NotFound for an unknown model."""
+        self._pool.resolve(name)
+
+    async def clear(self, name: str) -> None:
+        """Forget every prefix of a model; returns after the current step. Raises NotFound, EngineDead."""
+        model = self._pool.resolve(name).id
+        await asyncio.wrap_future(self._engine.clear_prefixes(model))
+
+    async def probe(self, name: str, request: GenerationRequest) -> Json:
+        """Return how many tokens the prompt has and how many of them are cached, null if the model is not loaded.
+
+        Modifies nothing, loads nothing. Raises NotFound, EngineDead, and BadRequest for an invalid prompt.
+        """
+        model = self._pool.resolve(name).id
+        tokens = await self._generations.prompt_ids(replace(request, model=model))
+        cached = await asyncio.wrap_future(self._engine.probe_prefix(model, tokens))
+        return {
+            "object": "prefix.probe",
+            "model": model,
+            "prompt_tokens": len(tokens),
+            "cached_tokens": cached,
+        }
 
 
-async def probe(request: Request, name: str) -> Response:
-    """How much of the prompt of a chat request is there already; nothing is computed. Null for a model not loaded."""
-    pool: Pool = request.app.state.pool
-    model = pool.resolve(name).id
-    asked = chat_request.parse(await request.body()).neutral()
-    return JSONResponse(await look_up(request.app.state, model, asked))
+class PrefixEndpoints:
+    def __init__(self, prefixes: PrefixService) -> None:
+        self._prefixes = prefixes
 
+    async def clear(self, request: Request, name: str) -> Response:
+        """Clear a model's prefix cache. A model that is not loaded has none."""
+        await self._prefixes.clear(name)
+        return Response(status_code=204)
 
-async def forget(state: State, name: str) -> None:
-    """Returns after the current step. Raises NotFound, EngineDead."""
-    pool: Pool = state.pool
-    engine: Engine = state.engine
-    await asyncio.wrap_future(engine.clear_prefixes(pool.resolve(name).id))
-
-
-async def look_up(state: State, name: str, asked: GenerationRequest) -> Json:
-    """Tokens of the prompt of `asked`, and how many of them a model has kept. Modifies nothing, loads nothing.
-
-    Raises NotFound, EngineDead, and BadRequest for what is no prompt for the model.
-    """
-    pool: Pool = state.pool
-    engine: Engine = state.engine
-    generations: Generations = state.generations
-    model = pool.resolve(name).id
-    tokens = await generations.prompt_ids(replace(asked, model=model))
-    cached = await asyncio.wrap_future(engine.probe_prefix(model, tokens))
-    return {
-        "object": "prefix.probe",
-        "model": model,
-        "prompt_tokens": len(tokens),
-        "cached_tokens": cached,
-    }
+    async def probe(self, request: Request, name: str) -> Response:
+        """How many prompt tokens of a chat request are in the prefix cache. Nothing is computed."""
+        self._prefixes.check(name)  # an unknown model is reported before a body that cannot be read
+        body = chat_request.parse(await request.body())
+        return JSONResponse(await self._prefixes.probe(name, body.generation_request()))

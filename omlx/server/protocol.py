@@ -19,7 +19,7 @@ from omlx.errors import TooSlow
 from omlx.server import errors
 
 
-class ImpatientProtocol(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """Ends a connection on which more waits than fits, if none of it was read for `patience_s`.
 
     Ends one too whose next request is not whole, up to its body, `head_s` after its first byte: with 408, or without a

@@ -23,9 +23,9 @@ SLOWEST_S: Final = 0.066
 
 
 class Router:
-    """The engine's sink."""
+    """The engine's event sink. Delivers on `loop`, by default the one that opens the first stream."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop
         self._handlers: dict[str, Callable[[Event], None]] = {}
         self._mail: deque[Event] = deque()
@@ -38,10 +38,13 @@ class Router:
         if self._coming and not any(isinstance(event, Finished | Failed) for event in events):
             return
         self._coming = True
-        with suppress(RuntimeError):  # the event loop is closed: nobody is left to hear
+        assert self._loop is not None, "events belong to an open stream"
+        with suppress(RuntimeError):  # the event loop is closed: no stream is left
             self._loop.call_soon_threadsafe(self._deliver)
 
     def open(self, request_id: str, handler: Callable[[Event], None]) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
         self._handlers[request_id] = handler
 
     def forget(self, request_id: str) -> None:
@@ -59,6 +62,7 @@ class Router:
             if (handler := self._handlers.get(event.request_id)) is not None:
                 handler(event)
         self._coming = True
+        assert self._loop is not None
         self._next = self._loop.call_later(
             min(PACE_S * max(1, len(self._handlers)), SLOWEST_S), self._deliver
         )

@@ -8,92 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Iterable
 
+from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
     Event,
-    EventSink,
     Failed,
     Finished,
-    Load,
-    ModelSnapshot,
     PrefillProgress,
     Request,
     TokensCommitted,
 )
-from omlx.errors import EngineDead, OmlxError
+from omlx.errors import OmlxError
 from omlx.models.pool.pool import Lease, ServedModel
-from omlx.records import PrefixStats as PrefixStats
+from omlx.server.activity import Activity
 from omlx.server.dialect import ChoiceEvent
-from omlx.server.request_stats import Record
 from omlx.server.router import Router
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser, OutputSpec
-
-if TYPE_CHECKING:
-    from omlx.engine.loop import EngineLoop
-
-T = TypeVar("T")
-
-
-class Engine(Protocol):
-    """What the HTTP side needs of the engine's thread."""
-
-    @property
-    def failure(self) -> EngineDead | None:
-        """Set once the thread has died."""
-        ...
-
-    def submit(self, model: str, request: Request, sink: EventSink) -> None:
-        """Queue a request; what is wrong with it may also be told by a Failed event. Raises EngineDead."""
-        ...
-
-    def cancel(self, request_id: str) -> None:
-        """End a request; one that is not open is ignored."""
-        ...
-
-    def load_of(self, model: str) -> Load:
-        """How many requests of a model are where."""
-        ...
-
-    def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
-        """What there is to say of a loaded model, after the current step. Raises EngineDead."""
-        ...
-
-    def prefix_of(self, model: str) -> PrefixStats | None:
-        """What is kept of a model's prefixes, None if it is not loaded."""
-        ...
-
-    def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
-        """How many tokens of a prompt a loaded model has kept, after the current step. Raises EngineDead."""
-        ...
-
-    def with_loop(self, model: str, work: Callable[[EngineLoop], T]) -> Future[T]:
-        """Run `work` with a model that is leased, between two steps. Raises EngineDead."""
-        ...
-
-    def clear_prefixes(self, model: str) -> Future[None]:
-        """Forget the prefixes of a model. Raises EngineDead."""
-        ...
 
 
 class GenerationStream:
     """`batches` gives the events, once; `close` may come at any time and is final.
 
     `finishes` fills as choices end. Of `prompts`, the newest has `prompt_n` tokens; `first_tokens` has one of each.
-    `seed` is the one in use, whether asked for or drawn. `record` hears all, also when the client has gone.
+    `seed` is the one in use, requested or drawn. `activity` observes every event, also after the client
+    has disconnected.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineThread,
         router: Router,
         lease: Lease,
         request_id: str,
         seed: int,
-        record: Record,
+        activity: Activity,
     ) -> None:
         self.id = request_id
         self.seed = seed
@@ -105,7 +55,7 @@ class GenerationStream:
         self._engine = engine
         self._router = router
         self._lease = lease
-        self._record = record
+        self._activity = activity
         self._outputs: dict[str, tuple[int, OutputParser]] = {}
         self._running: set[str] = set()
         self._mail: list[Event] = []
@@ -138,11 +88,11 @@ class GenerationStream:
             self.first_tokens.append(request.tokens[0])
         self._running.add(request.id)
         self._router.open(request.id, self._receive)
-        self._record.began(self.served.id, request)
+        self._activity.submitted(self.served.id, request)
         try:
             self._engine.submit(self.served.id, request, self._router)
         except OmlxError as error:
-            self._record.heard(self.served.id, Failed(request.id, error))
+            self._activity.observe(Failed(request.id, error))
             self._ended(request.id)
             raise
 
@@ -213,7 +163,7 @@ class GenerationStream:
                 return [(choice, PromptLogprobs(logprobs))] if logprobs else []
 
     def _receive(self, event: Event) -> None:
-        self._record.heard(self.served.id, event)
+        self._activity.observe(event)
         if isinstance(event, Finished | Failed):
             self._ended(event.request_id)
         self._mail.append(event)

@@ -1,7 +1,8 @@
-"""Text to token ids and back, as vLLM's and llama.cpp's servers offer it. No weights are loaded for it."""
+"""Text to token ids and back, in the API of vLLM's and llama.cpp's servers. Loads no weights."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Request
@@ -12,7 +13,7 @@ from omlx.errors import BadRequest
 from omlx.server import tooling
 from omlx.server.connection import while_connected
 from omlx.server.fields import Body, Listed, read
-from omlx.server.generation import GenerationRequest, Generations
+from omlx.server.generation import GenerationRequest, GenerationService
 from omlx.server.openai.chat.request import ChatMessage
 
 
@@ -27,36 +28,44 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = None
     add_special: bool | None = None
 
+    @property
+    def text(self) -> str:
+        """Raises BadRequest if there is none."""
+        text = self.prompt if self.prompt is not None else self.content
+        if text is None:
+            raise BadRequest("request.missing", param="prompt", field="prompt")
+        return text
+
+    def conversation(self, messages: Sequence[ChatMessage]) -> GenerationRequest:
+        rendered = [message.rendered(at) for at, message in enumerate(messages)]
+        return GenerationRequest(
+            messages=tooling.with_names(rendered),
+            model=self.model,
+            template_variables=self.chat_template_kwargs or {},
+        )
+
 
 class DetokenizeRequest(Body):
     model: str | None = None
     tokens: Listed[Annotated[int, Field(ge=0)]]
 
 
-async def tokenize(request: Request) -> Response:
-    asked = read(TokenizeRequest, await request.body())
-    generations: Generations = request.app.state.generations
-    if asked.messages is not None:
-        messages = tooling.with_names(
-            [message.rendered(at) for at, message in enumerate(asked.messages)]
-        )
-        rendered = GenerationRequest(
-            messages, asked.model, template_variables=asked.chat_template_kwargs or {}
-        )
-        tokens = await while_connected(request.receive, generations.prompt_ids(rendered))
-    else:
-        text = asked.prompt if asked.prompt is not None else asked.content
-        if text is None:
-            raise BadRequest("request.missing", param="prompt", field="prompt")
-        special = False not in (asked.add_special_tokens, asked.add_special)
-        tokens = await while_connected(
-            request.receive, generations.tokenize(asked.model, text, special=special)
-        )
-    return JSONResponse({"tokens": tokens, "count": len(tokens)})
+class TokenEndpoints:
+    def __init__(self, generations: GenerationService) -> None:
+        self._generations = generations
 
+    async def tokenize(self, request: Request) -> Response:
+        body = read(TokenizeRequest, await request.body())
+        if body.messages is not None:
+            work = self._generations.prompt_ids(body.conversation(body.messages))
+        else:
+            special = False not in (body.add_special_tokens, body.add_special)
+            work = self._generations.tokenize(body.model, body.text, special=special)
+        tokens = await while_connected(request.receive, work)
+        return JSONResponse({"tokens": tokens, "count": len(tokens)})
 
-async def detokenize(request: Request) -> Response:
-    asked = read(DetokenizeRequest, await request.body())
-    generations: Generations = request.app.state.generations
-    text = await while_connected(request.receive, generations.detokenize(asked.model, asked.tokens))
-    return JSONResponse({"prompt": text, "content": text})
+    async def detokenize(self, request: Request) -> Response:
+        body = read(DetokenizeRequest, await request.body())
+        work = self._generations.detokenize(body.model, body.tokens)
+        text = await while_connected(request.receive, work)
+        return JSONResponse({"prompt": text, "content": text})

@@ -16,7 +16,7 @@ from omlx.models.catalog.reference import find_draft
 from omlx.models.package.compatibility import draft_mismatch
 from omlx.models.pool.footprint import device
 from omlx.models.pool.pool import Pool
-from omlx.server.generation import Generations
+from omlx.server.generation import GenerationService
 from omlx.trial.estimate import PROMPT_TOKENS, Estimate, Weights, estimate
 from omlx.trial.run_sample import CONTEXT_TOKENS
 from omlx.trial.texts import Kind
@@ -29,7 +29,7 @@ SNAPSHOT_TIMEOUT_S: Final = 2.0
 class Planner:
     """Checks what is to be tried, and estimates it. Loads no model."""
 
-    def __init__(self, engine: EngineThread, pool: Pool, generations: Generations) -> None:
+    def __init__(self, engine: EngineThread, pool: Pool, generations: GenerationService) -> None:
         self._engine = engine
         self._pool = pool
         self._generations = generations

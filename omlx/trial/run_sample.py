@@ -23,7 +23,7 @@ from omlx.errors import BadRequest
 from omlx.measure.sample import Sample
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
-from omlx.server.generation import GenerationRequest, Generations, sampling_of
+from omlx.server.generation import GenerationRequest, GenerationService, sampling_of
 from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.texts import Question
 
@@ -47,7 +47,7 @@ class Prompt:
 
 
 async def read_prompt(
-    generations: Generations, model: str, question: Question, seed: int
+    generations: GenerationService, model: str, question: Question, seed: int
 ) -> Prompt:
     """Tokenize a question through the chat template, or as plain text if the model has none.
 

@@ -22,7 +22,7 @@ from omlx.errors import ModelError, Reason
 from omlx.measure.interleave import rotate
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
-from omlx.server.generation import Generations
+from omlx.server.generation import GenerationService
 from omlx.trial.configurations import (
     MAX_ROUNDS,
     MIN_ROUNDS,
@@ -157,7 +157,7 @@ class TrialRunner:
         self,
         sample_runner: SampleRunner,
         pool: Pool,
-        generations: Generations,
+        generations: GenerationService,
         idle_s: float = IDLE_S,
     ) -> None:
         self._sample_runner = sample_runner

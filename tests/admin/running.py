@@ -50,7 +50,7 @@ def administered(
         configuration=configuration,
         registry=registry,
         default=default,
-        prepare=lambda app, pool: mount(app, pool, configuration, home),
+        prepare=lambda app, services: mount(app, services, configuration, home),
     ) as running:
         yield Administered(running, home)
 

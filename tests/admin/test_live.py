@@ -15,6 +15,7 @@ from omlx.engine.types import FinishReason
 from omlx.errors import Reason
 from omlx.records import DrafterStats, RequestStats
 from omlx.server.activity import Activity, Answer, Running
+from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.timeline import STEP_S, Step
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DRAFT, TARGET
@@ -46,7 +47,18 @@ def ask(client: httpx.Client, **fields: Any) -> dict[str, Any]:
 
 def test_phases_tell_reading_from_waiting_by_the_engines_line() -> None:
     running = [
-        Running("a", "m", 10, 0.0, read=10, tokens=5, drafted=2, first=1.0, last=2.0, opening=1),
+        Running(
+            "a",
+            "m",
+            10,
+            0.0,
+            read=10,
+            tokens=5,
+            drafted=2,
+            first_token_at=1.0,
+            last_token_at=2.0,
+            opening=1,
+        ),
         Running("b", "m", 10, 0.0, read=4),
         Running("c", "m", 10, 0.0),
         Running("d", "m", 10, 0.0),
@@ -67,7 +79,7 @@ def test_steps_are_rates_and_minutes_their_means() -> None:
 
 
 def test_the_speed_now_is_that_of_the_last_step_that_is_over() -> None:
-    activity = Activity(wall=lambda: 1000.5)
+    activity = Activity(Metrics(lambda: Gauges(True)), wall=lambda: 1000.5)
     activity.timeline.add(30, 3)
     assert rate(activity, 1000.5) == 0.0
     assert rate(activity, 1000.5 + STEP_S) == 30 / STEP_S

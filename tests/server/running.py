@@ -22,7 +22,8 @@ from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool
 from omlx.server.app import create_app
-from omlx.server.protocol import ImpatientProtocol
+from omlx.server.protocol import TimeoutProtocol
+from omlx.server.services import Services, build_services
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
 
@@ -157,7 +158,7 @@ class Ready(uvicorn.Server):
 
 
 @contextmanager
-def serving(app: ASGIApp, protocol: type[ImpatientProtocol] = ImpatientProtocol) -> Iterator[str]:
+def serving(app: ASGIApp, protocol: type[TimeoutProtocol] = TimeoutProtocol) -> Iterator[str]:
     """The address at which `app` answers while the block runs."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     config = uvicorn.Config(
@@ -192,8 +193,8 @@ def omlx(
     configuration: Configuration | None = None,
     used: Callable[[], int] = used_bytes,
     calibrates: bool = False,
-    protocol: type[ImpatientProtocol] = ImpatientProtocol,
-    prepare: Callable[[FastAPI, Pool], None] = lambda app, pool: None,
+    protocol: type[TimeoutProtocol] = TimeoutProtocol,
+    prepare: Callable[[FastAPI, Services], None] = lambda app, services: None,
 ) -> Iterator[Running]:
     """`used` says what memory is taken, where what the whole process takes is too much.
 
@@ -212,8 +213,9 @@ def omlx(
         configuration=configuration,
         used=used,
     )
-    app = create_app(engine, pool, settings, keep_alive_s=keep_alive_s)
-    prepare(app, pool)
+    services = build_services(engine, pool, settings.api_key)
+    app = create_app(services, settings, keep_alive_s=keep_alive_s)
+    prepare(app, services)
     try:
         with serving(app, protocol) as url:
             yield Running(url, engine, pool)

@@ -15,6 +15,7 @@ from omlx.engine.types import (
 from omlx.errors import Overloaded, Reason
 from omlx.records import RequestStats
 from omlx.server.activity import Activity, Running
+from omlx.telemetry.metrics import Gauges, Metrics
 
 ASK = Request("a", tuple(range(40)))
 STATS = RequestStats(40, 16, 6, 0, 100, 500, 1, {}, Reason("spec.on"))
@@ -34,7 +35,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def activity(clock: Clock) -> Activity:
-    return Activity(clock, clock, kept=4)
+    return Activity(Metrics(lambda: Gauges(True)), clock=clock, wall=clock, max_answers=4)
 
 
 def committed(*drafted: bool) -> TokensCommitted:
@@ -42,18 +43,18 @@ def committed(*drafted: bool) -> TokensCommitted:
 
 
 def test_a_request_is_followed_from_its_prompt_to_its_end(activity: Activity, clock: Clock) -> None:
-    activity.began("m", ASK)
-    assert activity.running == (Running("a", "m", prompt=40, began=100.0),)
-    assert not activity.running[0].heard
-    activity.heard(PrefillProgress("a", 32, 40))
-    assert (activity.running[0].heard, activity.running[0].read) == (True, 32)
-    activity.heard(committed(False))
+    activity.submitted("m", ASK)
+    assert activity.running == (Running("a", "m", prompt=40, submitted_at=100.0),)
+    assert not activity.running[0].started
+    activity.observe(PrefillProgress("a", 32, 40))
+    assert (activity.running[0].started, activity.running[0].read) == (True, 32)
+    activity.observe(committed(False))
     assert (activity.running[0].read, activity.running[0].rate) == (40, None)
     clock.now += 0.5
-    activity.heard(committed(True, True, False, True, False))
+    activity.observe(committed(True, True, False, True, False))
     (now,) = activity.running
     assert (now.tokens, now.drafted, now.rate) == (6, 3, 10.0)
-    activity.heard(Finished("a", FinishReason.STOP, STATS))
+    activity.observe(Finished("a", FinishReason.STOP, STATS))
     assert activity.running == ()
     (answer,) = activity.answers()
     assert (answer.model, answer.at, answer.stats) == ("m", 100.5, STATS)
@@ -66,11 +67,9 @@ def test_a_request_is_followed_from_its_prompt_to_its_end(activity: Activity, cl
 
 
 def test_one_that_fails_leaves_and_counts_for_nothing(activity: Activity) -> None:
-    activity.began("m", ASK)
-    activity.heard(Failed("a", Overloaded("engine.queue_full", waiting=1, limit=1)))
-    activity.heard(
-        Failed("b", Overloaded("engine.queue_full", waiting=1, limit=1))
-    )  # nobody knows it
+    activity.submitted("m", ASK)
+    activity.observe(Failed("a", Overloaded("engine.queue_full", waiting=1, limit=1)))
+    activity.observe(Failed("b", Overloaded("engine.queue_full", waiting=1, limit=1)))
     assert (activity.running, activity.answers(), activity.totals.prompt) == ((), [], 0)
 
 
@@ -78,8 +77,8 @@ def test_the_newest_answers_are_kept_and_asked_for_by_time(
     activity: Activity, clock: Clock
 ) -> None:
     for _ in range(6):
-        activity.began("m", ASK)
-        activity.heard(Finished("a", FinishReason.STOP, STATS))
+        activity.submitted("m", ASK)
+        activity.observe(Finished("a", FinishReason.STOP, STATS))
         clock.now += 1
     assert [answer.at for answer in activity.answers()] == [102.0, 103.0, 104.0, 105.0]
     assert [answer.at for answer in activity.answers(104.0)] == [104.0, 105.0]

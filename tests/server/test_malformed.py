@@ -58,15 +58,15 @@ def test_a_list_is_read_to_its_first_mistake(kind: type[Body], body: object) -> 
 
 
 def read_chat(body: bytes) -> object:
-    return chat_request.parse(body).neutral()
+    return chat_request.parse(body).generation_request()
 
 
 def read_completion(body: bytes) -> object:
-    return completion_request.parse(body).neutral()
+    return completion_request.parse(body).generation_request()
 
 
 def read_message(body: bytes) -> object:
-    return message_request.parse(body).asked()
+    return message_request.parse(body).exchange()
 
 
 def read_response(body: bytes) -> object:

@@ -16,14 +16,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from omlx.engine.types import Finished, FinishReason
-from omlx.server.protocol import ImpatientProtocol
+from omlx.server.protocol import TimeoutProtocol
 from tests.server.running import PATIENCE_S, TARGET, omlx, serving
 
 CHAT = "/v1/chat/completions"
 SMALL = 4096
 
 
-class Hasty(ImpatientProtocol):
+class Hasty(TimeoutProtocol):
     """Nearly all that is not read waits where the server sees it, and not in the system's buffers."""
 
     patience_s = 0.05
@@ -82,7 +82,7 @@ def test_a_long_body_that_is_read_slowly_comes_to_its_end() -> None:
     assert alarms
 
 
-class Hurried(ImpatientProtocol):
+class Hurried(TimeoutProtocol):
     head_s = 0.05
 
 

@@ -25,10 +25,10 @@ from omlx.engine.types import (
 from omlx.errors import EngineDead, EngineError
 from omlx.models.pool.pool import Lease, ServedModel
 from omlx.records import RequestStats
-from omlx.server.request_stats import Record
+from omlx.server.activity import Activity
 from omlx.server.router import Router
 from omlx.server.stream import GenerationStream
-from omlx.telemetry.metrics import Gauges
+from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.text.detokenize import TokenBytes
 from omlx.text.events import Finish, TextDelta
 from omlx.text.output import OutputSpec
@@ -76,7 +76,7 @@ class Setting:
         )
         lease = Lease(served, self._count)
         self.stream = GenerationStream(
-            self.engine, Router(asyncio.get_running_loop()), lease, "id", 7, Record(nothing)
+            self.engine, Router(), lease, "id", 7, Activity(Metrics(nothing))
         )
         for choice in range(n):
             self.stream.submit(

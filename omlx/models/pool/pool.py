@@ -30,8 +30,10 @@ from omlx.models.catalog.catalog import find_model
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, Reference, find_draft
+from omlx.models.package.pooling import Pooling
 from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.embedding import Embedding
 from omlx.models.pool.eviction import ResidentModels
 from omlx.models.pool.footprint import default_limit_bytes, used_bytes
 from omlx.models.pool.load import ModelLoader, Reader, limits_of
@@ -223,6 +225,19 @@ class Pool:
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
             await asyncio.shield(leaving)
+
+    async def embed(
+        self, served: ServedModel, tokens: Sequence[int], declared: Pooling
+    ) -> tuple[float, ...]:
+        """The vector of a text for a leased model, read in chunks between steps of running requests.
+
+        `tokens`: ids, at least one. Raises EngineDead, and BadRequest for a model without hidden states.
+        """
+        job = Embedding(tokens, declared.mode)
+        while not await asyncio.wrap_future(self._engine.with_loop(served.id, job.advance)):
+            pass
+        assert job.vector is not None
+        return job.vector
 
     async def tokenizer(self, model: str | None = None) -> TokenizerWrapper:
         """The tokenizer of a model, loaded or not. Raises as `lease` does; no weights are read for it."""

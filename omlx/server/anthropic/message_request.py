@@ -11,13 +11,13 @@ from pydantic import Field
 
 from omlx.errors import BadRequest
 from omlx.server import response_format, tooling
-from omlx.server.answer import Asked
 from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read
 from omlx.server.generation import GenerationRequest
+from omlx.server.responder import Exchange
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream
 from omlx.text.grammar import StructuredOutput
@@ -85,12 +85,12 @@ class MessageRequest(Sampled):
     output_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    def asked(self) -> Asked:
+    def exchange(self) -> Exchange:
         if self.max_tokens is None:
             raise BadRequest("request.missing", param="max_tokens", field="max_tokens")
-        return Asked(self.neutral(), bool(self.stream), "msg_", self._encoder, WIRE)
+        return Exchange(self.generation_request(), bool(self.stream), "msg_", self._encoder, WIRE)
 
-    def neutral(self) -> GenerationRequest:
+    def generation_request(self) -> GenerationRequest:
         """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
         self.refuse(UNSUPPORTED)
         tooling.check_count(self.messages, "messages")

@@ -13,7 +13,9 @@ HELLO = {"role": "user", "content": "hello"}
 
 
 def neutral(*messages: Any, **fields: Any) -> Any:
-    return parse(json.dumps({"messages": messages, "max_tokens": 5, **fields}).encode()).neutral()
+    return parse(
+        json.dumps({"messages": messages, "max_tokens": 5, **fields}).encode()
+    ).generation_request()
 
 
 def use(id: str, **arguments: int) -> dict[str, Any]:
@@ -154,9 +156,9 @@ def test_what_cannot_be_is_refused(messages: Any, code: str) -> None:
 
 def test_a_count_needs_no_bound_and_a_message_does() -> None:
     body = parse(json.dumps({"messages": [HELLO]}).encode())
-    assert body.neutral().max_tokens is None
+    assert body.generation_request().max_tokens is None
     with pytest.raises(BadRequest) as caught:
-        body.asked()
+        body.exchange()
     assert (caught.value.code, caught.value.param) == ("request.missing", "max_tokens")
 
 

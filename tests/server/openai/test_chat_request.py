@@ -160,7 +160,7 @@ def body(**fields: Any) -> bytes:
 )
 def test_what_is_wrong_is_named(raw: bytes, code: str | None, param: str | None) -> None:
     with pytest.raises(BadRequest) as caught:
-        parse(raw).neutral()
+        parse(raw).generation_request()
     error = caught.value
     assert (error.param, error.status) == (param, 400)
     assert error.code == code or code is None
@@ -183,13 +183,13 @@ def test_fields_that_ask_for_nothing_or_are_for_others_are_ignored() -> None:
             audio=None,
             wholly_unknown=[1],
         )
-    ).neutral()
+    ).generation_request()
     assert (request.sampling, request.stops) == ({}, ())
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**32, 2**63, 2**64 - 1, -(2**63)])
 def test_any_64_bit_seed(seed: int) -> None:
-    assert parse(body(seed=seed)).neutral().seed == seed
+    assert parse(body(seed=seed)).generation_request().seed == seed
 
 
 def test_everything_arrives() -> None:
@@ -210,7 +210,7 @@ def test_everything_arrives() -> None:
             draft_model="org/small",
             num_draft_tokens=0,
         )
-    ).neutral()
+    ).generation_request()
     assert (request.model, request.draft_model, request.n) == ("org/name", "org/small", 2)
     assert (request.stops, request.max_tokens, request.top_logprobs) == (("END",), 5, 0)
     assert request.sampling == {"temperature": 0, "top_k": 3}
@@ -232,7 +232,7 @@ def test_messages_as_templates_know_them() -> None:
         {"role": "assistant", "content": None, "refusal": "I will not."},
         {"role": "assistant", "content": "fine", "refusal": None},
     ]
-    assert parse(body(messages=messages)).neutral().messages == [
+    assert parse(body(messages=messages)).generation_request().messages == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hi", "name": "ann"},
         {"role": "assistant", "content": "", "reasoning_content": "hm"},
@@ -256,16 +256,16 @@ def test_messages_as_templates_know_them() -> None:
 def test_how_tools_may_be_used(
     fields: dict[str, Any], forced: bool, name: str | None, single: bool
 ) -> None:
-    use = parse(body(tools=[LOOK], **fields)).neutral().tools
+    use = parse(body(tools=[LOOK], **fields)).generation_request().tools
     assert use is not None
     assert (use.forced, use.name, use.single) == (forced, name, single)
     assert use.functions == (LOOK,)
 
 
 def test_a_model_is_not_told_of_tools_that_it_may_not_use() -> None:
-    assert parse(body(tools=[LOOK], tool_choice="none")).neutral().tools is None
+    assert parse(body(tools=[LOOK], tool_choice="none")).generation_request().tools is None
     bare = {"type": "function", "function": {"name": "look"}}
-    use = parse(body(tools=[bare])).neutral().tools
+    use = parse(body(tools=[bare])).generation_request().tools
     assert use is not None
     assert use.functions[0]["function"]["parameters"] == {"type": "object", "properties": {}}
 
@@ -282,16 +282,22 @@ def test_past_calls_are_objects_for_templates() -> None:
         {"role": "assistant", "tool_calls": [call('{"a": 1}'), call(""), call("{"), call("[1]")]},
         {"role": "tool", "tool_call_id": "c1", "content": "seen"},
     ]
-    asked, answered = parse(body(messages=messages)).neutral().messages
+    asked, answered = parse(body(messages=messages)).generation_request().messages
     told = [each["function"]["arguments"] for each in asked["tool_calls"]]
     assert told == [{"a": 1}, {}, "{", "[1]"]
     assert answered == {"role": "tool", "content": "seen", "tool_call_id": "c1", "name": "look"}
 
 
 def test_reasoning_and_prefill() -> None:
-    request = parse(body(reasoning_effort="none")).neutral()
+    request = parse(body(reasoning_effort="none")).generation_request()
     assert request.template_variables == {"enable_thinking": False}
     last = {"role": "assistant", "content": "One,"}
-    assert not parse(body(messages=[*HELLO, last])).neutral().continue_last
-    assert parse(body(messages=[*HELLO, {**last, "prefix": True}])).neutral().continue_last
-    assert parse(body(messages=[*HELLO, last], continue_final_message=True)).neutral().continue_last
+    assert not parse(body(messages=[*HELLO, last])).generation_request().continue_last
+    assert (
+        parse(body(messages=[*HELLO, {**last, "prefix": True}])).generation_request().continue_last
+    )
+    assert (
+        parse(body(messages=[*HELLO, last], continue_final_message=True))
+        .generation_request()
+        .continue_last
+    )

@@ -13,7 +13,6 @@ from pydantic import Field
 
 from omlx.errors import BadRequest
 from omlx.server import response_format, tooling
-from omlx.server.answer import Asked
 from omlx.server.dialect import OPENAI, Encoder, Json
 from omlx.server.fields import (
     Body,
@@ -32,6 +31,7 @@ from omlx.server.fields import (
 from omlx.server.generation import GenerationRequest
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.head import Head
+from omlx.server.responder import Exchange
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 
@@ -178,10 +178,12 @@ class ChatRequest(Sampled):
     add_generation_prompt: bool | None = None
     prediction: Prediction | None = None
 
-    def asked(self) -> Asked:
-        return Asked(self.neutral(), bool(self.stream), "chatcmpl-", self._encoder, OPENAI)
+    def exchange(self) -> Exchange:
+        return Exchange(
+            self.generation_request(), bool(self.stream), "chatcmpl-", self._encoder, OPENAI
+        )
 
-    def neutral(self) -> GenerationRequest:
+    def generation_request(self) -> GenerationRequest:
         """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
         self.refuse(UNSUPPORTED)
         tooling.check_count(self.messages, "messages")

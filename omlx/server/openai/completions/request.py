@@ -8,12 +8,12 @@ from pydantic import Field
 
 from omlx.errors import BadRequest
 from omlx.server import response_format
-from omlx.server.answer import Asked
 from omlx.server.dialect import OPENAI, Encoder
 from omlx.server.fields import Listed, Sampled, Stops, StreamOptions, Text, bias, read, stops
 from omlx.server.generation import GenerationRequest
 from omlx.server.openai.completions.encoder import CompletionEncoder
 from omlx.server.openai.head import Head
+from omlx.server.responder import Exchange
 from omlx.server.stream import GenerationStream
 
 MAX_TOKENS: Final = 16
@@ -56,10 +56,12 @@ class CompletionRequest(Sampled):
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
         return apart(self.prompt)
 
-    def asked(self) -> Asked:
-        return Asked(self.neutral(), bool(self.stream), "cmpl-", self._encoder, OPENAI)
+    def exchange(self) -> Exchange:
+        return Exchange(
+            self.generation_request(), bool(self.stream), "cmpl-", self._encoder, OPENAI
+        )
 
-    def neutral(self) -> GenerationRequest:
+    def generation_request(self) -> GenerationRequest:
         """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
         self.refuse(UNSUPPORTED)
         prompts = self.prompts

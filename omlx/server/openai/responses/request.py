@@ -100,7 +100,7 @@ class ResponseRequest(Sampled):
             )
         return found.messages
 
-    def neutral(self, conversation: Sequence[Json]) -> GenerationRequest:
+    def generation_request(self, conversation: Sequence[Json]) -> GenerationRequest:
         """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
         self.refuse(UNSUPPORTED)
         if self.background and self.stream:

@@ -9,27 +9,25 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, OmlxError
-from omlx.server.access import note
-from omlx.server.answer import Asked, answer, collected
-from omlx.server.connection import while_connected
 from omlx.server.dialect import NAMED, Encoder, Json
 from omlx.server.fields import read_query
-from omlx.server.generation import Generations
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.page import Page
 from omlx.server.openai.responses.request import ResponseRequest
 from omlx.server.openai.responses.store import Open, ResponseStore
+from omlx.server.responder import Exchange, Responder, collect
 from omlx.server.stream import GenerationStream
 
 PREFIX: Final = "resp_"
 
 
-class Responses:
-    """What is kept and what is being made, for one application."""
+class ResponseEndpoints:
+    """`store` holds finished responses and those in progress, of one application."""
 
-    def __init__(self) -> None:
+    def __init__(self, responder: Responder) -> None:
         self.store = ResponseStore()
+        self._responder = responder
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def create(self, request: Request) -> Response:
@@ -38,8 +36,8 @@ class Responses:
         body = body.model_copy(update={"input": self.store.resolved(body.items)})
         conversation = body.conversation(self.store.before(body.previous_response_id))
         making = _Making(self.store, body, conversation)
-        asked = Asked(
-            body.neutral(conversation),
+        exchange = Exchange(
+            body.generation_request(conversation),
             bool(body.stream),
             PREFIX,
             making.encoder,
@@ -47,12 +45,8 @@ class Responses:
             making.ended,
         )
         if not body.background:
-            return await answer(request, asked)
-        generations: Generations = request.app.state.generations
-        stream = await while_connected(
-            request.receive, generations.open(asked.neutral, asked.prefix)
-        )
-        note(request.scope, stream)
+            return await self._responder.respond(request, exchange)
+        stream = await self._responder.open(request, exchange)
         encoder = making.encoder(stream)
         task = asyncio.create_task(_finish(stream, encoder, making))
         self._tasks.add(task)
@@ -108,7 +102,7 @@ class _Making:
 
 async def _finish(stream: GenerationStream, encoder: ResponseEncoder, making: _Making) -> None:
     try:
-        encoder.body(await collected(stream))
+        encoder.body(await collect(stream))
     except OmlxError as error:
         encoder.failed(error)
     finally:

@@ -1,0 +1,104 @@
+"""Endpoints about the server and its models: health, metrics, the list of models, one model, load and unload."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from fastapi import Request
+from starlette.responses import JSONResponse, Response
+
+from omlx.engine.types import ModelSnapshot
+from omlx.errors import EngineDead, Forbidden
+from omlx.models.catalog.entry import ModelEntry
+from omlx.server import errors, status
+from omlx.server.anthropic import models as anthropic
+from omlx.server.connection import while_connected
+from omlx.server.dialect import Json
+from omlx.server.services import Services
+
+SNAPSHOT_TIMEOUT_S: Final = 2.0
+
+
+class ModelEndpoints:
+    def __init__(self, services: Services) -> None:
+        self._engine = services.engine
+        self._pool = services.pool
+        self._metrics = services.metrics
+        self._activity = services.activity
+
+    async def health(self, request: Request) -> Response:
+        """200 while the engine thread lives. Says nothing about models."""
+        if self._engine.failure is not None:
+            return JSONResponse({"status": "error", **errors.openai(self._engine.failure)}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Metrics in the format of Prometheus."""
+        content, content_type = self._metrics.scrape(request.headers.get("accept", ""))
+        return Response(content, headers={"Content-Type": content_type})
+
+    async def list_models(self, request: Request) -> Response:
+        """All usable models, in either dialect."""
+        records = [_record(entry) for entry in self._pool.models]
+        if errors.speaks_anthropic(request.scope):
+            return JSONResponse(anthropic.listed(records))
+        return JSONResponse({"object": "list", "data": records})
+
+    async def show_model(self, request: Request, name: str) -> Response:
+        """One model: its place in memory, speculation, batching, prefix cache.
+
+        Its id may contain slashes, raw or percent-encoded.
+        """
+        entry = self._pool.resolve(name)
+        configured = await asyncio.to_thread(self._pool.speculation, entry.id)
+        served = next((each for each in self._pool.loaded if each.id == entry.id), None)
+        snapshot = await self._snapshot(served.id) if served is not None else None
+        record = _record(entry)
+        if errors.speaks_anthropic(request.scope):
+            record = anthropic.model(record)
+        record |= status.memory(self._pool.status(entry.id))
+        record["speculation"] = status.speculation(
+            configured, served, snapshot, self._activity.recent(entry.id)
+        )
+        record["batching"] = record["prefixes"] = None
+        if snapshot is not None:
+            record["batching"] = status.batching(snapshot.unbatchable)
+            record["prefixes"] = status.prefixes(snapshot.prefix)
+        return JSONResponse(record)
+
+    async def load_model(self, request: Request, name: str) -> Response:
+        """Load a model; answers when it is in memory. Loading continues if the client disconnects."""
+        return await self._move(request, name, self._pool.load)
+
+    async def unload_model(self, request: Request, name: str) -> Response:
+        """Unload a model; answers when it is out of memory, after its running requests have ended."""
+        return await self._move(request, name, self._pool.unload)
+
+    async def _move(
+        self, request: Request, name: str, move: Callable[[str], Coroutine[Any, Any, None]]
+    ) -> Response:
+        if "origin" in request.headers:  # a web page: pages must log in to the dashboard instead
+            raise Forbidden("guard.page")
+        await request.body()
+        await while_connected(request.receive, move(name))
+        return await self.show_model(request, name)
+
+    async def _snapshot(self, model: str) -> ModelSnapshot | None:
+        """None while the engine is busy with something long, such as loading, or dead: a status does not wait."""
+        with suppress(TimeoutError, EngineDead):
+            snapshot = asyncio.wrap_future(self._engine.snapshot(model))
+            return await asyncio.wait_for(snapshot, SNAPSHOT_TIMEOUT_S)
+        return None
+
+
+def _record(entry: ModelEntry) -> Json:
+    created = int(entry.path.stat().st_mtime) if entry.path.exists() else 0
+    return {
+        "id": entry.id,
+        "object": "model",
+        "created": created,
+        "owned_by": entry.id.partition("/")[0],
+    }

@@ -1,0 +1,44 @@
+"""What the API endpoints and the dashboard share, built once by the composition root and passed on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from omlx.engine.thread import EngineThread
+from omlx.models.pool.pool import Pool
+from omlx.server.activity import Activity
+from omlx.server.generation import GenerationService
+from omlx.server.guard import ApiKey
+from omlx.server.prefixes import PrefixService
+from omlx.telemetry.metrics import Gauges, Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    engine: EngineThread
+    pool: Pool
+    metrics: Metrics
+    activity: Activity
+    generations: GenerationService
+    prefixes: PrefixService
+    api_key: ApiKey
+
+
+def build_services(engine: EngineThread, pool: Pool, api_key: str | None) -> Services:
+    """Build what serves one engine thread and its models. The caller starts and stops the engine."""
+    metrics = Metrics(lambda: _gauges(engine, pool))
+    activity = Activity(metrics)
+    generations = GenerationService(engine, pool, activity)
+    prefixes = PrefixService(engine, pool, generations)
+    return Services(engine, pool, metrics, activity, generations, prefixes, ApiKey(api_key))
+
+
+def _gauges(engine: EngineThread, pool: Pool) -> Gauges:
+    loaded = [served.id for served in pool.loaded]
+    prefixes = {model: engine.prefix_of(model) for model in loaded}
+    return Gauges(
+        up=engine.failure is None,
+        rows={model: asdict(engine.load_of(model)) for model in loaded},
+        prefixes={model: stats for model, stats in prefixes.items() if stats is not None},
+        memory={"used": pool.used_bytes, "limit": pool.limit_bytes},
+    )
