@@ -1,4 +1,4 @@
-"""The probe's verdicts: fresh ones equal docs/architectures.md, and a fault planted in a cache is noticed."""
+"""The probe's verdicts: fresh ones equal docs/model-support.md, and a fault planted in a cache is noticed."""
 
 from __future__ import annotations
 

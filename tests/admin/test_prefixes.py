@@ -63,11 +63,11 @@ def test_nothing_is_known_of_a_model_that_is_not_in_memory(server: Administered)
         assert told["prompt_tokens"] > 0
         assert told["cached_tokens"] is None
         assert client.delete(path(DRAFT)).status_code == 204
-        assert "not in memory" in part(client, DRAFT)
+        assert "not loaded" in part(client, DRAFT)
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"), [(1000, "Raise --prefix-bytes"), (0, "the memory for them is 0")]
+    ("limit", "said"), [(1000, "Raise --prefix-bytes"), (0, "its memory limit is 0")]
 )
 def test_it_is_said_why_nothing_is_kept(tmp_path: Path, limit: int, said: str) -> None:
     with administered(tmp_path, prefix_bytes=limit) as tight, tight.browser() as client:

@@ -219,7 +219,7 @@ def test_a_page_takes_no_other_report(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_page_of_the_documentation_has_its_marks() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/speculation.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs/benchmarks.md").read_text(encoding="utf-8")
     assert (page.count(BEGIN), page.count(END)) == (1, 1)
 
 

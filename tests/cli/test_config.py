@@ -61,7 +61,7 @@ def test_a_value_that_another_source_overrides_is_kept_and_said(
 ) -> None:
     monkeypatch.setenv("OMLX_PORT", "9001")
     assert main(["config", "set", "port", "9000"]) == 0
-    assert "port is 9001 for now" in capsys.readouterr().err
+    assert "port is 9001 at the moment" in capsys.readouterr().err
     monkeypatch.delenv("OMLX_PORT")
     assert said(capsys, "config", "get", "port") == "9000"
 
@@ -79,16 +79,16 @@ def test_a_key_is_never_shown(alone: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["set", "porrt", "1"], "no setting called 'porrt'"),
+        (["set", "porrt", "1"], "Unknown setting 'porrt'"),
         (["set", "port", "http"], "port: 'http'"),
-        (["set", "no_draft", "1"], "'no_draft' is not kept"),
+        (["set", "no_draft", "1"], "'no_draft' cannot be stored"),
         (["set", "speculation", "ngram:q=1"], "Column 7"),
         (["set", "speculation", "eagle3"], "eagle3"),
         (["set", "draft_max", "0"], "draft_max"),
-        (["set", "draft_model", "./small"], "'./small' does not name a model"),
-        (["set", "draft_model", TARGET, "--model", "target"], "is the target itself"),
-        (["set", "draft_max", "4", "--model", "org/none"], "no model called 'org/none'"),
-        (["set", "port", "1", "--model", TARGET], "'port' is not kept"),
+        (["set", "draft_model", "./small"], "'./small' is not a model name"),
+        (["set", "draft_model", TARGET, "--model", "target"], "is the target model itself"),
+        (["set", "draft_max", "4", "--model", "org/none"], "Model 'org/none' not found"),
+        (["set", "port", "1", "--model", TARGET], "'port' cannot be stored"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -142,7 +142,7 @@ def test_what_a_running_server_does_not_take_up_is_said(
                 for words in (["set", name, value], ["unset", name]):
                     assert main(["config", *words]) == 0
                     assert (
-                        f"server at {address} goes on with what it has" in capsys.readouterr().err
+                        f"server at {address} keeps its current values" in capsys.readouterr().err
                     ) is said_so
         finally:
             server.shutdown()
@@ -156,11 +156,11 @@ def test_without_a_home_folder_one_has_to_be_named(
         capsys, "config", "list", "--home", "~nobody-at-all/x", status=2
     )
     monkeypatch.setenv("OMLX_MODEL_DIR", "~nobody-at-all")
-    assert "OMLX_MODEL_DIR: nobody knows" in said(capsys, "config", "list", status=2)
+    assert "OMLX_MODEL_DIR: the home folder" in said(capsys, "config", "list", status=2)
     monkeypatch.delenv("OMLX_MODEL_DIR")
     monkeypatch.delenv("OMLX_HOME")
     monkeypatch.setenv("HOME", "somewhere")
-    assert "OMLX_HOME: nobody knows the home folder" in said(capsys, "config", "list", status=2)
+    assert "OMLX_HOME: the home folder" in said(capsys, "config", "list", status=2)
     monkeypatch.setenv("OMLX_HOME", str(alone / "there"))
     assert said(capsys, "config", "path") == str(alone / "there/config.json")
 
@@ -180,7 +180,7 @@ def declared(folder: Path) -> dict[str, object]:
 
 
 def test_write_check_show(folder: Path, capsys: Capture) -> None:
-    assert "declares nothing" in said(capsys, "package", "check", "big")
+    assert "declares no speculation" in said(capsys, "package", "check", "big")
     said(capsys, "package", "write", "big", "--draft", "draft", "--window", "adaptive:16,2,16")
     window = {"default": "adaptive", "initial_window": 16, "min_window": 2, "max_window": 16}
     size = (BUNDLED / "omlx-demo/draft/model.safetensors").stat().st_size
@@ -219,7 +219,7 @@ def test_what_else_the_file_holds_is_kept(folder: Path, capsys: Capture) -> None
 )
 def test_null_is_as_absent(folder: Path, capsys: Capture, content: str) -> None:
     (folder / "model-package.json").write_text(content)
-    assert "declares nothing" in said(capsys, "package", "check", "big")
+    assert "declares no speculation" in said(capsys, "package", "check", "big")
     said(capsys, "package", "write", "big", "--draft", "draft")
     assert declared(folder)["draft_model"] == "omlx-demo/draft"
 
@@ -231,24 +231,24 @@ def test_the_window_may_come_from_a_benchmark(
     bench = tmp_path / "bench.json"
     bench.write_text(json.dumps({"draft_window": window}))
     write = ["package", "write", "big", "--draft", "draft", "--from-bench"]
-    assert f"window is fixed:3, from {bench}" in said(capsys, *write, str(bench))
+    assert f"Draft length: fixed:3, from {bench}" in said(capsys, *write, str(bench))
     assert declared(folder)["window_policy"] == window
     both = said(capsys, *write, str(bench), "--window", "adaptive:16,2,16")
-    assert "window is adaptive:16,2,16, from --window" in both
-    assert f"{bench} has the window fixed:3, which gives way to --window" in both
+    assert "Draft length: adaptive:16,2,16, from --window" in both
+    assert f"{bench} has the draft length fixed:3; --window takes precedence" in both
     assert declared(folder)["window_policy"] == window_from("adaptive:16,2,16").record
     bench.write_text("{}")
     assert "draft_window" in said(capsys, *write, str(bench), status=2)
-    assert "no file" in said(capsys, *write, str(tmp_path / "none.json"), status=2)
+    assert "not found" in said(capsys, *write, str(tmp_path / "none.json"), status=2)
 
 
 @pytest.mark.parametrize(
     ("draft", "window", "words"),
     [
-        ("draft", "adaptive:16,20,16", "min_window 20 is more than max_window 16"),
-        ("draft", "wide", "'wide' is not a window"),
-        ("draft", "fixed:-1", "not a window"),
-        ("big", "fixed:4", "the target itself"),
+        ("draft", "adaptive:16,20,16", "min_window (20) is greater than max_window (16)"),
+        ("draft", "wide", "'wide' is not a draft length"),
+        ("draft", "fixed:-1", "not a draft length"),
+        ("big", "fixed:4", "the target model itself"),
         ("twin", "fixed:4", "not smaller"),
         ("org/none", "fixed:4", "not on this machine"),
         ("org/none-GGUF:Q4_K_M", "fixed:4", "GGUF"),

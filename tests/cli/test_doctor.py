@@ -55,7 +55,7 @@ def test_doctor_names_files_of_others_and_a_busy_port(alone: Path, capsys: Captu
 
 def test_no_server_no_dashboard(alone: Path, capsys: Capture) -> None:
     assert main(["dashboard"]) == 2
-    assert "No server runs" in capsys.readouterr().err
+    assert "No server is running" in capsys.readouterr().err
 
 
 def test_the_first_run_prints_a_link_and_dashboard_another_one(tmp_path: Path) -> None:

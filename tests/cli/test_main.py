@@ -94,7 +94,7 @@ def test_models_lists_all_with_reasons(tmp_path: Path) -> None:
     hub_model(tmp_path / ".cache/huggingface/hub", "org/half", files=[], unfinished=1)
     text = omlx(tmp_path, "models").stdout
     assert "org/half" in text
-    assert "download is not finished" in text
+    assert "download is incomplete" in text
     records = json.loads(omlx(tmp_path, "models", "--json", "--no-bundled").stdout)
     assert {(record["id"], record["source"], record["status"]) for record in records} == {
         ("org/whole", "lmstudio", "usable"),
@@ -108,24 +108,24 @@ def test_models_lists_all_with_reasons(tmp_path: Path) -> None:
 
 
 def test_no_models_at_all(tmp_path: Path) -> None:
-    assert "There are no models here" in omlx(tmp_path, "models", "--no-bundled").stdout
+    assert "No models found" in omlx(tmp_path, "models", "--no-bundled").stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["no/such-model"], "no model called 'no/such-model'"),
+        (["no/such-model"], "Model 'no/such-model' not found"),
         (
             ["--num-draft-tokens", "-1"],
             "--num-draft-tokens: '-1' is not a whole number from 1 to 64",
         ),
         (["--draft-min", "-2"], "--draft-min: '-2' is not a whole number from 1 to 64"),
         (["--speculation", "ngram;drft"], "--speculation: Column 7: “drft” is not a drafter"),
-        (["--host", "0.0.0.0"], "needs an API key"),
-        (["--host", "::"], "needs an API key"),
+        (["--host", "0.0.0.0"], "an API key is required"),
+        (["--host", "::"], "an API key is required"),
         (["--port", "70000"], "--port: '70000' is not a whole number from 0 to 65535"),
         (["--host", "256.0.0.1", "--api-key", "k"], "Cannot listen on 256.0.0.1"),
-        (["--dtype", "int4"], "--dtype: 'int4' is not one of auto"),
+        (["--dtype", "int4"], "--dtype: 'int4' is not a valid choice. Use one of auto"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_line(
@@ -153,7 +153,7 @@ def test_a_start_moves_a_broken_file_away_and_no_command_that_only_reads_does(
     file.write_text('{"format": "omlx-config/1", "models": {')
     for command in (["models"], ["config", "list"], ["doctor"]):
         assert main(command) == 0
-        assert "could not be understood" in capfd.readouterr().err
+        assert "cannot be parsed" in capfd.readouterr().err
     assert [path.name for path in (alone / ".omlx").iterdir()] == ["models.json"]
     assert main(["serve", "no/such-model"]) == 2
     (kept,) = (alone / ".omlx").iterdir()
@@ -168,7 +168,7 @@ def test_a_truncated_model_is_named_and_nothing_is_served(alone: Path, capfd: Ca
     weights.write_bytes(weights.read_bytes()[:-1000])
     assert main(["serve", "broken", "--model-dir", str(alone / "models"), "--port", "0"]) == 2
     shown = capfd.readouterr()
-    assert "broken: model.safetensors is cut short" in shown.err
+    assert "broken: model.safetensors is truncated" in shown.err
     assert shown.out == ""
 
 
@@ -231,7 +231,7 @@ def test_serve_announces_answers_and_stops(
         lines.append(line.rstrip())
         if "curl" in line:
             break
-    assert lines[1:3] == ["Model: target", "Draft: omlx-demo/draft"]
+    assert lines[1:3] == ["Model: target", "Draft model: omlx-demo/draft"]
     answer = subprocess.run(
         ["/bin/sh", "-c", lines[-1]],
         env=environment(tmp_path, OMLX_API_KEY="a-secret"),

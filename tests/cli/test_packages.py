@@ -114,7 +114,7 @@ def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_s
     home: Path,
 ) -> None:
     with serving(home, "org/cold", "--no-calibrate") as server:
-        assert "Draft: org/small" in server.announced
+        assert "Draft model: org/small" in server.announced
         for temperature in (0.0, 0.8):
             alone = chat(server, "org/cold", temperature=temperature)
             # Whether it pays is for the machine to say; a number is obeyed.
@@ -132,7 +132,7 @@ def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_s
 
 
 def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server: Serving) -> None:
-    assert any("GGUF file, which MLX does not run" in line for line in server.announced)
+    assert any("GGUF file, which MLX cannot run" in line for line in server.announced)
     answer = chat(server, "org/design")
     assert tokens(answer) == tokens(chat(server, "org/design", extra_body=OFF))
     assert set(timings(answer)["drafters"]) <= {"ngram"}

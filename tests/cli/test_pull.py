@@ -131,7 +131,7 @@ def test_a_corrupted_download_is_thrown_away_and_can_be_repeated(hub: Hub, tmp_p
     hub.corrupt |= {"model.safetensors"}
     result = pull(hub, tmp_path, "org/big")
     assert result.returncode == 2
-    assert "model.safetensors is not what the hub says it is" in result.stderr
+    assert "model.safetensors does not match the hub's checksum" in result.stderr
     assert usable(hub, tmp_path) == set()
     hub.corrupt.clear()
     assert pull(hub, tmp_path, "org/big").returncode == 0
@@ -206,13 +206,15 @@ def test_a_package_that_a_person_wrote_goes_along_to_the_hubs_newer_commit(
     for hub.commit in ("1" * 40, "2" * 40):
         result = pull(hub, tmp_path, "org/big", "--no-draft")
         assert result.returncode == 0, result.stderr
-        assert f"{snapshots / hub.commit / FILE} was written here" in result.stderr
+        assert f"{snapshots / hub.commit / FILE} was written locally" in result.stderr
         assert (snapshots / hub.commit / FILE).read_text() == mine
-        assert "taken along" not in pull(hub, tmp_path, "org/big", "--no-draft").stderr
+        assert (
+            "copied to the new revision" not in pull(hub, tmp_path, "org/big", "--no-draft").stderr
+        )
     (snapshots / hub.commit / FILE).unlink()  # as whoever would rather have the hub's is told to do
     assert "GGUF" in pull(hub, tmp_path, "org/big").stderr
     hub.commit = "3" * 40
-    assert "taken along" not in pull(hub, tmp_path, "org/big").stderr
+    assert "copied to the new revision" not in pull(hub, tmp_path, "org/big").stderr
     assert (snapshots / hub.commit / FILE).is_symlink()
 
 
@@ -253,8 +255,8 @@ def test_a_draft_that_cannot_be_used_is_said_and_the_model_is_here(
         (["org/none"], "no repository org/none"),
         (["org/big@other"], "no revision 'other'"),
         (["org/gguf"], "only GGUF files"),
-        (["../etc"], "does not name a model"),
-        (["org/my model"], "does not name a model"),
+        (["../etc"], "is not a model name"),
+        (["org/my model"], "is not a model name"),
     ],
 )
 def test_what_cannot_be_fetched_is_said_in_one_line(
@@ -287,7 +289,7 @@ def test_only_what_is_still_to_come_needs_room(hub: Hub, tmp_path: Path) -> None
 
     def code(free: int) -> int:
         result = pull(hub, tmp_path, "org/big", PYTHONPATH=paths, FREE=str(free))
-        assert ("not enough room" in result.stderr) is (result.returncode == 2)
+        assert ("Not enough disk space" in result.stderr) is (result.returncode == 2)
         return result.returncode
 
     assert code(spare + room) == 2
@@ -335,7 +337,7 @@ def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_somebody_has(
     with fetching(hub, tmp_path, "ask", lines=4) as (announced, log):
         assert announced[2:] == [
             "The draft model org/small is not on this machine.",
-            "To fetch org/small (3.5 MB): omlx pull org/small",
+            "To download org/small (3.5 MB): omlx pull org/small",
         ]
         status = f"{announced[0].split()[-1]}/v1/models/org/big"
         wanted = httpx.get(status).json()["speculation"]["wanted"]
@@ -362,10 +364,12 @@ def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(
         told = httpx.get(f"{announced[0].split()[-1]}/v1/models/org/big").json()["speculation"]
     assert (told["draft"], told["reason"]["code"]) == (None, "draft.not_here")
     assert told["wanted"]["failed"]["code"] == "draft.fetch_failed"
-    assert "model.safetensors is not what the hub says it is" in told["wanted"]["failed"]["message"]
+    assert (
+        "model.safetensors does not match the hub's checksum" in told["wanted"]["failed"]["message"]
+    )
     hub.corrupt.clear()
     with fetching(hub, tmp_path) as (announced, log):
-        assert announced[2] == "The download of org/small is not finished."
+        assert announced[2] == "The download of org/small is incomplete."
         assert "loaded" in next(line for line in log if "org/small" in line)
 
 

@@ -426,7 +426,7 @@ def test_what_a_request_has_heard_is_not_held_against_a_draft_that_discovery_see
     async def run() -> None:
         pool = Pool(engine, look(folder), Settings(), default=BIG)
         (folder / SMALL / "model.safetensors.part").rename(folder / SMALL / "model.safetensors")
-        with pytest.raises(BadRequest, match="not finished"):
+        with pytest.raises(BadRequest, match="incomplete"):
             await pool.lease(draft=SMALL)
         await pool.update_registry(look(folder))
         (lease := await pool.lease(draft=SMALL)).release()

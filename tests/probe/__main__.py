@@ -1,4 +1,4 @@
-"""Examine every architecture and write the table into docs/architectures.md; what is above the mark stays."""
+"""Examine every architecture and write the table into docs/model-support.md; what is above the mark stays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests import zoo
 from tests.probe.report import Verdict, examine, table
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "model-support.md"
 MARK = "<!-- from here on written by `python -m tests.probe` -->"
 
 

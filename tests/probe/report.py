@@ -103,7 +103,7 @@ def _first_fault(probes: dict[str, Callable[[], float]]) -> str:
 
 
 def table(verdicts: Iterable[Verdict]) -> str:
-    """The generated part of docs/architectures.md."""
+    """The generated part of docs/model-support.md."""
     verdicts = sorted(verdicts, key=lambda verdict: verdict.name.lower())
     ways = Counter(verdict.rewinds.split(":")[0] for verdict in verdicts)
     speculable = ", ".join(f"{way} {ways[way]}" for way in ("trim", "slice", "snapshot", "no"))

@@ -94,7 +94,7 @@ def test_what_a_template_in_python_does_not_take_is_a_clear_error(tmp_path: Path
     )
     tokenizer = load(tmp_path)
     assert render(tokenizer, MESSAGES).tokens
-    with pytest.raises(BadRequest, match="does not take these messages"):
+    with pytest.raises(BadRequest, match="rejected these messages"):
         render(tokenizer, [{"role": "user", "content": ""}, {"role": "nobody", "content": "x"}])
 
 

@@ -62,7 +62,7 @@ def test_a_draft_that_pays_is_named_with_what_it_gains() -> None:
     assert (found.code, found.configuration) == ("trial.verdict.auto", AUTO)
     assert (
         render_verdict(_verdict(found))
-        == "Draft org/small makes code edits 1.8× and prose 1.1× faster; keep auto."
+        == "Faster with draft model org/small: code edits 1.8× and prose 1.1×. Keep auto."
     )
 
 
@@ -83,7 +83,7 @@ def test_what_becomes_slower_is_said_as_well() -> None:
     found = judged({AUTO: same(2.0, 0.8)})
     assert found.code == "trial.verdict.auto_but"
     assert render_verdict(_verdict(found)) == (
-        "Draft org/small makes code edits 2.0× faster, but prose 0.8× as fast; keep auto."
+        "Faster with draft model org/small: code edits 2.0×. Slower: prose 0.8×. Keep auto."
     )
 
 

@@ -14,19 +14,21 @@ def test_a_refused_change_shows_its_reason_and_keeps_what_was_typed(fresh: Site)
         page = visit.page
         visit.complaints.expect("400")
         page.goto("/admin/settings")
-        page.get_by_label("Longest draft").fill("100")
-        page.get_by_label("Waiting requests").fill("64")
+        page.get_by_label("Max. draft length").fill("100")
+        page.get_by_label("Queue limit").fill("64")
         page.get_by_role("button", name="Save").click()
         problem = page.locator('[data-field="draft_max"] [data-problem]')
         expect(problem).to_have_text("'100' is not a whole number from 1 to 64.")
-        expect(page.get_by_label("Longest draft")).to_be_focused()
-        expect(page.get_by_label("Longest draft")).to_have_value("100")
-        expect(page.get_by_label("Longest draft")).to_have_attribute("aria-invalid", "true")
+        expect(page.get_by_label("Max. draft length")).to_be_focused()
+        expect(page.get_by_label("Max. draft length")).to_have_value("100")
+        expect(page.get_by_label("Max. draft length")).to_have_attribute("aria-invalid", "true")
         assert Store(fresh.home).layer().values == {}
 
-        page.get_by_label("Longest draft").fill("10")
+        page.get_by_label("Max. draft length").fill("10")
         page.keyboard.press("Enter")
-        expect(page.locator("[data-saved]")).to_contain_text("Saved, and in effect: Longest draft")
+        expect(page.locator("[data-saved]")).to_contain_text(
+            "Saved and in effect: Max. draft length"
+        )
         expect(problem).to_be_hidden()
         assert Store(fresh.home).layer().values == {"draft_max": 10, "max_waiting": 64}
 
@@ -42,9 +44,7 @@ def test_two_windows_do_not_overwrite_each_other(fresh: Site) -> None:
         page = second.page
         page.get_by_label("Top-p").fill("0.9")
         page.get_by_role("button", name="Save").click()
-        expect(page.get_by_role("alert")).to_contain_text(
-            "Somebody else has changed these settings"
-        )
+        expect(page.get_by_role("alert")).to_contain_text("These settings were changed elsewhere")
         expect(page.get_by_label("Top-p")).to_have_value("0.9")
         assert Store(fresh.home).layer().values == {"top_k": 40}
         page.on("dialog", lambda dialog: dialog.accept())
@@ -59,7 +59,7 @@ def test_the_two_forms_of_a_model_do_not_outdate_each_other(fresh: Site) -> None
         page.get_by_label("Strategy").select_option("ngram")
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").first).to_contain_text("Strategy")
-        page.get_by_text("Every other setting of this model").click()
+        page.get_by_text("All other settings of this model").click()
         page.get_by_label("Temperature").fill("0.5")
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").last).to_contain_text("Temperature")
@@ -85,7 +85,7 @@ def test_every_kind_of_field_is_sent_as_what_it_is(fresh: Site) -> None:
         page.get_by_label("Template variables").fill('{"enable_thinking": false}')
         page.get_by_label("API key").fill("a-key-of-mine")
         page.get_by_role("button", name="Save").click()
-        expect(page.locator("[data-saved]")).to_contain_text("from the next start")
+        expect(page.locator("[data-saved]")).to_contain_text("when the server restarts")
         assert Store(fresh.home).layer().values == {
             "memory_limit": 2 << 30,
             "allow_host": ("one.example", "two.example"),
@@ -95,7 +95,7 @@ def test_every_kind_of_field_is_sent_as_what_it_is(fresh: Site) -> None:
             "api_key": "a-key-of-mine",
         }
         assert "a-key-of-mine" not in page.content()
-        page.get_by_label("Remove it").check()
+        page.get_by_label("Remove").check()
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]")).to_contain_text("API key")
         assert "api_key" not in Store(fresh.home).layer().values
@@ -106,15 +106,15 @@ def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) ->
         page = visit.page
         visit.complaints.expect("400")
         page.goto(f"/admin/models/{TARGET}")
-        page.get_by_text("Every other setting of this model").click()
-        page.get_by_label("Trust the model's code", exact=True).select_option("true")
+        page.get_by_text("All other settings of this model").click()
+        page.get_by_label("Trust model code", exact=True).select_option("true")
         page.get_by_role("button", name="Save").click()
         expect(page.locator('[data-field="trust_remote_code"] [data-problem]')).to_contain_text(
             "Confirm"
         )
         page.get_by_label("I have read this model's code").check()
         page.get_by_role("button", name="Save").click()
-        expect(page.locator("[data-saved]").last).to_contain_text("Trust the model's code")
+        expect(page.locator("[data-saved]").last).to_contain_text("Trust model code")
         assert Store(fresh.home).layer(TARGET).values == {"trust_remote_code": True}
 
 
@@ -124,11 +124,11 @@ def test_what_was_typed_before_the_script_came_is_a_change(fresh: Site) -> None:
         visit.page.route("**/settings.js*", lambda route: held.append(route))
         with visit.page.expect_request("**/settings.js*"):
             visit.page.goto("/admin/settings", wait_until="commit")
-        visit.page.get_by_label("Longest draft").fill("9")
+        visit.page.get_by_label("Max. draft length").fill("9")
         expect(visit.page.get_by_role("button", name="Save")).to_be_hidden()
         held[0].continue_()
         visit.page.get_by_role("button", name="Save").click()
-        expect(visit.page.locator("[data-saved]")).to_contain_text("Longest draft")
+        expect(visit.page.locator("[data-saved]")).to_contain_text("Max. draft length")
 
 
 def test_what_a_flag_decides_is_said(fresh: Site) -> None:
@@ -138,9 +138,9 @@ def test_what_a_flag_decides_is_said(fresh: Site) -> None:
     ):
         visit.page.goto("/admin/settings")
         field = visit.page.locator('[data-field="draft_max"]')
-        expect(field).to_contain_text("Decided for this run: 5 (flag of this run)")
-        visit.page.get_by_label("Longest draft").fill("9")
+        expect(field).to_contain_text("Fixed for this run: 5 (command-line option)")
+        visit.page.get_by_label("Max. draft length").fill("9")
         visit.page.get_by_role("button", name="Save").click()
         expect(visit.page.locator("[data-saved]")).to_contain_text(
-            "a flag or a variable of this run decides"
+            "overridden by a command-line option"
         )

@@ -36,7 +36,7 @@ def test_a_link_that_was_used_says_so(fresh: Site) -> None:
         visit.complaints.expect("401")
         visit.page.goto(f"{fresh.url}/admin/login?token=used")
         visit.page.get_by_role("button", name="Log in").click()
-        expect(visit.page.get_by_role("alert")).to_contain_text("has been used or is too old")
+        expect(visit.page.get_by_role("alert")).to_contain_text("has been used or has expired")
 
 
 def test_a_theme_shows_at_once_and_is_remembered(busy: Site) -> None:

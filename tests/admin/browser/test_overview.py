@@ -42,7 +42,7 @@ def test_a_request_shows_while_it_runs_and_when_it_has_ended(busy: Site) -> None
         busy.ask(max_tokens=43, **plain)
         newest = page.locator("section[aria-labelledby=answers] tbody tr").first
         expect(newest.locator("td").nth(2)).to_have_text("43", timeout=60_000)
-        expect(newest).to_contain_text("the request says so")
+        expect(newest).to_contain_text("turned off by the request")
 
 
 def test_charts_are_drawn_and_say_what_they_show(busy: Site) -> None:
@@ -54,7 +54,7 @@ def test_charts_are_drawn_and_say_what_they_show(busy: Site) -> None:
         chart = page.locator("omlx-chart[data-kind=answers]")
         expect(chart.locator("canvas")).to_be_visible()
         expect(chart).to_have_attribute(
-            "aria-label", re.compile(r"last \d+ answers that drafted; the newest: .*%")
+            "aria-label", re.compile(r"last \d+ requests that used drafts; the newest: .*%")
         )
         expect(page.locator("omlx-chart[data-kind=rate]")).to_have_attribute(
             "aria-label", re.compile("at most")

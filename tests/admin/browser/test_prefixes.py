@@ -22,8 +22,8 @@ def test_what_is_kept_is_shown_found_and_cleared(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto(PAGE)
-        card = page.get_by_role("region", name="Kept prefixes")
-        expect(card).to_contain_text("The model is not in memory: nothing is kept.")
+        card = page.get_by_role("region", name="Prefix cache")
+        expect(card).to_contain_text("The model is not loaded, so its prefix cache is empty.")
         said, clear = card.get_by_role("status"), card.get_by_role("button", name="Clear")
         expect(clear).to_have_count(0)
 
@@ -33,8 +33,8 @@ def test_what_is_kept_is_shown_found_and_cleared(fresh: Site) -> None:
         expect(card).to_contain_text("0 of 1")
 
         card.get_by_label("Prompt").fill(PROMPT)
-        card.get_by_role("button", name="Probe a prompt").click()
-        expect(said).to_contain_text("tokens of this prompt are kept.")
+        card.get_by_role("button", name="Check a prompt").click()
+        expect(said).to_contain_text("tokens of this prompt are cached.")
         found, _, length, *_ = said.inner_text().split()
         assert int(found) == int(length) - 1
 
@@ -43,8 +43,8 @@ def test_what_is_kept_is_shown_found_and_cleared(fresh: Site) -> None:
         expect(page.locator("#prefixes-memory")).to_have_attribute("value", "0")
         expect(clear).to_be_focused()
         expect(said).to_be_empty()
-        card.get_by_role("button", name="Probe a prompt").click()
-        expect(said).to_have_text(f"0 of {length} tokens of this prompt are kept.")
+        card.get_by_role("button", name="Check a prompt").click()
+        expect(said).to_have_text(f"0 of {length} tokens of this prompt are cached.")
 
 
 def test_what_is_no_prompt_is_said_beside_it(fresh: Site) -> None:
@@ -52,7 +52,7 @@ def test_what_is_no_prompt_is_said_beside_it(fresh: Site) -> None:
         page = visit.page
         visit.complaints.expect("400")
         page.goto(PAGE)
-        page.get_by_role("button", name="Probe a prompt").click()
+        page.get_by_role("button", name="Check a prompt").click()
         expect(page.locator('[data-field="prompt"] [data-problem]')).to_be_visible()
         expect(page.get_by_label("Prompt")).to_be_focused()
 

@@ -21,13 +21,13 @@ ANSWERS = 100
 
 def open_card(page: Page) -> None:
     page.goto(PAGE)
-    expect(page.locator("[data-estimate]")).to_contain_text("Takes")
+    expect(page.locator("[data-estimate]")).to_contain_text("Estimated time")
 
 
 def try_little(page: Page) -> None:
     """With the smallest draft and one kind of text, begun by keyboard alone."""
     kinds = page.get_by_role("group", name="Kinds of text")
-    for kind in ("small edits of prose", "JSON", "prose"):
+    for kind in ("text edits", "JSON", "prose"):
         kinds.get_by_label(kind, exact=True).uncheck()
     page.get_by_role("button", name="Start").focus()
     page.keyboard.press("Enter")
@@ -110,7 +110,7 @@ def test_what_cannot_be_tried_is_said_where_it_is(fresh: Site) -> None:
         )
         expect(page.locator("[data-estimate]")).to_be_empty()
         page.get_by_label("prose", exact=True).check()
-        expect(page.locator("[data-estimate]")).to_contain_text("Takes")
+        expect(page.locator("[data-estimate]")).to_contain_text("Estimated time")
         expect(page.locator('[data-field="kinds"] [data-problem]')).to_be_hidden()
 
 

@@ -360,7 +360,7 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
             },
             400,
             "invalid_request_error",
-            "messages[0].content[0]: this server reads text only",
+            "messages[0].content[0]: only text is supported",
         ),
         (
             {
@@ -370,7 +370,7 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
             },
             400,
             "invalid_request_error",
-            "no call 't1'",
+            "no tool call 't1'",
         ),
         (
             {
@@ -381,7 +381,7 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
             },
             400,
             "invalid_request_error",
-            "white space",
+            "whitespace",
         ),
     ],
 )

@@ -120,13 +120,13 @@ def test_timings_have_the_names_of_llama_server() -> None:
         "speculation": {
             "code": "spec.off.no_draft",
             "params": {},
-            "message": "Draft models are switched off for this run (--no-draft).",
+            "message": "Draft models are disabled by --no-draft.",
             "strategy": "ngram",
             "notes": [
                 {
                     "code": "strategy.read_as",
                     "params": {"name": "draftless", "meant": "ngram"},
-                    "message": "“draftless” is read as ngram.",
+                    "message": "“draftless” is interpreted as ngram.",
                 }
             ],
             "gates": {"ngram": {"state": "on", "reason": None}},
