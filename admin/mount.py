@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 
 from omlx.server.services import Services
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 
 from . import preferences
 from .files import serve_files
@@ -31,7 +31,7 @@ from .trial.trial_service import Trying
 from .trial.try_part import TryPart
 
 
-def mount(app: FastAPI, services: Services, configuration: Configuration, home: Path) -> None:
+def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, home: Path) -> None:
     """`configuration` has a store. A changed API key counts from the next request on."""
     pool, key = services.pool, services.api_key
     credentials = Credentials(home)

@@ -13,9 +13,9 @@ import pytest
 
 from omlx.cli.main import main
 from omlx.models.pool.speculation_config import check_value
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
-from omlx.settings.schema import Scope, Setting, Takes, table
+from omlx.settings.schema import AppliesAt, Scope, Setting, table
 from omlx.settings.store import MODELS_FILE, Store
 from tests.admin.running import API, Administered, administered, change
 from tests.cli.test_main import alone
@@ -23,7 +23,7 @@ from tests.server.running import DRAFT, HYBRID, TARGET
 
 __all__ = ["alone"]
 
-ROWS = [row for row in table().values() if row.may_stand_in(Scope.MODEL)]
+ROWS = [row for row in table().values() if row.allowed_in(Scope.MODEL)]
 MINE = f"models/{TARGET}/settings"
 CHAT = "/v1/chat/completions"
 SAMPLES: dict[str, Any] = {
@@ -77,7 +77,7 @@ def test_each_is_the_same_through_command_line_file_and_api(
     text = value if isinstance(value, str) else "on" if value is True else json.dumps(value)
     assert main(["config", "set", row.name, text, "--model", TARGET]) == 0
     by_command = json.loads((home / MODELS_FILE).read_text())
-    resolution = Configuration((), Store(home, check_value)).resolve(TARGET)
+    resolution = LiveConfiguration((), Store(home, check_value)).current.resolve(TARGET)
     assert (resolution[row.name].value, resolution[row.name].source) == (value, Source.MODEL)
     assert main(["config", "unset", row.name, "--model", TARGET]) == 0
     with administered(home) as running, running.browser() as client:
@@ -246,7 +246,7 @@ def test_memory_for_prefixes_and_the_limit_count_at_once(
 
 def test_a_shorter_context_is_taken_up(browser: httpx.Client) -> None:
     ask(browser)
-    assert table()["max_context"].meta.takes is Takes.RELOAD
+    assert table()["max_context"].meta.applies is AppliesAt.RELOAD
     assert change(browser, MINE, max_context=16).json()["applied"] == {"max_context": "at_once"}
     messages = [{"role": "user", "content": "word " * 40}]
     answer = browser.post(CHAT, json={"model": TARGET, "messages": messages})

@@ -11,10 +11,9 @@ from omlx.models.package.package import Declared, Ngram
 from omlx.models.package.write_package import declare_draft, write_package
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import LoadJob
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
 from omlx.settings.schema import Value
-from omlx.settings.store import Store
 from omlx.trial.configurations import TrialConfiguration
 
 from .view import Json, applied_view
@@ -32,11 +31,9 @@ class Applied:
 class Applying:
     """What has been applied in this run can be undone, until somebody changes the model's settings otherwise."""
 
-    def __init__(self, pool: Pool, configuration: Configuration) -> None:
-        assert configuration.store is not None
+    def __init__(self, pool: Pool, configuration: LiveConfiguration) -> None:
         self._pool = pool
-        self._configuration = configuration
-        self._store: Store = configuration.store
+        self._live = configuration
         self._applied: dict[str, Applied] = {}
 
     def of(self, model: str) -> Applied | None:
@@ -47,7 +44,7 @@ class Applying:
         """Store it for the model. `takes` tells of each setting when it takes effect, `revision` is that of the model's
         settings now. Raises BadRequest, Outdated."""
         revision = await self._revision(model)
-        layer = await asyncio.to_thread(self._store.layer, model)
+        layer = self._live.current.stored.layer(model)
         before: Mapping[str, Value] = {name: layer.values.get(name) for name in setup.changes}
         earlier = self._applied.get(model)
         if earlier is not None and earlier.revision == revision:
@@ -84,18 +81,18 @@ class Applying:
 
     async def _patch(self, model: str, changes: Mapping[str, Value], revision: str) -> None:
         try:
-            await asyncio.to_thread(self._store.patch, changes, model, expected=revision)
+            await asyncio.to_thread(self._live.patch, changes, model, expected=revision)
         except ConfigError as error:
             raise BadRequest(error.code, param=error.param, **error.params) from error
 
     async def _revision(self, model: str) -> str:
-        return await asyncio.to_thread(self._store.revision, model)
+        return (await asyncio.to_thread(self._live.refresh)).stored.revision(model)
 
     async def _taken_up(self, model: str, names: Mapping[str, Value]) -> Json:
         changes: list[LoadJob] = await self._pool.reconfigure()
         waits = any(
             change.entry.id == model and self._pool.status(model).active for change in changes
         )
-        resolution = self._configuration.resolve(model)
+        resolution = self._live.current.resolve(model)
         takes = applied_view(names, resolution, Source.MODEL, waits=waits)
         return {"takes": dict(takes), "revision": await self._revision(model)}

@@ -25,12 +25,11 @@ from omlx.models.pool.speculation_config import check_value
 from omlx.models.pool.speculation_status import reason_record, speculation_record
 from omlx.server.exposure import check_exposure
 from omlx.server.fields import read
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
 from omlx.settings.parse import from_json
 from omlx.settings.resolve import Resolution
 from omlx.settings.schema import Scope, Settings, table
-from omlx.settings.store import Store
 
 from ..login.routes import Gate
 from .view import Json, applied_view, settings_view
@@ -55,16 +54,14 @@ class SettingsRoutes:
         self,
         gate: Gate,
         pool: Pool,
-        configuration: Configuration,
+        configuration: LiveConfiguration,
         rekeyed: Callable[[str | None], None],
     ) -> None:
-        assert configuration.store is not None
         self._gate = gate
         self._pool = pool
-        self._configuration = configuration
-        self._store: Store = configuration.store
+        self._live = configuration
         self._rekeyed = rekeyed
-        self._bound = configuration.resolve().settings.host
+        self._bound = configuration.current.resolve().settings.host
 
     def routes(self) -> APIRouter:
         router = APIRouter(prefix="/admin/api")
@@ -105,11 +102,10 @@ class SettingsRoutes:
     ) -> Json:
         """The settings for all models or for one, as they are told. Reads the files; raises NotFound."""
         scope, own = (Scope.GLOBAL, Source.GLOBAL) if model is None else (Scope.MODEL, Source.MODEL)
+        stored = self._live.refresh().stored
         resolution = self._resolve(model)
-        view = settings_view(
-            scope, resolution, self._store.layer(model), self._store.revision(model)
-        )
-        view["notes"] = [reason_record(note) for note in self._configuration.notes]
+        view = settings_view(scope, resolution, stored.layer(model), stored.revision(model))
+        view["notes"] = [reason_record(note) for note in self._live.current.notes]
         if changes is not None:
             view["applied"] = applied_view(changes, resolution, own, waits=waits)
         if model is not None:
@@ -120,7 +116,7 @@ class SettingsRoutes:
 
     def inherited(self, model: str) -> Settings:
         """What a model has where nothing is kept for it alone. Reads the files; raises NotFound."""
-        return self._configuration.resolve(
+        return self._live.current.resolve(
             None, usable_package(self._pool.entry(model).path).layer
         ).settings
 
@@ -133,7 +129,7 @@ class SettingsRoutes:
         try:
             await asyncio.to_thread(self._check, asked, model)
             await asyncio.to_thread(
-                self._store.patch, asked.changes, model, expected=revision.strip('"')
+                self._live.patch, asked.changes, model, expected=revision.strip('"')
             )
         except ConfigError as error:
             raise BadRequest(error.code, param=error.param, **error.params) from error
@@ -146,7 +142,7 @@ class SettingsRoutes:
             row = table().get(name)
             if row is None:
                 raise ConfigError("config.unknown", param=name, name=name)
-            if not row.may_stand_in(scope):
+            if not row.allowed_in(scope):
                 raise ConfigError("config.not_stored", param=name, name=name, scope=scope.value)
             if raw is None:
                 continue
@@ -154,7 +150,7 @@ class SettingsRoutes:
                 value = from_json(row, raw, name)
                 check_value(name, value, name)
                 if name == "alias" and model is not None:
-                    check_alias(str(value), model, self._pool.registry, self._configuration)
+                    check_alias(str(value), model, self._pool.registry, self._live.current)
             except ConfigError as error:
                 raise ConfigError(error.code, param=name, **error.params) from error
             if name == "draft_model":
@@ -172,17 +168,15 @@ class SettingsRoutes:
 
     def _after(self, name: str, changes: Mapping[str, Any]) -> object:
         """What a setting for all models comes to with these changes."""
-        now = self._configuration.resolve()[name]
+        now = self._live.current.resolve()[name]
         if name not in changes or now.source.rank < Source.GLOBAL.rank:
             return now.value
         return table()[name].default if changes[name] is None else changes[name]
 
     def _resolve(self, model: str | None) -> Resolution:
         if model is None:
-            return self._configuration.resolve()
-        return self._configuration.resolve(
-            model, usable_package(self._pool.entry(model).path).layer
-        )
+            return self._live.current.resolve()
+        return self._live.current.resolve(model, usable_package(self._pool.entry(model).path).layer)
 
     def _waiting(self, changes: list[LoadJob], model: str | None) -> bool:
         """Whether one of the models that are to take up something has requests."""

@@ -8,7 +8,7 @@ from typing import Any
 from omlx.settings.layer import Layer, Source
 from omlx.settings.parse import to_json
 from omlx.settings.resolve import Resolution
-from omlx.settings.schema import Scope, Setting, Takes, Value, table
+from omlx.settings.schema import AppliesAt, Scope, Setting, Value, table
 
 Json = dict[str, Any]
 
@@ -18,7 +18,7 @@ _WINS = (Source.CLI, Source.ENVIRONMENT)
 
 def settings_view(scope: Scope, resolution: Resolution, stored: Layer, revision: str) -> Json:
     """Every setting that may be kept for all models, or for one: `scope`. `stored` is what is kept there."""
-    rows = [row for row in table().values() if row.may_stand_in(scope)]
+    rows = [row for row in table().values() if row.allowed_in(scope)]
     return {
         "revision": revision,
         "settings": {row.name: setting_view(row, resolution, stored) for row in rows},
@@ -33,14 +33,14 @@ def setting_view(row: Setting, resolution: Resolution, stored: Layer) -> Json:
     value, source = resolution[row.name].value, resolution.sources[row.name]
     return {
         "group": row.meta.group.value,
-        "type": "list" if row.many else _TYPES.get(row.kind, "path"),
+        "type": "list" if row.repeatable else _TYPES.get(row.kind, "path"),
         "choices": list(row.choices) or None,
         "low": row.meta.low if row.meta.low < row.meta.high else None,
         "high": row.meta.high if row.meta.low < row.meta.high else None,
         "bytes": row.meta.is_bytes,
         "secret": row.meta.secret,
         "help": row.help_key,
-        "takes": row.meta.takes.value,
+        "takes": row.meta.applies.value,
         "default": _shown(row, row.default),
         "value": _shown(row, value),
         "source": source.value,
@@ -63,9 +63,9 @@ def applied_view(
 def _applied(row: Setting, source: Source, own: Source, waits: bool) -> str:
     if source.rank < own.rank:
         return "overridden"
-    if row.meta.takes is Takes.RELOAD:
+    if row.meta.applies is AppliesAt.RELOAD:
         return "when_idle" if waits else "at_once"
-    return row.meta.takes.value
+    return row.meta.applies.value
 
 
 def _shown(row: Setting, value: Value) -> object:

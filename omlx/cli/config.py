@@ -17,7 +17,7 @@ from omlx.models.catalog.catalog import check_alias
 from omlx.models.catalog.discovery import discover
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
 from omlx.settings.parse import parse, to_json
 from omlx.settings.resolve import Resolution
@@ -29,7 +29,7 @@ _HIDDEN = "********"
 
 def add_arguments(parser: ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions: dict[str, Callable[[Namespace, Configuration], None]] = {
+    actions: dict[str, Callable[[Namespace, LiveConfiguration], None]] = {
         "get": _get,
         "set": _set,
         "unset": _unset,
@@ -57,19 +57,19 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _get(arguments: Namespace, configuration: Configuration) -> None:
+def _get(arguments: Namespace, configuration: LiveConfiguration) -> None:
     row = _row(arguments.name)
     resolution = _resolution(arguments, configuration)
     sys.stdout.write(f"{_shown(row, resolution[row.name].value)}\n")
 
 
-def _set(arguments: Namespace, configuration: Configuration) -> None:
+def _set(arguments: Namespace, configuration: LiveConfiguration) -> None:
     row = _row(arguments.name)
     value = parse(row, arguments.value, row.name)
     model = _model(arguments, configuration, new=True)
     if row.name in ("alias", "draft_model"):
         _check_name(row.name, str(value), model, configuration)
-    _store(configuration).patch({row.name: value}, model)
+    configuration.patch({row.name: value}, model)
     resolution = _resolution(arguments, configuration)
     source = resolution.sources[row.name]
     if source is not (Source.GLOBAL if arguments.model is None else Source.MODEL):
@@ -82,9 +82,11 @@ def _set(arguments: Namespace, configuration: Configuration) -> None:
     _tell_of_server(row, configuration)
 
 
-def _check_name(setting: str, name: str, model: str | None, configuration: Configuration) -> None:
+def _check_name(
+    setting: str, name: str, model: str | None, configuration: LiveConfiguration
+) -> None:
     """What neither the table nor the store can judge. Raises ConfigError, BadRequest."""
-    registry = discover(configuration.resolve().settings, os.environ)
+    registry = discover(configuration.current.resolve().settings, os.environ)
     if setting == "draft_model":
         check_draft(
             name,
@@ -92,26 +94,26 @@ def _check_name(setting: str, name: str, model: str | None, configuration: Confi
             registry,
         )
     elif model is not None:
-        check_alias(name, model, registry, configuration)
+        check_alias(name, model, registry, configuration.current)
 
 
-def _unset(arguments: Namespace, configuration: Configuration) -> None:
+def _unset(arguments: Namespace, configuration: LiveConfiguration) -> None:
     row = _row(arguments.name)
-    _store(configuration).patch({row.name: None}, _model(arguments, configuration))
+    configuration.patch({row.name: None}, _model(arguments, configuration))
     _tell_of_server(row, configuration)
 
 
-def _tell_of_server(row: Setting, configuration: Configuration) -> None:
+def _tell_of_server(row: Setting, configuration: LiveConfiguration) -> None:
     """Say so if one runs that does not take this up by itself."""
-    if row.reread or (url := running.find(_store(configuration).home)) is None:
+    if row.applies_live or (url := running.find(_store(configuration).home)) is None:
         return
     sys.stderr.write(f"omlx: {sentence('cli.config.restart', {'url': url})}\n")
 
 
-def _list(arguments: Namespace, configuration: Configuration) -> None:
+def _list(arguments: Namespace, configuration: LiveConfiguration) -> None:
     resolution = _resolution(arguments, configuration)
     rows = [
-        row for row in table().values() if arguments.model is None or row.may_stand_in(Scope.MODEL)
+        row for row in table().values() if arguments.model is None or row.allowed_in(Scope.MODEL)
     ]
     if arguments.json:
         record = {row.name: _record(row, resolution) for row in rows}
@@ -124,7 +126,7 @@ def _list(arguments: Namespace, configuration: Configuration) -> None:
     sys.stdout.write(columns(shown))
 
 
-def _path(arguments: Namespace, configuration: Configuration) -> None:
+def _path(arguments: Namespace, configuration: LiveConfiguration) -> None:
     sys.stdout.write(f"{_store(configuration).path(arguments.model)}\n")
 
 
@@ -134,27 +136,31 @@ def _record(row: Setting, resolution: Resolution) -> dict[str, object]:
     return {"value": shown, "source": resolution.sources[row.name].value}
 
 
-def _resolution(arguments: Namespace, configuration: Configuration) -> Resolution:
+def _resolution(arguments: Namespace, configuration: LiveConfiguration) -> Resolution:
     """Every setting as it is now; for a model that is here, with what its package declares."""
     model = _model(arguments, configuration)
     if model is None:
-        return configuration.resolve()
-    registry = discover(configuration.resolve().settings, os.environ)
+        return configuration.current.resolve()
+    registry = discover(configuration.current.resolve().settings, os.environ)
     package = [usable_package(registry.find(model).path).layer] if model in registry else []
-    return configuration.resolve(model, *package)
+    return configuration.current.resolve(model, *package)
 
 
-def _model(arguments: Namespace, configuration: Configuration, *, new: bool = False) -> str | None:
+def _model(
+    arguments: Namespace, configuration: LiveConfiguration, *, new: bool = False
+) -> str | None:
     """The id that is meant: of a model that is here, usable or not, or, unless `new` settings are to be made, that has
     settings."""
     if arguments.model is None:
         return None
     try:
-        return discover(configuration.resolve().settings, os.environ).find(arguments.model).id
+        return (
+            discover(configuration.current.resolve().settings, os.environ).find(arguments.model).id
+        )
     except ModelError as error:  # it is here; settings may be what it lacks
         return str(error.params["model"])
     except NotFound:
-        if new or arguments.model not in _store(configuration).models():
+        if new or arguments.model not in configuration.current.stored.models:
             raise
         return str(arguments.model)
 
@@ -179,6 +185,6 @@ def _row(name: str) -> Setting:
     return row
 
 
-def _store(configuration: Configuration) -> Store:
+def _store(configuration: LiveConfiguration) -> Store:
     assert configuration.store is not None
     return configuration.store

@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    home = configured(arguments).resolve().settings.home
+    home = configured(arguments).current.resolve().settings.home
     address = running.find(home)
     if address is None:
         raise ConfigError("config.not_running", home=str(home))

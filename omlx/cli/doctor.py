@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    settings = configured(arguments).resolve().settings
+    settings = configured(arguments).current.resolve().settings
     chapters = {
         "machine": _machine(),
         "versions": _versions(),

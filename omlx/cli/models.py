@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    registry = discover(configured(arguments).resolve().settings, os.environ)
+    registry = discover(configured(arguments).current.resolve().settings, os.environ)
     if arguments.json:
         json.dump([_record(entry) for entry in registry.entries], sys.stdout, indent=2)
         sys.stdout.write("\n")

@@ -84,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    configuration = configured(arguments)
+    configuration = configured(arguments).current
     names = [arguments.target] if arguments.draft is None else [arguments.target, arguments.draft]
     ids, registry = named(names, configuration)
     if arguments.draft is not None:

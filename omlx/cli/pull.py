@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     if not sys.stderr.isatty():
         disable_progress_bars()
-    settings = configured(arguments).resolve().settings
+    settings = configured(arguments).current.resolve().settings
     reference = Reference.parse(arguments.target)
     if arguments.revision is not None:
         reference = replace(reference, revision=arguments.revision)

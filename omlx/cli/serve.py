@@ -14,7 +14,7 @@ import socket
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
@@ -35,24 +35,26 @@ from omlx.errors import ConfigError
 from omlx.models.catalog.catalog import find_model
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.settings_watcher import SettingsWatcher
 from omlx.server.app import create_app
 from omlx.server.exposure import check_exposure
 from omlx.server.protocol import TimeoutProtocol
 from omlx.server.services import build_services
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Settings
+from omlx.settings.watcher import ConfigurationWatcher
 from omlx.telemetry import log
 
 DRAIN_S = 60
 _KEEP_ALIVE_S = 75
 _LOOK_EVERY_S = 5
+_SETTINGS_EVERY_S = 1
 _WARM_UP_S = 2
 
 
@@ -63,7 +65,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     configuration = configured(arguments, aside=True)
-    settings = configuration.resolve().settings
+    settings = configuration.current.resolve().settings
     check_exposure(settings.host, settings.api_key)
     choice = choose(arguments.model, configuration)
     listening = listen(settings.host, settings.port)
@@ -87,35 +89,39 @@ class Choice:
 
     registry: Registry
     model: ModelEntry | None
-    configuration: Configuration
+    configuration: LiveConfiguration
     discover: Callable[[], Registry]
 
     @property
     def settings(self) -> Settings:
-        return self.configuration.resolve().settings
+        return self.configuration.current.resolve().settings
 
 
-def choose(model: str | None, configuration: Configuration) -> Choice:
+def choose(model: str | None, configuration: LiveConfiguration) -> Choice:
     """Find the models named on the command line: by id, or by a path, which then is the first place to look in.
 
     Raises NotFound or ModelError for MODEL. A draft that is not here or cannot be used stops no start.
     """
     drafts = [
         str(layer.values["draft_model"])
-        for layer in configuration.run
+        for layer in configuration.current.run
         if layer.values.get("draft_model")
     ]
     names = [name for name in [model, *drafts] if name is not None]
-    look = look_in([path for name in names if (path := path_of(name)) is not None], configuration)
+    look = look_in(
+        [path for name in names if (path := path_of(name)) is not None], configuration.current
+    )
     registry = look()
-    target = find_model(id_of(model), registry, configuration) if model is not None else None
+    target = (
+        find_model(id_of(model), registry, configuration.current) if model is not None else None
+    )
     run = []
-    for layer in configuration.run:
+    for layer in configuration.current.run:
         values = dict(layer.values)
         if values.get("draft_model"):
             values["draft_model"] = id_of(str(values["draft_model"]))
         run.append(Layer(layer.source, values))
-    return Choice(registry, target, replace(configuration, run=tuple(run)), look)
+    return Choice(registry, target, LiveConfiguration(tuple(run), configuration.store), look)
 
 
 async def serve(choice: Choice, listening: socket.socket) -> None:
@@ -134,8 +140,11 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
             progress=LoadingBars(),
             costs=CostFiles(settings.home / "costs"),
         )
-        assert choice.configuration.store is not None
-        rereading = SettingsWatcher(pool, choice.configuration.store)
+        watcher = ConfigurationWatcher(
+            choice.configuration,
+            lambda: [resident.entry.path / PACKAGE_FILE for resident in pool.residents],
+            pool.reconfigure,
+        )
         if choice.model is not None:
             (await pool.lease(choice.model.id)).release()
         services = build_services(engine, pool, settings.api_key)
@@ -155,7 +164,7 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
             signal.signal(number, _already_handled)
         looking = (
             DraftWatcher(pool, choice.discover, fetch).run(_LOOK_EVERY_S),
-            rereading.run(_LOOK_EVERY_S),
+            watcher.run(_SETTINGS_EVERY_S),
         )
         chores = [asyncio.create_task(chore) for chore in (*looking, _warm_up())]
         with running.told(settings.home, url(listening)):

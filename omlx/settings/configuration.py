@@ -1,50 +1,81 @@
-"""What is configured for all models or for one: the layers of this run over those of the files."""
+"""The configuration as immutable snapshots, and the one object that publishes them.
+
+Readers take `LiveConfiguration.current` and never touch a file. Writers and the watcher replace it, off the event loop.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
 
 from omlx.errors import Reason
+from omlx.settings.file import FileStamp, file_stamp
 from omlx.settings.layer import Layer, Source
 from omlx.settings.resolve import Resolution, resolve
-from omlx.settings.schema import Settings, table
-from omlx.settings.store import Store
+from omlx.settings.schema import Settings, Value, table
+from omlx.settings.store import Store, StoredSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """`run` holds the flags and the environment. Without a store, nothing else is configured."""
+    """Immutable snapshot: `run` holds flags and environment, `stored` the content of the settings files."""
 
     run: tuple[Layer, ...] = ()
-    store: Store | None = None
-
-    @classmethod
-    def of(cls, settings: Settings) -> Configuration:
-        """One in which what differs from the built-in values was given as flags."""
-        values = {name: getattr(settings, name) for name in table()}
-        return cls(
-            (
-                Layer(
-                    Source.CLI,
-                    {name: v for name, v in values.items() if v != table()[name].default},
-                ),
-            )
-        )
+    stored: StoredSettings = field(default_factory=StoredSettings)
 
     @property
     def notes(self) -> tuple[Reason, ...]:
-        """Which files did not count when they were last read, and why."""
-        return (
-            ()
-            if self.store is None
-            else tuple(Reason(note.code, note.params) for note in self.store.notes)
-        )
+        """The reasons why a settings file does not count."""
+        return tuple(Reason(note.code, note.params) for note in self.stored.notes)
 
-    def resolve(self, model: str | None = None, *more: Layer) -> Resolution:
-        """Every setting for `model`; `more` are a package's layers. Reads the files, as `Store` does."""
-        layers = [*self.run, *more]
-        if self.store is not None:
-            layers.append(self.store.layer())
-            if model is not None:
-                layers.append(self.store.layer(model))
+    def resolve(self, model: str | None = None, *package: Layer) -> Resolution:
+        """Resolve every setting for all models, or for one with the layers of its package."""
+        layers = [*self.run, *package, self.stored.layer()]
+        if model is not None:
+            layers.append(self.stored.layer(model))
         return resolve(layers)
+
+
+class LiveConfiguration:
+    """Owner of the current snapshot: every read and write of the settings files goes through it.
+
+    Reading `current` is safe on any thread; the other methods block on files and are serialised by a lock. Without a
+    store there is nothing but `run`. Raises ConfigError if a file is invalid from the start.
+    """
+
+    def __init__(self, run: tuple[Layer, ...] = (), store: Store | None = None) -> None:
+        self.store = store
+        self.current = Configuration(run)
+        self.stamps: dict[Path, FileStamp] = {}
+        """Stamps of the files, taken before they were last read."""
+        self._lock = Lock()
+        self.refresh()
+
+    @classmethod
+    def of(cls, settings: Settings) -> LiveConfiguration:
+        """Return a configuration in which every value that is not a default was given as a flag."""
+        values = {name: getattr(settings, name) for name in table()}
+        flags = {name: value for name, value in values.items() if value != table()[name].default}
+        return cls((Layer(Source.CLI, flags),))
+
+    def refresh(self) -> Configuration:
+        """Read the files and publish their content. Raises ConfigError like `Store.read`."""
+        with self._lock:
+            return self._publish()
+
+    def patch(
+        self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None
+    ) -> Configuration:
+        """Store changes and publish the result. Raises ConfigError and Outdated like `Store.patch`."""
+        assert self.store is not None
+        with self._lock:
+            self.store.patch(changes, model, expected=expected)
+            return self._publish()
+
+    def _publish(self) -> Configuration:
+        if self.store is not None:
+            self.stamps = {path: file_stamp(path) for path in self.store.paths}
+            self.current = Configuration(self.current.run, self.store.read())
+        return self.current

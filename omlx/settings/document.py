@@ -49,16 +49,16 @@ def _chapter(group: Group) -> str:
 
 
 def _row(setting: Setting) -> str:
-    flag = f"`{setting.flag}`" if setting.may_stand_in(Scope.CLI) else ""
-    variable = f"`{setting.variable}`" if setting.may_stand_in(Scope.ENVIRONMENT) else ""
+    flag = f"`{setting.flag}`" if setting.allowed_in(Scope.CLI) else ""
+    variable = f"`{setting.variable}`" if setting.allowed_in(Scope.ENVIRONMENT) else ""
     cells = [flag, variable, _values(setting), _default(setting), setting.help]
-    cells += [f"`{setting.path}`" if setting.may_stand_in(Scope.GLOBAL) else "", _own(setting)]
+    cells += [f"`{setting.path}`" if setting.allowed_in(Scope.GLOBAL) else "", _own(setting)]
     return f"| {' | '.join(cells)} |"
 
 
 def _own(setting: Setting) -> str:
     marks = {Scope.MODEL: "M", Scope.REQUEST: "R"}
-    return " ".join(mark for scope, mark in marks.items() if setting.may_stand_in(scope))
+    return " ".join(mark for scope, mark in marks.items() if setting.allowed_in(scope))
 
 
 def _values(setting: Setting) -> str:
@@ -72,7 +72,7 @@ def _values(setting: Setting) -> str:
         return "a size such as `512MB`"
     if setting.kind in (int, float):
         return f"{setting.meta.low:,} to {setting.meta.high:,}"
-    return f"{setting.meta.metavar}{', repeatable' if setting.many else ''}"
+    return f"{setting.meta.metavar}{', repeatable' if setting.repeatable else ''}"
 
 
 def _default(setting: Setting) -> str:

@@ -19,13 +19,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from omlx.errors import ConfigError
 
 FORMAT: Final = "omlx-config/1"
 _MARK = re.compile(rb'"format"\s*:\s*"(omlx-config/[^"]*)"')
 log = logging.getLogger("omlx.settings")
+
+FileStamp: TypeAlias = tuple[int, int, int] | None
+"""Inode, size and modification time of a file: what tells, without reading it, that it has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,15 @@ def locked(home: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
+
+
+def file_stamp(path: Path) -> FileStamp:
+    """Return the stamp of a file; None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _foreign(path: Path) -> Content:

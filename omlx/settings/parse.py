@@ -24,7 +24,7 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
     A setting with many values takes a list, or one string split at the path separator (files) or commas.
     Raises ConfigError.
     """
-    if not setting.many:
+    if not setting.repeatable:
         if not isinstance(raw, str):
             raw = raw[-1]
         return _one(setting, raw, where)
@@ -36,7 +36,7 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
         return tuple(_path(part, where) for part in raw)
     parts = tuple(part.strip() for part in raw)
     if (
-        setting.maps
+        setting.is_mapping
         and (wrong := next((part for part in parts if not all(part.partition("="))), None))
         is not None
     ):
@@ -49,7 +49,7 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
 
     A size may also be written as a string (`512MB`).
     """
-    if setting.many:
+    if setting.repeatable:
         if not isinstance(raw, list) or not all(isinstance(part, str) for part in raw):
             raise ConfigError("config.list", where=where, value=_shown(raw))
         return parse(setting, [str(part) for part in raw], where)

@@ -60,7 +60,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     values = {
         setting.name: parse(setting, environ[setting.variable], setting.variable)
         for setting in table().values()
-        if setting.may_stand_in(Scope.ENVIRONMENT) and environ.get(setting.variable)
+        if setting.allowed_in(Scope.ENVIRONMENT) and environ.get(setting.variable)
     }
     layer = Layer(Source.ENVIRONMENT, values)
     check_bounds(layer, "OMLX_DRAFT_…")
@@ -72,7 +72,7 @@ def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) ->
     for group in groups:
         section = parser.add_argument_group(group.value)
         for setting in table().values():
-            if setting.meta.group is group and setting.may_stand_in(Scope.CLI):
+            if setting.meta.group is group and setting.allowed_in(Scope.CLI):
                 _add_flag(section, setting)
 
 
@@ -88,14 +88,14 @@ def _add_flag(section: Any, setting: Setting) -> None:
             "|".join(setting.choices) or setting.meta.metavar or _METAVARS.get(setting.kind, "X")
         )
         section.add_argument(
-            dashed, action="append" if setting.many else "store", metavar=metavar, **shown
+            dashed, action="append" if setting.repeatable else "store", metavar=metavar, **shown
         )
 
 
 def _help(setting: Setting) -> str:
     shown = (
         ""
-        if setting.default is None or setting.kind is bool or setting.many
+        if setting.default is None or setting.kind is bool or setting.repeatable
         else f" (default: {setting.default})"
     )
     return f"{setting.help}{shown}".replace("%", "%%")

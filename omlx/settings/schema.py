@@ -24,7 +24,7 @@ Value: TypeAlias = (
 )
 
 
-class Takes(StrEnum):
+class AppliesAt(StrEnum):
     """When a changed value takes effect: for the next request, at a model's next idle moment, at the next start."""
 
     AT_ONCE = "at_once"
@@ -81,7 +81,7 @@ class Meta:
     """What the annotation does not say. `low` and `high` are inclusive; every number has both."""
 
     group: Group
-    takes: Takes = Takes.RESTART
+    applies: AppliesAt = AppliesAt.RESTART
     scopes: frozenset[Scope] = STORED
     low: float = 0
     high: float = 0
@@ -91,7 +91,7 @@ class Meta:
 
 
 def _server(metavar: str = "", **more: Any) -> Meta:
-    return Meta(Group.SERVER, more.pop("takes", Takes.RESTART), metavar=metavar, **more)
+    return Meta(Group.SERVER, more.pop("applies", AppliesAt.RESTART), metavar=metavar, **more)
 
 
 def _models(metavar: str = "", **more: Any) -> Meta:
@@ -99,11 +99,13 @@ def _models(metavar: str = "", **more: Any) -> Meta:
 
 
 def _pool(metavar: str = "", **more: Any) -> Meta:
-    return Meta(Group.POOL, more.pop("takes", Takes.AT_ONCE), metavar=metavar, **more)
+    return Meta(Group.POOL, more.pop("applies", AppliesAt.AT_ONCE), metavar=metavar, **more)
 
 
 def _speculation(metavar: str = "", scopes: frozenset[Scope] = EVERYWHERE, **more: Any) -> Meta:
-    return Meta(Group.SPECULATION, more.pop("takes", Takes.RELOAD), scopes, metavar=metavar, **more)
+    return Meta(
+        Group.SPECULATION, more.pop("applies", AppliesAt.RELOAD), scopes, metavar=metavar, **more
+    )
 
 
 def _tokens(scopes: frozenset[Scope] = PER_MODEL) -> Meta:
@@ -111,11 +113,11 @@ def _tokens(scopes: frozenset[Scope] = PER_MODEL) -> Meta:
 
 
 def _sampling(low: float, high: float) -> Meta:
-    return Meta(Group.SAMPLING, Takes.AT_ONCE, EVERYWHERE, low, high)
+    return Meta(Group.SAMPLING, AppliesAt.AT_ONCE, EVERYWHERE, low, high)
 
 
 def _engine(low: float, high: float, **more: Any) -> Meta:
-    return Meta(Group.ENGINE, more.pop("takes", Takes.RELOAD), low=low, high=high, **more)
+    return Meta(Group.ENGINE, more.pop("applies", AppliesAt.RELOAD), low=low, high=high, **more)
 
 
 def _home() -> Path:
@@ -129,7 +131,7 @@ class Settings:
 
     host: Annotated[str, _server("HOST")] = "127.0.0.1"
     port: Annotated[int, _server(low=0, high=65535)] = 8000
-    api_key: Annotated[str | None, _server("KEY", secret=True, takes=Takes.AT_ONCE)] = None
+    api_key: Annotated[str | None, _server("KEY", secret=True, applies=AppliesAt.AT_ONCE)] = None
     allow_host: Annotated[tuple[str, ...], _server("HOST")] = ()
     allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
@@ -141,10 +143,10 @@ class Settings:
     hf_cache: Annotated[bool, _models()] = True
     bundled: Annotated[bool, _models()] = True
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"], _models(takes=Takes.RELOAD)
+        Literal["auto", "float32", "bfloat16", "float16"], _models(applies=AppliesAt.RELOAD)
     ] = "auto"
 
-    model_map: Annotated[tuple[str, ...], _models("PATTERN=MODEL", takes=Takes.AT_ONCE)] = ()
+    model_map: Annotated[tuple[str, ...], _models("PATTERN=MODEL", applies=AppliesAt.AT_ONCE)] = ()
 
     default_model: Annotated[str | None, _pool("NAME")] = None
     memory_limit: Annotated[int | None, _pool("SIZE", low=1 << 20, high=1 << 50, is_bytes=True)] = (
@@ -154,7 +156,7 @@ class Settings:
     pinned: Annotated[bool, _pool(scopes=MODEL_ALONE)] = False
     alias: Annotated[str | None, _pool("NAME", scopes=MODEL_ALONE)] = None
     trust_remote_code: Annotated[
-        bool, _pool(scopes=MODEL_ALONE | {Scope.CLI}, takes=Takes.RELOAD)
+        bool, _pool(scopes=MODEL_ALONE | {Scope.CLI}, applies=AppliesAt.RELOAD)
     ] = False
 
     speculation: Annotated[str, _speculation("STRATEGY")] = "auto"
@@ -166,7 +168,7 @@ class Settings:
     draft_download: Annotated[Literal["ask", "auto", "never"], _speculation(scopes=PER_MODEL)] = (
         "ask"
     )
-    no_draft: Annotated[bool, _speculation(scopes=RUN, takes=Takes.RESTART)] = False
+    no_draft: Annotated[bool, _speculation(scopes=RUN, applies=AppliesAt.RESTART)] = False
 
     temperature: Annotated[float | None, _sampling(0, 2)] = None
     top_p: Annotated[float | None, _sampling(0, 1)] = None
@@ -177,7 +179,7 @@ class Settings:
     frequency_penalty: Annotated[float | None, _sampling(-2, 2)] = None
     max_tokens: Annotated[int | None, _sampling(1, 1 << 30)] = None
     chat_template_kwargs: Annotated[
-        dict[str, Any] | None, Meta(Group.SAMPLING, Takes.AT_ONCE, EVERYWHERE)
+        dict[str, Any] | None, Meta(Group.SAMPLING, AppliesAt.AT_ONCE, EVERYWHERE)
     ] = None
 
     max_concurrent_requests: Annotated[int, _engine(1, 256)] = 8
@@ -186,7 +188,7 @@ class Settings:
     prefill_chunk: Annotated[int, _engine(16, 65536)] = 2048
     calibrate: Annotated[bool, Meta(Group.ENGINE)] = True
     prefix_bytes: Annotated[
-        int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True, takes=Takes.AT_ONCE)
+        int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True, applies=AppliesAt.AT_ONCE)
     ] = None
 
 
@@ -199,7 +201,7 @@ class Setting:
     default: Value
     meta: Meta
     choices: tuple[str, ...] = ()
-    many: bool = False
+    repeatable: bool = False
 
     @property
     def flag(self) -> str:
@@ -224,19 +226,19 @@ class Setting:
     def help(self) -> str:
         return sentence(self.help_key, {})
 
-    def may_stand_in(self, scope: Scope) -> bool:
+    def allowed_in(self, scope: Scope) -> bool:
         return scope in self.meta.scopes
 
     @property
-    def maps(self) -> bool:
+    def is_mapping(self) -> bool:
         """Whether its values are pairs of a pattern and what it stands for."""
         return "=" in self.meta.metavar
 
     @property
-    def reread(self) -> bool:
+    def applies_live(self) -> bool:
         """Whether a running server takes up what others write into the files. No secrets: a file that is lost must
         not take a key away."""
-        return self.meta.takes is not Takes.RESTART and not self.meta.secret
+        return self.meta.applies is not AppliesAt.RESTART and not self.meta.secret
 
 
 @cache

@@ -14,7 +14,7 @@ from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.models.catalog.discovery import Registry
 from omlx.models.pool.speculation_config import check_value
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
@@ -45,7 +45,7 @@ class Administered:
 def administered(
     home: Path, registry: Registry = DEMO, default: str | None = TARGET, **flags: Value
 ) -> Iterator[Administered]:
-    configuration = Configuration((Layer(Source.CLI, flags),), Store(home, check_value))
+    configuration = LiveConfiguration((Layer(Source.CLI, flags),), Store(home, check_value))
     with omlx(
         configuration=configuration,
         registry=registry,

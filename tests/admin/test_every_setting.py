@@ -15,7 +15,7 @@ import pytest
 from omlx.admin.settings.view import settings_view
 from omlx.errors import ConfigError
 from omlx.models.pool.speculation_config import check_value
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import FORMAT
 from omlx.settings.layer import Source
 from omlx.settings.parse import to_json
@@ -62,7 +62,7 @@ def value_of(row: Setting, tmp_path: Path) -> Any:
     if row.kind in (int, float):
         return row.kind(row.meta.low + (1 if row.kind is int else 0))
     one = str(tmp_path) if row.kind is Path else TEXTS.get(row.name, "org/x")
-    return [one] if row.many else one
+    return [one] if row.repeatable else one
 
 
 def as_text(value: Any) -> str:
@@ -93,7 +93,7 @@ def write(home: Path, row: Setting, value: Any, model: str | None) -> None:
     )
 
 
-def given(row: Setting, way: str, value: Any, home: Path) -> Configuration:
+def given(row: Setting, way: str, value: Any, home: Path) -> LiveConfiguration:
     parser = ArgumentParser(exit_on_error=False)
     add_flags(parser)
     flags, environ = [], {}
@@ -109,7 +109,9 @@ def given(row: Setting, way: str, value: Any, home: Path) -> Configuration:
     known, unknown = parser.parse_known_args(flags)
     if unknown:
         raise ConfigError("config.unknown", name=unknown[0])
-    return Configuration((cli_layer(known), environment_layer(environ)), Store(home, check_value))
+    return LiveConfiguration(
+        (cli_layer(known), environment_layer(environ)), Store(home, check_value)
+    )
 
 
 @pytest.fixture
@@ -125,18 +127,20 @@ def test_every_setting_by_every_way(
     row: Setting, way: str, server: Administered, tmp_path: Path
 ) -> None:
     value, model = value_of(row, tmp_path), TARGET if way.startswith("model-") else None
-    if not row.may_stand_in(SCOPES[way]):
+    if not row.allowed_in(SCOPES[way]):
         refused_or_ignored(row, way, value, server, tmp_path / "home")
     elif way.endswith("api"):
         with server.browser() as browser:
             through_the_api(row, value, model, browser)
     else:
-        resolution = given(row, way, value, tmp_path / "home").resolve(model)
+        resolution = given(row, way, value, tmp_path / "home").current.resolve(model)
         assert to_json(resolution[row.name].value) == value
         assert resolution[row.name].source is SOURCES[way]
-        if row.may_stand_in(Scope.GLOBAL):
+        if row.allowed_in(Scope.GLOBAL):
             store = Store(tmp_path / "home", check_value)
-            view = settings_view(Scope.GLOBAL, resolution, store.layer(), "")["settings"][row.name]
+            view = settings_view(Scope.GLOBAL, resolution, store.read().layer(), "")["settings"][
+                row.name
+            ]
             secret = row.meta.secret
             assert (view["value"], view["source"]) == (
                 None if secret else value,
@@ -176,15 +180,17 @@ def refused_or_ignored(
             answer = change(browser, path, row.name, **{row.name: value})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.not_stored")
     elif way == "environment":
-        assert given(row, way, value, home).resolve()[row.name].source is Source.BUILT_IN
+        assert given(row, way, value, home).current.resolve()[row.name].source is Source.BUILT_IN
     else:
         with pytest.raises(ConfigError):
-            given(row, way, value, home).resolve(TARGET)
+            given(row, way, value, home).current.resolve(TARGET)
 
 
 def test_home_is_where_it_is_said_to_be(tmp_path: Path) -> None:
     row = table()["home"]
     for way in ("cli", "environment"):
-        resolution = given(row, way, str(tmp_path / "elsewhere"), tmp_path / "home").resolve()
+        resolution = given(
+            row, way, str(tmp_path / "elsewhere"), tmp_path / "home"
+        ).current.resolve()
         assert resolution.settings.home == tmp_path / "elsewhere"
     assert os.fspath(resolution.settings.home).endswith("elsewhere")

@@ -66,7 +66,7 @@ def test_a_field_whole() -> None:
 def test_every_setting_that_may_be_kept_has_a_field_once(scope: Scope) -> None:
     settings = settings_view(scope, resolve(), Layer(Source.GLOBAL, {}), "r")["settings"]
     names = [field.name for group in form_view(settings) for field in group.fields]
-    assert sorted(names) == sorted(row.name for row in table().values() if row.may_stand_in(scope))
+    assert sorted(names) == sorted(row.name for row in table().values() if row.allowed_in(scope))
     rest = [field.name for group in form_view(settings, without=OWN) for field in group.fields]
     assert set(names) - set(rest) == OWN
 
@@ -75,7 +75,7 @@ def test_every_field_has_a_label_and_every_label_a_field() -> None:
     kept = {
         row.name
         for row in table().values()
-        if row.may_stand_in(Scope.GLOBAL) or row.may_stand_in(Scope.MODEL)
+        if row.allowed_in(Scope.GLOBAL) or row.allowed_in(Scope.MODEL)
     }
     assert {
         key.split(".")[1]

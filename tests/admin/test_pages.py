@@ -273,7 +273,7 @@ def test_every_setting_stands_in_a_form_once(kept: Administered) -> None:
                     for each in page.named(row.name)
                     if each.get("type") != "radio" or "checked" in each
                 ]
-                assert len(fields) == row.may_stand_in(scope), (path, row.name)
+                assert len(fields) == row.allowed_in(scope), (path, row.name)
 
 
 def test_the_drafts_of_a_model_with_a_package(kept: Administered) -> None:

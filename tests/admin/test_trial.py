@@ -62,7 +62,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
 
 
 def stored(server: Administered) -> dict[str, Any]:
-    return dict(Store(server.home).layer(TARGET).values)
+    return dict(Store(server.home).read().layer(TARGET).values)
 
 
 def test_from_the_estimate_to_the_verdict_and_back(own: Administered) -> None:

@@ -15,7 +15,7 @@ from omlx.models.catalog.catalog import check_alias, find_model
 from omlx.models.catalog.discovery import BUNDLED, Registry, scan_places
 from omlx.models.catalog.places import Folder
 from omlx.models.pool.pool import Pool
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import Configuration, LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.store import Store
 from tests.models.trees import model
@@ -34,7 +34,7 @@ def configuration(tmp_path: Path, **given: str) -> Configuration:
     store = Store(tmp_path / "home")
     for name, alias in given.items():
         store.patch({"alias": alias}, f"one/{name}")
-    return Configuration((), store)
+    return Configuration((), store.read())
 
 
 def test_ids_go_before_aliases_and_aliases_before_short_names(
@@ -76,8 +76,10 @@ def test_a_models_own_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None
 
     async def lease(*run: Layer) -> None:
         store = Store(tmp_path / "home")
-        configured = Configuration(run, store)
-        pool = Pool(engine, registry, configured.resolve().settings, configuration=configured)
+        configured = LiveConfiguration(run, store)
+        pool = Pool(
+            engine, registry, configured.current.resolve().settings, configuration=configured
+        )
         (await pool.lease("org/own")).release()
         await pool.unload("org/own")
 

@@ -18,7 +18,7 @@ from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.pool import Lease, Pool
 from omlx.models.pool.resident import State
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store
 
@@ -53,7 +53,7 @@ async def pool(
     """A limit counts from what this process holds already. Models leave at the end."""
     gc.collect()
     base = mx.get_active_memory()
-    configuration = Configuration((), Store(home)) if home is not None else None
+    configuration = LiveConfiguration((), Store(home)) if home is not None else None
     made = Pool(
         engine,
         DEMO,
@@ -214,7 +214,7 @@ def test_settings_that_change_while_a_model_loads_are_taken_up(
             models._opener._progress = hold
             loading = asyncio.ensure_future(models.load(HYBRID))
             await until(reading.is_set)
-            Store(tmp_path).patch({"temperature": 0.5}, HYBRID)
+            models.live_configuration.patch({"temperature": 0.5}, HYBRID)
             await models.reconfigure()
             go_on.set()
             await loading
@@ -299,7 +299,7 @@ def test_a_pinned_model_stays_and_what_does_not_fit_beside_it_is_refused(
                 await models.lease(HYBRID)
             assert caught.value.code == "model.no_room"
             assert ids(models) == [TARGET]
-            store.patch({"pinned": None}, TARGET)
+            models.live_configuration.patch({"pinned": None}, TARGET)
             assert await models.reconfigure() == []
             (await models.lease(HYBRID)).release()
             assert ids(models) == [HYBRID]
@@ -355,7 +355,7 @@ def test_a_limit_that_is_lowered_sends_idle_models_away(
         async with pool(engine, tmp_path) as models:
             for name in (TARGET, HYBRID):
                 (await models.lease(name)).release()
-            Store(tmp_path).patch({"memory_limit": ONE})
+            models.live_configuration.patch({"memory_limit": ONE})
             await models.residents.sweep()
             assert ids(models) == [HYBRID]
 

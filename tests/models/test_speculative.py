@@ -30,7 +30,9 @@ def found(root: Path, *places: Place, **flags: Value) -> SpeculationConfig:
     registry = scan_places([Folder("here", root / "models"), *places])
     run = (Layer(Source.CLI, flags),)
     return resolve_speculation(
-        registry.find("org/big"), registry, Configuration(run, Store(root / "home", check_value))
+        registry.find("org/big"),
+        registry,
+        Configuration(run, Store(root / "home", check_value).read()),
     )
 
 

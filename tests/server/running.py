@@ -24,7 +24,7 @@ from omlx.models.pool.pool import Pool
 from omlx.server.app import create_app
 from omlx.server.protocol import TimeoutProtocol
 from omlx.server.services import Services, build_services
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
@@ -190,7 +190,7 @@ def omlx(
     keep_alive_s: float = 5.0,
     costs: CostFiles | None = None,
     kind: type[Pool] = Pool,
-    configuration: Configuration | None = None,
+    configuration: LiveConfiguration | None = None,
     used: Callable[[], int] = used_bytes,
     calibrates: bool = False,
     protocol: type[TimeoutProtocol] = TimeoutProtocol,
@@ -200,7 +200,7 @@ def omlx(
 
     `prepare` may add to the application before it starts."""
     settings = settings or (
-        configuration.resolve().settings if configuration is not None else Settings()
+        configuration.current.resolve().settings if configuration is not None else Settings()
     )
     engine = WatchedEngine(calibrates=calibrates)
     engine.start()

@@ -14,7 +14,7 @@ from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 
 Seen: TypeAlias = Callable[[Running], object]
 
-ROWS = [name for name, row in table().items() if row.may_stand_in(Scope.REQUEST)]
+ROWS = [name for name, row in table().items() if row.allowed_in(Scope.REQUEST)]
 TOKENS = {
     "num_draft_tokens": (6, 3),
     "draft_min": (6, 3),

@@ -1,4 +1,4 @@
-"""Files of settings that somebody breaks by hand while a server runs."""
+"""Settings files that become invalid while a server runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from omlx.models.pool.speculation_config import check_value
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import FORMAT
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
 from tests.server.running import TARGET, Running, omlx
@@ -32,18 +32,24 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[Running]:
     write(home)
-    store = Store(home, check_value)
-    assert store.validate() == []
-    with omlx(configuration=Configuration((), store)) as running:
+    with omlx(configuration=LiveConfiguration((), Store(home, check_value))) as running:
+        assert running.pool.live_configuration.current.notes == ()
         yield running
 
 
 @pytest.fixture
-def client(server: Running, home: Path) -> Iterator[httpx.Client]:
+def client(server: Running, home: Path) -> Iterator[Client]:
     write(home)
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        assert told(client)["window"]["max"] == 3  # it has read them
+    with Client(base_url=server.url, timeout=60) as client:
+        client.live_configuration = server.pool.live_configuration
+        assert speculation(client)["window"]["max"] == 3
         yield client
+
+
+class Client(httpx.Client):
+    """A client beside the watcher of the server's settings files."""
+
+    live_configuration: LiveConfiguration
 
 
 def write(home: Path) -> None:
@@ -51,11 +57,13 @@ def write(home: Path) -> None:
         (home / name).write_text(text)
 
 
-def told(client: httpx.Client) -> dict[str, Any]:
+def speculation(client: Client) -> dict[str, Any]:
+    """Publish what the files hold, as the watcher does, and return what the server reports."""
+    client.live_configuration.refresh()
     answer = client.get(f"/v1/models/{TARGET}")
     assert answer.status_code == 200, answer.text
-    speculation: dict[str, Any] = answer.json()["speculation"]
-    return speculation
+    record: dict[str, Any] = answer.json()["speculation"]
+    return record
 
 
 @pytest.mark.parametrize(
@@ -99,9 +107,10 @@ def told(client: httpx.Client) -> dict[str, Any]:
     ],
 )
 def test_what_was_read_last_counts_until_the_file_is_right_again(
-    client: httpx.Client, home: Path, name: str, broken: str, code: str, place: str
+    client: Client, home: Path, name: str, broken: str, code: str, place: str
 ) -> None:
     (home / name).write_text(broken)
+    client.live_configuration.refresh()
     for model in ("mine", "target", TARGET, None):
         asked = {
             "model": model,
@@ -109,7 +118,7 @@ def test_what_was_read_last_counts_until_the_file_is_right_again(
             "max_tokens": 1,
         }
         assert client.post("/v1/chat/completions", json=asked).status_code == 200, model
-    found = told(client)
+    found = speculation(client)
     assert (found["window"]["min"], found["window"]["max"]) == (2, 3)
     (warning,) = found["warnings"]
     assert warning["code"] == code
@@ -117,13 +126,13 @@ def test_what_was_read_last_counts_until_the_file_is_right_again(
     assert place in warning["message"]
     assert sorted(path.name for path in home.iterdir()) == [GLOBAL_FILE, MODELS_FILE]
     (home / name).write_text(TEXTS[name].replace("3", "5").replace("2", "1"))
-    after = told(client)
+    after = speculation(client)
     assert after["warnings"] == []
     assert (after["window"]["min"], after["window"]["max"]) == (
         (2, 5) if name == MODELS_FILE else (1, 3)
     )
 
 
-def test_a_file_that_is_taken_away_sets_nothing(client: httpx.Client, home: Path) -> None:
+def test_a_file_that_is_taken_away_sets_nothing(client: Client, home: Path) -> None:
     (home / MODELS_FILE).unlink()
-    assert (told(client)["window"]["max"], told(client)["warnings"]) == (64, [])
+    assert (speculation(client)["window"]["max"], speculation(client)["warnings"]) == (64, [])

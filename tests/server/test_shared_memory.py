@@ -12,7 +12,7 @@ import httpx
 import mlx.core as mx
 import pytest
 
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.store import Store
 from tests.server.running import HYBRID, TARGET, Running, omlx
@@ -28,8 +28,8 @@ def tight(tmp_path: Path) -> Iterator[tuple[Running, httpx.Client]]:
     gc.collect()
     base = mx.get_active_memory()
     flags = Layer(Source.CLI, {"speculation": "off"})
-    configuration = Configuration((flags,), Store(tmp_path))
-    Store(tmp_path).patch({"memory_limit": 40 << 20})
+    configuration = LiveConfiguration((flags,), Store(tmp_path))
+    configuration.patch({"memory_limit": 40 << 20})
     with (
         omlx(configuration=configuration, used=lambda: mx.get_active_memory() - base) as running,
         httpx.Client(base_url=running.url, timeout=120) as http,
@@ -69,9 +69,7 @@ def test_beside_a_pinned_model_it_is_told_what_would_fit(
 ) -> None:
     running, http = tight
     assert running.pool.memory.limit == 40 << 20
-    store = running.pool._configuration.store
-    assert store is not None
-    store.patch({"pinned": True}, HYBRID)
+    running.pool.live_configuration.patch({"pinned": True}, HYBRID)
     for model in (HYBRID, TARGET):
         assert http.post(CHAT, json=ask("Hello.", model)).status_code == 200
     answer = http.post(CHAT, json=ask(LONG))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.parse import to_json
 from omlx.settings.resolve import Resolution, add_flags, cli_layer, environment_layer
@@ -41,7 +41,7 @@ ROWS = [row for row in table().values() if row.name != "home"]
 
 def sources(row: Setting) -> list[Source]:
     """Who may set it, in order of precedence."""
-    found = [source for source, scope in SCOPE.items() if row.may_stand_in(scope)]
+    found = [source for source, scope in SCOPE.items() if row.allowed_in(scope)]
     return [*found, Source.PACKAGE] if row.name in PACKAGED else found
 
 
@@ -54,7 +54,7 @@ def value(row: Setting, source: Source) -> Value:
     elif row.kind is bool:
         one = not row.default if at % 2 else bool(row.default)
     elif row.kind is str:
-        one = f"{source.value}/model" if not row.maps else f"name-*={source.value}/model"
+        one = f"{source.value}/model" if not row.is_mapping else f"name-*={source.value}/model"
     elif row.kind is dict:
         one = {"from": source.value}
     elif row.kind is Path:
@@ -63,7 +63,7 @@ def value(row: Setting, source: Source) -> Value:
         one = row.kind(
             min(row.meta.high, row.meta.low + (at + 1) * (0.125 if row.kind is float else 1))
         )
-    return (one,) if row.many else one
+    return (one,) if row.repeatable else one
 
 
 def combined(row: Setting, chosen: Iterable[Source], home: Path) -> Resolution:
@@ -96,7 +96,7 @@ def combined(row: Setting, chosen: Iterable[Source], home: Path) -> Resolution:
             case _:
                 more.append(Layer(source, {row.name: given}))
     run = (cli_layer(parser.parse_args(flags)), environment_layer(environ))
-    return Configuration(run, store).resolve(MODEL, *more)
+    return LiveConfiguration(run, store).current.resolve(MODEL, *more)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -119,13 +119,13 @@ def test_the_first_source_in_order_decides(row: Setting, tmp_path: Path) -> None
 def test_the_settings_of_one_model_are_not_those_of_another(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.patch({"draft_max": 3}, MODEL)
-    configuration = Configuration((), store)
-    assert configuration.resolve(MODEL)["draft_max"].value == 3
-    assert configuration.resolve("other")["draft_max"].source is Source.BUILT_IN
-    assert configuration.resolve()["draft_max"].source is Source.BUILT_IN
+    configuration = LiveConfiguration((), store)
+    assert configuration.current.resolve(MODEL)["draft_max"].value == 3
+    assert configuration.current.resolve("other")["draft_max"].source is Source.BUILT_IN
+    assert configuration.current.resolve()["draft_max"].source is Source.BUILT_IN
 
 
 def test_settings_as_a_configuration() -> None:
-    resolution = Configuration.of(Settings(port=1, draft_model="a")).resolve(MODEL)
+    resolution = LiveConfiguration.of(Settings(port=1, draft_model="a")).current.resolve(MODEL)
     assert (resolution["port"].source, resolution.settings.draft_model) == (Source.CLI, "a")
     assert resolution["host"].source is Source.BUILT_IN

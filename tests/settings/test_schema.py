@@ -33,7 +33,7 @@ def test_every_setting_has_a_flag_unless_it_is_a_models_own() -> None:
     add_flags(parser)
     shown = parser.format_help()
     without = [setting.name for setting in SETTINGS if setting.flag not in shown]
-    assert without == [setting.name for setting in SETTINGS if not setting.may_stand_in(Scope.CLI)]
+    assert without == [setting.name for setting in SETTINGS if not setting.allowed_in(Scope.CLI)]
     assert without == ["pinned", "alias"]
 
 

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from omlx.errors import ConfigError, Outdated
-from omlx.settings.file import FORMAT, locked
+from omlx.settings.file import FORMAT, FileStamp, file_stamp, locked
 from omlx.settings.layer import Source
 from omlx.settings.schema import Scope, Value, table
-from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Stamp, Store, stamp
+from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
 
 MODEL = "org/name.with.dots"
 
 
 def stored(store: Store, model: str | None = None) -> dict[str, Value]:
-    return dict(store.layer(model).values)
+    return dict(store.read().layer(model).values)
 
 
 def test_a_change_touches_only_what_it_names(tmp_path: Path) -> None:
@@ -51,18 +51,21 @@ def test_models_have_settings_of_their_own(tmp_path: Path) -> None:
         stored(store, "third"),
         stored(store),
     ) == ({"draft_model": "a/b"}, {"draft_model": "c/d"}, {}, {})
-    assert (store.layer(MODEL).source, store.layer().source) == (Source.MODEL, Source.GLOBAL)
+    assert (store.read().layer(MODEL).source, store.read().layer().source) == (
+        Source.MODEL,
+        Source.GLOBAL,
+    )
     store.patch({"draft_model": None}, MODEL)
-    assert list(store.models()) == ["other"]
+    assert list(store.read().models) == ["other"]
     assert not (tmp_path / GLOBAL_FILE).exists()
 
 
 def test_every_setting_that_may_be_kept_is_read_back_as_it_was(tmp_path: Path) -> None:
     values: dict[str, Value] = {
-        row.name: (("a=x", "b=y") if row.maps else ("a", "b"))
-        if row.many and row.kind is str
+        row.name: (("a=x", "b=y") if row.is_mapping else ("a", "b"))
+        if row.repeatable and row.kind is str
         else (tmp_path / "x",)
-        if row.many
+        if row.repeatable
         else row.choices[-1]
         if row.choices
         else {
@@ -73,7 +76,7 @@ def test_every_setting_that_may_be_kept_is_read_back_as_it_was(tmp_path: Path) -
             dict: {"a": [1]},
         }[row.kind]
         for row in table().values()
-        if row.may_stand_in(Scope.GLOBAL)
+        if row.allowed_in(Scope.GLOBAL)
     }
     store = Store(tmp_path)
     store.patch(values)
@@ -82,14 +85,14 @@ def test_every_setting_that_may_be_kept_is_read_back_as_it_was(tmp_path: Path) -
 
 def test_a_change_to_another_state_than_expected_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    before = store.revision()
+    before = store.read().revision()
     store.patch({"port": 1}, expected=before)
     with pytest.raises(Outdated):
         store.patch({"port": 2}, expected=before)
-    store.patch({"draft_max": 2}, MODEL, expected=store.revision(MODEL))
+    store.patch({"draft_max": 2}, MODEL, expected=store.read().revision(MODEL))
     assert stored(store) == {"port": 1}
     store.patch({"port": None})
-    assert store.revision() == before
+    assert store.read().revision() == before
 
 
 def test_a_folder_whose_name_is_no_text_is_kept(tmp_path: Path) -> None:
@@ -103,8 +106,8 @@ def test_a_folder_whose_name_is_no_text_is_kept(tmp_path: Path) -> None:
 def test_a_stamp_tells_whether_somebody_has_written(tmp_path: Path) -> None:
     store = Store(tmp_path / "home")
 
-    def stamps() -> list[Stamp]:
-        return [stamp(path) for path in store.paths]
+    def stamps() -> list[FileStamp]:
+        return [file_stamp(path) for path in store.paths]
 
     seen = [stamps()]
     for model in (None, MODEL, None):
@@ -191,7 +194,7 @@ def test_unknown_keys_and_wrong_values_in_a_file_are_named(
     before = file.read_bytes()
     store = Store(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        store.validate()
+        store.read()
     assert named in caught.value.message
     assert name in caught.value.message
     with pytest.raises(ConfigError):
@@ -218,7 +221,7 @@ def test_the_files_of_others_do_not_count_and_are_never_touched(
     file.write_bytes(content)
     file.chmod(0o644)
     store = Store(tmp_path)
-    assert [note.code for note in store.validate()] == [code]
+    assert [note.code for note in store.read().notes] == [code]
     assert stored(store) == {}
     with pytest.raises(ConfigError, match="will not be changed"):
         store.patch({"port": 1})
@@ -233,10 +236,10 @@ def test_a_file_that_is_broken_from_the_start_is_kept_aside_where_that_is_asked_
         store = Store(tmp_path)
         broken = b'{"format": "omlx-config/1", "server": {"port": %d,}}' % port
         (tmp_path / GLOBAL_FILE).write_bytes(broken)
-        assert [note.code for note in store.validate()] == ["config.broken"]
+        assert [note.code for note in store.read().notes] == ["config.broken"]
         assert (stored(store), (tmp_path / GLOBAL_FILE).read_bytes()) == ({}, broken)
         caplog.clear()
-        (note,) = store.validate(aside=True)
+        (note,) = store.read(aside=True).notes
         assert note.code == "config.corrupt"
         kept = Path(str(note.params["kept"]))
         assert kept.name.startswith("config.json.corrupt-")
@@ -246,9 +249,9 @@ def test_a_file_that_is_broken_from_the_start_is_kept_aside_where_that_is_asked_
     store.patch({"port": 3})
     assert stored(store) == {"port": 3}
     assert len(list(tmp_path.glob("config.json.corrupt-*"))) == 2
-    assert store.validate() == [note]
+    assert store.read().notes == (note,)
     kept.unlink()
-    assert store.validate() == []
+    assert store.read().notes == ()
 
 
 @pytest.mark.parametrize(
@@ -265,15 +268,14 @@ def test_a_file_that_goes_wrong_counts_as_it_was_and_is_told(
 ) -> None:
     store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
     store.patch({"port": 1, "api_key": "k"})
-    right, revision = file.read_bytes(), store.revision()
+    right, revision = file.read_bytes(), store.read().revision()
     file.write_bytes(broken)
     assert stored(store) == {"port": 1, "api_key": "k"}
-    assert store.revision() == revision
-    assert [note.code for note in store.notes] == [code]
-    assert store.validate() == store.notes
+    assert store.read().revision() == revision
+    assert [note.code for note in store.read().notes] == [code]
     assert (file.read_bytes(), len(list(tmp_path.iterdir()))) == (broken, 1)
     file.write_bytes(right.replace(b"1,", b"2,"))
-    assert (stored(store), store.notes) == ({"port": 2, "api_key": "k"}, [])
+    assert (stored(store), store.read().notes) == ({"port": 2, "api_key": "k"}, ())
 
 
 def test_a_file_that_cannot_be_opened_any_more_counts_as_it_was(tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ def test_a_file_that_cannot_be_opened_any_more_counts_as_it_was(tmp_path: Path) 
     assert stored(store) == {"port": 1}
     file.unlink()
     file.mkdir()
-    assert (stored(store), [note.code for note in store.notes]) == (
+    assert (stored(store), [note.code for note in store.read().notes]) == (
         {"port": 1},
         ["config.unreadable"],
     )
@@ -296,7 +298,7 @@ def test_a_change_takes_the_place_of_what_cannot_be_parsed_and_loses_nothing(
     store, file = Store(tmp_path), tmp_path / MODELS_FILE
     store.patch({"draft_max": 3}, "other")
     store.patch({"draft_max": 2, "draft_min": 1}, MODEL)
-    revision = store.revision(MODEL)
+    revision = store.read().revision(MODEL)
     broken = file.read_bytes()[:-10]
     file.write_bytes(broken)
     store.patch({"draft_max": 4}, MODEL, expected=revision)
@@ -304,7 +306,7 @@ def test_a_change_takes_the_place_of_what_cannot_be_parsed_and_loses_nothing(
     assert stored(store, "other") == {"draft_max": 3}
     (kept,) = tmp_path.glob("models.json.corrupt-*")
     assert kept.read_bytes() == broken
-    assert [note.code for note in store.notes] == ["config.corrupt"]
+    assert [note.code for note in store.read().notes] == ["config.corrupt"]
 
 
 def test_a_file_that_somebody_repairs_meanwhile_stays_where_it_is(tmp_path: Path) -> None:
@@ -314,10 +316,10 @@ def test_a_file_that_somebody_repairs_meanwhile_stays_where_it_is(tmp_path: Path
     os.mkfifo(file)  # whoever reads it waits for what is written into it
     with ThreadPoolExecutor() as threads:
         with locked(tmp_path):
-            reader = threads.submit(store.validate, aside=True)
+            reader = threads.submit(store.read, aside=True)
             file.write_text('{"format": "omlx-config/1"')
             good.rename(file)
-        assert reader.result() == []
+        assert reader.result().notes == ()
     assert (stored(store), [path.name for path in tmp_path.iterdir()]) == (
         {"port": 7},
         [GLOBAL_FILE],
@@ -364,7 +366,7 @@ def test_a_kill_amid_a_thousand_saves_leaves_the_old_file_or_the_new_one(tmp_pat
             rest = [int(line) for line in process.stdout.read().split()]
         last = rest[-1] if rest else last
         assert stored(store)["max_tokens"] in (1 + last, 2 + last)
-        assert store.validate()[0].code == "config.foreign"
+        assert store.read().notes[0].code == "config.foreign"
     store.patch({"max_tokens": 3})
     assert sorted(path.name for path in tmp_path.iterdir()) == [GLOBAL_FILE, MODELS_FILE]
     assert (tmp_path / MODELS_FILE).read_bytes() == b"someone else's"
@@ -437,6 +439,6 @@ for number in range(60):
     ]
     assert [process.wait() for process in running] == [0, 0, 0]
     store = Store(tmp_path)
-    assert {model: stored(store, model) for model in store.models()} == {
+    assert {model: stored(store, model) for model in store.read().models} == {
         m: {"draft_max": 60} for m in models
     }

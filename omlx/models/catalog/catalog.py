@@ -51,8 +51,9 @@ def find_model(name: str, registry: Registry, configuration: Configuration) -> M
 
 def aliases(configuration: Configuration) -> Mapping[str, str]:
     """By model, the alias it has been given."""
-    stored = configuration.store.models() if configuration.store is not None else {}
-    given = {model: layer.values.get("alias") for model, layer in stored.items()}
+    given = {
+        model: layer.values.get("alias") for model, layer in configuration.stored.models.items()
+    }
     return {model: str(alias) for model, alias in given.items() if alias is not None}
 
 

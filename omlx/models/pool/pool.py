@@ -43,7 +43,7 @@ from omlx.models.pool.resident import Lease as Lease
 from omlx.models.pool.resident import LoadJob, ModelStatus, State
 from omlx.models.pool.resident import ServedModel as ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
-from omlx.settings.configuration import Configuration
+from omlx.settings.configuration import Configuration, LiveConfiguration
 from omlx.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Pool:
         registry: Registry,
         settings: Settings,
         *,
-        configuration: Configuration | None = None,
+        configuration: LiveConfiguration | None = None,
         default: str | None = None,
         progress: Callable[[ModelEntry, LoadProgress], None] | None = None,
         costs: CostFiles | None = None,
@@ -80,7 +80,7 @@ class Pool:
         self._engine = engine
         self._registry = registry
         self._settings = settings
-        self._configuration = configuration or Configuration.of(settings)
+        self.live_configuration = configuration or LiveConfiguration.of(settings)
         self.memory = MemoryGuard(None, used)
         self.memory.limit = self._limit()
         self._opener = ModelLoader(engine, self.memory, progress, costs, read)
@@ -90,6 +90,11 @@ class Pool:
         self.load_queue = LoadQueue(self.residents, self._opener, self._configured, clock)
         self._tokenizers = TokenizerCache()
         self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def _configuration(self) -> Configuration:
+        """The current snapshot of the settings."""
+        return self.live_configuration.current
 
     # -- what there is -------------------------------------------------------------------------------------------
 

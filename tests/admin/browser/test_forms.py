@@ -22,7 +22,7 @@ def test_a_refused_change_shows_its_reason_and_keeps_what_was_typed(fresh: Site)
         expect(page.get_by_label("Max. draft length")).to_be_focused()
         expect(page.get_by_label("Max. draft length")).to_have_value("100")
         expect(page.get_by_label("Max. draft length")).to_have_attribute("aria-invalid", "true")
-        assert Store(fresh.home).layer().values == {}
+        assert Store(fresh.home).read().layer().values == {}
 
         page.get_by_label("Max. draft length").fill("10")
         page.keyboard.press("Enter")
@@ -30,7 +30,7 @@ def test_a_refused_change_shows_its_reason_and_keeps_what_was_typed(fresh: Site)
             "Saved and in effect: Max. draft length"
         )
         expect(problem).to_be_hidden()
-        assert Store(fresh.home).layer().values == {"draft_max": 10, "max_waiting": 64}
+        assert Store(fresh.home).read().layer().values == {"draft_max": 10, "max_waiting": 64}
 
 
 def test_two_windows_do_not_overwrite_each_other(fresh: Site) -> None:
@@ -46,7 +46,7 @@ def test_two_windows_do_not_overwrite_each_other(fresh: Site) -> None:
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("alert")).to_contain_text("These settings were changed elsewhere")
         expect(page.get_by_label("Top-p")).to_have_value("0.9")
-        assert Store(fresh.home).layer().values == {"top_k": 40}
+        assert Store(fresh.home).read().layer().values == {"top_k": 40}
         page.on("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Reload the page").click()
         expect(page.get_by_label("Top-k")).to_have_value("40")
@@ -64,14 +64,14 @@ def test_the_two_forms_of_a_model_do_not_outdate_each_other(fresh: Site) -> None
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").last).to_contain_text("Temperature")
         expect(page.get_by_label("Temperature")).to_have_value("0.5")
-        assert Store(fresh.home).layer(TARGET).values == {
+        assert Store(fresh.home).read().layer(TARGET).values == {
             "speculation": "ngram",
             "temperature": 0.5,
         }
         page.get_by_label("Temperature").fill("")
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").last).to_contain_text("Temperature")
-        assert Store(fresh.home).layer(TARGET).values == {"speculation": "ngram"}
+        assert Store(fresh.home).read().layer(TARGET).values == {"speculation": "ngram"}
 
 
 def test_every_kind_of_field_is_sent_as_what_it_is(fresh: Site) -> None:
@@ -86,7 +86,7 @@ def test_every_kind_of_field_is_sent_as_what_it_is(fresh: Site) -> None:
         page.get_by_label("API key").fill("a-key-of-mine")
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]")).to_contain_text("when the server restarts")
-        assert Store(fresh.home).layer().values == {
+        assert Store(fresh.home).read().layer().values == {
             "memory_limit": 2 << 30,
             "allow_host": ("one.example", "two.example"),
             "lmstudio": False,
@@ -98,7 +98,7 @@ def test_every_kind_of_field_is_sent_as_what_it_is(fresh: Site) -> None:
         page.get_by_label("Remove").check()
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]")).to_contain_text("API key")
-        assert "api_key" not in Store(fresh.home).layer().values
+        assert "api_key" not in Store(fresh.home).read().layer().values
 
 
 def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) -> None:
@@ -115,7 +115,7 @@ def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) ->
         page.get_by_label("I have read this model's code").check()
         page.get_by_role("button", name="Save").click()
         expect(page.locator("[data-saved]").last).to_contain_text("Trust model code")
-        assert Store(fresh.home).layer(TARGET).values == {"trust_remote_code": True}
+        assert Store(fresh.home).read().layer(TARGET).values == {"trust_remote_code": True}
 
 
 def test_what_was_typed_before_the_script_came_is_a_change(fresh: Site) -> None:

@@ -31,10 +31,10 @@ def test_a_model_is_loaded_pinned_and_unloaded(fresh: Site) -> None:
         pin = page.get_by_role("button", name=f"Pin {HYBRID}")
         pin.click()
         expect(pin).to_have_attribute("aria-pressed", "true")
-        assert Store(fresh.home).layer(HYBRID).values == {"pinned": True}
+        assert Store(fresh.home).read().layer(HYBRID).values == {"pinned": True}
         pin.click()
         expect(pin).to_have_attribute("aria-pressed", "false")
-        assert Store(fresh.home).layer(HYBRID).values == {}
+        assert Store(fresh.home).read().layer(HYBRID).values == {}
 
         unload.click()
         expect(page.get_by_role("button", name=f"Load {HYBRID}")).to_be_visible(timeout=LONG_MS)
@@ -66,7 +66,7 @@ def test_a_draft_that_is_picked_drafts_for_the_next_request(fresh: Site) -> None
         details = fresh.ask(max_tokens=48)["usage"]["completion_tokens_details"]
         assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] == 0
         assert (
-            Store(fresh.home).layer(TARGET).values["draft_model"] == DRAFT
+            Store(fresh.home).read().layer(TARGET).values["draft_model"] == DRAFT
         )  # for when it is turned on again
 
 

@@ -66,7 +66,7 @@ def test_try_apply_undo(browser: Browser, tmp_path: Path) -> None:
         page.get_by_text("Figures and spread").click()
         page.get_by_role("button", name="Apply: auto with draft").click()
         expect(page.get_by_role("button", name="Undo")).to_be_focused()
-        assert store.layer(TARGET).values == {
+        assert store.read().layer(TARGET).values == {
             "draft_max": 9,
             "speculation": "auto",
             "draft_model": DRAFT,
@@ -76,7 +76,7 @@ def test_try_apply_undo(browser: Browser, tmp_path: Path) -> None:
 
         page.keyboard.press("Enter")
         expect(page.get_by_text("Undone")).to_be_visible()
-        assert store.layer(TARGET).values == {"draft_max": 9}
+        assert store.read().layer(TARGET).values == {"draft_max": 9}
         assert comes_to(there, drafting=False)
         expect(page.locator(f'[name="draft_model"][value="{DRAFT}"]')).not_to_be_checked()
 
