@@ -1,24 +1,106 @@
-"""What a request must be before it is queued, and when its turn is worth waiting for."""
+"""Admission: which requests may be queued, and when the first one in the queue becomes a row.
+
+First come, first served: the head of the queue waits for a free row, for memory, and for a prompt that a sibling
+choice (`n` > 1) is reading, whose prefix it then restores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from omlx.engine.limits import Limits
-from omlx.engine.sequence import Sequence, Status
-from omlx.engine.types import Request
-from omlx.errors import BadRequest
+from omlx.engine.memory import MemoryClient, MemoryGuard, Verdict, cache_need
+from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.sequence import Clock, Sequence, Status
+from omlx.engine.types import Event, Failed, Request
+from omlx.errors import BadRequest, Overloaded
 
 
-def finds_soon(request: Request, running: Iterable[Sequence]) -> bool:
-    """Whether it is one more choice of a request whose prompt is being read: it waits, and finds the prefix then."""
-    if not request.sampling.choice or request.prompt_logprobs is not None:
-        return False
-    return any(s.status is Status.PREFILL and s.request.tokens is request.tokens for s in running)
+class AdmissionQueue:
+    """The requests of one model that wait to be admitted.
+
+    `pinned_weights` are the bytes of weights that stay loaded whichever other models are evicted; None means all.
+    `refused` holds Failed events of requests that the memory guard refused, until they are published.
+    """
+
+    def __init__(
+        self, limits: Limits, prefix: PrefixReuse, memory: MemoryGuard, clock: Callable[[], float]
+    ) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.refused: list[Event] = []
+        self.memory = memory
+        self.pinned_weights: int | None = None
+        self.used_at = clock()
+        self.limits = limits
+        self._prefix = prefix
+        self._clock = clock
+        self._blocked_version: int | None = None  # of the guard, when the head did not fit
+        self._rows = 0
+
+    @property
+    def blocked_since(self) -> float | None:
+        """When the request at the head, which waits for memory, was submitted; None if none waits for memory."""
+        blocked = self.waiting and self._blocked_version is not None
+        return self.waiting[0].clock.submitted if blocked else None
+
+    def submit(self, request: Request) -> None:
+        """Append a request. Raises Overloaded if the queue is full, BadRequest if it can never be served."""
+        validate(request, self.limits)
+        self.memory.check_fits(request, self._prefix.layout, self.pinned_weights)
+        waiting, limit = len(self.waiting), self.limits.max_waiting
+        if waiting >= limit:
+            raise Overloaded("engine.queue_full", waiting=waiting, limit=limit)
+        end = self.limits.context_length
+        if request.max_tokens is not None:
+            end = min(end, len(request.tokens) + request.max_tokens)
+        self._rows += 1
+        self.used_at = self._clock()
+        clock = Clock(submitted=self.used_at)
+        self.waiting.append(Sequence(self._rows, request, list(request.tokens), end, clock))
+
+    def may_admit(self, running: list[Sequence]) -> bool:
+        """Whether the head could be admitted now: a row is free, and memory may have changed since the last try."""
+        unchanged = self._blocked_version == self.memory.version
+        if not self.waiting or unchanged or len(running) >= self.limits.max_rows:
+            return False
+        request = self.waiting[0].request
+        return self._prefix.off is not None or not _prefix_comes(request, running)
+
+    def admissions(self, client: MemoryClient, running: list[Sequence]) -> Iterator[Sequence]:
+        """Remove and yield what may start now. The caller appends each to `running` before the next one is judged."""
+        while self.may_admit(running):
+            head = self.waiting[0]
+            need = cache_need(head.request, self._prefix.layout)
+            verdict = self.memory.admit(client, head.request, need, head.clock.submitted)
+            if verdict is Verdict.RETRY:
+                return
+            if verdict is Verdict.WAIT:
+                self._blocked_version = self.memory.version
+                return
+            self.unblock()
+            self.waiting.popleft()
+            if verdict is Verdict.ADMIT:
+                yield head
+            else:
+                self.refused.append(Failed(head.request.id, self.memory.refusal(need)))
+
+    def unblock(self) -> None:
+        """Stop waiting for memory, so that other models' requests are judged again."""
+        if self._blocked_version is not None:
+            self._blocked_version = None
+            self.memory.changed()
+
+    def remove(self, request_ids: Container[str]) -> list[Sequence]:
+        """Remove and return these requests."""
+        removed = [sequence for sequence in self.waiting if sequence.request.id in request_ids]
+        if removed:
+            self.waiting = deque(s for s in self.waiting if s.request.id not in request_ids)
+        return removed
 
 
 def validate(request: Request, limits: Limits) -> None:
-    """Raise BadRequest for what could not be served: ids beyond the model's arrays, no room, nonsense."""
+    """Raise BadRequest for an empty or too long prompt, a token id beyond the vocabulary, or a wrong number."""
     tokens, sampling = request.tokens, request.sampling
     if not tokens:
         raise BadRequest("engine.prompt_empty", param="messages")
@@ -28,7 +110,7 @@ def validate(request: Request, limits: Limits) -> None:
         )
     if request.max_tokens is not None and request.max_tokens < 1:
         raise BadRequest("engine.max_tokens", param="max_tokens", value=request.max_tokens)
-    if not sampling.temperature >= 0.0:
+    if not sampling.temperature >= 0.0:  # so that NaN is refused
         raise BadRequest("engine.temperature", param="temperature", value=str(sampling.temperature))
     biased = [token for token, _ in sampling.logit_bias]
     for param, ids in (
@@ -38,3 +120,10 @@ def validate(request: Request, limits: Limits) -> None:
     ):
         if ids and not 0 <= min(ids) <= max(ids) < limits.vocab_size:
             raise BadRequest("engine.token_id", param=param, size=limits.vocab_size)
+
+
+def _prefix_comes(request: Request, running: Iterable[Sequence]) -> bool:
+    """Whether a running sibling choice is reading the same prompt, which this one can then restore."""
+    if not request.sampling.choice or request.prompt_logprobs is not None:
+        return False
+    return any(s.status is Status.PREFILL and s.request.tokens is request.tokens for s in running)

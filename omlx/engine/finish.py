@@ -13,29 +13,29 @@ from omlx.records import RequestStats
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Stop:
     """A stop was found: a stop id, or (None) a stop string or the end of what the mask allows."""
 
-    stop_id: int | None
+    token: int | None
 
 
 def truncate_at_stop(
     request: Request, tokens: tuple[int, ...]
-) -> tuple[tuple[int, ...], Ended | None]:
+) -> tuple[tuple[int, ...], Stop | None]:
     """The tokens up to and including the first that ends the request. Modifies its stop matcher and its mask.
 
     Raises EngineError for a token that the mask does not allow.
     """
     for i, token in enumerate(tokens):
         if token in request.stop_ids:
-            return tokens[: i + 1], Ended(token)
+            return tokens[: i + 1], Stop(token)
         if request.stop is not None and request.stop.push(token):
-            return tokens[: i + 1], Ended(None)
+            return tokens[: i + 1], Stop(None)
         if request.mask is not None:
             if not request.mask.advance(token):
                 raise EngineError("engine.mask", token=token)
             if request.mask.ended:
-                return tokens[: i + 1], Ended(None)
+                return tokens[: i + 1], Stop(None)
     return tokens, None
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 
 
 class isolate:
-    """Context that stores an Exception raised in its body as `error` and suppresses it.
+    """Context that suppresses an Exception raised in its body, keeps it as `error` and hands it to a handler.
 
         with isolate() as outcome:
             draft = drafter.draft(sequence, limit)
         if outcome.error is not None:
             ...  # end the row, or disable the drafter
 
-    Names assigned in the body are unbound where `error` is set. KeyboardInterrupt and SystemExit pass through.
+    With `on_error`, calls `on_error(*args, error)`. Names assigned in the body are unbound where `error` is set.
+    KeyboardInterrupt and SystemExit pass through.
     """
 
-    __slots__ = ("error",)
+    __slots__ = ("_args", "_on_error", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: Callable[..., object] | None = None, *args: object) -> None:
+        self._on_error = on_error
+        self._args = args
         self.error: Exception | None = None
 
     def __enter__(self) -> isolate:
@@ -33,4 +37,6 @@ class isolate:
         if not isinstance(error, Exception):
             return False
         self.error = error
+        if self._on_error is not None:
+            self._on_error(*self._args, error)
         return True

@@ -39,3 +39,10 @@ class Traits:
     def trims(self) -> bool:
         """Whether going back any number of tokens moves a counter and no more."""
         return not self.recurrent and self.sliding_window is None and not self.unsupported
+
+    @property
+    def repair(self) -> str:
+        """How rejected draft tokens leave the cache, as `DrafterStats.repairs` names it."""
+        if self.recurrent:
+            return "restore"
+        return "slice" if self.sliding_window else "trim"

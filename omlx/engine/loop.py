@@ -12,9 +12,7 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Final, cast
-
-import mlx.core as mx
+from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.batch_probe import batching_refusal
@@ -105,7 +103,7 @@ class EngineLoop:
     ) -> None:
         """Replace who drafts, while no request runs. `off` says why nobody may, `no_draft` why no draft model does."""
         fixed = self.limits.num_draft_tokens
-        self.scheduler.speculator = Speculator(
+        self.scheduler.planner.speculator = Speculator(
             drafters,
             off=off,
             no_draft=no_draft or Reason("spec.off.no_draft_model"),
@@ -117,11 +115,11 @@ class EngineLoop:
 
     def register(self) -> None:
         """It serves from now on: the guard of memory counts its requests."""
-        self.scheduler.memory.join(self.scheduler)
+        self.scheduler.memory.join(self.scheduler.memory_client)
 
     def unregister(self) -> None:
         """It serves no longer; it has no requests."""
-        self.scheduler.memory.leave(self.scheduler)
+        self.scheduler.memory.leave(self.scheduler.memory_client)
 
     def bound_memory(self, pinned_weights: int, prefix_bytes: int) -> None:
         """`pinned_weights` bytes of weights stay whichever other models are sent away; prefixes may take so many from now on."""
@@ -129,7 +127,7 @@ class EngineLoop:
             drafter.kind == DraftModel.kind for drafter in self.scheduler.speculator.drafters
         )
         for_draft = prefix_bytes // DRAFT_SHARE if drafted else 0
-        self.scheduler.pinned_weights = pinned_weights
+        self.scheduler.queue.pinned_weights = pinned_weights
         self.scheduler.bound_prefixes(prefix_bytes - for_draft)
         self.scheduler.speculator.limit_bytes(for_draft)
 
@@ -163,7 +161,9 @@ class EngineLoop:
     def load(self) -> Load:
         states = [s.status for s in self.scheduler.running]
         return Load(
-            len(self.scheduler.waiting), states.count(Status.PREFILL), states.count(Status.DECODE)
+            len(self.scheduler.queue.waiting),
+            states.count(Status.PREFILL),
+            states.count(Status.DECODE),
         )
 
     @property
@@ -189,15 +189,12 @@ class EngineLoop:
         events: list[Event] = []
         if self._flight is None:
             events += self.scheduler.reap()
-        plan = self.scheduler.plan()
-        if plan is None and self._flight is not None:
+        step = self.scheduler.plan()
+        if step is None and self._flight is not None:
             events += self.drain()
             events += self.scheduler.reap()
-            plan = self.scheduler.plan()
-        launched = None
-        if plan is not None:
-            drafts = cast(dict[int, mx.array], self.scheduler.drafts)
-            launched = self.runner.launch(plan, drafts, self.scheduler.masks)
+            step = self.scheduler.plan()
+        launched = None if step is None else self.runner.launch(step)
         if self._flight is not None:
             events += self._commit(self._flight, launched)
         self._flight = launched
@@ -230,7 +227,7 @@ class EngineLoop:
         """Raise AssertionError if scheduler and caches disagree. Called after every step in tests."""
         self.scheduler.check()
         self.runner.caches.check()
-        if not self.scheduler.pending_ops:
+        if not self.scheduler.ops.next:
             for sequence in self.scheduler.running:
                 held = self.runner.caches.lengths[sequence.row]
                 assert held == sequence.computed, (sequence.row, held, sequence.computed)

@@ -73,7 +73,7 @@ class MemoryClient(Protocol):
         """When the request came that waits for memory; None if none does."""
         ...
 
-    def shrink(self, nbytes: int) -> int:
+    def evict_prefixes(self, nbytes: int) -> int:
         """Have `nbytes` of kept prefixes go with the next step, or all. Returns how many bytes that gives back."""
         ...
 
@@ -135,11 +135,6 @@ class MemoryGuard:
 
     # -- judging -------------------------------------------------------------------------------------------------
 
-    def need(self, request: Request, layout: Layout) -> int:
-        """Bytes of the cache of a request, to the end of its prompt and some way into its answer."""
-        tokens = len(request.tokens) + min(STEP, request.max_tokens or STEP)
-        return layout.cache_bytes(-(-tokens // STEP) * STEP)
-
     def check_fits(
         self, request: Request, layout: Layout, pinned_weights: int | None = None
     ) -> None:
@@ -150,7 +145,7 @@ class MemoryGuard:
         if self.limit is None or not layout.row_bytes or len(request.tokens) <= SMALL:
             return
         room = self.hard - (self.weights if pinned_weights is None else pinned_weights)
-        if self.need(request, layout) > room:
+        if cache_need(request, layout) > room:
             most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - STEP)
             raise BadRequest(
                 "memory.never",
@@ -180,7 +175,7 @@ class MemoryGuard:
         theirs = 0
         if over <= sum(each.cached for each in everyone) or not busy:
             theirs = _shrink(others, over)
-            ours = who.shrink(over - theirs) if over > theirs else 0
+            ours = who.evict_prefixes(over - theirs) if over > theirs else 0
             over = self.over(need, everyone, theirs + ours)
         if not over:
             return Verdict.RETRY if theirs else Verdict.ADMIT
@@ -259,12 +254,18 @@ class MemoryGuard:
         return self._asked
 
 
+def cache_need(request: Request, layout: Layout) -> int:
+    """Bytes of the cache of a request, to the end of its prompt and some way into its answer."""
+    tokens = len(request.tokens) + min(STEP, request.max_tokens or STEP)
+    return layout.cache_bytes(-(-tokens // STEP) * STEP)
+
+
 def _shrink(clients: Iterable[MemoryClient], nbytes: int) -> int:
     """The one that was used longest ago first."""
     given = 0
     for each in sorted(clients, key=lambda client: client.used_at):
         if given < nbytes:
-            given += each.shrink(nbytes - given)
+            given += each.evict_prefixes(nbytes - given)
     return given
 
 

@@ -6,14 +6,14 @@ step in flight samples for this row, and a `draft` of None with `draft_n` > 0, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Annotated, Final, Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
 from omlx.engine.piece import Piece
-from omlx.engine.types import Sampling, TokenLogprob
+from omlx.engine.types import Sampling, TokenLogprob, TokenMask
 
 LAST: Final = "last"
 
@@ -170,6 +170,19 @@ class Plan:
 
 
 _ADAPTER: Final = TypeAdapter(Plan)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """A plan with what belongs to it and stays in this process, by row.
+
+    `drafts` holds device arrays [draft_n] of token ids for windows without host ids; `masks` the token masks of rows
+    with structured output, advanced to the committed tokens.
+    """
+
+    plan: Plan
+    drafts: Mapping[int, Any] = field(default_factory=dict)
+    masks: Mapping[int, TokenMask] = field(default_factory=dict)
 
 
 LogprobRows: TypeAlias = tuple[tuple[float, tuple[tuple[int, float], ...]], ...]

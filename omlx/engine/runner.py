@@ -26,6 +26,7 @@ from omlx.engine.plan import (
     Plan,
     Read,
     Save,
+    ScheduledStep,
     Window,
 )
 from omlx.engine.rewind import traits
@@ -78,23 +79,18 @@ class Runner:
         self._last: dict[tuple[int, ...], mx.array] = {}
         self._steps = 0
 
-    def launch(
-        self,
-        plan: Plan,
-        drafts: Mapping[int, mx.array],
-        masks: Mapping[int, TokenMask] | None = None,
-    ) -> Launch:
-        """Dispatch a step. `drafts` holds the device proposals (row -> [draft_n] ids) of windows without host ids,
-        `masks` what rows may say, by row; they stand at what is committed, and are left there.
+    def launch(self, step: ScheduledStep) -> Launch:
+        """Dispatch a step. Masks are left as they are.
 
         An operation or a forward that raises fails its own rows only; they are reported by `read`.
         """
+        plan = step.plan
         launch = Launch(plan)
         self._apply(plan.ops, launch.failed)
         self.caches.forget_marks()
         last: dict[tuple[int, ...], mx.array] = {}
         for forward in plan.forwards:
-            part = self._forward(forward, drafts, masks or {}, launch.failed)
+            part = self._forward(forward, step, launch.failed)
             launch.parts.append(part)
             if part.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
                 last[tuple(w.row for w in forward.windows)] = part.sampled
@@ -143,10 +139,10 @@ class Runner:
     def _forward(
         self,
         forward: Forward,
-        drafts: Mapping[int, mx.array],
-        masks: Mapping[int, TokenMask],
+        step: ScheduledStep,
         failed: Mapping[int, Exception],
     ) -> _Part:
+        masks = step.masks
         part = _Part(forward, {w.row: masks[w.row] for w in forward.windows if w.row in masks})
         if any(w.row in failed for w in forward.windows):
             part.error = next(failed[w.row] for w in forward.windows if w.row in failed)
@@ -155,7 +151,7 @@ class Runner:
             if forward.batched:
                 self._batch_pass(forward, part)
             else:
-                self._single_pass(forward.windows[0], part, drafts)
+                self._single_pass(forward.windows[0], part, step.drafts)
         part.error = outcome.error
         return part
 

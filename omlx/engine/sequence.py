@@ -38,6 +38,14 @@ class Clock:
     first_token: float = 0.0
     last_token: float = 0.0
 
+    def tick(self, now: float) -> bool:
+        """Record that tokens were committed; return whether they are the first ones."""
+        first = not self.first_token
+        if first:
+            self.first_token = now
+        self.last_token = now
+        return first
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from omlx.draft_length import DraftLength
 from omlx.engine.limits import Limits, Traits
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.piece import Layout, Piece
 from omlx.engine.plan import (
     LAST,
@@ -123,6 +124,7 @@ class Desk:
         drafters: tuple[Drafter, ...] = (),
         unbatchable: Reason | None = None,
         clock: Callable[[], float] = lambda: 1.0,
+        memory: MemoryGuard | None = None,
     ) -> None:
         self.device = Device()
         layout = Layout(1, state_bytes=9 * traits.recurrent, recurrent=traits.recurrent)
@@ -131,7 +133,7 @@ class Desk:
             drafters, draft_length=DraftLength.exactly(limits.num_draft_tokens or 0)
         )
         self.scheduler = Scheduler(
-            limits, traits, speculator, prefix, self.device, unbatchable, clock
+            limits, traits, speculator, prefix, self.device, unbatchable, clock, memory
         )
         self.plans: list[Plan] = []
         self.events: list[Event] = []
@@ -146,13 +148,14 @@ class Desk:
         scheduler = self.scheduler
         if self._flight is None:
             self.events += scheduler.reap()
-        plan = scheduler.plan()
-        if plan is None and self._flight is not None:
+        step = scheduler.plan()
+        if step is None and self._flight is not None:
             self._commit()
             self.events += scheduler.reap()
-            plan = scheduler.plan()
-        launched = None
-        if plan is not None:
+            step = scheduler.plan()
+        plan, launched = None, None
+        if step is not None:
+            plan = step.plan
             launched = (plan, self.device.launch(plan))
             self.plans.append(plan)
         self._commit()
@@ -170,7 +173,7 @@ class Desk:
 
     def check(self) -> None:
         self.scheduler.check()
-        if self.scheduler.pending_ops:
+        if self.scheduler.ops.next:
             return
         for sequence in self.scheduler.running:
             held = {**self.device.single, **self.device.batch}[sequence.row]

@@ -17,6 +17,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.plan import Plan
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.speculation.cost_model import CostModel
@@ -92,6 +93,7 @@ def loop_of(
     window: int | None = 4,
     limits: Limits = LIMITS,
     costs: CostModel | None = None,
+    memory: MemoryGuard | None = None,
 ) -> EngineLoop:
     """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name is "tiny"."""
     target = model(target) if isinstance(target, str) else target
@@ -103,6 +105,7 @@ def loop_of(
         draft=draft,
         draft_name="tiny" if draft else None,
         cost_model=costs,
+        memory=memory,
     )
 
 

@@ -204,7 +204,7 @@ def test_a_request_waits_for_one_pass_at_most(thread: EngineThread) -> None:
 def test_nothing_is_measured_while_a_request_waits(thread: EngineThread) -> None:
     target = Recording()
     used = [0]
-    memory = MemoryGuard(1 << 20, lambda: used[0], relieve=lambda nbytes: None)
+    memory = MemoryGuard(1 << 20, lambda: used[0], request_eviction=lambda nbytes: None)
     listener = Listener()
 
     def begin() -> int:

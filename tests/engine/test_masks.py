@@ -47,7 +47,7 @@ class Standing(Bench):
     def step(self) -> list:
         before = {
             s.request.id: s.request
-            for s in [*self.loop.scheduler.waiting, *self.loop.scheduler.running]
+            for s in [*self.loop.scheduler.queue.waiting, *self.loop.scheduler.running]
         }
         events = super().step()
         for name, of in before.items():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.memory import MemoryGuard, Verdict
+from omlx.engine.memory import MemoryGuard, Verdict, cache_need
 from omlx.engine.piece import Layout
 from omlx.engine.types import Failed, Finished
 from omlx.errors import BadRequest, Overloaded
@@ -45,7 +45,7 @@ def test_a_small_prompt_is_never_too_much() -> None:
     tiny = guard(1000, weights=5000)
     one = ask("a", prompt=200)
     tiny.check_fits(one, LAYOUT)
-    assert tiny.verdict(one, tiny.over(tiny.need(one, LAYOUT), ()), idle=True) is Verdict.ADMIT
+    assert tiny.verdict(one, tiny.over(cache_need(one, LAYOUT), ()), idle=True) is Verdict.ADMIT
 
 
 def test_between_the_limits_one_may_run_alone_and_above_them_nobody() -> None:
@@ -59,9 +59,9 @@ def test_between_the_limits_one_may_run_alone_and_above_them_nobody() -> None:
 
 
 def desk(limit: int) -> tuple[Desk, MemoryGuard]:
-    desk = Desk(ROOMY, PLAIN)
-    desk.scheduler.memory = memory = guard(limit)
-    memory.join(desk.scheduler)
+    memory = guard(limit)
+    desk = Desk(ROOMY, PLAIN, memory=memory)
+    memory.join(desk.scheduler.memory_client)
     memory.used = lambda: (
         sum(map(len, (*desk.device.single.values(), *desk.device.batch.values())))
         + sum(len(tokens) for _, tokens in desk.device.kept.values())
@@ -135,13 +135,12 @@ class Shared:
     def __init__(self, limit: int) -> None:
         self._time = 0.0
         self.memory = guard(limit)
-        self.desks = [Desk(ROOMY, PLAIN, clock=self.now) for _ in range(2)]
+        self.desks = [Desk(ROOMY, PLAIN, clock=self.now, memory=self.memory) for _ in range(2)]
         self.asked: list[int] = []
         self.most = 0
         self.admitted: list[str] = []
         for each in self.desks:
-            each.scheduler.memory = self.memory
-            self.memory.join(each.scheduler)
+            self.memory.join(each.scheduler.memory_client)
         self.memory.used = lambda: sum(map(held, self.desks))
 
     def now(self) -> float:
@@ -226,7 +225,7 @@ def test_who_waits_for_an_idle_model_to_leave_gives_the_engine_nothing_to_do() -
     shared = Shared(4000)
     first, _ = shared.desks
     shared.memory.request_eviction = shared.asked.append
-    shared.memory.weights, first.scheduler.pinned_weights = 2000, 0
+    shared.memory.weights, first.scheduler.queue.pinned_weights = 2000, 0
     first.submit(ask("b", prompt=2000, max_tokens=20))
     shared.run()
     assert len(shared.asked) == 1
@@ -243,7 +242,7 @@ def test_where_no_model_can_leave_a_request_is_refused_and_the_next_one_asks_aga
     shared = Shared(4000)
     first, _ = shared.desks
     shared.memory.request_eviction = shared.asked.append
-    shared.memory.weights, first.scheduler.pinned_weights = 2000, 0
+    shared.memory.weights, first.scheduler.queue.pinned_weights = 2000, 0
     for name in "bc":
         first.submit(ask(name, prompt=2000, max_tokens=20))
         shared.run()
@@ -270,10 +269,11 @@ def test_weights_that_are_yet_to_be_read_have_their_place() -> None:
 
 
 def test_the_limit_reaches_the_scheduler_of_a_real_model() -> None:
-    loop = loop_of("llama", limits=replace(LIMITS, context_length=1 << 20))
+    memory = guard(0)
+    loop = loop_of("llama", limits=replace(LIMITS, context_length=1 << 20), memory=memory)
     layout = loop.scheduler.prefix.layout
     assert layout.row_bytes == 3 * 2 * 2 * 16 * 4  # layers, keys and values, heads, width, float32
-    loop.scheduler.memory = guard(layout.cache_bytes(4000))
+    memory.limit = layout.cache_bytes(4000)
     bench = Bench(loop)
     with pytest.raises(BadRequest):
         loop.submit(request("long", prompt(5000)))
@@ -339,10 +339,11 @@ def test_who_waits_for_one_that_asks_the_same_finds_what_that_one_left() -> None
 @pytest.mark.parametrize("family", KINDS)
 def test_rows_of_every_kind_of_cache_take_turns_where_memory_is_short(family: str) -> None:
     """What the caches and the kept prefixes hold is counted while rows are opened, read, restored and joined."""
-    loop = loop_of(family, limits=replace(LIMITS, prefill_chunk=64))
+    memory = guard(0)
+    loop = loop_of(family, limits=replace(LIMITS, prefill_chunk=64), memory=memory)
     layout, caches = loop.scheduler.prefix.layout, loop.runner.caches
-    limit = int(2.2 * layout.cache_bytes(512))
-    loop.scheduler.memory = MemoryGuard(limit, lambda: caches.nbytes + caches.kept.nbytes)
+    memory.limit = limit = int(2.2 * layout.cache_bytes(512))
+    memory.used = lambda: caches.nbytes + caches.kept.nbytes
     loop.register()
     asked = [request(f"{i}", prompt(120 + 40 * (i % 3), i % 2), max_tokens=6) for i in range(6)]
     bench = Bench(loop).run(*asked)

@@ -9,7 +9,7 @@ import pytest
 from omlx.engine.kv import CacheTable
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Piece
-from omlx.engine.plan import LAST, Evict, Forward, Open, Plan, Restore, Save, Window
+from omlx.engine.plan import LAST, Evict, Forward, Open, Plan, Restore, Save, ScheduledStep, Window
 from omlx.engine.prefix.payload import layout_of
 from omlx.engine.runner import Runner
 from omlx.engine.types import Sampling
@@ -43,7 +43,7 @@ class Follower:
         assert sent == launch.plan.with_drafts(drafts)
         self.ops.update(op.op for op in sent.ops)
         self.symbols += sum(w.tokens == LAST for f in sent.forwards for w in f.windows)
-        self.runner.launch(sent, {})
+        self.runner.launch(ScheduledStep(sent))
         agree(self.bench.loop.runner.caches, self.runner.caches)
 
 

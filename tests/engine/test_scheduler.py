@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -113,7 +114,7 @@ def test_a_long_prompt_stalls_nobody_by_more_than_a_slice() -> None:
     while not desk.said("a"):
         desk.step()
     desk.submit(ask("b", prompt=150), ask("c", prompt=50))
-    while desk.count(Status.PREFILL) or desk.scheduler.waiting:
+    while desk.count(Status.PREFILL) or desk.scheduler.queue.waiting:
         plan = desk.step()
         assert prefilled(plan) <= LIMITS.prefill_slice
         assert 1 in sampled(plan), "a step without a token for the row that decodes"
@@ -284,3 +285,18 @@ def test_whatever_comes_and_goes_everybody_gets_their_own_answer(seed: int) -> N
     index = desk.scheduler.prefix.index
     assert {piece.id for piece in index.pieces} == set(desk.device.kept)
     assert index.nbytes <= 200
+
+
+def test_only_the_scheduler_writes_to_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    writers: set[str] = set()
+    write = Sequence.__setattr__
+
+    def watched(sequence: Sequence, name: str, value: object) -> None:
+        writers.add(sys._getframe(1).f_globals["__name__"])
+        write(sequence, name, value)
+
+    monkeypatch.setattr(Sequence, "__setattr__", watched)
+    desk = Desk(LIMITS, RECURRENT, drafters=(Guess(wrong=2),))
+    desk.run(*(ask(f"r{i}", prompt=40, max_tokens=9) for i in range(3)))
+    desk.run(ask("alone", max_tokens=9))
+    assert writers == {"omlx.engine.scheduler", "omlx.engine.sequence"}

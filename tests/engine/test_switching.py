@@ -122,7 +122,7 @@ def test_a_flapping_second_row_does_not_copy_caches_back_and_forth(family: str) 
 
 def test_a_prompt_that_only_prefills_does_not_end_speculation() -> None:
     loop, drafter = half_right("llama")
-    loop.scheduler.limits = replace(LIMITS, prefill_slice=8)
+    loop.scheduler.planner.limits = replace(LIMITS, prefill_slice=8)
     long = request("b", prompt(100, 4), max_tokens=2)
     bench = (
         Bench(loop)

@@ -21,8 +21,6 @@ EXCEPTIONS = {
     "omlx/models/pool/pool.py::Pool": "to be split",
     "omlx/engine/speculation/policy.py": "to be rewritten",
     "omlx/engine/speculation/policy.py::RowPolicy": "to be rewritten",
-    "omlx/engine/scheduler.py": "holds that class",
-    "omlx/engine/scheduler.py::Scheduler": "the one writer of sequences: every transition in one place",
 }
 
 

@@ -99,7 +99,7 @@ class Minds:
                 )  # as a server has it
             loop.use_drafters(drafters, self._off)
             self._kept[key] = loop.scheduler.speculator
-        loop.scheduler.speculator = self._kept[key]
+        loop.scheduler.planner.speculator = self._kept[key]
         loop.reset_timing()
         return self._kept[key]
 

@@ -1,0 +1,71 @@
+"""The memory of one model's rows and prefix cache, as the memory guard sees it. Pure Python."""
+
+from __future__ import annotations
+
+from omlx.engine.admission import AdmissionQueue
+from omlx.engine.batch import CacheSizes
+from omlx.engine.memory import cache_need
+from omlx.engine.pending_ops import PendingOps
+from omlx.engine.plan import Save
+from omlx.engine.planner import Planner
+from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.sequence import Sequence, Status
+
+
+class ModelMemory:
+    """Implements `MemoryClient` over the state of one scheduler; evictions are appended to its pending operations."""
+
+    def __init__(
+        self,
+        queue: AdmissionQueue,
+        running: list[Sequence],
+        ops: PendingOps,
+        prefix: PrefixReuse,
+        planner: Planner,
+        sizes: CacheSizes,
+    ) -> None:
+        self._queue = queue
+        self._running = running
+        self._ops = ops
+        self._prefix = prefix
+        self._planner = planner
+        self._sizes = sizes
+
+    @property
+    def used_at(self) -> float:
+        return self._queue.used_at
+
+    @property
+    def reserved(self) -> int:
+        layout = self._prefix.layout
+        needs = [
+            cache_need(sequence.request, layout) - self._sizes.row_bytes(sequence.row)
+            for sequence in self._running
+            if sequence.status is not Status.DONE
+        ]
+        pending = (*self._ops.next, *self._ops.later)
+        saves = [sum(map(layout.nbytes, op.pieces)) for op in pending if isinstance(op, Save)]
+        return sum(saves) + sum(need for need in needs if need > 0)
+
+    @property
+    def cached(self) -> int:
+        return self._prefix.index.nbytes
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running)
+
+    @property
+    def freeing(self) -> bool:
+        return bool(self._ops.next)
+
+    @property
+    def blocked_since(self) -> float | None:
+        return self._queue.blocked_since
+
+    def evict_prefixes(self, nbytes: int) -> int:
+        before = self.cached
+        self._ops.next += self._prefix.shrink(max(0, before - nbytes))
+        if before < nbytes:  # the draft model's prefixes too; they are not counted in `cached`
+            self._planner.speculator.clear()
+        return before - self.cached

@@ -1,0 +1,133 @@
+"""What every row reads in the next step. Pure Python; reads sequences and writes none.
+
+A step may be planned while the one before it is in flight, its token standing in as `LAST`, if that one only samples
+plain tokens or reads prompts, and nothing about the rows changes. Everything else is a barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import Literal
+
+from omlx.engine.batch import Batch
+from omlx.engine.isolation import isolate
+from omlx.engine.limits import Limits
+from omlx.engine.plan import LAST, Forward, Window
+from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.sequence import Sequence, Status
+from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.speculator import Speculator
+
+
+class Planner:
+    """Windows for the running rows of one model; `drafts` are the device proposals of the newest plan, by row."""
+
+    def __init__(self, limits: Limits, batch: Batch, prefix: PrefixReuse, speculator: Speculator):
+        self.limits = limits
+        self.speculator = speculator
+        self.drafts: dict[int, object] = {}
+        self._batch = batch
+        self._prefix = prefix
+        self._sampled: set[int] | None = (
+            None  # rows that the newest plan samples; None: it verifies
+        )
+
+    def must_commit_first(self, decoding: Seq[Sequence]) -> bool:
+        """Whether the newest plan must be committed before these rows can be planned on top of it."""
+        if self._sampled is None:
+            return True
+        if not decoding:
+            return False
+        # A full row ends with the token in flight; a mask depends on it.
+        if any(s.remaining < 1 or s.request.mask is not None for s in decoding):
+            return True
+        if self._sampled != {s.row for s in decoding} or self._batch.changes(decoding):
+            return True
+        return len(decoding) == 1 and self._drafts_alone(decoding[0])
+
+    def plan(self, running: Seq[Sequence], decoding: Seq[Sequence]) -> list[Forward]:
+        """Decode windows first, then prefill chunks."""
+        self.drafts = {}
+        forwards = self._decode(decoding)
+        forwards += self._prefill(running, stall_matters=len(decoding) > 0)
+        windows = [window for forward in forwards for window in forward.windows]
+        verifies = any(window.draft_n for window in windows)
+        self._sampled = None if verifies else {w.row for w in windows if w.sample}
+        return forwards
+
+    def _drafts_alone(self, sequence: Sequence) -> bool:
+        if sequence.row in self._batch.members:
+            return False
+        if self.speculator.refusal(sequence, 1) is not None:
+            return False
+        wants = True  # where `would_draft` raises, `draft` raises too and disables the drafter
+        with isolate():
+            wants = self.speculator.would_draft(sequence)
+        return wants
+
+    def _decode(self, decoding: Seq[Sequence]) -> list[Forward]:
+        by_row = {sequence.row: sequence for sequence in decoding}
+        members = self._batch.members
+        forwards = []
+        for sequence in decoding:
+            if sequence.row not in members:
+                window = self._window(sequence, self._draft(sequence, len(decoding)))
+                forwards.append(Forward((window,)))
+        if members:
+            for row in members:
+                if not by_row[row].unread:  # nothing about the rows changes while steps overlap
+                    self.speculator.refuses(by_row[row], max(2, len(decoding)))
+            windows = tuple(self._window(by_row[row], None) for row in members)
+            forwards.append(Forward(windows, batched=True))
+        return forwards
+
+    def _draft(self, sequence: Sequence, decoding: int) -> Draft | None:
+        if self.speculator.refuses(sequence, decoding) or sequence.unread:
+            return None
+        draft = None
+        with isolate(self.speculator.disable, sequence):  # the row continues without the drafter
+            draft = self.speculator.draft(sequence)
+        return draft
+
+    def _window(self, sequence: Sequence, draft: Draft | None) -> Window:
+        start, history = sequence.computed, sequence.request.sampling.history
+        tokens: tuple[int, ...] | Literal["last"] = LAST
+        if not sequence.unread:
+            tokens = tuple(sequence.tokens[start:])
+        seen = tuple(sequence.tokens[max(0, start - history) : start]) if history else ()
+        if draft is None:
+            return Window(sequence.row, start, tokens, history=seen)
+        if draft.array is not None:
+            self.drafts[sequence.row] = draft.array
+        return Window(
+            row=sequence.row,
+            start=start,
+            tokens=tokens,
+            draft_n=draft.n,
+            pad=draft.pad,
+            draft=draft.tokens,
+            drafter=draft.drafter,
+            history=seen,
+        )
+
+    def _prefill(self, running: Seq[Sequence], *, stall_matters: bool) -> list[Forward]:
+        """Chunks in order of admission, within one budget of tokens.
+
+        The last token of a prompt is left for the first decode window.
+        """
+        limits = self.limits
+        budget = limits.prefill_slice if stall_matters else limits.prefill_chunk
+        forwards = []
+        for sequence in running:
+            if sequence.status is not Status.PREFILL or budget < 1:
+                continue
+            scored = sequence.request.prompt_logprobs is not None
+            # Logits of every prompt token are kept where they are scored: read less at once.
+            most = min(budget, limits.prefill_slice) if scored else budget
+            start, chunk = sequence.computed, self._prefix.chunk(sequence, most)
+            *tokens, end = sequence.tokens[start : start + chunk + 1]
+            following = end if scored else None
+            window = Window(sequence.row, start, tuple(tokens), sample=False, end=following)
+            forwards.append(Forward((window,)))
+            budget -= chunk
+        return forwards
