@@ -14,7 +14,7 @@ from omlx.models.pool.speculation_status import reason_record
 from omlx.server import status
 from omlx.server.connection import while_connected
 from omlx.server.fields import read
-from omlx.server.generation import GenerationRequest
+from omlx.server.generation_request import GenerationRequest
 from omlx.server.prefixes import PrefixService
 
 from ..login.routes import Gate

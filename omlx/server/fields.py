@@ -13,7 +13,7 @@ from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine import strategy
 from omlx.errors import BadRequest
 from omlx.server import errors
-from omlx.server.generation import sampling_in
+from omlx.server.generation_request import sampling_fields
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
@@ -70,7 +70,7 @@ class Sampled(Body):
 
     @property
     def sampling(self) -> dict[str, float]:
-        return sampling_in(self)
+        return sampling_fields(self)
 
     @property
     def strategy(self) -> strategy.Strategy | None:

@@ -11,7 +11,8 @@ from starlette.responses import JSONResponse, Response
 from omlx.engine.thread import EngineThread
 from omlx.models.pool.pool import Pool
 from omlx.server.dialect import Json
-from omlx.server.generation import GenerationRequest, GenerationService
+from omlx.server.generation import GenerationService
+from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat import request as chat_request
 
 

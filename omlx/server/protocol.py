@@ -1,9 +1,8 @@
-"""HTTP/1.1 that gives up on clients who do not read, and on those who do not say what they want.
+"""HTTP/1.1 with time-outs for clients that do not read the answer or do not finish their request.
 
-A writer waits until its client has read. Without a bound a client that stays connected and reads nothing would keep its
-row and its model for ever. An application cannot end a connection; this can, and all that waits for the client then
-hears that it has gone. Nor does an application know of a request before its head is whole; what comes behind that it
-bounds itself.
+A writer waits until its client has read: without a limit, a client that stays connected and reads nothing would keep
+its row and its model loaded. An application can neither end a connection nor see a request whose head is incomplete;
+this protocol can. Time-outs of bodies are the application's (`guard`).
 """
 
 from __future__ import annotations
@@ -20,80 +19,80 @@ from omlx.server import errors
 
 
 class TimeoutProtocol(H11Protocol):
-    """Ends a connection on which more waits than fits, if none of it was read for `patience_s`.
+    """Closes a connection whose full write buffer was not read from for `read_timeout_s`.
 
-    Ends one too whose next request is not whole, up to its body, `head_s` after its first byte: with 408, or without a
-    word where nothing has come since it was opened, or only the rest of a body that was answered before it was read.
-    How long one that has had its answer may be silent, uvicorn knows (`timeout_keep_alive`).
+    Closes one whose next request is not complete up to its body `head_timeout_s` after its first byte: with 408, or
+    without an answer if nothing was sent since the connection was opened, or only the rest of a body that was answered
+    before it was read. How long a connection may be idle after an answer is uvicorn's `timeout_keep_alive`.
     """
 
-    patience_s: ClassVar[float] = 120.0
-    head_s: ClassVar[float] = 60.0
-    _alarm: asyncio.TimerHandle | None = None
-    _deadline: asyncio.TimerHandle | None = None
+    read_timeout_s: ClassVar[float] = 120.0
+    head_timeout_s: ClassVar[float] = 60.0
+    _read_timer: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's narrows it too
         super().connection_made(transport)
-        self._expect()
+        self._update_head_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._expect()
+        self._update_head_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._expect()
+        self._update_head_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch()
+        self._start_read_timer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._rest()
+        self._stop_read_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._rest()
-        self._forget_deadline()
+        self._stop_read_timer()
+        self._stop_head_timer()
         super().connection_lost(exc)
 
-    def _expect(self) -> None:
-        """Look at the clock while it is the client's turn, unless uvicorn does."""
+    def _update_head_timer(self) -> None:
+        """Run the timer while a request is expected, unless uvicorn's keep-alive timer runs."""
         answering = self.cycle is not None and not self.cycle.response_complete
         if answering or self.timeout_keep_alive_task is not None or self.transport.is_closing():
-            self._forget_deadline()
-        elif self._deadline is None:
-            self._deadline = self.loop.call_later(self.head_s, self._give_up)
+            self._stop_head_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_timeout_s, self._refuse_slow_head)
 
-    def _forget_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _give_up(self) -> None:
-        begun, _ = self.conn.trailing_data
-        if self.conn.their_state is h11.IDLE and begun:
-            refused = errors.openai(TooSlow("guard.slow", limit_s=self.head_s))
+    def _refuse_slow_head(self) -> None:
+        partial_head, _ = self.conn.trailing_data
+        if self.conn.their_state is h11.IDLE and partial_head:
+            body = json.dumps(errors.openai(TooSlow("guard.slow", limit_s=self.head_timeout_s)))
             headers = [("content-type", "application/json"), ("connection", "close")]
             for event in (
                 h11.Response(status_code=408, headers=headers, reason=b"Request Timeout"),
-                h11.Data(data=json.dumps(refused).encode()),
+                h11.Data(data=body.encode()),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _watch(self) -> None:
-        waiting = self.transport.get_write_buffer_size()
-        self._alarm = self.loop.call_later(self.patience_s, self._judge, waiting)
+    def _start_read_timer(self) -> None:
+        buffered = self.transport.get_write_buffer_size()
+        self._read_timer = self.loop.call_later(self.read_timeout_s, self._check_read, buffered)
 
-    def _rest(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
 
-    def _judge(self, waiting: int) -> None:
-        """A long body over a slow line comes to its end as long as some of it is read."""
-        if self.transport.get_write_buffer_size() < waiting:
-            self._watch()
+    def _check_read(self, buffered: int) -> None:
+        """Abort unless the client has read since the timer started: a slow connection may take as long as it needs."""
+        if self.transport.get_write_buffer_size() < buffered:
+            self._start_read_timer()
         else:
             self.transport.abort()

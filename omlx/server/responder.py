@@ -19,7 +19,8 @@ from omlx.server import sse
 from omlx.server.access import note
 from omlx.server.connection import while_connected
 from omlx.server.dialect import ChoiceEvent, Encoder, Wire
-from omlx.server.generation import GenerationRequest, GenerationService
+from omlx.server.generation import GenerationService
+from omlx.server.generation_request import GenerationRequest
 from omlx.server.stream import GenerationStream
 
 

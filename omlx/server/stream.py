@@ -1,7 +1,7 @@
 """The running choices of one request: n sequences of the engine, one stream of events.
 
-Events cross from the engine thread through one `Router`. A stream that is closed early cancels what still
-runs; its lease on the model ends with the last of its sequences, not with the client.
+Events cross from the engine thread through one `Router`. A stream that is closed early cancels its running sequences;
+its lease on the model ends with the last of them, not with the client.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from omlx.text.output import OutputParser, OutputSpec
 
 
 class GenerationStream:
-    """`batches` gives the events, once; `close` may come at any time and is final.
+    """`batches` yields the events, once; `close` may be called at any time and is final.
 
-    `finishes` fills as choices end. Of `prompts`, the newest has `prompt_n` tokens; `first_tokens` has one of each.
-    `seed` is the one in use, requested or drawn. `activity` observes every event, also after the client
-    has disconnected.
+    `finishes` fills as choices end. `prompt_n` is the length in tokens of the newest prompt; `first_tokens` holds the
+    first id of each prompt. `seed` is the one in use, requested or drawn. `activity` observes every event, also after
+    the client has disconnected.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GenerationStream:
         self._activity = activity
         self._outputs: dict[str, tuple[int, OutputParser]] = {}
         self._running: set[str] = set()
-        self._mail: list[Event] = []
+        self._inbox: list[Event] = []
         self._wake = asyncio.Event()
         self._closed = False
 
@@ -72,17 +72,12 @@ class GenerationStream:
 
     @property
     def n(self) -> int:
+        """Choices, of all prompts."""
         return len(self._outputs)
 
-    def submit(self, request: Request, spec: OutputSpec, number: int | None = None) -> None:
-        """Start one choice, the sampling's own unless it has another `number` in the answer.
-
-        Raises EngineDead, after which the stream wants to be closed.
-        """
-        self._outputs[request.id] = (
-            request.sampling.choice if number is None else number,
-            OutputParser(self.served.tokenizer, spec),
-        )
+    def submit(self, request: Request, spec: OutputSpec, number: int) -> None:
+        """Start choice `number` of the answer. Raises EngineDead; then the stream must be closed."""
+        self._outputs[request.id] = number, OutputParser(self.served.tokenizer, spec)
         self.prompt_n = len(request.tokens)
         if request.sampling.choice == 0:
             self.first_tokens.append(request.tokens[0])
@@ -96,77 +91,77 @@ class GenerationStream:
             self._ended(request.id)
             raise
 
-    async def started(self, patience_s: float) -> None:
-        """Wait for a sign of life, at most `patience_s`. Raises what failed before there was any output."""
-        await self._wait(patience_s)
-        for event in self._mail:
+    async def started(self, timeout_s: float) -> None:
+        """Wait for the first event, at most `timeout_s`. Raises an error that came before any output."""
+        await self._wait(timeout_s)
+        for event in self._inbox:
             if isinstance(event, Failed):
                 self.error = event.error
                 raise event.error
 
     async def batches(self, idle_s: float | None = None) -> AsyncGenerator[list[ChoiceEvent], None]:
-        """Everything new since the last batch; an empty one where there is nothing to say for `idle_s`.
+        """Yield everything new since the last batch; an empty batch after `idle_s` without output.
 
-        Raises what failed. Prefill progress and text that is held back are nothing to say.
+        Raises the error that ended the stream. Prefill progress and text that is held back are no output.
         """
-        clock, said = asyncio.get_running_loop().time, asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        yielded_at = clock()
         while len(self.finishes) < self.n:
-            await self._wait(None if idle_s is None else max(0.0, said + idle_s - clock()))
-            mail, self._mail = self._mail, []
-            batch = [
-                ChoiceEvent(choice, event)
-                for message in _together(mail)
-                for choice, event in self._read(message)
-            ]
-            if batch or (idle_s is not None and clock() - said >= idle_s):
+            timeout_s = None if idle_s is None else max(0.0, yielded_at + idle_s - clock())
+            await self._wait(timeout_s)
+            events, self._inbox = self._inbox, []
+            batch: list[ChoiceEvent] = []
+            for event in _merge_tokens(events):
+                batch += self._parse(event)
+            if batch or (idle_s is not None and clock() - yielded_at >= idle_s):
                 yield batch
-                said = clock()
+                yielded_at = clock()
             if self.error is not None:
                 raise self.error
 
     def close(self) -> None:
-        """Cancel what still runs and let go of the model as soon as the engine has."""
+        """Cancel what is still running. The lease is released once the engine has ended it."""
         self._closed = True
         for request_id in self._running:
             self._engine.cancel(request_id)
         self._release_if_over()
 
     async def _wait(self, timeout_s: float | None) -> None:
-        if not self._mail:
-            alarm = (
-                None
-                if timeout_s is None
-                else asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
-            )
+        """Return when an event has arrived, or after `timeout_s`."""
+        if not self._inbox:
+            timer = None
+            if timeout_s is not None:
+                timer = asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
             try:
                 await self._wake.wait()
             finally:
-                if alarm is not None:
-                    alarm.cancel()
+                if timer is not None:
+                    timer.cancel()
         self._wake.clear()
 
-    def _read(self, event: Event) -> list[tuple[int, OutputEvent]]:
-        choice, output = self._outputs[event.request_id]
+    def _parse(self, event: Event) -> list[ChoiceEvent]:
+        """Turn an engine event into output events of its choice. Modifies `finishes` and `error`."""
+        choice, parser = self._outputs[event.request_id]
+        output: list[OutputEvent] = []
         match event:
             case TokensCommitted(tokens=tokens, logprobs=logprobs):
-                return [(choice, delta) for delta in output.feed(tokens, logprobs or ())]
+                output = parser.feed(tokens, logprobs or ())
             case Finished(reason=reason, stats=stats):
-                ending = output.finish(reason, stats)
-                self.finishes.update(
-                    (choice, event) for event in ending if isinstance(event, Finish)
-                )
-                return [(choice, event) for event in ending]
+                output = parser.finish(reason, stats)
+                for part in output:
+                    if isinstance(part, Finish):
+                        self.finishes[choice] = part
             case Failed(error=error):
                 self.error = error
-                return []
             case PrefillProgress(logprobs=logprobs):
-                return [(choice, PromptLogprobs(logprobs))] if logprobs else []
+                output = [PromptLogprobs(logprobs)] if logprobs else []
+        return [ChoiceEvent(choice, part) for part in output]
 
     def _receive(self, event: Event) -> None:
         self._activity.observe(event)
         if isinstance(event, Finished | Failed):
             self._ended(event.request_id)
-        self._mail.append(event)
+        self._inbox.append(event)
         self._wake.set()
 
     def _ended(self, request_id: str) -> None:
@@ -179,24 +174,29 @@ class GenerationStream:
             self._lease.release()
 
 
-def _together(mail: Iterable[Event]) -> list[Event]:
-    """Tokens of one choice that were delivered together, as one event: nobody would see the frames of each apart."""
-    told: list[Event] = []
-    newest: dict[str, int] = {}
-    for event in mail:
-        at = newest.get(event.request_id)
+def _merge_tokens(events: Iterable[Event]) -> list[Event]:
+    """Merge neighbouring tokens of each choice into one event: delivered together, they make one frame."""
+    merged: list[Event] = []
+    newest: dict[str, int] = {}  # request id: index of its last event in `merged`
+    for event in events:
+        index = newest.get(event.request_id)
+        last = None if index is None else merged[index]
         if (
-            at is not None
+            index is not None
             and isinstance(event, TokensCommitted)
-            and isinstance(said := told[at], TokensCommitted)
+            and isinstance(last, TokensCommitted)
         ):
-            told[at] = TokensCommitted(
-                event.request_id,
-                said.tokens + event.tokens,
-                said.drafted + event.drafted,
-                None if event.logprobs is None else (*(said.logprobs or ()), *event.logprobs),
-            )
+            merged[index] = _joined(last, event)
         else:
-            newest[event.request_id] = len(told)
-            told.append(event)
-    return told
+            newest[event.request_id] = len(merged)
+            merged.append(event)
+    return merged
+
+
+def _joined(first: TokensCommitted, second: TokensCommitted) -> TokensCommitted:
+    logprobs = None
+    if second.logprobs is not None:
+        logprobs = (*(first.logprobs or ()), *second.logprobs)
+    return TokensCommitted(
+        first.request_id, first.tokens + second.tokens, first.drafted + second.drafted, logprobs
+    )

@@ -13,7 +13,8 @@ from omlx.errors import BadRequest
 from omlx.server import tooling
 from omlx.server.connection import while_connected
 from omlx.server.fields import Body, Listed, read
-from omlx.server.generation import GenerationRequest, GenerationService
+from omlx.server.generation import GenerationService
+from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.request import ChatMessage
 
 

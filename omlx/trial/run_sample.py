@@ -23,7 +23,9 @@ from omlx.errors import BadRequest
 from omlx.measure.sample import Sample
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
-from omlx.server.generation import GenerationRequest, GenerationService, sampling_of
+from omlx.server.engine_requests import sampling_of
+from omlx.server.generation import GenerationService
+from omlx.server.generation_request import GenerationRequest
 from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.texts import Question
 

@@ -26,7 +26,7 @@ SMALL = 4096
 class Hasty(TimeoutProtocol):
     """Nearly all that is not read waits where the server sees it, and not in the system's buffers."""
 
-    patience_s = 0.05
+    read_timeout_s = 0.05
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -65,7 +65,7 @@ def test_a_long_body_that_is_read_slowly_comes_to_its_end() -> None:
     alarms = []
 
     class Looking(Hasty):
-        patience_s = 0.0
+        read_timeout_s = 0.0
 
         def _judge(self, waiting: int) -> None:
             alarms.append(waiting)
@@ -83,7 +83,7 @@ def test_a_long_body_that_is_read_slowly_comes_to_its_end() -> None:
 
 
 class Hurried(TimeoutProtocol):
-    head_s = 0.05
+    head_timeout_s = 0.05
 
 
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
@@ -95,7 +95,7 @@ async def at_once(request: Request) -> Response:
 
 async def later(request: Request) -> Response:
     await request.body()
-    return await asyncio.sleep(4 * Hurried.head_s, Response(b"y"))
+    return await asyncio.sleep(4 * Hurried.head_timeout_s, Response(b"y"))
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_a_head_that_comes_byte_by_byte_has_no_longer(hurried: int) -> None:
         closing(connected(hurried, b"GET / HTTP/1.1\r\nX: ")) as connection,
         suppress(ConnectionError),
     ):
-        connection.settimeout(Hurried.head_s / 10)
+        connection.settimeout(Hurried.head_timeout_s / 10)
         for _ in range(200):
             connection.sendall(b"x")
             with suppress(TimeoutError):

@@ -80,7 +80,9 @@ class Setting:
         )
         for choice in range(n):
             self.stream.submit(
-                Request(f"id-{choice}", (1,), Sampling(choice=choice)), OutputSpec(stops=("ab",))
+                Request(f"id-{choice}", (1,), Sampling(choice=choice)),
+                OutputSpec(stops=("ab",)),
+                choice,
             )
 
     def _count(self) -> None:

@@ -16,7 +16,7 @@ from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read
-from omlx.server.generation import GenerationRequest
+from omlx.server.generation_request import GenerationRequest
 from omlx.server.responder import Exchange
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream
@@ -111,10 +111,10 @@ class MessageRequest(Sampled):
             sampling=self.sampling,
             seed=self.seed,
             max_tokens=self.max_tokens,
-            stops=tuple(self.stop_sequences or ()),
+            stop_strings=tuple(self.stop_sequences or ()),
             speculation=self.strategy,
             draft_length=self.draft_length,
-            form=self._form(),
+            structured_output=self._form(),
         )
 
     def _encoder(self, stream: GenerationStream) -> Encoder:

@@ -184,7 +184,7 @@ def test_fields_that_ask_for_nothing_or_are_for_others_are_ignored() -> None:
             wholly_unknown=[1],
         )
     ).generation_request()
-    assert (request.sampling, request.stops) == ({}, ())
+    assert (request.sampling, request.stop_strings) == ({}, ())
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**32, 2**63, 2**64 - 1, -(2**63)])
@@ -212,7 +212,7 @@ def test_everything_arrives() -> None:
         )
     ).generation_request()
     assert (request.model, request.draft_model, request.n) == ("org/name", "org/small", 2)
-    assert (request.stops, request.max_tokens, request.top_logprobs) == (("END",), 5, 0)
+    assert (request.stop_strings, request.max_tokens, request.top_logprobs) == (("END",), 5, 0)
     assert request.sampling == {"temperature": 0, "top_k": 3}
     assert request.logit_bias == {7: -100}
     assert request.template_variables == {"enable_thinking": False, "reasoning_effort": "low"}

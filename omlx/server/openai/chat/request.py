@@ -28,7 +28,7 @@ from omlx.server.fields import (
     read,
     stops,
 )
-from omlx.server.generation import GenerationRequest
+from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.head import Head
 from omlx.server.responder import Exchange
@@ -203,12 +203,14 @@ class ChatRequest(Sampled):
             max_tokens=self.max_tokens
             if self.max_completion_tokens is None
             else self.max_completion_tokens,
-            stops=stops(self.stop),
+            stop_strings=stops(self.stop),
             top_logprobs=self._top_logprobs(),
             speculation=self.strategy,
             draft_length=self.draft_length,
             prediction=self.prediction.text if self.prediction is not None else "",
-            form=response_format.wanted(self.response_format, "response_format", self.model_extra),
+            structured_output=response_format.wanted(
+                self.response_format, "response_format", self.model_extra
+            ),
         )
 
     @property

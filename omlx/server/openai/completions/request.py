@@ -10,7 +10,7 @@ from omlx.errors import BadRequest
 from omlx.server import response_format
 from omlx.server.dialect import OPENAI, Encoder
 from omlx.server.fields import Listed, Sampled, Stops, StreamOptions, Text, bias, read, stops
-from omlx.server.generation import GenerationRequest
+from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.completions.encoder import CompletionEncoder
 from omlx.server.openai.head import Head
 from omlx.server.responder import Exchange
@@ -81,12 +81,14 @@ class CompletionRequest(Sampled):
             seed=self.seed,
             n=self.n or 1,
             max_tokens=MAX_TOKENS if self.max_tokens is None else max(1, self.max_tokens),
-            stops=stops(self.stop),
+            stop_strings=stops(self.stop),
             top_logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
-            form=response_format.wanted(self.response_format, "response_format", self.model_extra),
+            structured_output=response_format.wanted(
+                self.response_format, "response_format", self.model_extra
+            ),
         )
 
     def _encoder(self, stream: GenerationStream) -> Encoder:

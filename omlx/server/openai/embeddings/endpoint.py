@@ -13,7 +13,8 @@ from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
-from omlx.server.generation import GenerationService, check_ids
+from omlx.server.engine_requests import check_ids
+from omlx.server.generation import GenerationService
 from omlx.server.openai.embeddings import request as embedding_request
 from omlx.server.openai.embeddings.request import EmbeddingRequest
 

@@ -11,7 +11,7 @@ from omlx.errors import BadRequest
 from omlx.server import response_format, tooling
 from omlx.server.dialect import Json
 from omlx.server.fields import Body, Choice, Listed, Sampled, Text, read
-from omlx.server.generation import GenerationRequest
+from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.request import variables
 from omlx.server.openai.head import Head
 from omlx.server.openai.responses import tools as response_tools
@@ -121,7 +121,9 @@ class ResponseRequest(Sampled):
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
-            form=response_format.wanted(self.text.format if self.text else None, "text.format"),
+            structured_output=response_format.wanted(
+                self.text.format if self.text else None, "text.format"
+            ),
         )
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:

@@ -1,0 +1,230 @@
+"""From a `GenerationRequest` and a loaded model to the engine's requests. Pure; runs templates and tokenizers.
+
+GenerationRequest ─► tokenize ─► TokenizedRequest ─► engine_requests ─► one Request for each choice
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from omlx.draft_length import DraftLength
+from omlx.engine.strategy import AUTO
+from omlx.engine.types import Request, Sampling, Speculation, StopMatcher, TokenMask
+from omlx.errors import BadRequest, Reason
+from omlx.models.pool.pool import ServedModel
+from omlx.server.generation_request import GenerationRequest, sampling_fields
+from omlx.text.grammar import CompiledGrammar, Preamble
+from omlx.text.infill import infill_prompt, infill_token_ids
+from omlx.text.output import OutputSpec, OutputStopMatcher
+from omlx.text.stop_strings import StopStringMatcher
+from omlx.text.template import Prompt, render
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+DETOKENIZER_CONTEXT: Final = 4
+"""Prompt tokens that a detokenizer reads first where the output continues a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedRequest:
+    """A request's texts as ids, and its grammars compiled.
+
+    `grammar` constrains the answer to its structured output. `calls` constrains tool calls within the answer, or the
+    answer itself where a call is forced.
+    """
+
+    prompts: list[Prompt]
+    prediction: tuple[int, ...]
+    grammar: CompiledGrammar | None
+    calls: CompiledGrammar | None
+
+
+def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedRequest:
+    """Raises BadRequest for invalid ids, templates, schemas, and for a prediction longer than the context."""
+    grammar = calls = None
+    if request.structured_output is not None:
+        grammar = served.grammars.compile(request.structured_output)
+    if request.tools is not None:
+        calls = served.grammars.compile_tool_calls(request.tools)
+    if request.prompts:
+        prompts = [_raw_prompt(served, request, prompt) for prompt in request.prompts]
+    else:
+        prompts = [render_conversation(served.tokenizer, request)]
+    return TokenizedRequest(prompts, _prediction(served, request), grammar, calls)
+
+
+def render_conversation(tokenizer: TokenizerWrapper, request: GenerationRequest) -> Prompt:
+    return render(
+        tokenizer,
+        request.messages,
+        request.template_variables,
+        tools=request.tools,
+        continue_last=request.continue_last,
+    )
+
+
+def check_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raise BadRequest for an id outside the vocabulary."""
+    wrong = next((token for token in tokens if token >= vocab_size), None)
+    if wrong is not None:
+        raise BadRequest("request.token", param=param, field=param, token=wrong, size=vocab_size)
+
+
+def check_model(request: GenerationRequest, served: ServedModel) -> None:
+    """Check what depends on the model; the engine checks the length of the prompt.
+
+    Raises BadRequest for a drafter requested by name that the model does not have (`auto` takes any), and for biases
+    of ids outside the vocabulary.
+    """
+    steps = () if request.speculation is None else request.speculation.steps
+    names = {step.name for step in steps}
+    if served.off is not None and names & {"draft", "ngram"}:
+        raise BadRequest(served.off.code, param="speculation", **served.off.params)
+    if "draft" in names and served.no_draft is not None:
+        raise BadRequest(served.no_draft.code, param="speculation", **served.no_draft.params)
+    for token in request.logit_bias:
+        if not 0 <= token < served.vocab_size:
+            raise BadRequest(
+                "request.logit_bias", param="logit_bias", token=token, vocab_size=served.vocab_size
+            )
+
+
+def engine_requests(
+    served: ServedModel, request: GenerationRequest, texts: TokenizedRequest, id: str, seed: int
+) -> Iterator[tuple[Request, OutputSpec]]:
+    """Yield each choice with how its output is parsed.
+
+    Choice i of prompt p has number p · n + i, which ends its id. The choices of each prompt are sampled as if it were
+    the only one.
+    """
+    bias = tuple(sorted(request.logit_bias.items()))
+    sampling = replace(sampling_of(served, request.sampling), seed=seed, logit_bias=bias)
+    speculation = _speculation(served, request, texts.prediction)
+    number = 0
+    for prompt in texts.prompts:
+        for choice in range(request.n):
+            spec = _output_spec(served, request, prompt)
+            yield (
+                Request(
+                    id=f"{id}-{number}",
+                    tokens=prompt.tokens,
+                    sampling=replace(sampling, choice=choice),
+                    max_tokens=request.max_tokens or served.speculation.settings.max_tokens,
+                    stop_ids=spec.stop_ids,
+                    stop=_stop_matcher(served, spec),
+                    top_logprobs=request.top_logprobs,
+                    prompt_logprobs=request.prompt_logprobs,
+                    speculation=speculation,
+                    stable=prompt.stable,
+                    mask=_mask(served, request, prompt, texts),
+                ),
+                spec,
+            )
+            number += 1
+
+
+def sampling_of(served: ServedModel, requested: Mapping[str, float]) -> Sampling:
+    """Merge sampling parameters: the request's over the settings' over those of the model's own files.
+
+    `top_p` 0 means the most likely token only, which the engine expresses as `top_k` 1.
+    """
+    configured = sampling_fields(served.speculation.settings)
+    values: dict[str, Any] = {**served.sampling, **configured, **requested}
+    if values.get("top_p") == 0:
+        values |= {"top_p": 1.0, "top_k": 1}
+    return Sampling(**values)
+
+
+def _raw_prompt(
+    served: ServedModel, request: GenerationRequest, prompt: str | tuple[int, ...]
+) -> Prompt:
+    """A prompt that is no conversation."""
+    if not isinstance(prompt, str):
+        check_ids(prompt, served.vocab_size, "prompt")
+        return Prompt(prompt)
+    if request.suffix:
+        return Prompt(infill_prompt(served.tokenizer, prompt, request.suffix))
+    return Prompt(tuple(served.tokenizer.encode(prompt)))
+
+
+def _prediction(served: ServedModel, request: GenerationRequest) -> tuple[int, ...]:
+    if not request.prediction:
+        return ()
+    tokens = tuple(served.tokenizer.encode(request.prediction, add_special_tokens=False))
+    if len(tokens) > served.context_length:
+        raise BadRequest(
+            "request.prediction_too_long",
+            param="prediction",
+            tokens=len(tokens),
+            limit=served.context_length,
+        )
+    return tokens
+
+
+def _speculation(
+    served: ServedModel, request: GenerationRequest, prediction: tuple[int, ...]
+) -> Speculation:
+    strategy = request.speculation
+    if strategy is None:
+        strategy = served.speculation.strategy
+        if request.draft_model is not None:  # naming a draft requests speculation
+            strategy = AUTO
+    if prediction and not strategy.off and strategy.step("ngram") is None:
+        unused = Reason("strategy.prediction_unused", {"strategy": str(strategy)})
+        strategy = replace(strategy, notes=(*strategy.notes, unused))
+    draft_length = DraftLength.merge(request.draft_length, served.speculation.draft_length)
+    return Speculation(strategy, draft_length, prediction)
+
+
+def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt) -> OutputSpec:
+    stop_ids = served.stop_ids
+    if request.suffix:
+        stop_ids |= infill_token_ids(served.tokenizer)
+    continues = request.continue_last or bool(request.prompts or prompt.opening)
+    return OutputSpec(
+        stop_ids=stop_ids,
+        stops=request.stop_strings,
+        thinking=prompt.thinking,
+        context=prompt.tokens[-DETOKENIZER_CONTEXT:] if continues else (),
+        raw=bool(request.prompts),
+        tools=() if request.tools is None else request.tools.functions,
+        opening=prompt.opening,
+        single=request.tools is not None and request.tools.single,
+    )
+
+
+def _stop_matcher(served: ServedModel, spec: OutputSpec) -> StopMatcher | None:
+    if spec.single:
+        return OutputStopMatcher(served.tokenizer, spec)
+    if spec.stops:
+        return StopStringMatcher(served.tokenizer, spec.stops, spec.context)
+    return None
+
+
+def _mask(
+    served: ServedModel, request: GenerationRequest, prompt: Prompt, texts: TokenizedRequest
+) -> TokenMask | None:
+    """The token mask of a forced call or of a structured output; of calls alone where the answer is free.
+
+    A structured output may begin with reasoning unless the request switches it off.
+    """
+    forced = request.forced_call
+    answer = texts.calls if forced else texts.grammar
+    if answer is None and (forced or texts.calls is None):
+        return None
+    new_message = not request.prompts and not request.continue_last
+    thinking_off = request.template_variables.get("enable_thinking") is False
+    answer_prefix = ""
+    if request.continue_last and not forced:
+        answer_prefix = str(request.messages[-1]["content"] or "")
+    preamble = Preamble(
+        thinking=prompt.thinking,
+        may_think=new_message and not (answer is not None and thinking_off),
+        may_call=new_message and request.tools is not None and not forced,
+        calls=None if forced else texts.calls,
+        answer_prefix=answer_prefix,
+    )
+    return served.grammars.mask(answer, preamble)

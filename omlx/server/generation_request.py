@@ -1,0 +1,66 @@
+"""What to generate, in no API's dialect: every dialect reads its bodies into a `GenerationRequest`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from omlx.draft_length import DraftLength
+from omlx.engine.strategy import Strategy
+from omlx.text.grammar import StructuredOutput
+from omlx.text.template import Message
+from omlx.text.tools import ToolUse
+
+SAMPLING: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+"""Sampling parameters of requests, of settings and of a model's generation_config.json."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """None, or a name missing from `sampling`, leaves a parameter to the settings and the model's own defaults.
+
+    Either `messages` of a conversation, which the model's template renders, or `prompts`, texts or ids that are
+    continued as they are. `suffix` follows the gap that the output fills (infill). `prediction` is a text that the
+    answer is expected to resemble (predicted outputs).
+    """
+
+    messages: Sequence[Message] = ()
+    model: str | None = None
+    draft_model: str | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    tools: ToolUse | None = None
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    suffix: str = ""
+    continue_last: bool = False
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    n: int = 1
+    max_tokens: int | None = None
+    stop_strings: tuple[str, ...] = ()
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    speculation: Strategy | None = None
+    draft_length: DraftLength = field(default_factory=DraftLength)
+    prediction: str = ""
+    structured_output: StructuredOutput | None = None
+
+    @property
+    def forced_call(self) -> bool:
+        """Whether the answer must be a tool call."""
+        return self.tools is not None and self.tools.forced
+
+
+def sampling_fields(source: object) -> dict[str, float]:
+    """The sampling parameters that settings, or the body of a request, set."""
+    values = {name: getattr(source, name) for name in SAMPLING}
+    return {name: value for name, value in values.items() if value is not None}
