@@ -7,7 +7,7 @@ from typing import Final
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omlx.server.guard import has_own_gate
+from omlx.server.guard import is_dashboard
 
 POLICY: Final = "; ".join(
     (
@@ -36,7 +36,7 @@ class SecurityHeaders:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not has_own_gate(scope["path"]):
+        if scope["type"] != "http" or not is_dashboard(scope["path"]):
             await self._app(scope, receive, send)
             return
         keeping = "no-cache" if scope["path"].startswith(f"{self._files}/") else "no-store"

@@ -19,7 +19,7 @@ from omlx.catalog import languages
 from omlx.errors import ConfigError, NotFound
 from omlx.server import errors
 from omlx.server.app import misrouted
-from omlx.server.guard import has_own_gate
+from omlx.server.guard import is_dashboard
 
 from . import language
 from .login.credentials import LOGIN
@@ -86,7 +86,7 @@ class Pages:
         """A browser that looks for a page below `HOME` gets one that says that it is not there; others hear the same as
         anywhere."""
         assert isinstance(error, HTTPException)
-        looks = has_own_gate(request.url.path) and "text/html" in request.headers.get("accept", "")
+        looks = is_dashboard(request.url.path) and "text/html" in request.headers.get("accept", "")
         if error.status_code != 404 or not looks:
             return await misrouted(request, error)
         return self.answer(

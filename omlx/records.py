@@ -135,6 +135,13 @@ class PrefixStats:
     asked: int
     refused: int
 
+    @property
+    def warning(self) -> Reason | None:
+        """Why the cache stays empty, if every insertion was refused."""
+        if self.asked == 0 or self.refused < self.asked:
+            return None
+        return Reason("prefix.stored_none", {"asked": self.asked, "limit": self.max_bytes})
+
 
 def acceptance_rate(accepted: int, proposed: int) -> float | None:
     """Accepted / proposed tokens; None if nothing was proposed."""

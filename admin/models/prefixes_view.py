@@ -8,7 +8,6 @@ from typing import Final
 
 from omlx.errors import Reason
 from omlx.records import PrefixStats, RequestStats
-from omlx.server.status import stored_none
 
 from .model_snapshot import Standing
 
@@ -74,5 +73,5 @@ def _kept(report: PrefixStats, recent: Sequence[RequestStats]) -> Kept:
         share=cached / prompt if prompt else None,
         evicted=sum(report.evicted.values()),
         states=states if states != States(0, 0) else None,
-        warning=stored_none(report),
+        warning=report.warning,
     )

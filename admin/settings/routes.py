@@ -23,8 +23,8 @@ from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import LoadJob
 from omlx.models.pool.speculation_config import check_value
 from omlx.models.pool.speculation_status import reason_record, speculation_record
-from omlx.server.exposure import check_exposure
 from omlx.server.fields import read
+from omlx.server.guard import check_exposure
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
 from omlx.settings.parse import from_json

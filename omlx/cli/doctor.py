@@ -28,7 +28,7 @@ from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.entry import Status
 from omlx.models.catalog.places import Place, places
 from omlx.models.pool.footprint import default_limit_bytes, machine_bytes
-from omlx.server.exposure import is_loopback
+from omlx.server.guard import is_loopback
 from omlx.settings.file import read
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings

@@ -41,7 +41,7 @@ from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.pool import Pool
 from omlx.server.app import create_app
-from omlx.server.exposure import check_exposure
+from omlx.server.guard import check_exposure
 from omlx.server.protocol import TimeoutProtocol
 from omlx.server.services import build_services
 from omlx.settings.configuration import LiveConfiguration

@@ -1,4 +1,4 @@
-"""Work for a client only lasts as long as the client does."""
+"""Work for a client is cancelled when the client disconnects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class ClientGone(Exception):
-    """The client closed the connection; nobody is left to answer."""
+    """The client closed the connection: there is no one to answer."""
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; it is cancelled, and ClientGone raised, when the client goes first.
+    """Return the result of `work`. Cancels it and raises ClientGone if the client disconnects first.
 
-    The request's body must have been read: from then on `receive` only waits for the end of the connection.
+    The request's body must have been read: after it, `receive` waits for the client to disconnect.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnect(receive))

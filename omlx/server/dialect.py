@@ -1,6 +1,6 @@
-"""What an API dialect is to the rest of the server: a pure encoder of one answer, and how its frames go over the wire.
+"""An API dialect for the rest of the server: a pure encoder of one answer, and the framing of its streams.
 
-events ─► Encoder.start, feed, feed, …  ─► Wire ─► a stream          (what failed: Encoder.failed)
+events ─► Encoder.start, feed, feed, …  ─► Wire ─► a stream          (after an error: Encoder.failed)
 events ─► Encoder.body                         ─► one JSON body
 """
 
@@ -24,28 +24,28 @@ class ChoiceEvent:
 
 
 class Encoder(Protocol):
-    """One answer in the words of one API. No I/O; a stream's encoder remembers what it has said."""
+    """Encodes one answer in one dialect. No I/O; keeps the state of a stream."""
 
     def start(self) -> list[Json]:
-        """What a stream begins with."""
+        """The first payloads of a stream."""
         ...
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        """What a stream says of these events, up to the last `Finish`, which ends it."""
+        """The payloads for these events; the last `Finish` ends the stream."""
         ...
 
     def failed(self, error: OmlxError) -> list[Json]:
-        """What ends a stream instead, after an error."""
+        """The last payloads of a stream that failed."""
         ...
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
-        """The whole answer, from all of its events."""
+        """The whole answer from all of its events, for a response that is no stream."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """`frame` is one payload as bytes, `idle` what keeps a silent stream open, `done` what follows a good end."""
+    """`frame` encodes one payload, `idle` is sent to keep a silent stream open, `done` after the last payload."""
 
     frame: Callable[[Json], bytes]
     idle: bytes = sse.KEEP_ALIVE
@@ -54,4 +54,4 @@ class Wire:
 
 OPENAI = Wire(sse.data, done=sse.DONE)
 NAMED = Wire(sse.named)
-"""Frames that carry their `type` as the event's name too."""
+"""Frames that repeat their `type` as the event's name."""

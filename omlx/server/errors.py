@@ -1,4 +1,4 @@
-"""The one translation of errors to what the APIs answer: status, body, headers.
+"""Errors as HTTP responses: status, body, headers. The only place where errors meet HTTP.
 
 Paths below /v1/messages speak Anthropic's dialect, and so do clients with its header; all others OpenAI's.
 """
@@ -17,17 +17,17 @@ from starlette.types import Scope
 
 from omlx.errors import BadRequest, EngineError, NotFound, OmlxError, Overloaded, TooSlow
 
-# Codes that clients of that API look for; any other code goes out as it is.
-_OPENAI_CODES = {
+_OPENAI_CODES: Final = {
     "model.not_found": "model_not_found",
     "engine.prompt_too_long": "context_length_exceeded",
     "auth.key": "invalid_api_key",
 }
+"""Codes that clients of OpenAI's API test for; any other code is sent unchanged."""
 _MESSAGES: Final = "/v1/messages"
 _PROMPTS: Final = {"/v1/completions": "prompt", "/v1/responses": "input"}
-"""What is `messages` elsewhere, and to the parts that complain of it, by path."""
+"""The name of the field called `messages` in other dialects and in our errors, by path."""
 _ANTHROPIC: Final = "anthropic-version"
-"""Clients of that API send it; some paths are of both dialects."""
+"""A header that clients of Anthropic's API send; some paths serve both dialects."""
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -36,8 +36,7 @@ _ANTHROPIC_TYPES = {
 }
 _TYPES = {401: "authentication_error", 403: "permission_error"}
 
-# pydantic's error types, by how they end or begin, to ours.
-_VALIDATION_CODES = {
+_VALIDATION_CODES: Final = {
     "json_invalid": "request.json",
     "missing": "request.missing",
     "too_short": "request.empty",
@@ -48,15 +47,16 @@ _VALIDATION_CODES = {
     "less_than": "request.range",
     "less_than_equal": "request.range",
 }
+"""Our codes by pydantic's error type."""
 _UNION_TAGS = ("str", "constrained-str")
 _SHOWN: Final = 200
-"""So many characters of a path are told."""
+"""Characters of an unknown path that an error repeats."""
 
 
 def openai(error: OmlxError, prompt: str = "messages") -> dict[str, Any]:
-    """The error object of OpenAI's API, with our parameters beside it so that a reader of any language can be told.
+    """The error object of OpenAI's API, with our code and parameters so that clients can translate the message.
 
-    `prompt` is the field that the prompt came in.
+    `prompt` is the name of the request field that held the prompt.
     """
     return {
         "error": {
@@ -70,7 +70,7 @@ def openai(error: OmlxError, prompt: str = "messages") -> dict[str, Any]:
 
 
 def anthropic(error: OmlxError) -> dict[str, Any]:
-    """The error object of Anthropic's API, with our code and parameters beside it."""
+    """The error object of Anthropic's API, with our code and parameters."""
     message = error.message
     if error.code == "engine.prompt_too_long":
         message = (
@@ -79,13 +79,11 @@ def anthropic(error: OmlxError) -> dict[str, Any]:
     elif error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
     kind = _type(error, _ANTHROPIC_TYPES, "api_error")
-    told = {"type": kind, "message": message, "code": error.code, "params": error.params}
-    if (error.code, error.param) == (
-        "request.unsupported",
-        "thread",
-    ):  # clients then send the whole conversation
-        told["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-    return {"type": "error", "error": told, "request_id": None}
+    body = {"type": kind, "message": message, "code": error.code, "params": error.params}
+    if error.code == "request.unsupported" and error.param == "thread":
+        # Clients then send the whole conversation.
+        body["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": body, "request_id": None}
 
 
 def speaks_anthropic(scope: Scope) -> bool:
@@ -96,7 +94,7 @@ def speaks_anthropic(scope: Scope) -> bool:
 
 
 def response(error: OmlxError, scope: Scope) -> Response:
-    """The answer to a request in its dialect."""
+    """The response to a failed request, in its dialect."""
     headers = {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(error.retry_after_s)
@@ -105,30 +103,28 @@ def response(error: OmlxError, scope: Scope) -> Response:
     if isinstance(error, TooSlow):
         headers["Connection"] = "close"
     if speaks_anthropic(scope):
-        return JSONResponse(
-            anthropic(error), 529 if isinstance(error, Overloaded) else error.status, headers
-        )
-    return JSONResponse(
-        openai(error, _PROMPTS.get(scope["path"], "messages")), error.status, headers
-    )
+        status = 529 if isinstance(error, Overloaded) else error.status
+        return JSONResponse(anthropic(error), status, headers)
+    prompt = _PROMPTS.get(scope["path"], "messages")
+    return JSONResponse(openai(error, prompt), error.status, headers)
 
 
 def from_validation(error: ValidationError) -> BadRequest:
-    """The first thing that is wrong with a body, naming its field as the client wrote it: `messages[0].role`.
+    """The first invalid field of a body, named as the client wrote it: `messages[0].role`.
 
-    Where a field may be one of several types, the type that the value came closest to being is the one to speak of.
+    Where a field may have one of several types, the error is that of the type which matched most of the value.
     """
-    found = error.errors(include_url=False)
-    told = max((each for each in found if each["loc"][:1] == found[0]["loc"][:1]), key=_closeness)
-    field = _field(told)
-    code = _VALIDATION_CODES.get(
-        told["type"], "request.type" if _mistyped(told) else "request.invalid"
-    )
-    return BadRequest(code, param=field or None, field=field, detail=told["msg"])
+    details = error.errors(include_url=False)
+    of_field = [detail for detail in details if detail["loc"][:1] == details[0]["loc"][:1]]
+    detail = max(of_field, key=_match_depth)
+    field = _field(detail)
+    default = "request.type" if _mistyped(detail) else "request.invalid"
+    code = _VALIDATION_CODES.get(detail["type"], default)
+    return BadRequest(code, param=field or None, field=field, detail=detail["msg"])
 
 
 def from_http(error: HTTPException, scope: Scope) -> OmlxError:
-    """Routing errors of the framework: an unknown path, a method that the path does not have."""
+    """A routing error of the framework: an unknown path, or a method that the path does not have."""
     path = scope["path"][:_SHOWN]
     if error.status_code == 404:
         return NotFound("http.not_found", path=path)
@@ -144,19 +140,19 @@ def from_http(error: HTTPException, scope: Scope) -> OmlxError:
 
 
 def unexpected(error: Exception) -> EngineError:
-    """A fault of ours. Its text stays in here: it may quote the prompt."""
+    """A fault of ours. Its message is not sent: it may quote the prompt."""
     return EngineError("server.failed", kind=type(error).__name__)
 
 
 def _type(error: OmlxError, by_status: Mapping[int, str], fault: str) -> str:
-    """In the words of an API that calls what is wrong with us a `fault`."""
+    """The error type by status; `fault` is the type of errors that are the server's."""
     if isinstance(error, Overloaded):
         return "overloaded_error"
     return by_status.get(error.status, "invalid_request_error" if error.status < 500 else fault)
 
 
-def _closeness(error: ErrorDetails) -> tuple[int, bool]:
-    """How far a value was read as a type before that failed."""
+def _match_depth(error: ErrorDetails) -> tuple[int, bool]:
+    """How deep into a value validation as one type got."""
     return len(error["loc"]), not _mistyped(error)
 
 
@@ -169,8 +165,7 @@ def _field(error: ErrorDetails) -> str:
     for part in error["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif (
-            part not in _UNION_TAGS and "[" not in part and not part[:1].isupper()
-        ):  # a model's name
+        elif part not in _UNION_TAGS and "[" not in part and not part[:1].isupper():
+            # Parts in upper case are names of pydantic models.
             path += f".{part}" if path else part
     return path

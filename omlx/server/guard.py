@@ -1,13 +1,11 @@
-"""Who may talk to the server. ASGI middleware, outside of everything else but CORS.
+"""Access control: ASGI middleware outside of everything but CORS and the access log.
 
-- Host must be a loopback name, an IP address, or allowed: a page that rebinds its own DNS name to 127.0.0.1 sends its
-  own name. (An address in Host cannot come from a rebound name.)
-- Origin, where a browser sends one, must be the server itself or allowed, on every method that can change something.
-  Who is allowed may talk to models, not administer: below `/admin` it must be the server itself. (A page on another
-  port of the same name is of the same site, so the session's cookie goes along with what it sends.)
-- The API key, if there is one, comes as `Authorization: Bearer` or `x-api-key`, compared as bytes in constant time.
-- A body may not be longer than `max_body_bytes`, whatever its Content-Length says, and may not pause for longer than
-  `patience_s`.
+- Host must be a loopback name, an IP address, or allowed: a page that rebinds its own DNS name to 127.0.0.1 sends that
+  name. An address in Host cannot come from a rebound name.
+- Origin, if a browser sends one, must be the server itself or allowed, on every method that can change something. Below
+  `/admin` it must be the server itself: a page on another port of the host is same-site, so its requests carry the
+  session cookie.
+- API key, if one is set, and limits on the body's length and on pauses within it.
 """
 
 from __future__ import annotations
@@ -17,29 +15,34 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omlx.errors import Forbidden, OmlxError, TooLarge, TooSlow, Unauthorized
+from omlx.errors import ConfigError, Forbidden, OmlxError, TooLarge, TooSlow, Unauthorized
 from omlx.server import errors
 
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-OPEN_PATHS = frozenset({"/health"})
-OWN_GATE = "/admin"
-"""It and what lies below have sessions in place of keys."""
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+OPEN_PATHS: Final = frozenset({"/health"})
+DASHBOARD: Final = "/admin"
+"""Paths below it use sessions instead of API keys."""
 
 
 @dataclass(slots=True)
 class ApiKey:
-    """The key in use, None for none. It may change while the server runs."""
+    """The key in use, or None. It may change while the server runs."""
 
     value: str | None = None
 
 
 class Guard:
-    """`hosts` and `origins` add to what is always allowed; "*" allows any."""
+    """`hosts` and `origins` are allowed beside the built-in ones; "*" allows any.
+
+    The key comes as `Authorization: Bearer` or `x-api-key`. A body may have at most `max_body_bytes`, whatever its
+    Content-Length says, and pause for at most `body_timeout_s`.
+    """
 
     def __init__(
         self,
@@ -49,14 +52,14 @@ class Guard:
         origins: Iterable[str] = (),
         key: ApiKey | None = None,
         max_body_bytes: int = 32 << 20,
-        patience_s: float = 60,
+        body_timeout_s: float = 60,
     ) -> None:
         self._app = app
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         self._key = key or ApiKey()
         self._max_body_bytes = max_body_bytes
-        self._patience_s = patience_s
+        self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,7 +76,9 @@ class Guard:
         except OmlxError as error:
             await errors.response(error, scope)(scope, receive, send)
             return
-        await self._app(scope, _Bounded(receive, self._max_body_bytes, self._patience_s), send)
+        await self._app(
+            scope, _BoundedReceive(receive, self._max_body_bytes, self._body_timeout_s), send
+        )
 
     def _check_host(self, host: str) -> None:
         name = hostname(host)
@@ -81,22 +86,19 @@ class Guard:
             raise Forbidden("guard.host", host=host)
 
     def _check_origin(self, origin: str | None, host: str, path: str) -> None:
-        if origin is None or origin.lower() in (
-            f"http://{host}".lower(),
-            f"https://{host}".lower(),
-        ):
+        own = (f"http://{host}".lower(), f"https://{host}".lower())
+        if origin is None or origin.lower() in own:
             return
         allowed = "*" in self._origins or origin.lower() in self._origins
-        if not allowed or has_own_gate(path):
+        if not allowed or is_dashboard(path):
             raise Forbidden("guard.origin", origin=origin)
 
     def _check_key(self, scope: Scope, key: str) -> None:
-        given = [
-            value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")
-        ]
-        if not given:
+        names = (b"authorization", b"x-api-key")
+        keys = [_bearer(value) for name, value in scope["headers"] if name in names]
+        if not keys:
             raise Unauthorized("auth.missing")
-        if not any(same_key(_bearer(value), key) for value in given):
+        if not any(same_key(sent, key) for sent in keys):
             raise Unauthorized("auth.key")
 
     def _check_length(self, length: str | None) -> None:
@@ -104,36 +106,36 @@ class Guard:
             raise TooLarge("guard.body", limit_bytes=self._max_body_bytes)
 
 
-class _Bounded:
-    """A `receive` that counts and looks at the clock; raises TooLarge and TooSlow into whoever reads the body.
+class _BoundedReceive:
+    """A `receive` that raises TooLarge and TooSlow to the reader of the body.
 
-    Behind the body it only waits for the end of the connection, for as long as that takes.
+    After the body it waits for the client to disconnect, without a time-out.
     """
 
-    def __init__(self, receive: Receive, max_bytes: int, patience_s: float) -> None:
+    def __init__(self, receive: Receive, max_bytes: int, body_timeout_s: float) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
-        self._patience_s: float | None = patience_s
+        self._timeout_s: float | None = body_timeout_s
         self._read = 0
 
     async def __call__(self) -> Message:
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 message = await self._receive()
         except TimeoutError as error:
-            raise TooSlow("guard.slow", limit_s=self._patience_s) from error
+            raise TooSlow("guard.slow", limit_s=self._timeout_s) from error
         if not message.get("more_body", False):
-            self._patience_s = None
+            self._timeout_s = None
         self._read += len(message.get("body", b""))
         if self._read > self._max_bytes:
             raise TooLarge("guard.body", limit_bytes=self._max_bytes)
         return message
 
 
-def same_key(given: bytes, key: str) -> bool:
-    """Header bytes against the key as UTF-8 or, as some clients send it, Latin-1. Constant time for each."""
-    matches = hmac.compare_digest(given, key.encode())
-    return hmac.compare_digest(given, key.encode("latin-1", "backslashreplace")) or matches
+def same_key(sent: bytes, key: str) -> bool:
+    """Compare header bytes with the key as UTF-8 or, as some clients send it, Latin-1; each in constant time."""
+    matches = hmac.compare_digest(sent, key.encode())
+    return hmac.compare_digest(sent, key.encode("latin-1", "backslashreplace")) or matches
 
 
 def hostname(host: str) -> str:
@@ -145,12 +147,24 @@ def hostname(host: str) -> str:
 
 
 def _is_open(path: str) -> bool:
-    return path in OPEN_PATHS or has_own_gate(path)
+    return path in OPEN_PATHS or is_dashboard(path)
 
 
-def has_own_gate(path: str) -> bool:
-    """Whether it is of the dashboard."""
-    return path == OWN_GATE or path.startswith(f"{OWN_GATE}/")
+def is_dashboard(path: str) -> bool:
+    """Whether a path belongs to the dashboard."""
+    return path == DASHBOARD or path.startswith(f"{DASHBOARD}/")
+
+
+def check_exposure(host: str, api_key: str | None) -> None:
+    """Raise ConfigError if other machines could reach the server without a key."""
+    if api_key is None and not is_loopback(host):
+        raise ConfigError("config.exposed", host=host)
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    return _is_address(host) and ip_address(host).is_loopback
 
 
 def _is_address(name: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from fastapi import Request
@@ -14,7 +15,6 @@ from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, Forbidden
 from omlx.models.catalog.entry import ModelEntry
 from omlx.server import errors, status
-from omlx.server.anthropic import models as anthropic
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
 from omlx.server.services import Services
@@ -44,7 +44,7 @@ class ModelEndpoints:
         """All usable models, in either dialect."""
         records = [_record(entry) for entry in self._pool.models]
         if errors.speaks_anthropic(request.scope):
-            return JSONResponse(anthropic.listed(records))
+            return JSONResponse(_anthropic_list(records))
         return JSONResponse({"object": "list", "data": records})
 
     async def show_model(self, request: Request, name: str) -> Response:
@@ -58,7 +58,7 @@ class ModelEndpoints:
         snapshot = await self._snapshot(served.id) if served is not None else None
         record = _record(entry)
         if errors.speaks_anthropic(request.scope):
-            record = anthropic.model(record)
+            record = _anthropic_record(record)
         record |= status.memory(self._pool.status(entry.id))
         record["speculation"] = status.speculation(
             configured, served, snapshot, self._activity.recent(entry.id)
@@ -101,4 +101,24 @@ def _record(entry: ModelEntry) -> Json:
         "object": "model",
         "created": created,
         "owned_by": entry.id.partition("/")[0],
+    }
+
+
+def _anthropic_list(records: Sequence[Json]) -> Json:
+    data = [_anthropic_record(record) for record in records]
+    return {
+        "data": data,
+        "has_more": False,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
+
+
+def _anthropic_record(record: Json) -> Json:
+    created = datetime.fromtimestamp(record["created"], UTC).isoformat().replace("+00:00", "Z")
+    return {
+        "type": "model",
+        "id": record["id"],
+        "display_name": record["id"],
+        "created_at": created,
     }

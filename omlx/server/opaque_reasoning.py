@@ -1,5 +1,7 @@
-"""Reasoning that is not shown travels inside of a field that clients bring back without looking into it: a signature,
-or what the API calls encrypted. It hides nothing: whoever runs the server sees it all anyway."""
+"""Reasoning that is not shown, encoded in a field that clients send back unread (a signature, "encrypted" content).
+
+It is not secret: anyone who runs the server can read it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,19 @@ from base64 import b64decode, b64encode
 from typing import Final
 
 SHOWN: Final = "omlx"
-_HELD: Final = "omlx."
+"""The field's value where the reasoning itself is shown."""
+_PREFIX: Final = "omlx."
 
 
-def hold(thinking: str) -> str:
-    return _HELD + b64encode(thinking.encode("utf-8", "replace")).decode()
+def encode(reasoning: str) -> str:
+    return _PREFIX + b64encode(reasoning.encode("utf-8", "replace")).decode()
 
 
-def thought(shown: str, held: str | None) -> str:
-    """What a block that came back was about."""
-    if shown or held is None or not held.startswith(_HELD):
+def decode(shown: str, opaque: str | None) -> str:
+    """The reasoning of a block that a client sends back: the shown text if there is one."""
+    if shown or opaque is None or not opaque.startswith(_PREFIX):
         return shown
     try:
-        return b64decode(held.removeprefix(_HELD), validate=True).decode()
+        return b64decode(opaque.removeprefix(_PREFIX), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""

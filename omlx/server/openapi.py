@@ -1,7 +1,6 @@
-"""The OpenAPI document: the paths that the framework knows, and what they take, from the models that read it.
+"""The OpenAPI document: the framework's paths, with request bodies from our pydantic models.
 
-Bodies are read by the endpoints themselves, so that what is wrong with one is told in the words of its dialect; the
-framework never sees them.
+Endpoints read bodies themselves, so that errors are in the dialect of the path; the framework does not see them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _ERRORS: Final[Json] = {
 
 
 class Application(FastAPI):
-    """Publishes what its endpoints read."""
+    """Documents the bodies that its endpoints read."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -47,14 +46,14 @@ class Application(FastAPI):
         return self.openapi_schema
 
 
-def documented(found: Json) -> Json:
-    """The framework's document with bodies, and without the validation errors that nobody here answers."""
+def documented(document: Json) -> Json:
+    """Add request bodies to the framework's document, and replace its validation errors by ours."""
     schemas, shared = models_json_schema(
         [(body, "validation") for body in set(BODIES.values())],
         ref_template="#/components/schemas/{model}",
     )
     references = {body: schema for (body, _), schema in schemas.items()}
-    for path, operations in found["paths"].items():
+    for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"] = {
                 "200": operation["responses"].get("200", {"description": "OK"}),
@@ -63,5 +62,5 @@ def documented(found: Json) -> Json:
             if (body := BODIES.get(path)) is not None and "delete" not in operations:
                 content = {"application/json": {"schema": references[body]}}
                 operation["requestBody"] = {"required": True, "content": content}
-    found["components"] = {"schemas": shared["$defs"]}
-    return found
+    document["components"] = {"schemas": shared["$defs"]}
+    return document

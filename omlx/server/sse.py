@@ -1,4 +1,4 @@
-"""Server-sent events: a response that ends when its client goes, and comments that keep a silent one open."""
+"""Server-sent events: frames, and a response that ends when its client disconnects."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from starlette.types import Receive, Scope, Send
 
 from omlx.server.connection import ClientGone, while_connected
 
-DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 _BREAKS: Final = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
-"""Many clients split a stream where Unicode ends lines; JSON itself escapes only those of ASCII."""
+"""Many clients split a stream at any of Unicode's line ends; JSON escapes only those of ASCII."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -29,12 +29,12 @@ def data(payload: dict[str, Any]) -> bytes:
 
 
 def named(payload: dict[str, Any]) -> bytes:
-    """An event whose name is the payload's own type."""
+    """A frame whose event name is the payload's `type`."""
     return f"event: {payload['type']}\n".encode() + data(payload)
 
 
 class EventStream(Response):
-    """Sends `frames` as they come. `close` is called once, at the end, whoever ended it."""
+    """Sends `frames` as they are yielded. `close` is called once, at the end, for whatever reason it ended."""
 
     media_type = "text/event-stream"
 

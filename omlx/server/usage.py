@@ -1,70 +1,78 @@
-"""Counts and times of a finished request, as the APIs report them. Pure: finishes in, JSON out."""
+"""Token counts and times of finished requests, as the APIs report them. Pure: finishes in, JSON out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from omlx.errors import Reason
 from omlx.models.pool.speculation_status import reason_record
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
 from omlx.text.events import Finish
 
 
 def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
-    """OpenAI's usage object. The choices of a prompt share it; it counts once, as do the tokens it found in a cache."""
+    """OpenAI's usage object. A prompt and its cached tokens count once, however many choices share it."""
     stats = [finish.stats for finish in finishes]
-    firsts = stats[:: len(stats) // prompts]
-    prompt_n = sum(each.prompt_n for each in firsts)
-    completion = sum(each.predicted_n for each in stats)
-    proposed = sum(each.proposed for each in stats)
-    accepted = sum(each.accepted for each in stats)
+    prompt_n, cached_n = _prompt_tokens(stats, prompts)
+    completion = sum(choice.predicted_n for choice in stats)
+    accepted = sum(choice.accepted for choice in stats)
     return {
         "prompt_tokens": prompt_n,
         "completion_tokens": completion,
         "total_tokens": prompt_n + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(each.cached_n for each in firsts)},
+        "prompt_tokens_details": {"cached_tokens": cached_n},
         "completion_tokens_details": {
             "reasoning_tokens": sum(finish.reasoning_tokens for finish in finishes),
             "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": proposed - accepted,
+            "rejected_prediction_tokens": sum(choice.proposed for choice in stats) - accepted,
         },
     }
 
 
 def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
-    """llama-server's `timings`, with what each drafter did. `prompt_n` leaves out the `cache_n` reused tokens.
+    """llama-server's `timings`, with statistics by drafter. `prompt_n` excludes the `cache_n` cached tokens.
 
-    Of several choices: tokens and drafters add up, times are those of the slowest, what is said of speculation is the
-    first one's. Each prompt counts once.
+    Of several choices, tokens and drafters add up, times are those of the slowest, and seed and speculation are those
+    of the first. Each prompt counts once.
     """
     stats = [finish.stats for finish in finishes]
-    first = stats[0]
-    firsts = stats[:: len(stats) // prompts]
-    cached_n = sum(each.cached_n for each in firsts)
-    prompt_n = sum(each.prompt_n for each in firsts) - cached_n
-    prompt_ms = max(each.prompt_ms for each in stats)
-    predicted_n = sum(each.predicted_n for each in stats)
-    predicted_ms = max(each.predicted_ms for each in stats)
+    prompt_n, cached_n = _prompt_tokens(stats, prompts)
+    prompt_ms = max(choice.prompt_ms for choice in stats)
+    predicted_n = sum(choice.predicted_n for choice in stats)
+    predicted_ms = max(choice.predicted_ms for choice in stats)
+    drafters = sorted(sum_drafters(stats).items())
     return {
-        "prompt_n": prompt_n,
+        "prompt_n": prompt_n - cached_n,
         "prompt_ms": round(prompt_ms, 3),
-        "prompt_per_second": per_second(prompt_n, prompt_ms),
+        "prompt_per_second": _per_second(prompt_n - cached_n, prompt_ms),
         "predicted_n": predicted_n,
         "predicted_ms": round(predicted_ms, 3),
-        "predicted_per_second": per_second(predicted_n, predicted_ms),
+        "predicted_per_second": _per_second(predicted_n, predicted_ms),
         "cache_n": cached_n,
-        "draft_n": sum(each.proposed for each in stats),
-        "draft_n_accepted": sum(each.accepted for each in stats),
-        "drafters": {
-            name: _drafter(drafter) for name, drafter in sorted(sum_drafters(stats).items())
-        },
-        "seed": first.seed,
-        "speculation": _speculation(first),
+        "draft_n": sum(choice.proposed for choice in stats),
+        "draft_n_accepted": sum(choice.accepted for choice in stats),
+        "drafters": {name: _drafter(total) for name, total in drafters},
+        "seed": stats[0].seed,
+        "speculation": _speculation(stats[0]),
     }
 
 
+def gate_record(gate: Gate) -> dict[str, Any]:
+    return {"state": gate.state, "reason": optional_reason(gate.reason)}
+
+
+def optional_reason(reason: Reason | None) -> dict[str, Any] | None:
+    return None if reason is None else reason_record(reason)
+
+
+def _prompt_tokens(stats: Sequence[RequestStats], prompts: int) -> tuple[int, int]:
+    """Tokens of all prompts, and how many of them were cached, from the first choice of each prompt."""
+    firsts = stats[:: len(stats) // prompts]
+    return sum(first.prompt_n for first in firsts), sum(first.cached_n for first in firsts)
+
+
 def _speculation(stats: RequestStats) -> dict[str, Any]:
-    """What became of speculation: why, by which strategy, what each drafter's gate was at the end, how fast."""
     return {
         **reason_record(stats.speculation),
         "strategy": stats.strategy,
@@ -72,17 +80,6 @@ def _speculation(stats: RequestStats) -> dict[str, Any]:
         "gates": {name: gate_record(gate) for name, gate in stats.gates.items()},
         "speedup": None if stats.speedup is None else round(stats.speedup, 3),
     }
-
-
-def gate_record(gate: Gate) -> dict[str, Any]:
-    return {
-        "state": gate.state,
-        "reason": None if gate.reason is None else reason_record(gate.reason),
-    }
-
-
-def per_second(tokens: int, ms: float) -> float:
-    return round(tokens / ms * 1000, 2) if ms > 0 else 0.0
 
 
 def _drafter(stats: DrafterStats) -> dict[str, Any]:
@@ -96,3 +93,7 @@ def _drafter(stats: DrafterStats) -> dict[str, Any]:
         "draft_ms": round(stats.draft_ms, 3),
         "verify_ms": round(stats.verify_ms, 3),
     }
+
+
+def _per_second(tokens: int, ms: float) -> float:
+    return round(tokens / ms * 1000, 2) if ms > 0 else 0.0

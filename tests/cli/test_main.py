@@ -21,7 +21,7 @@ from omlx.cli.environment import ENVIRONMENT
 from omlx.cli.main import main
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.server.exposure import is_loopback
+from omlx.server.guard import is_loopback
 from tests.models.trees import hub_model, model
 
 Capture: TypeAlias = pytest.CaptureFixture[str]

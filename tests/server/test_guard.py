@@ -115,7 +115,7 @@ def until_closed(url: str, request: bytes) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize("path", ["/echo", "/v1/messages"])
 @pytest.mark.parametrize("begun", [b"", b"12345"])
 def test_a_body_that_stops_coming_is_408_and_the_connection_ends(path: str, begun: bytes) -> None:
-    with serving(guarded(patience_s=0.01)) as url:
+    with serving(guarded(body_timeout_s=0.01)) as url:
         request = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
         head, body = until_closed(url, request.encode() + begun)
     assert head.startswith(b"HTTP/1.1 408 ")
@@ -125,7 +125,7 @@ def test_a_body_that_stops_coming_is_408_and_the_connection_ends(path: str, begu
 
 
 def test_who_waits_for_an_answer_may_be_silent() -> None:
-    with serving(guarded(patience_s=0.01)) as url:
+    with serving(guarded(body_timeout_s=0.01)) as url:
         request = b"POST /later HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 5\r\n\r\n12345"
         head, body = until_closed(url, request)
     assert (head.partition(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", b"12345")

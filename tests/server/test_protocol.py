@@ -61,15 +61,15 @@ def test_a_stream_that_nobody_reads_is_cancelled_and_lets_go_of_its_model() -> N
 
 
 def test_a_long_body_that_is_read_slowly_comes_to_its_end() -> None:
-    """At every look a little more was read."""
-    alarms = []
+    """At every check a little more was read."""
+    checks = []
 
     class Looking(Hasty):
         read_timeout_s = 0.0
 
-        def _judge(self, waiting: int) -> None:
-            alarms.append(waiting)
-            super()._judge(waiting + 1)
+        def _check_read(self, buffered: int) -> None:
+            checks.append(buffered)
+            super()._check_read(buffered + 1)
 
     async def much(request: Request) -> Response:
         return Response(b"x" * (1 << 20))
@@ -79,7 +79,7 @@ def test_a_long_body_that_is_read_slowly_comes_to_its_end() -> None:
         with closing(connected(httpx.URL(url).port or 0, request)) as connection:
             told = b"".join(iter(lambda: connection.recv(SMALL), b""))
     assert told.endswith(b"\r\n\r\n" + b"x" * (1 << 20))
-    assert alarms
+    assert checks
 
 
 class Hurried(TimeoutProtocol):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest
-from omlx.server import opaque_reasoning as held
-from omlx.server import tooling
+from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
 from omlx.server.fields import IMAGES, Body, Listed
 
@@ -77,7 +76,7 @@ def _assistant(blocks: Sequence[Block], field: str) -> Json:
         at = f"{field}[{i}]"
         match block.type:
             case "thinking":
-                thoughts.append(held.thought(block.thinking or "", block.signature))
+                thoughts.append(opaque_reasoning.decode(block.thinking or "", block.signature))
             case "redacted_thinking":
                 pass  # nobody but its maker can read it
             case "tool_use":

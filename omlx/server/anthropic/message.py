@@ -12,8 +12,7 @@ from typing import Final
 
 from omlx.engine.types import FinishReason
 from omlx.errors import OmlxError
-from omlx.server import errors, tooling
-from omlx.server import opaque_reasoning as held
+from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.usage import timings
 from omlx.text.events import (
@@ -119,7 +118,9 @@ class MessageEncoder:
             return []
         told: list[Json] = []
         if self._open == "thinking":
-            signed = held.hold(self._thought) if self._hidden else held.SHOWN
+            signed = (
+                opaque_reasoning.encode(self._thought) if self._hidden else opaque_reasoning.SHOWN
+            )
             told.append(self._delta("signature_delta", signature=signed))
             self._thought = ""
         self._open = None

@@ -11,8 +11,7 @@ from typing import Any
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError
-from omlx.server import errors, tooling
-from omlx.server import opaque_reasoning as held
+from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import logprob_entries
 from omlx.server.openai.head import Head
@@ -194,7 +193,7 @@ class ResponseEncoder:
         if item["type"] == "message":
             done["logprobs"] = part["logprobs"]
         elif self._encrypted:
-            item["encrypted_content"] = held.hold(self._text)
+            item["encrypted_content"] = opaque_reasoning.encode(self._text)
         name = (
             "response.output_text.done"
             if item["type"] == "message"

@@ -1,25 +1,47 @@
-"""The endpoints of the Responses API: made, looked at, cancelled, forgotten."""
+"""The endpoints of the Responses API: create, show, list input items, delete, cancel."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 from fastapi import Request
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, OmlxError
 from omlx.server.dialect import NAMED, Encoder, Json
-from omlx.server.fields import read_query
+from omlx.server.fields import Body, read_query
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.encoder import ResponseEncoder
-from omlx.server.openai.responses.page import Page
 from omlx.server.openai.responses.request import ResponseRequest
 from omlx.server.openai.responses.store import Open, ResponseStore
 from omlx.server.responder import Exchange, Responder, collect
 from omlx.server.stream import GenerationStream
 
-PREFIX: Final = "resp_"
+ID_PREFIX: Final = "resp_"
+
+
+class Page(Body):
+    """The part of a list that a client asks for: at most `limit` items after item `after`."""
+
+    order: Literal["asc", "desc"] = "desc"
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    after: str | None = None
+
+    def of(self, items: Sequence[Json]) -> Json:
+        """The page as the API's object; `items`: the oldest first. Raises BadRequest for an unknown `after`."""
+        ordered = list(items) if self.order == "asc" else list(reversed(items))
+        if self.after is not None:
+            ids = [item["id"] for item in ordered]
+            if self.after not in ids:
+                detail = f"there is no item '{self.after}'"
+                raise BadRequest("request.value", param="after", field="after", detail=detail)
+            ordered = ordered[ids.index(self.after) + 1 :]
+        data = ordered[: self.limit]
+        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
+        return {"object": "list", "data": data, "has_more": len(ordered) > len(data), **ends}
 
 
 class ResponseEndpoints:
@@ -31,24 +53,24 @@ class ResponseEndpoints:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def create(self, request: Request) -> Response:
-        """Answer at once, as a stream, or later (`background`). Raises OmlxError."""
+        """A response: whole, as a stream, or generated after the answer to this request (`background`)."""
         body = response_request.parse(await request.body())
         body = body.model_copy(update={"input": self.store.resolved(body.items)})
         conversation = body.conversation(self.store.before(body.previous_response_id))
-        making = _Making(self.store, body, conversation)
+        lifetime = _Lifetime(self.store, body, conversation)
         exchange = Exchange(
             body.generation_request(conversation),
             bool(body.stream),
-            PREFIX,
-            making.encoder,
+            ID_PREFIX,
+            lifetime.encoder,
             NAMED,
-            making.ended,
+            lifetime.ended,
         )
         if not body.background:
             return await self._responder.respond(request, exchange)
         stream = await self._responder.open(request, exchange)
-        encoder = making.encoder(stream)
-        task = asyncio.create_task(_finish(stream, encoder, making))
+        encoder = lifetime.encoder(stream)
+        task = asyncio.create_task(_generate(stream, encoder, lifetime))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return JSONResponse(encoder.response)
@@ -66,16 +88,17 @@ class ResponseEndpoints:
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request, id: str) -> Response:
-        """End a response that is being made; one that has ended stays as it is."""
-        if (running := self.store.open.get(id)) is None:
+        """Cancel a response in progress; a finished one is returned unchanged."""
+        running = self.store.open.get(id)
+        if running is None:
             return JSONResponse(self.store.get(id))
         running.stream.close()
         running.encoder.response["status"] = "cancelled"
         return JSONResponse(running.encoder.response)
 
 
-class _Making:
-    """One response from its beginning to its end."""
+class _Lifetime:
+    """One response from its first event until it is stored."""
 
     def __init__(
         self, store: ResponseStore, body: ResponseRequest, conversation: list[Json]
@@ -88,23 +111,25 @@ class _Making:
         return encoder
 
     def ended(self, encoder: Encoder) -> None:
-        """However it ended: it is kept if it is to be."""
+        """Store the response if the request says so and it has a final status."""
         assert isinstance(encoder, ResponseEncoder)
         response = encoder.response
-        if self._store.open.pop(response["id"], None) is None or not self._body.kept:
+        if self._store.open.pop(response["id"], None) is None or not self._body.stored:
             return
         if response["status"] != "in_progress":
-            self._store.keep(response, self._items(response["id"]), self._conversation)
+            items = [item.as_output() for item in self._body.items]
+            numbered = [{"id": f"{response['id']}_in_{i}"} | item for i, item in enumerate(items)]
+            self._store.keep(response, numbered, self._conversation)
 
-    def _items(self, id: str) -> list[Json]:
-        return [{"id": f"{id}_in_{at}"} | item.kept() for at, item in enumerate(self._body.items)]
 
-
-async def _finish(stream: GenerationStream, encoder: ResponseEncoder, making: _Making) -> None:
+async def _generate(
+    stream: GenerationStream, encoder: ResponseEncoder, lifetime: _Lifetime
+) -> None:
+    """Generate a response in the background."""
     try:
         encoder.body(await collect(stream))
     except OmlxError as error:
         encoder.failed(error)
     finally:
         stream.close()
-        making.ended(encoder)
+        lifetime.ended(encoder)

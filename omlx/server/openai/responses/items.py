@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from omlx.errors import BadRequest
-from omlx.server import opaque_reasoning as held
-from omlx.server import tooling
+from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
 from omlx.server.fields import Body, ContentPart, Listed, joined
 from omlx.server.openai.responses.tools import Called
@@ -33,8 +32,8 @@ class Item(Body):
     encrypted_content: str | None = None
     summary: Listed[ContentPart] | None = None
 
-    def kept(self) -> Json:
-        """As clients read it again: the content of a message is a list of parts."""
+    def as_output(self) -> Json:
+        """As clients read it back: the content of a message is a list of parts."""
         told = self.model_dump(exclude_none=True)
         if self.type == "message" and isinstance(self.content, str):
             kind = (
@@ -64,7 +63,9 @@ class Conversation:
                 self._message(item, at)
             case "reasoning":
                 told = joined(item.content or "", f"{at}.content", _TEXTS)
-                self._said("reasoning_content", held.thought(told, item.encrypted_content))
+                self._said(
+                    "reasoning_content", opaque_reasoning.decode(told, item.encrypted_content)
+                )
             case "function_call" | "custom_tool_call":
                 self._call(item, at)
             case "function_call_output" | "custom_tool_call_output":

@@ -76,7 +76,7 @@ class ResponseRequest(Sampled):
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
-    def kept(self) -> bool:
+    def stored(self) -> bool:
         return self.store is not False
 
     @property
@@ -105,7 +105,7 @@ class ResponseRequest(Sampled):
         self.refuse(UNSUPPORTED)
         if self.background and self.stream:
             raise BadRequest("request.background_stream", param="background")
-        if self.background and not self.kept:
+        if self.background and not self.stored:
             raise BadRequest("request.background_store", param="background")
         return GenerationRequest(
             messages=tooling.with_names(_instructed(self.instructions, conversation)),
@@ -145,7 +145,7 @@ class ResponseRequest(Sampled):
             "instructions": self.instructions,
             "previous_response_id": self.previous_response_id,
             "background": bool(self.background),
-            "store": self.kept,
+            "store": self.stored,
             "max_output_tokens": self.max_output_tokens,
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "temperature": self.temperature,
