@@ -1,7 +1,7 @@
-"""The catalogs of words: nothing that is said is missing, nothing that is there is unsaid, and all languages agree.
+"""Catalogs of sentences: every key in the sources exists, none is unused, and all languages have the same entries.
 
-A key stands in the sources as a whole string (`t('ui.save')`), or, where it is built, as its beginning and its end:
-`t('ui.nav.' ~ section)`, t(`ui.saved.${when}`), f"settings.{name}.help".
+A key is a whole string in the sources (`t('ui.save')`), or a string with a placeholder or an open end where it is
+built: `t('ui.nav.' ~ section)`, t(`ui.saved.${when}`), f"settings.{name}.help".
 """
 
 from __future__ import annotations
@@ -20,69 +20,78 @@ LANGUAGES = sorted(path for path in (ROOT / "locales").glob("*.json") if path.na
 SOURCES = [("omlx", "*.py"), ("admin", "*.py"), ("templates", "*.html"), ("static/js", "*.js")]
 
 STRING = re.compile(r"""(?P<quote>["'`])(?P<text>[^"'`\n]*)(?P=quote)""")
-HOLE = re.compile(r"\$?\{[^}]*\}")
+PLACEHOLDER = re.compile(r"\$?\{[^}]*\}")
 KEY = re.compile(r"[a-z]+(\.[\w-]+)+")
 CALL = re.compile(r"""\bt\(\s*["'`]([^"'`]+)["'`]\s*(~?)""")
+BUILT_KEYS = ("ui", "settings", "cli", "trial")
+"""First parts of keys that the sources build."""
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    for folder, kind in SOURCES:
-        for path in sorted((ROOT / folder).rglob(kind)):
+def source_texts() -> Iterator[tuple[str, str]]:
+    """Yield path and content of every source that may name a key."""
+    for folder, pattern in SOURCES:
+        for path in sorted((ROOT / folder).rglob(pattern)):
             yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
 
 
-def strings() -> set[str]:
-    return {match["text"] for _, text in texts() for match in STRING.finditer(text)}
+def source_strings() -> set[str]:
+    literals: set[str] = set()
+    for _, text in source_texts():
+        literals.update(match["text"] for match in STRING.finditer(text))
+    return literals
 
 
-def matches(literal: str) -> re.Pattern[str]:
-    """What a string with holes, or one that something is put behind, can become."""
-    return re.compile(
-        r"[\w-]+".join(map(re.escape, HOLE.split(literal)))
-        + (r"[\w.-]+" if literal[-1] == "." else "")
-    )
+def key_pattern(literal: str) -> re.Pattern[str]:
+    """Return the pattern of all keys that a literal with placeholders, or with an open end, can become."""
+    pattern = r"[\w-]+".join(map(re.escape, PLACEHOLDER.split(literal)))
+    return re.compile(pattern + r"[\w.-]+" if literal.endswith(".") else pattern)
 
 
-def calls(folder: str) -> Iterator[tuple[str, str]]:
-    """Each key that a template or a module asks for, as it stands there; one that goes on ends in a dot."""
-    for path, text in texts():
+def requested_keys(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield path and literal of each key that templates or modules of `folder` look up."""
+    for path, text in source_texts():
         if path.startswith(folder):
             for literal, _ in CALL.findall(text):
                 yield path, literal
 
 
+def placeholders(sentence: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(sentence) if name is not None}
+
+
 @pytest.mark.parametrize("folder", ["templates", "static/js"])
-def test_every_word_of_a_page_is_in_the_catalog(folder: str) -> None:
-    asked = list(calls(folder))
-    assert len(asked) > 3
-    assert [
-        (path, key)
-        for path, key in asked
-        if not any(matches(key).fullmatch(entry) for entry in ENGLISH)
-    ] == []
+def test_every_key_of_a_page_is_in_the_catalog(folder: str) -> None:
+    requested = list(requested_keys(folder))
+    assert len(requested) > 3
+    missing = [
+        (path, literal)
+        for path, literal in requested
+        if not any(key_pattern(literal).fullmatch(key) for key in ENGLISH)
+    ]
+    assert missing == []
 
 
 def test_no_entry_is_unused() -> None:
-    said = strings()
+    literals = source_strings()
     built = [
-        matches(each) for each in said if "." in each and (HOLE.search(each) or each.endswith("."))
+        key_pattern(literal)
+        for literal in literals
+        if literal.startswith(BUILT_KEYS)
+        and "." in literal
+        and (PLACEHOLDER.search(literal) or literal.endswith("."))
     ]
-    patterns = [
-        pattern
-        for pattern in built
-        if pattern.pattern.startswith(("ui", "settings", "cli", "trial"))
-    ]
-    unused = {key for key in ENGLISH if key not in said}
-    assert {
-        key for key in unused if not any(pattern.fullmatch(key) for pattern in patterns)
-    } == set()
+    unused = {
+        key
+        for key in ENGLISH
+        if key not in literals and not any(pattern.fullmatch(key) for pattern in built)
+    }
+    assert unused == set()
 
 
-def test_the_entries_are_in_order_and_none_is_empty() -> None:
+def test_entries_are_sorted_and_none_is_empty() -> None:
     assert list(ENGLISH) == sorted(ENGLISH)
-    assert [
-        key for key, text in ENGLISH.items() if not text.strip() or not KEY.fullmatch(key)
-    ] == []
+    malformed = [key for key, text in ENGLISH.items() if not text.strip() or not KEY.fullmatch(key)]
+    assert malformed == []
 
 
 def test_every_language_has_the_same_entries_and_placeholders() -> None:
@@ -93,7 +102,3 @@ def test_every_language_has_the_same_entries_and_placeholders() -> None:
             key for key, text in entries.items() if placeholders(text) != placeholders(ENGLISH[key])
         }
         assert differing == set(), path.stem
-
-
-def placeholders(text: str) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(text) if name is not None}

@@ -1,4 +1,4 @@
-"""What the documents name is there: pages and their headings, files, modules, targets of make, commands and flags."""
+"""Names in the documents exist: pages, headings, files, modules, targets of make, commands and options."""
 
 from __future__ import annotations
 
@@ -15,80 +15,84 @@ from omlx.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
+    *sorted(ROOT.glob("*.md")),
     ROOT / "training/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-NOW = [page for page in PAGES if page.name != "log.md"]
-"""The log tells of what was."""
+CURRENT_PAGES = [page for page in PAGES if page.name != "log.md"]
+"""The log names things that no longer exist."""
 
-MADE = {"static/vendor", "training/.work"}
-"""What a checkout has only after a command."""
+GENERATED_PATHS = {"static/vendor", "training/.work"}
+"""Paths that a checkout has only after a command."""
 
-NESTED = {"bench", "config", "package"}
-FOLDERS = "omlx|admin|templates|static|locales|tests|training|scripts|docs|requirements"
+NESTED_COMMANDS = {"bench", "config", "package"}
+FOLDERS = "omlx|admin|templates|static|locales|tests|training|benchmarks|scripts|docs|requirements"
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-each_page_of_today = pytest.mark.parametrize("page", NOW, ids=lambda page: page.name)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+every_current_page = pytest.mark.parametrize("page", CURRENT_PAGES, ids=lambda page: page.name)
 
 
-def code(page: Path) -> Iterator[str]:
-    """What stands in backticks, and every indented line, without its comment."""
+def code_snippets(page: Path) -> Iterator[str]:
+    """Yield the text in backticks, and every indented line without its comment."""
     text = page.read_text(encoding="utf-8")
     yield from re.findall(r"`([^`\n]+)`", text)
-    yield from (line.split(" #")[0].rstrip() for line in re.findall(r"^ {4}(\S.*)$", text, re.M))
+    for line in re.findall(r"^ {4}(\S.*)$", text, re.M):
+        yield line.split(" #")[0].rstrip()
 
 
-def headings(page: Path) -> set[str]:
-    """As links name them."""
+def anchors(page: Path) -> set[str]:
+    """Return the headings of a page as links name them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @cache
-def help_of(*command: str) -> str:
-    said = StringIO()
-    with pytest.raises(SystemExit) as ended, redirect_stdout(said):
+def help_text(*command: str) -> str:
+    output = StringIO()
+    with pytest.raises(SystemExit) as exit_info, redirect_stdout(output):
         main([*command, "--help"])
-    assert ended.value.code == 0, command
-    return said.getvalue()
+    assert exit_info.value.code == 0, command
+    return output.getvalue()
 
 
-@each_page
-def test_links_lead_somewhere(page: Path) -> None:
-    for path, heading in re.findall(
-        r"\]\((?!https?:)([^)#\s]*)#?([^)]*)\)", page.read_text(encoding="utf-8")
-    ):
+@every_page
+def test_links_have_a_target(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)]*)\)", text):
         target = page.parent / path if path else page
         assert target.exists(), path
-        assert not heading or heading in headings(target), (path, heading)
+        assert not anchor or anchor in anchors(target), (path, anchor)
 
 
-@each_page_of_today
-def test_files_and_modules_are_there(page: Path) -> None:
-    for snippet in code(page):
-        if re.fullmatch(rf"(?:{FOLDERS})/[\w./-]+", snippet) and snippet not in MADE:
+@every_current_page
+def test_files_and_modules_exist(page: Path) -> None:
+    for snippet in code_snippets(page):
+        if re.fullmatch(rf"(?:{FOLDERS})/[\w./-]+", snippet) and snippet not in GENERATED_PATHS:
             assert (ROOT / snippet).exists(), snippet
-        for module in re.findall(r"(?:^|-m )((?:omlx|tests|training)(?:\.[a-z_]+)+)$", snippet):
+        for module in re.findall(
+            r"(?:^|-m )((?:omlx|tests|training|benchmarks)(?:\.[a-z_]+)+)$", snippet
+        ):
             file = ROOT / module.replace("omlx.admin", "admin").replace(".", "/")
             assert file.is_dir() or file.with_suffix(".py").is_file(), module
 
 
-@each_page_of_today
-def test_targets_of_make_are_there(page: Path) -> None:
+@every_current_page
+def test_make_targets_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for snippet in code(page):
-        if told := re.match(r"make ([a-z-]+)", snippet):
-            assert re.search(rf"^{told[1]}:", makefile, re.M), snippet
+    for snippet in code_snippets(page):
+        command = re.match(r"make ([a-z-]+)", snippet)
+        if command:
+            assert re.search(rf"^{command[1]}:", makefile, re.M), snippet
 
 
-@each_page_of_today
-def test_commands_have_the_flags_that_are_named(page: Path) -> None:
-    for snippet in code(page):
-        if told := re.match(r"omlx ([a-z]+)(?: ([a-z]+))?", snippet):
-            name, action = told.groups()
-            assert name in COMMANDS, snippet
-            known = help_of(name, action) if name in NESTED and action else help_of(name)
-            for flag in re.findall(r"--[a-z-]+", snippet):
-                assert re.search(rf"{flag}\b", known), snippet
+@every_current_page
+def test_commands_have_the_named_options(page: Path) -> None:
+    for snippet in code_snippets(page):
+        command = re.match(r"omlx ([a-z]+)(?: ([a-z]+))?", snippet)
+        if not command:
+            continue
+        name, action = command.groups()
+        assert name in COMMANDS, snippet
+        known = help_text(name, action) if name in NESTED_COMMANDS and action else help_text(name)
+        for option in re.findall(r"--[a-z-]+", snippet):
+            assert re.search(rf"{option}\b", known), snippet
