@@ -1,1 +1,1 @@
-"""The dashboard's back end: views turn data into view models, routes turn views into answers. Nothing imports mlx."""
+"""The dashboard: each feature folder holds its pages, API endpoints and views. No import of mlx."""

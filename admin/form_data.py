@@ -1,4 +1,4 @@
-"""What a form of HTML sends."""
+"""Fields of an HTML form."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from urllib.parse import parse_qs
 from fastapi import Request
 
 
-async def typed(request: Request) -> dict[str, str]:
-    """The fields of a form that a browser has sent by itself, the last of each name; empty ones are left out."""
-    return {
-        name: values[-1]
-        for name, values in parse_qs((await request.body()).decode("latin-1")).items()
-    }
+async def form_data(request: Request) -> dict[str, str]:
+    """Return the fields of a urlencoded form: the last value of each name, empty values left out."""
+    fields = parse_qs((await request.body()).decode("latin-1"))
+    return {name: values[-1] for name, values in fields.items()}

@@ -1,4 +1,4 @@
-"""What every answer below /admin tells the browser: load nothing from elsewhere, run nothing inline, be in no frame."""
+"""Security headers of every response below /admin: no foreign content, no inline scripts, no frames."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.server.guard import is_dashboard
+
+from .addresses import STATIC
 
 POLICY: Final = "; ".join(
     (
@@ -29,23 +31,22 @@ HEADERS: Final = {
 
 
 class SecurityHeaders:
-    """ASGI middleware. Files may be kept by the browser if it asks whether they are still the same; pages may not."""
+    """ASGI middleware. Browsers may cache files if they revalidate them; pages are never stored."""
 
-    def __init__(self, app: ASGIApp, *, files: str) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not is_dashboard(scope["path"]):
             await self._app(scope, receive, send)
             return
-        keeping = "no-cache" if scope["path"].startswith(f"{self._files}/") else "no-store"
+        caching = "no-cache" if scope["path"].startswith(f"{STATIC}/") else "no-store"
 
-        async def with_headers(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
-                headers.setdefault("Cache-Control", keeping)
+                headers.setdefault("Cache-Control", caching)
             await send(message)
 
-        await self._app(scope, receive, with_headers)
+        await self._app(scope, receive, send_with_headers)

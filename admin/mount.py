@@ -1,4 +1,4 @@
-"""Puts the dashboard into the server's application."""
+"""Composition of the dashboard into the server's application."""
 
 from __future__ import annotations
 
@@ -12,51 +12,53 @@ from omlx.settings.configuration import LiveConfiguration
 
 from . import preferences
 from .files import serve_files
+from .login.api import LoginApi
 from .login.credentials import Credentials
+from .login.gate import Gate
 from .login.page import LoginPage
-from .login.routes import Gate
 from .login.sessions import Sessions, Throttle
+from .models.api import ModelsApi
+from .models.list_page import ModelsPage
 from .models.model_page import ModelPage
-from .models.model_snapshot import Standings
-from .models.page import ModelsPage
-from .models.routes import ModelsRoutes
-from .overview.live import LiveData, LiveRoutes
+from .models.model_snapshot import ModelSnapshots
+from .overview.api import LiveApi, LiveFigures
 from .overview.page import OverviewPage
 from .pages import Pages
-from .settings.applying import Applying
+from .settings.api import SettingsApi
 from .settings.page import SettingsPage
-from .settings.routes import SettingsRoutes
-from .trial.routes import TrialRoutes
-from .trial.trial_service import Trying
-from .trial.try_part import TryPart
+from .settings.service import SettingsService
+from .trial.api import TrialApi
+from .trial.apply import TrialApplier
+from .trial.trial_service import TrialService
 
 
 def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, home: Path) -> None:
-    """`configuration` has a store. A changed API key counts from the next request on."""
+    """Add the dashboard. `configuration` has a store; a changed API key counts from the next request on."""
     pool, key = services.pool, services.api_key
-    credentials = Credentials(home)
-    gate = Gate(credentials, Sessions(), Throttle(), lambda: key.value)
 
-    def rekeyed(value: str | None) -> None:
+    def publish_key(value: str | None) -> None:
         key.value = value
 
-    pages, standings = Pages(gate), Standings(services)
-    live = LiveData(services)
-    settings = SettingsRoutes(gate, pool, configuration, rekeyed)
-    trying = Trying(services, Applying(pool, configuration), home)
+    gate = Gate(Credentials(home), Sessions(), Throttle(), lambda: key.value)
+    pages = Pages(gate.logged_in)
+    snapshots = ModelSnapshots(services)
+    figures = LiveFigures(services)
+    settings = SettingsService(pool, configuration, publish_key)
+    trials = TrialService(services, TrialApplier(pool, configuration), home)
+
+    OverviewPage(figures, snapshots, key).register(pages)
+    ModelsPage(snapshots).register(pages)
+    ModelPage(snapshots, settings, trials).register(pages)
+    SettingsPage(settings, pool).register(pages)
     routers: list[APIRouter] = [
-        gate.routes(),
-        settings.routes(),
-        ModelsRoutes(gate, pool, services.prefixes).routes(),
-        TrialRoutes(gate, trying).routes(),
+        LoginPage(pages, gate).routes(),
+        LoginApi(gate).routes(),
+        SettingsApi(gate, pool, settings).routes(),
+        ModelsApi(gate, pool, services.prefixes).routes(),
+        TrialApi(gate, trials).routes(),
+        LiveApi(gate, figures).routes(),
         preferences.routes(),
-        LoginPage(pages, gate, credentials).routes(),
-        LiveRoutes(gate, live).routes(),
-        OverviewPage(pages, live, standings, key).routes(),
-        ModelsPage(pages, standings).routes(),
-        ModelPage(pages, standings, settings, trying).routes(),
-        TryPart(pages, trying).routes(),
-        SettingsPage(pages, settings, pool).routes(),
+        pages.router,
     ]
     for router in routers:
         app.include_router(router)

@@ -1,7 +1,7 @@
-"""From a view to a page: language, theme, who may see it, and what stands around every page.
+"""HTML pages: session check, language, theme, and the layout around each page.
 
-A page is a function from a request to a `Page`, which names a template and gives it plain data. `Pages.route` adds the
-rest: whoever has not logged in is sent to do so; what is not there, or not as it should be, gets a page that says so.
+A page is a function from a request to a `Page`, a template with its data. `Pages.route` redirects
+to the login without a session, and renders NotFound and ConfigError as an error page.
 """
 
 from __future__ import annotations
@@ -21,26 +21,16 @@ from omlx.server import errors
 from omlx.server.app import misrouted
 from omlx.server.guard import is_dashboard
 
-from . import language
-from .login.credentials import LOGIN
-from .login.routes import Gate
+from .addresses import HOME, LOGIN, MODELS, SETTINGS
+from .preferences import THEMES, language_of, theme_of
 from .rendering import render
 
-THEME_COOKIE: Final = "omlx_theme"
-THEMES: Final = ("auto", "light", "dark")
-HOME: Final = "/admin"
-SECTIONS: Final = (
-    ("overview", HOME),
-    ("models", f"{HOME}/models"),
-    ("settings", f"{HOME}/settings"),
-)
-PARTS: Final = "/admin/parts"
-"""Below it are parts of pages, which modules fetch again to show how things are now."""
+SECTIONS: Final = (("overview", HOME), ("models", MODELS), ("settings", SETTINGS))
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`view` is what the template calls `view`; `section` the entry of the navigation that it belongs to."""
+    """A template, its data as `view`, and the entry of the navigation that is highlighted."""
 
     template: str
     view: object = None
@@ -50,7 +40,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What stands around a page. `here` is its address, to come back to; `language` and `theme` those in use."""
+    """Data of the layout around a page. `here` is the address to return to."""
 
     section: str
     here: str
@@ -66,64 +56,47 @@ Show = Callable[[Request], Awaitable[Page]]
 
 
 class Pages:
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    """Collects the routes of pages. `logged_in` says whether a request has a session."""
 
-    def route(self, router: APIRouter, path: str, show: Show, *, public: bool = False) -> None:
-        """Answer GET at `path` with what `show` makes of a request; to anybody if `public`."""
+    def __init__(self, logged_in: Callable[[Request], bool]) -> None:
+        self._logged_in = logged_in
+        self.router = APIRouter()
+
+    def route(self, path: str, show: Show, *, public: bool = False) -> None:
+        """Answer GET at `path` with the page of `show`; without a session only if `public`."""
 
         async def answer(request: Request) -> Response:
-            if not public and self._gate.find(request) is None:
-                return RedirectResponse(f"{LOGIN}?next={quote(_here(request), safe='')}", 303)
+            if not public and not self._logged_in(request):
+                return RedirectResponse(f"{LOGIN}?next={quote(_address(request), safe='')}", 303)
             try:
                 return self.answer(request, await show(request))
             except (NotFound, ConfigError) as error:
                 return self.answer(request, Page("error/page.html", error, status=error.status))
 
-        router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
+        self.router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
 
     async def misrouted(self, request: Request, error: Exception) -> Response:
-        """A browser that looks for a page below `HOME` gets one that says that it is not there; others hear the same as
-        anywhere."""
+        """Answer a browser with an error page if there is no page below `HOME`; others with JSON."""
         assert isinstance(error, HTTPException)
-        looks = is_dashboard(request.url.path) and "text/html" in request.headers.get("accept", "")
-        if error.status_code != 404 or not looks:
+        wants_page = "text/html" in request.headers.get("accept", "")
+        if error.status_code != 404 or not wants_page or not is_dashboard(request.url.path):
             return await misrouted(request, error)
-        return self.answer(
-            request, Page("error/page.html", errors.from_http(error, request.scope), status=404)
-        )
+        view = errors.from_http(error, request.scope)
+        return self.answer(request, Page("error/page.html", view, status=404))
 
     def answer(self, request: Request, page: Page) -> Response:
         shell = Shell(
             section=page.section,
-            here=_here(request),
+            here=_address(request),
             language=language_of(request),
             languages=languages(),
             theme=theme_of(request),
-            logged_in=self._gate.find(request) is not None,
+            logged_in=self._logged_in(request),
         )
         content = render(page.template, shell.language, view=page.view, shell=shell)
         return HTMLResponse(content, page.status, headers={"Content-Language": shell.language})
 
 
-def language_of(request: Request) -> str:
-    chosen, accepted = request.cookies.get(language.COOKIE), request.headers.get("accept-language")
-    return language.choose(chosen, accepted, languages())
-
-
-def theme_of(request: Request) -> str:
-    chosen = request.cookies.get(THEME_COOKIE)
-    return chosen if chosen in THEMES else THEMES[0]
-
-
-def local(address: str | None) -> str:
-    """An address to go to next: one of our own pages, or the first one. Never another site's."""
-    inside = address is not None and (
-        address == HOME or address.startswith((f"{HOME}/", f"{HOME}?"))
-    )
-    return address if address is not None and inside else HOME
-
-
-def _here(request: Request) -> str:
+def _address(request: Request) -> str:
     query = request.url.query
     return f"{request.url.path}?{query}" if query else request.url.path

@@ -1,24 +1,19 @@
-"""Templates become pages: one Jinja environment a language, in which `t` is that language's catalog.
-
-A template that uses what it was not given is an error, never an empty place.
-"""
+"""Template rendering: one Jinja environment per language. An undefined variable is an error."""
 
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from omlx.catalog import data_dir, sentence
 
 from . import formats
-
-STATIC: Final = "/admin/static"
+from .addresses import STATIC, model_path
 
 
 def render(template: str, language: str, **context: object) -> str:
-    """`template` is a path below `templates/`."""
+    """Render the template at a path below `templates/`."""
     return _environment(language).get_template(template).render(context)
 
 
@@ -35,12 +30,12 @@ def _environment(language: str) -> Environment:
         "t": partial(_translate, language),
         "static": lambda path: f"{STATIC}/{path}",
         "language_name": partial(sentence, "ui.language.name", {}),
-        "model_path": formats.model_path,
+        "model_path": model_path,
         "zip": zip,
     }
     figures = (formats.size, formats.ratio, formats.percent, formats.rate, formats.count)
-    written = (*figures, formats.clock, formats.duration, formats.moment)
-    environment.filters |= {each.__name__: each for each in written}
+    times = (formats.clock, formats.duration, formats.moment)
+    environment.filters |= {filter_.__name__: filter_ for filter_ in (*figures, *times)}
     return environment
 
 

@@ -1,8 +1,8 @@
-"""Who may administer this server: a password, and links that work once. Kept in `admin.json` in the home folder.
+"""Credentials of the dashboard: a password, and login links that work once, in `admin.json`.
 
-Whoever can write that folder owns the server, so a link is made by writing its digest there: `omlx dashboard` needs no
-running server, and a server no way in for it. Nothing in the file opens anything by itself: passwords are kept as
-scrypt digests, links as SHA-256 digests of 256 random bits.
+Write access to the home folder is the proof of ownership: `omlx dashboard` makes a link by adding
+its digest to the file, without a running server. The file holds no secret in the clear: the
+password as a scrypt digest, links as SHA-256 digests of 256 random bits.
 """
 
 from __future__ import annotations
@@ -19,17 +19,22 @@ from typing import Any, Final
 from omlx.errors import BadRequest, ConfigError
 from omlx.settings.file import locked, read, write
 
+from ..addresses import LOGIN
+from .sessions import token_digest
+
 FILE: Final = "admin.json"
-LOGIN: Final = "/admin/login"
 LINK_S: Final = 3600
-SHORTEST, LONGEST = 8, 1024
-_LINKS = 8
+MIN_LENGTH, MAX_LENGTH = 8, 1024
+_MAX_LINKS = 8
 _COST = {"n": 1 << 14, "r": 8, "p": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The file in `home`, read at every call. `wall` tells the time to all processes: links end after `LINK_S`."""
+    """The file in `home`, read at every call. `wall` is the time of day; links end after `LINK_S`.
+
+    Every method raises ConfigError if the file is not one of ours or cannot be written.
+    """
 
     home: Path
     wall: Callable[[], float] = time.time
@@ -44,28 +49,25 @@ class Credentials:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the password does. Tells nothing about it."""
+        """Digest that changes with the password."""
         return hashlib.sha256(repr(sorted((self._password() or {}).items())).encode()).hexdigest()
 
     def invite(self) -> str:
-        """A token for one link. Raises ConfigError if the file cannot be written."""
+        """Store a new login link and return its token."""
         token = secrets.token_urlsafe(32)
         with locked(self.home):
-            values = self._values(held=True)
-            links = [
-                *_valid(values, self.wall()),
-                {"digest": _digest(token), "until": self.wall() + LINK_S},
-            ]
-            write(self.path, {**values, "links": links[-_LINKS:]})
+            values, now = self._values(held=True), self.wall()
+            link = {"digest": token_digest(token), "until": now + LINK_S}
+            write(self.path, {**values, "links": [*_valid(values, now), link][-_MAX_LINKS:]})
         return token
 
     def link(self, address: str) -> str:
-        """What logs in once at the server at `address`. Raises ConfigError."""
+        """Return a new login link to the server at `address`."""
         return f"{address}{LOGIN}?token={self.invite()}"
 
     def redeem(self, token: str) -> bool:
-        """Whether the token is one of ours; from now on it is not. Raises ConfigError."""
-        digest = _digest(token)
+        """Use up a login link. Return whether the token was valid."""
+        digest = token_digest(token)
         with locked(self.home):
             values = self._values(held=True)
             links = _valid(values, self.wall())
@@ -76,27 +78,27 @@ class Credentials:
         return True
 
     def set_password(self, password: str) -> None:
-        """Takes a while, as it should. Raises BadRequest for one that is too short, ConfigError."""
-        if not SHORTEST <= len(password) <= LONGEST:
-            raise BadRequest("auth.password_length", param="password", low=SHORTEST, high=LONGEST)
+        """Store the digest of a password; slow by design. Raises BadRequest for a wrong length."""
+        if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
+            raise BadRequest(
+                "auth.password_length", param="password", low=MIN_LENGTH, high=MAX_LENGTH
+            )
         salt = secrets.token_bytes(16)
         digest = hashlib.scrypt(password.encode(), salt=salt, **_COST)
         with locked(self.home):
-            kept = {"salt": salt.hex(), "scrypt": digest.hex(), **_COST}
-            write(self.path, {**self._values(held=True), "password": kept})
+            stored = {"salt": salt.hex(), "scrypt": digest.hex(), **_COST}
+            write(self.path, {**self._values(held=True), "password": stored})
 
     def is_password(self, password: str) -> bool:
-        """Takes as long whether there is a password or not."""
-        kept: Mapping[str, Any] = self._password() or {"salt": "00", "scrypt": "00", **_COST}
-        cost = {name: int(kept[name]) for name in _COST}
-        digest = hashlib.scrypt(
-            password[:LONGEST].encode(), salt=bytes.fromhex(kept["salt"]), **cost
-        )
-        return hmac.compare_digest(digest, bytes.fromhex(kept["scrypt"]))
+        """Compare in the same time whether a password is set or not."""
+        stored: Mapping[str, Any] = self._password() or {"salt": "00", "scrypt": "00", **_COST}
+        salt, cost = bytes.fromhex(stored["salt"]), {name: int(stored[name]) for name in _COST}
+        digest = hashlib.scrypt(password[:MAX_LENGTH].encode(), salt=salt, **cost)
+        return hmac.compare_digest(digest, bytes.fromhex(stored["scrypt"]))
 
     def _password(self) -> Mapping[str, Any] | None:
-        kept = self._values().get("password")
-        return kept if isinstance(kept, dict) else None
+        stored = self._values().get("password")
+        return stored if isinstance(stored, dict) else None
 
     def _values(self, *, held: bool = False) -> dict[str, Any]:
         content = read(self.path, held=held)
@@ -107,7 +109,3 @@ class Credentials:
 
 def _valid(values: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
     return [link for link in values.get("links", []) if now < link["until"] <= now + LINK_S]
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,5 +1,7 @@
-"""Logging in, and the password: plain forms, for what `login` does. A link's token is used when its button is, not
-before. What is refused is said in the page."""
+"""Pages of the login and the password: plain HTML forms. A refusal is shown in the page.
+
+Opening a login link does not use it up; its button does.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,19 @@ from starlette.responses import RedirectResponse, Response
 from omlx.errors import OmlxError
 from omlx.server.fields import read_query
 
-from ..form_data import typed
-from ..pages import Page, Pages, local
-from .credentials import LOGIN, LONGEST, SHORTEST, Credentials
-from .routes import Gate, Login, NewPassword
+from ..addresses import HOME, LOGIN, own_page
+from ..form_data import form_data
+from ..pages import Page, Pages
+from .credentials import MAX_LENGTH, MIN_LENGTH
+from .gate import Gate, Login, NewPassword
 
-LOGOUT: Final = "/admin/logout"
-PASSWORD: Final = "/admin/password"
+LOGOUT: Final = f"{HOME}/logout"
+PASSWORD: Final = f"{HOME}/password"
 
 
 @dataclass(frozen=True, slots=True)
 class LoginView:
-    """`token` is that of the link, if one was followed; `then` the page to go on to; `problem` what was refused."""
+    """`token` is that of a login link, `then` the page to continue with, `problem` a refusal."""
 
     token: str | None
     password_set: bool
@@ -35,82 +38,84 @@ class LoginView:
 
 @dataclass(frozen=True, slots=True)
 class PasswordView:
-    """`wants_current`: whoever changes it has to know the one there is."""
+    """`wants_current`: the current password is needed to change it."""
 
     password_set: bool
     wants_current: bool
     then: str
     problem: OmlxError | None = None
-    shortest: int = SHORTEST
-    longest: int = LONGEST
+    shortest: int = MIN_LENGTH
+    longest: int = MAX_LENGTH
 
 
+@dataclass(frozen=True, slots=True)
 class LoginPage:
-    def __init__(self, pages: Pages, gate: Gate, credentials: Credentials) -> None:
-        self._pages = pages
-        self._gate = gate
-        self._credentials = credentials
+    pages: Pages
+    gate: Gate
 
     def routes(self) -> APIRouter:
-        router = APIRouter()
-        self._pages.route(router, LOGIN, self.show, public=True)
-        self._pages.route(router, PASSWORD, self.show_password)
-        router.add_api_route(LOGIN, self.enter, methods=["POST"], include_in_schema=False)
-        router.add_api_route(LOGOUT, self.leave, methods=["POST"], include_in_schema=False)
-        router.add_api_route(
-            PASSWORD, self.change_password, methods=["POST"], include_in_schema=False
-        )
+        self.pages.route(LOGIN, self.show, public=True)
+        self.pages.route(PASSWORD, self.show_password)
+        router = APIRouter(include_in_schema=False)
+        router.add_api_route(LOGIN, self.log_in, methods=["POST"])
+        router.add_api_route(LOGOUT, self.log_out, methods=["POST"])
+        router.add_api_route(PASSWORD, self.change_password, methods=["POST"])
         return router
 
     async def show(self, request: Request) -> Page:
         query = request.query_params
-        return self._login(query.get("token"), local(query.get("next")))
+        return self._login(query.get("token"), own_page(query.get("next")))
 
     async def show_password(self, request: Request) -> Page:
-        return self._password(request, local(request.query_params.get("next")))
+        return self._password(request, own_page(request.query_params.get("next")))
 
-    async def enter(self, request: Request) -> Response:
-        """On to the page that was wanted; whoever came by the first link is offered to set a password before."""
-        fields = await typed(request)
-        then = local(fields.get("next"))
+    async def log_in(self, request: Request) -> Response:
+        """Continue with the field `next`, after a first link with the page that sets a password."""
+        fields = await form_data(request)
+        then = own_page(fields.get("next"))
         try:
-            by_link = await self._gate.admit(read_query(Login, _only(fields, "token", "password")))
+            login = read_query(Login, _only(fields, "token", "password"))
+            by_link = await self.gate.admit(login)
         except OmlxError as error:
-            return self._pages.answer(request, self._login(None, then, error))
-        goal = then if self._credentials.has_password else f"{PASSWORD}?next={quote(then, safe='')}"
-        response = RedirectResponse(goal, 303)
-        self._gate.renew(request, response, by_link=by_link)
+            return self.pages.answer(request, self._login(None, then, error))
+        if not self.gate.credentials.has_password:
+            then = f"{PASSWORD}?next={quote(then, safe='')}"
+        response = RedirectResponse(then, 303)
+        self.gate.renew(request, response, by_link=by_link)
         return response
 
-    async def leave(self, request: Request) -> Response:
+    async def log_out(self, request: Request) -> Response:
         response = RedirectResponse(LOGIN, 303)
-        self._gate.end(request, response)
+        self.gate.end(request, response)
         return response
 
     async def change_password(self, request: Request) -> Response:
-        fields = await typed(request)
-        then = local(fields.get("next"))
-        session = self._gate.find(request)
+        fields = await form_data(request)
+        then = own_page(fields.get("next"))
+        session = self.gate.find(request)
         if session is None:
             return RedirectResponse(LOGIN, 303)
         try:
-            await self._gate.set_password(
-                session, read_query(NewPassword, _only(fields, "password", "current"))
-            )
+            new = read_query(NewPassword, _only(fields, "password", "current"))
+            await self.gate.set_password(session, new)
         except OmlxError as error:
-            return self._pages.answer(request, self._password(request, then, error))
+            return self.pages.answer(request, self._password(request, then, error))
         response = RedirectResponse(then, 303)
-        self._gate.renew(request, response, by_link=False)
+        self.gate.renew(request, response, by_link=False)
         return response
 
     def _login(self, token: str | None, then: str, problem: OmlxError | None = None) -> Page:
-        view = LoginView(token, self._credentials.has_password, then, problem)
-        return Page("login/page.html", view, status=200 if problem is None else problem.status)
+        view = LoginView(token, self.gate.credentials.has_password, then, problem)
+        return Page("login/page.html", view, status=_status(problem))
 
     def _password(self, request: Request, then: str, problem: OmlxError | None = None) -> Page:
-        password_set, session = self._credentials.has_password, self._gate.session(request)
+        password_set, session = self.gate.credentials.has_password, self.gate.session(request)
         view = PasswordView(password_set, password_set and not session.by_link, then, problem)
-        return Page("password/page.html", view, status=200 if problem is None else problem.status)
+        return Page("login/password_page.html", view, status=_status(problem))
+
+
+def _status(problem: OmlxError | None) -> int:
+    return 200 if problem is None else problem.status
 
 
 def _only(fields: Mapping[str, str], *names: str) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Browsers that have logged in. Kept in memory, by digests of what their cookies hold; a new start forgets them all."""
+"""Sessions of logged-in browsers, in memory: keyed by a digest of the cookie, lost at a restart."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from omlx.errors import TooManyAttempts
 
 COOKIE: Final = "omlx_session"
 IDLE_S: Final = 7 * 86400
-LONGEST_S: Final = 30 * 86400
-MOST: Final = 64
+MAX_AGE_S: Final = 30 * 86400
+MAX_SESSIONS: Final = 64
 FREE_TRIES: Final = 5
-LONGEST_WAIT_S: Final = 300.0
+MAX_WAIT_S: Final = 300.0
 
 
 @dataclass(slots=True)
 class Session:
-    """`by_link`: whoever has it came by a link from the machine itself, and may set a password without the old one."""
+    """One login. `by_link`: through a link made on this machine, so the old password is not needed."""
 
     begun: float
     seen: float
@@ -30,26 +30,26 @@ class Session:
 
 
 class Sessions:
-    """A session ends with the password and the API key that it began with: `fingerprint` stands for both."""
+    """Open sessions. `fingerprint` stands for password and API key: a session ends with either."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._open: dict[str, Session] = {}
 
     def begin(self, fingerprint: str, *, by_link: bool) -> str:
-        """What the cookie is to hold."""
+        """Open a session and return its cookie value; the least recently used one may end for it."""
         token, now = secrets.token_urlsafe(32), self._clock()
-        self._open[_digest(token)] = Session(now, now, fingerprint, by_link)
-        while len(self._open) > MOST:
+        self._open[token_digest(token)] = Session(now, now, fingerprint, by_link)
+        while len(self._open) > MAX_SESSIONS:
             del self._open[min(self._open, key=lambda digest: self._open[digest].seen)]
         return token
 
     def find(self, token: str, fingerprint: str) -> Session | None:
-        """The session of a cookie, if it still counts."""
-        session, now = self._open.get(_digest(token)), self._clock()
+        """Return the session of a cookie value if it is still valid, and mark it as used."""
+        session, now = self._open.get(token_digest(token)), self._clock()
         if session is None:
             return None
-        too_old = now - session.seen > IDLE_S or now - session.begun > LONGEST_S
+        too_old = now - session.seen > IDLE_S or now - session.begun > MAX_AGE_S
         if too_old or session.fingerprint != fingerprint:
             self.end(token)
             return None
@@ -57,33 +57,32 @@ class Sessions:
         return session
 
     def end(self, token: str) -> None:
-        self._open.pop(_digest(token), None)
+        self._open.pop(token_digest(token), None)
 
 
 class Throttle:
-    """Wrong passwords cost time: after `FREE_TRIES` each doubles the wait, for everybody, right or wrong."""
+    """Delay after wrong passwords: from `FREE_TRIES` failures on each doubles the wait, for all clients."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failures, self._until = 0, 0.0
 
     def check(self) -> None:
-        """Raises TooManyAttempts while one has to wait."""
-        left = self._until - self._clock()
-        if left > 0:
-            raise TooManyAttempts(
-                "auth.throttled", retry_after_s=int(left) + 1, seconds=int(left) + 1
-            )
+        """Raise TooManyAttempts during the delay."""
+        left_s = self._until - self._clock()
+        if left_s > 0:
+            wait = int(left_s) + 1
+            raise TooManyAttempts("auth.throttled", retry_after_s=wait, seconds=wait)
 
     def failed(self) -> None:
         self._failures += 1
         if self._failures >= FREE_TRIES:
-            wait = min(LONGEST_WAIT_S, 2.0 ** (self._failures - FREE_TRIES + 1))
+            wait = min(MAX_WAIT_S, 2.0 ** (self._failures - FREE_TRIES + 1))
             self._until = self._clock() + wait
 
     def succeeded(self) -> None:
         self._failures, self._until = 0, 0.0
 
 
-def _digest(token: str) -> str:
+def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()

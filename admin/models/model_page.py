@@ -1,115 +1,141 @@
-"""The page of one model: gathers what is known of it and of the models that could draft for it."""
+"""Page of one model: speculation, trial, prefix cache and all its other settings."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.reference import find_draft
 from omlx.models.package.package import DraftModel, usable_package
+from omlx.models.pool.speculation_config import SpeculationConfig
 
-from ..pages import PARTS, Page, Pages, language_of
-from ..settings.form_view import form_view
-from ..settings.routes import SettingsRoutes
-from ..trial.trial_service import Trying
-from ..trial.try_view import tried_view, try_view
-from .drafts_view import DraftsView, Tried, drafts_view
-from .fitting import Fitting
-from .model_snapshot import Standing, Standings
-from .model_view import ModelView
-from .page import SECTION
-from .prefixes_view import prefixes_view
-from .speculation_view import OWN, speculation_view
-from .view import Memory, model_row
+from ..addresses import MODELS, PARTS
+from ..pages import Page, Pages
+from ..preferences import language_of
+from ..settings.service import SettingsService
+from ..settings.view import FieldGroup
+from ..trial.card import TrialCard, TrialDraft, outcome_view, trial_card
+from ..trial.trial_service import TrialService, TrialStatus
+from .draft_compatibility import DraftCompatibility
+from .draft_picker import DraftChoice, DraftEvidence, DraftPicker, draft_picker, trial_speedups
+from .list_page import SECTION, ModelRow, model_row
+from .model_snapshot import ModelSnapshot, ModelSnapshots
+from .prefix_card import PrefixCard, prefix_card
+from .speculation_card import SETTINGS, SpeculationCard, speculation_card
 
 
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """The cards are None for a model that cannot be used; `reason` says why."""
+
+    model: ModelRow
+    revision: str = ""
+    advanced: Sequence[FieldGroup] = ()
+    speculation: SpeculationCard | None = None
+    trial: TrialCard | None = None
+    prefixes: PrefixCard | None = None
+    reason: Reason | None = None
+
+    @property
+    def path(self) -> str:
+        """The address of the model's settings below the API."""
+        return f"/models/{self.model.id}/settings"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPage:
-    def __init__(
-        self, pages: Pages, standings: Standings, settings: SettingsRoutes, trying: Trying
-    ) -> None:
-        self._pages = pages
-        self._trying = trying
-        self._standings = standings
-        self._settings = settings
-        self._fitting = Fitting()
+    snapshots: ModelSnapshots
+    settings: SettingsService
+    trials: TrialService
+    compatibility: DraftCompatibility = field(default_factory=DraftCompatibility)
 
-    def routes(self) -> APIRouter:
-        router = APIRouter()
-        self._pages.route(router, "/admin/models/{name:path}", self.show)
-        self._pages.route(router, f"{PARTS}/model/{{name:path}}", self.show_status)
-        self._pages.route(router, f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
-        return router
+    def register(self, pages: Pages) -> None:
+        pages.route(f"{MODELS}/{{name:path}}", self.show)
+        pages.route(f"{PARTS}/model/{{name:path}}", self.show_status)
+        pages.route(f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
+        pages.route(f"{PARTS}/trial/{{name:path}}", self.show_trial)
 
     async def show(self, request: Request) -> Page:
-        standing = await self._standings.of(request.path_params["name"])
-        return Page("model/page.html", await self._view(standing, language_of(request)), SECTION)
+        view = await self._view(await self._snapshot(request), language_of(request))
+        return Page("models/model_page.html", view, SECTION)
 
     async def show_status(self, request: Request) -> Page:
-        standing = await self._standings.of(request.path_params["name"])
-        return Page(
-            "model/status.html",
-            ModelView(model_row(standing, self._standings.pool.default), "", ()),
-        )
+        row = model_row(await self._snapshot(request), self.snapshots.pool.default)
+        return Page("models/status.html", ModelView(row))
 
     async def show_prefixes(self, request: Request) -> Page:
-        return Page(
-            "model/prefixes_kept.html",
-            prefixes_view(await self._standings.of(request.path_params["name"])),
-        )
+        card = prefix_card(await self._snapshot(request))
+        return Page("models/prefixes_status.html", card)
 
-    async def _view(self, standing: Standing, language: str) -> ModelView:
-        entry, configured = standing.entry, standing.speculative
-        row = model_row(standing, self._standings.pool.default)
-        told = await asyncio.to_thread(self._settings.view, entry.id)
-        settings, revision = told["settings"], told["revision"]
-        if configured is None:
-            return ModelView(row, revision, form_view(settings, without=OWN), reason=entry.reason)
-        inherited = await asyncio.to_thread(self._settings.inherited, entry.id)
-        told = await self._trying.view(entry.id, language)
-        drafts = await self._drafts(standing, tried_view(told))
-        speculation = speculation_view(configured, settings, inherited, drafts)
-        trial = try_view(told, drafts.fit)
-        advanced = form_view(settings, without=OWN)
-        return ModelView(row, revision, advanced, speculation, trial, prefixes_view(standing))
+    async def show_trial(self, request: Request) -> Page:
+        model = self.snapshots.pool.entry(request.path_params["name"]).id
+        view = outcome_view(await self.trials.status(model), language_of(request))
+        return Page("trial/outcome.html", view)
 
-    async def _drafts(self, standing: Standing, tried: Mapping[str, Tried]) -> DraftsView:
-        pool, entry, configured = self._standings.pool, standing.entry, standing.speculative
-        assert configured is not None
+    async def _snapshot(self, request: Request) -> ModelSnapshot:
+        return await self.snapshots.of(request.path_params["name"])
+
+    async def _view(self, model: ModelSnapshot, language: str) -> ModelView:
+        row = model_row(model, self.snapshots.pool.default)
+        settings = await asyncio.to_thread(self.settings.view, row.id)
+        advanced = settings.groups(without=SETTINGS)
+        if model.speculative is None:
+            return ModelView(row, settings.revision, advanced, reason=model.entry.reason)
+        inherited = await asyncio.to_thread(self.settings.inherited, row.id)
+        status = await self.trials.status(row.id)
+        drafts = await self._drafts(model, model.speculative, status)
+        speculation = speculation_card(model.speculative, settings.settings, inherited, drafts)
+        trial = trial_card(status, _trial_drafts(drafts), language)
+        prefixes = prefix_card(model)
+        return ModelView(row, settings.revision, advanced, speculation, trial, prefixes)
+
+    async def _drafts(
+        self, model: ModelSnapshot, configured: SpeculationConfig, status: TrialStatus
+    ) -> DraftPicker:
+        pool, target = self.snapshots.pool, model.entry
         others = [
-            each
-            for each in pool.registry.entries
-            if each.id != entry.id and each.status is not Status.SHADOWED
+            entry
+            for entry in pool.registry.entries
+            if entry.id != target.id and entry.status is not Status.SHADOWED
         ]
-        verdicts = await self._fitting.of(entry, others)
-        drafts = configured.strategy.off or configured.strategy.step("draft") is not None
-        named = configured.settings.draft_model if drafts else None
-        found = find_draft(named, pool.registry) if named is not None else None
-        return drafts_view(
-            entry,
-            others,
-            verdicts,
-            standing.recent,
-            Memory(pool.limit_bytes, pool.used_bytes),
-            here={
-                name
-                for served in pool.loaded
-                for name in (served.id, served.draft)
-                if name is not None
-            },
-            chosen=found.id if isinstance(found, ModelEntry) else None,
-            declared=await asyncio.to_thread(self._declared, entry),
-            missing=found if isinstance(found, Reason) else None,
-            tried=tried,
+        in_memory = {served.id for served in pool.loaded}
+        in_memory |= {served.draft for served in pool.loaded if served.draft is not None}
+        evidence = DraftEvidence(
+            await self.compatibility.of(target, others),
+            trial_speedups(status.results),
+            model.recent,
+            in_memory,
         )
+        choice = await asyncio.to_thread(self._choice, target, configured)
+        return draft_picker(target, others, evidence, choice, pool.limit_bytes)
 
-    def _declared(self, entry: ModelEntry) -> str | None:
-        """The draft that the model's package declares, if it is here."""
-        package = usable_package(entry.path)
-        if not isinstance(package.declared, DraftModel):
-            return None
-        found = find_draft(str(package.declared.draft), self._standings.pool.registry)
-        return found.id if isinstance(found, ModelEntry) else None
+    def _choice(self, target: ModelEntry, configured: SpeculationConfig) -> DraftChoice:
+        """Find the draft in effect and the one that the model's package declares. Reads files."""
+        registry = self.snapshots.pool.registry
+        chosen = declared = missing = None
+        strategy, name = configured.strategy, configured.settings.draft_model
+        if name is not None and (strategy.off or strategy.step("draft") is not None):
+            found = find_draft(name, registry)
+            if isinstance(found, Reason):
+                missing = found
+            else:
+                chosen = found.id
+        package = usable_package(target.path)
+        if isinstance(package.declared, DraftModel):
+            found = find_draft(str(package.declared.draft), registry)
+            declared = found.id if isinstance(found, ModelEntry) else None
+        return DraftChoice(chosen, declared, missing)
+
+
+def _trial_drafts(drafts: DraftPicker) -> list[TrialDraft]:
+    return [
+        TrialDraft(
+            draft.id, draft.name, draft.owner, draft.size_bytes, draft.chosen or draft.declared
+        )
+        for draft in drafts.fit
+    ]

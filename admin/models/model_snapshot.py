@@ -1,5 +1,4 @@
-"""How a model stands at a moment: what was found, where it is in memory, how it is drafted for, what came of that, what
-is kept of its prompts."""
+"""State of a model at one moment: catalog entry, residency, speculation, recent requests, prefixes."""
 
 from __future__ import annotations
 
@@ -16,12 +15,15 @@ from omlx.server.services import Services
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """`speculative` is None where nothing can be configured: the model cannot be used, or its settings are broken.
-    `recent` are its answers, the newest last; `prefixes` is None for a model that is not in memory."""
+class ModelSnapshot:
+    """`speculative` is None for a model that cannot be used or whose settings are invalid.
+
+    `recent` are the statistics of its latest requests, the newest last. `served` and `prefixes` are
+    None for a model that is not in memory.
+    """
 
     entry: ModelEntry
-    told: ModelStatus
+    residency: ModelStatus
     speculative: SpeculationConfig | None = None
     served: ServedModel | None = None
     recent: Sequence[RequestStats] = ()
@@ -32,50 +34,53 @@ class Standing:
         return self.entry.status is Status.USABLE
 
 
-class Standings:
+class ModelSnapshots:
+    """Takes snapshots, on the event loop."""
+
     def __init__(self, services: Services) -> None:
         self.pool = services.pool
         self._activity = services.activity
         self._engine = services.engine
 
-    async def of(self, name: str) -> Standing:
+    async def of(self, name: str) -> ModelSnapshot:
         """Raises NotFound."""
-        entry = self.pool.entry(name)
-        speculative = await asyncio.to_thread(self._speculative, entry)
-        return self._standing(entry, speculative)
+        (snapshot,) = await self._snapshots([self.pool.entry(name)])
+        return snapshot
 
-    async def all(self) -> list[Standing]:
-        """Of everything that was found, in that order."""
-        return await self._each([self._trusted(entry) for entry in self.pool.registry.entries])
+    async def all(self) -> list[ModelSnapshot]:
+        """Return every model of the registry, in its order."""
+        return await self._snapshots([self._trusted(entry) for entry in self.pool.registry.entries])
 
-    async def here(self) -> list[Standing]:
-        """Of the models that are in memory or on their way."""
-        return await self._each(
-            [each for each in self.pool.models if self.pool.status(each.id).state != State.UNLOADED]
-        )
+    async def resident(self) -> list[ModelSnapshot]:
+        """Return the models that are in memory or being loaded."""
+        states = [(entry, self.pool.status(entry.id).state) for entry in self.pool.models]
+        return await self._snapshots([entry for entry, state in states if state != State.UNLOADED])
 
-    async def _each(self, entries: Sequence[ModelEntry]) -> list[Standing]:
-        configured = await asyncio.to_thread(
-            lambda: [self._speculative(entry) for entry in entries]
-        )
+    async def _snapshots(self, entries: Sequence[ModelEntry]) -> list[ModelSnapshot]:
+        configured = await asyncio.to_thread(lambda: list(map(self._speculative, entries)))
+        served = {served.id: served for served in self.pool.loaded}
         return [
-            self._standing(entry, each) for entry, each in zip(entries, configured, strict=True)
+            ModelSnapshot(
+                entry,
+                self.pool.status(entry.id),
+                speculative,
+                served.get(entry.id),
+                self._activity.recent(entry.id),
+                self._engine.prefix_of(entry.id),
+            )
+            for entry, speculative in zip(entries, configured, strict=True)
         ]
 
     def _trusted(self, entry: ModelEntry) -> ModelEntry:
-        """A model that brings code along can be used where the settings trust it."""
+        """Apply the setting that lets a model run the code that it brings along."""
         brings_code = entry.reason is not None and entry.reason.code == "model.remote_code"
         return self.pool.entry(entry.id) if brings_code else entry
 
     def _speculative(self, entry: ModelEntry) -> SpeculationConfig | None:
+        """Resolve the model's speculation. Reads files."""
         if entry.status is not Status.USABLE:
             return None
         try:
             return self.pool.speculation(entry.id)
         except OmlxError:
             return None
-
-    def _standing(self, entry: ModelEntry, speculative: SpeculationConfig | None) -> Standing:
-        served = next((each for each in self.pool.loaded if each.id == entry.id), None)
-        recent, prefixes = self._activity.recent(entry.id), self._engine.prefix_of(entry.id)
-        return Standing(entry, self.pool.status(entry.id), speculative, served, recent, prefixes)

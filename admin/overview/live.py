@@ -1,79 +1,154 @@
-"""What goes on in the server now, gathered for pages: once when a page is made, then once a second by whoever shows it.
+"""Live figures as plain data: active requests, throughput, latest requests, memory.
 
-It asks the event loop's own records, and the engine for nothing but a count of its lines: no step waits for a page.
+Times in seconds since the epoch, rates in tokens per second, shares between 0 and 1; None for what
+is not known.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict
-from typing import Annotated
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-from fastapi import APIRouter, Request
-from pydantic import Field
-from starlette.responses import JSONResponse, Response
+from omlx.server.activity import Activity, Answer, Running
+from omlx.telemetry.timeline import STEP_S, Step
 
-from omlx.server.fields import Body, read_query
-from omlx.server.services import Services
-from omlx.telemetry.timeline import STEP_S
-
-from ..login.routes import Gate
-from . import live_view
-from .live_view import SHOWN_S, Live
+WAITING, READING, WRITING = "waiting", "reading", "writing"
+MINUTE_S: Final = 60
+SHOWN_S: Final = 600
+"""Length of the charts."""
 
 
-class LiveData:
-    """Asks what there is to show. On the event loop."""
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """An active request; `read` of its `prompt` tokens are computed or restored.
 
-    def __init__(self, services: Services) -> None:
-        self._engine = services.engine
-        self._pool = services.pool
-        self._activity = services.activity
+    `drafted` of its `tokens` were accepted draft tokens.
+    """
 
-    def now(self, since: float = 0.0) -> Live:
-        """Of answers those that ended after `since`, of steps those that may have grown since then."""
-        activity, wall = self._activity, time.time()
-        queued = {
-            served.id: self._engine.load_of(served.id).waiting for served in self._pool.loaded
-        }
-        requests = live_view.requests(activity.running, queued)
-        begin = max(since, wall - SHOWN_S)
-        return Live(
-            now=wall,
-            rate=live_view.rate(activity, wall),
-            active=sum(request.phase != live_view.WAITING for request in requests),
-            waiting=sum(request.phase == live_view.WAITING for request in requests)
-            + self._at_the_door(),
-            used_bytes=self._pool.used_bytes,
-            limit_bytes=self._pool.limit_bytes,
-            prompt=activity.totals.prompt,
-            cached=activity.totals.cached,
-            requests=requests,
-            steps=live_view.steps(activity.timeline.since(begin - 2 * STEP_S)),
-            answers=[live_view.answer(each) for each in activity.answers(begin) if each.at > since],
-        )
-
-    def _at_the_door(self) -> int:
-        """Requests that wait for their model to be loaded."""
-        return sum(self._pool.status(entry.id).waiting for entry in self._pool.models)
+    id: str
+    model: str
+    phase: str
+    prompt: int
+    read: int
+    tokens: int
+    drafted: int
+    rate: float | None
 
 
-class Asked(Body):
-    """What is new after `since`, the `now` of the answer before."""
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """Throughput from `at` on, for `STEP_S` seconds or a minute, and the share of drafted tokens in it."""
 
-    since: Annotated[float, Field(ge=0)] = 0.0
+    at: int
+    rate: float
+    drafted: float
 
 
-class LiveRoutes:
-    def __init__(self, gate: Gate, data: LiveData) -> None:
-        self._gate = gate
-        self._data = data
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """A finished request; `outcome` is the code that says whether speculation ran."""
 
-    def routes(self) -> APIRouter:
-        router = APIRouter(prefix="/admin/api")
-        router.add_api_route("/live", self.show, methods=["GET"])
-        return router
+    at: float
+    model: str
+    prompt: int
+    cached: int
+    tokens: int
+    rate: float | None
+    acceptance: float | None
+    speedup: float | None
+    outcome: str
+    params: Mapping[str, object]
 
-    async def show(self, request: Request) -> Response:
-        self._gate.session(request)
-        return JSONResponse(asdict(self._data.now(read_query(Asked, request.query_params).since)))
+
+RequestViews: TypeAlias = Sequence[RequestView]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """`cached` of the `prompt` tokens since the start of the server came from the prefix cache."""
+
+    now: float
+    rate: float
+    active: int
+    waiting: int
+    used_bytes: int
+    limit_bytes: int
+    prompt: int
+    cached: int
+    requests: RequestViews
+    steps: Sequence[StepView]
+    answers: Sequence[AnswerView]
+    step_s: int = STEP_S
+    shown_s: int = SHOWN_S
+
+
+def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> RequestViews:
+    """`queued` counts the engine's queue by model: of the requests without an event, the last ones wait."""
+    silent: defaultdict[str, list[str]] = defaultdict(list)
+    for request in running:
+        if not request.started:
+            silent[request.model].append(request.id)
+    waiting: set[str] = set()
+    for model, ids in silent.items():
+        waiting.update(ids[max(0, len(ids) - queued.get(model, 0)) :])
+    return [_request_view(request, request.id in waiting) for request in running]
+
+
+def step_views(steps: Sequence[Step]) -> Sequence[StepView]:
+    return [StepView(step.at, step.tokens / STEP_S, step.drafted / STEP_S) for step in steps]
+
+
+def minutes(steps: Sequence[StepView]) -> Sequence[StepView]:
+    """Average steps by the minute, the newest first, without minutes that have no tokens."""
+    by_minute: defaultdict[int, list[StepView]] = defaultdict(list)
+    for step in steps:
+        by_minute[step.at // MINUTE_S * MINUTE_S].append(step)
+    averages = []
+    for at, part in sorted(by_minute.items(), reverse=True):
+        rate, drafted = sum(step.rate for step in part), sum(step.drafted for step in part)
+        averages.append(StepView(at, rate * STEP_S / MINUTE_S, drafted * STEP_S / MINUTE_S))
+    return averages
+
+
+def current_rate(activity: Activity, now: float) -> float:
+    """Return the throughput of all requests in the last complete step."""
+    last = int(now) // STEP_S * STEP_S - STEP_S
+    return sum(step.tokens for step in activity.timeline.since(last) if step.at == last) / STEP_S
+
+
+def answer_view(answer: Answer) -> AnswerView:
+    stats, rate = answer.stats, None
+    if stats.predicted_ms:
+        rate = 1000 * (stats.predicted_n - 1) / stats.predicted_ms
+    return AnswerView(
+        at=answer.at,
+        model=answer.model,
+        prompt=stats.prompt_n,
+        cached=stats.cached_n,
+        tokens=stats.predicted_n,
+        rate=rate,
+        acceptance=stats.acceptance_rate,
+        speedup=stats.speedup if stats.proposed else None,
+        outcome=stats.speculation.code,
+        params=stats.speculation.params,
+    )
+
+
+def _request_view(request: Running, waiting: bool) -> RequestView:
+    phase = READING
+    if waiting:
+        phase = WAITING
+    elif request.tokens:
+        phase = WRITING
+    return RequestView(
+        id=request.id,
+        model=request.model,
+        phase=phase,
+        prompt=request.prompt,
+        read=request.read,
+        tokens=request.tokens,
+        drafted=request.drafted,
+        rate=request.rate,
+    )

@@ -1,31 +1,66 @@
-"""The page Overview, and the parts of it that keep up."""
+"""The first page: live figures, latest requests, models in memory, how to connect."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import Request
 
 from omlx.catalog import data_dir, sentence
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.resident import State
 from omlx.server.guard import ApiKey
 
-from ..models.model_snapshot import Standings
-from ..pages import PARTS, Page, Pages, Show, language_of
-from .live import LiveData
-from .view import OverviewView, Server, overview_view
+from ..addresses import HOME, PARTS
+from ..models.list_page import ModelRow, model_row
+from ..models.model_snapshot import ModelSnapshot, ModelSnapshots
+from ..pages import Page, Pages, Show
+from ..preferences import language_of
+from .api import LiveFigures
+from .live import AnswerView, Live, StepView, minutes
+from .snippets import Snippet, snippets
+
+MAX_ANSWERS: Final = 8
+"""Rows of the table of latest requests."""
+
+_PLACEHOLDER: Final = "org/model"
 
 
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The first steps. `model` is the one to begin with, None if there is none."""
+
+    model: str | None
+    loading: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewView:
+    """`address` is the server's as the browser knows it; `has_charts`: the chart library is installed."""
+
+    live: Live
+    welcome: Welcome | None
+    resident: Sequence[ModelRow]
+    minutes: Sequence[StepView]
+    answers: Sequence[AnswerView]
+    address: str
+    snippets: Sequence[Snippet]
+    with_key: bool
+    has_charts: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OverviewPage:
-    def __init__(self, pages: Pages, live: LiveData, standings: Standings, key: ApiKey) -> None:
-        self._pages = pages
-        self._live = live
-        self._standings = standings
-        self._key = key
+    figures: LiveFigures
+    snapshots: ModelSnapshots
+    key: ApiKey
 
-    def routes(self) -> APIRouter:
-        router = APIRouter()
-        self._pages.route(router, "/admin", self.show)
+    def register(self, pages: Pages) -> None:
+        pages.route(HOME, self.show)
         for part in ("figures", "minutes", "tables"):
-            self._pages.route(router, f"{PARTS}/overview/{part}", self._part(part))
-        return router
+            pages.route(f"{PARTS}/overview/{part}", self._part(part))
 
     async def show(self, request: Request) -> Page:
         return Page("overview/page.html", await self._view(request), "overview")
@@ -37,13 +72,32 @@ class OverviewPage:
         return show
 
     async def _view(self, request: Request) -> OverviewView:
-        pool = self._standings.pool
-        server = Server(
-            address=str(request.base_url).rstrip("/"),
-            prompt=sentence("cli.serve.prompt", {}, language_of(request)),
-            with_key=self._key.value is not None,
+        pool, live = self.snapshots.pool, self.figures.now()
+        resident = await self.snapshots.resident()
+        first = resident[0].entry.id if resident else None
+        model = pool.default or first or suggested(pool.models, live.limit_bytes)
+        address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
+        prompt = sentence("cli.serve.prompt", {}, language_of(request))
+        return OverviewView(
+            live=live,
+            welcome=welcome(live, resident, model),
+            resident=[model_row(snapshot, pool.default) for snapshot in resident],
+            minutes=minutes(live.steps),
+            answers=list(reversed(live.answers))[:MAX_ANSWERS],
+            address=address,
+            snippets=snippets(address, model or _PLACEHOLDER, prompt, with_key=with_key),
+            with_key=with_key,
             has_charts=(data_dir("static") / "vendor" / "uplot").is_dir(),
         )
-        return overview_view(
-            self._live.now(), await self._standings.here(), pool.models, pool.default, server
-        )
+
+
+def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
+    """Return the largest model that fits into memory, else the largest one."""
+    fitting = [entry for entry in models if entry.size_bytes <= limit_bytes] or models
+    return max(fitting, key=lambda entry: entry.size_bytes).id if fitting else None
+
+
+def welcome(live: Live, resident: Sequence[ModelSnapshot], model: str | None) -> Welcome | None:
+    """Return None once a model is in memory or a request was answered."""
+    loaded = [model for model in resident if model.residency.state is not State.LOADING]
+    return None if live.prompt or loaded else Welcome(model, loading=bool(resident))

@@ -1,4 +1,4 @@
-"""The settings for all models, one form."""
+"""Page of the settings of all models: one form."""
 
 from __future__ import annotations
 
@@ -6,39 +6,37 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
+from omlx.errors import Reason
 from omlx.models.pool.pool import Pool
 
+from ..addresses import SETTINGS
 from ..pages import Page, Pages
-from .form_view import FieldGroup, form_view
-from .routes import SettingsRoutes
-from .view import Json
+from .service import SettingsService
+from .view import FieldGroup
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsView:
-    """`notes` say which files did not count, and why; `models` are names to choose from where a setting names one."""
+class SettingsForm:
+    """`models` are the ids that complete a setting that names a model."""
 
     revision: str
-    notes: Sequence[Json]
+    notes: Sequence[Reason]
     groups: Sequence[FieldGroup]
     models: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
 class SettingsPage:
-    def __init__(self, pages: Pages, settings: SettingsRoutes, pool: Pool) -> None:
-        self._pages = pages
-        self._settings = settings
-        self._pool = pool
+    settings: SettingsService
+    pool: Pool
 
-    def routes(self) -> APIRouter:
-        router = APIRouter()
-        self._pages.route(router, "/admin/settings", self.show)
-        return router
+    def register(self, pages: Pages) -> None:
+        pages.route(SETTINGS, self.show)
 
     async def show(self, request: Request) -> Page:
-        told = await asyncio.to_thread(self._settings.view, None)
-        models = [entry.id for entry in self._pool.models]
-        view = SettingsView(told["revision"], told["notes"], form_view(told["settings"]), models)
-        return Page("settings/page.html", view, "settings")
+        view = await asyncio.to_thread(self.settings.view, None)
+        models = [entry.id for entry in self.pool.models]
+        form = SettingsForm(view.revision, view.notes, view.groups(), models)
+        return Page("settings/page.html", form, "settings")

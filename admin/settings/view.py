@@ -1,72 +1,233 @@
-"""The settings as a window shows them: plain data, from the table and what is configured. Secrets never leave."""
+"""Settings as the forms and the API show them. Values of secrets never leave the server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
 
+from omlx.errors import Reason
+from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.speculation_status import reason_record, speculation_record
 from omlx.settings.layer import Layer, Source
 from omlx.settings.parse import to_json
 from omlx.settings.resolve import Resolution
-from omlx.settings.schema import AppliesAt, Scope, Setting, Value, table
+from omlx.settings.schema import AppliesAt, Group, Scope, Setting, Value, table
 
 Json = dict[str, Any]
 
-_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object"}
-_WINS = (Source.CLI, Source.ENVIRONMENT)
+
+class Control(StrEnum):
+    """Kind of form control of a setting."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    SIZE = "size"
+    SWITCH = "switch"
+    CHOICE = "choice"
+    LINES = "lines"
+    OBJECT = "object"
+    SECRET = "secret"
 
 
-def settings_view(scope: Scope, resolution: Resolution, stored: Layer, revision: str) -> Json:
-    """Every setting that may be kept for all models, or for one: `scope`. `stored` is what is kept there."""
-    rows = [row for row in table().values() if row.allowed_in(scope)]
-    return {
-        "revision": revision,
-        "settings": {row.name: setting_view(row, resolution, stored) for row in rows},
-    }
+CONFIRMED: Final = frozenset({"trust_remote_code"})
+"""Settings that take a confirmation to turn on."""
+
+_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object"}
+_CONTROLS: Final = {
+    bool: Control.SWITCH,
+    int: Control.NUMBER,
+    float: Control.NUMBER,
+    dict: Control.OBJECT,
+}
+_UNITS: Final = (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
+_LOCKING: Final = (Source.CLI, Source.ENVIRONMENT)
 
 
-def setting_view(row: Setting, resolution: Resolution, stored: Layer) -> Json:
-    """`value` is in effect and comes from `source`; `stored` is what is kept here, null where the next one decides.
+@dataclass(frozen=True, slots=True)
+class SettingView:
+    """One setting: `value` in effect, set by `source`; `stored` is None where the next source decides."""
 
-    Of a secret only `set` is told. `locked`: a flag or a variable decides, whatever is kept.
+    row: Setting
+    value: object
+    source: Source
+    stored: object
+    is_set: bool
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def locked(self) -> bool:
+        """Whether a flag or an environment variable overrides every stored value."""
+        return self.source in _LOCKING
+
+    @property
+    def control(self) -> Control:
+        if self.row.meta.secret:
+            return Control.SECRET
+        if self.row.meta.is_bytes:
+            return Control.SIZE
+        if self.row.choices:
+            return Control.CHOICE
+        return Control.LINES if self.row.repeatable else _CONTROLS.get(self.row.kind, Control.TEXT)
+
+    @property
+    def text(self) -> str:
+        """The stored value as it would be typed; empty if none is stored."""
+        return _text(self.stored, self.control)
+
+    @property
+    def effect(self) -> str:
+        """The value in effect as it would be typed."""
+        return _text(self.value, self.control)
+
+    @property
+    def takes(self) -> AppliesAt:
+        return self.row.meta.applies
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return self.row.choices
+
+    @property
+    def keyboard(self) -> str:
+        """Input mode of a number: digits alone, or a sign and a decimal point too."""
+        digits_only = self.row.kind is int and self.row.meta.low >= 0
+        return "numeric" if digits_only else "text"
+
+    @property
+    def confirm(self) -> bool:
+        return self.name in CONFIRMED
+
+    def record(self) -> Json:
+        meta = self.row.meta
+        low, high = (meta.low, meta.high) if meta.low < meta.high else (None, None)
+        return {
+            "group": meta.group.value,
+            "type": "list" if self.row.repeatable else _TYPES.get(self.row.kind, "path"),
+            "choices": list(self.row.choices) or None,
+            "low": low,
+            "high": high,
+            "bytes": meta.is_bytes,
+            "secret": meta.secret,
+            "help": self.row.help_key,
+            "takes": meta.applies.value,
+            "default": _shown(self.row, self.row.default),
+            "value": self.value,
+            "source": self.source.value,
+            "locked": self.locked,
+            "set": self.is_set,
+            "stored": self.stored,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FieldGroup:
+    name: str
+    fields: Sequence[SettingView]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsView:
+    """The settings of all models, or of one. `notes` say which files were not read and why.
+
+    `applied` says when each change of a request takes effect; it is None if none was made.
     """
-    value, source = resolution[row.name].value, resolution.sources[row.name]
-    return {
-        "group": row.meta.group.value,
-        "type": "list" if row.repeatable else _TYPES.get(row.kind, "path"),
-        "choices": list(row.choices) or None,
-        "low": row.meta.low if row.meta.low < row.meta.high else None,
-        "high": row.meta.high if row.meta.low < row.meta.high else None,
-        "bytes": row.meta.is_bytes,
-        "secret": row.meta.secret,
-        "help": row.help_key,
-        "takes": row.meta.applies.value,
-        "default": _shown(row, row.default),
-        "value": _shown(row, value),
-        "source": source.value,
-        "locked": source in _WINS,
-        "set": row.name in stored.values,
-        "stored": _shown(row, stored.values.get(row.name)),
-    }
+
+    revision: str
+    settings: Mapping[str, SettingView]
+    notes: Sequence[Reason] = ()
+    model: str | None = None
+    speculative: SpeculationConfig | None = None
+    applied: Mapping[str, str] | None = None
+
+    def groups(self, *, without: Collection[str] = ()) -> list[FieldGroup]:
+        """Return all settings but those of `without`, by group, in the order of the table."""
+        fields: dict[Group, list[SettingView]] = {group: [] for group in Group}
+        for name, setting in self.settings.items():
+            if name not in without:
+                fields[setting.row.meta.group].append(setting)
+        return [FieldGroup(group, listed) for group, listed in fields.items() if listed]
+
+    def record(self) -> Json:
+        record: Json = {
+            "revision": self.revision,
+            "settings": {name: setting.record() for name, setting in self.settings.items()},
+            "notes": [reason_record(note) for note in self.notes],
+        }
+        if self.applied is not None:
+            record["applied"] = self.applied
+        if self.model is not None:
+            record["model"] = self.model
+        if self.speculative is not None:
+            record["speculation"] = speculation_record(self.speculative)
+        return record
 
 
-def applied_view(
-    names: Iterable[str], resolution: Resolution, own: Source, *, waits: bool
-) -> Mapping[str, str]:
-    """When each change takes effect: `at_once`, `when_idle`, `restart`, or not while another source wins: `overridden`.
+def setting_views(scope: Scope, resolution: Resolution, stored: Layer) -> dict[str, SettingView]:
+    """Return the settings that may be stored in `scope`, in the order of the table.
 
-    `waits`: a model that it is about has requests.
+    `stored` is the layer of the scope: the settings of all models, or of one.
     """
-    return {name: _applied(table()[name], resolution.sources[name], own, waits) for name in names}
+    views = {}
+    for name, row in table().items():
+        if row.allowed_in(scope):
+            views[name] = SettingView(
+                row,
+                value=_shown(row, resolution[name].value),
+                source=resolution.sources[name],
+                stored=_shown(row, stored.values.get(name)),
+                is_set=name in stored.values,
+            )
+    return views
 
 
-def _applied(row: Setting, source: Source, own: Source, waits: bool) -> str:
+def applied(
+    names: Iterable[str], resolution: Resolution, own: Source, *, busy: bool
+) -> dict[str, str]:
+    """Return when each changed setting takes effect: `at_once`, `when_idle` or `restart`.
+
+    `overridden` stands for a setting that a source above `own` decides. `busy`: a model that has
+    to reload for the change has requests.
+    """
+    return {name: _applied(table()[name], resolution.sources[name], own, busy) for name in names}
+
+
+def _applied(row: Setting, source: Source, own: Source, busy: bool) -> str:
     if source.rank < own.rank:
         return "overridden"
     if row.meta.applies is AppliesAt.RELOAD:
-        return "when_idle" if waits else "at_once"
+        return "when_idle" if busy else "at_once"
     return row.meta.applies.value
 
 
 def _shown(row: Setting, value: Value) -> object:
     return None if row.meta.secret else to_json(value)
+
+
+def _text(value: object, control: Control) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case list():
+            return "\n".join(map(str, value))
+        case dict():
+            return json.dumps(value, ensure_ascii=False)
+        case int() if control is Control.SIZE:
+            return _size(value)
+        case _:
+            return str(value)
+
+
+def _size(nbytes: int) -> str:
+    """Return the shortest exact way to type a size: `2GB`."""
+    for unit, scale in _UNITS:
+        if nbytes >= scale and nbytes % scale == 0:
+            return f"{nbytes // scale}{unit}"
+    return str(nbytes)

@@ -1,100 +1,113 @@
-"""Everything that the dashboard knows of trials: what runs, what was found, what was taken up."""
+"""Status of a model's trials: the one of this run, stored results, and what was taken up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omlx.errors import BadRequest, Conflict
+from omlx.errors import BadRequest, Conflict, Reason
 from omlx.server.services import Services
 from omlx.trial.configurations import PLAIN, TrialConfiguration, find_configuration
-from omlx.trial.planning import MAX_DRAFTS, Planner
-from omlx.trial.report import configuration_record, report
-from omlx.trial.result_store import ResultStore
+from omlx.trial.planning import Planner
+from omlx.trial.report import report
+from omlx.trial.result_store import ResultStore, StoredResult
 from omlx.trial.run_sample import SampleRunner
-from omlx.trial.texts import WRITTEN
-from omlx.trial.trial import State, Trial, TrialRunner
+from omlx.trial.trial import State, TrialRunner
 from omlx.trial.trials import Trials
 
-from ..settings.applying import Applying
-from ..settings.view import Json
-from .view import kept_view, report_view
+from .apply import TrialApplier
+
+Report = Mapping[str, Any]
+"""A trial as `omlx.trial.report` writes it."""
 
 
-class Trying:
-    def __init__(self, services: Services, applying: Applying, home: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A stored result; `stale` says why it no longer holds, and is empty if it does."""
+
+    result: StoredResult
+    stale: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStatus:
+    """`running` is the model of the running trial, of all models; `conversation`: a recent prompt can be tried.
+
+    `trial` is the newest trial of this run, `last` the newest complete one, of earlier runs too,
+    `results` the last one of each draft, `applied` the configuration that can be undone.
+    """
+
+    model: str
+    running: str | None = None
+    conversation: bool = False
+    trial: Report | None = None
+    last: Measurement | None = None
+    results: Mapping[str, Measurement] = field(default_factory=dict)
+    applied: TrialConfiguration | None = None
+
+
+class TrialService:
+    def __init__(self, services: Services, applier: TrialApplier, home: Path) -> None:
         engine, pool, generations = services.engine, services.pool, services.generations
         runner = TrialRunner(SampleRunner(engine, pool), pool, generations)
         self.pool = pool
-        self.applying = applying
+        self.applier = applier
         self.trials = Trials(pool, runner, ResultStore(home))
         self.planner = Planner(engine, pool, generations)
 
-    async def view(self, model: str, language: str) -> Json:
-        """`trial` is the newest one of this run, over or not; `last` the newest that came to its end, of earlier runs
-        too; `results` what was last found of each draft. `running` names the model that is being tried, whichever."""
-        trials, history, applied = (
-            self.trials,
-            await self.trials.history(model),
-            self.applying.of(model),
+    async def status(self, model: str) -> TrialStatus:
+        history = await self.trials.history(model)
+        trial, running = self.trials.of(model), self.trials.running
+        last = None
+        if history.report is not None:
+            last = await self._measurement(history.report, model, *history.report.record["drafts"])
+        results = {}
+        for draft, result in history.drafts.items():
+            results[draft] = await self._measurement(result, model, draft)
+        return TrialStatus(
+            model,
+            running=None if running is None else running.plan.model,
+            conversation=self.planner.has_conversation(model),
+            trial=None if trial is None else report(trial),
+            last=last,
+            results=results,
+            applied=self.applier.applied(model),
         )
-        trial, running = trials.of(model), trials.running
-        last = history.report
-        results = {
-            draft: kept_view(kept, await trials.conditions((model, draft)), language)
-            for draft, kept in history.drafts.items()
-        }
-        tried = () if last is None else (model, *last.record["drafts"])
-        return {
-            "model": model,
-            "running": None if running is None else running.plan.model,
-            "kinds": [kind.value for kind in WRITTEN],
-            "conversation": self.planner.has_conversation(model),
-            "most_drafts": MAX_DRAFTS,
-            "trial": None if trial is None else self.told(trial, language),
-            "last": None
-            if last is None
-            else kept_view(last, await trials.conditions(tried), language),
-            "results": results,
-            "applied": None if applied is None else configuration_record(applied.setup),
-        }
 
-    def told(self, trial: Trial, language: str) -> Json:
-        return report_view(report(trial), language)
-
-    async def rate(self, model: str) -> float | None:
-        """What plain decoding did in the last trial, in tokens per second, if that still counts."""
+    async def plain_rate(self, model: str) -> float | None:
+        """Return tokens per second of plain decoding in the last trial, None if that is stale."""
         last = (await self.trials.history(model)).report
         if last is None or last.stale(await self.trials.conditions((model,))):
             return None
-        rates = [
-            cell["rate"]["median"]
-            for cell in last.record["cells"]
-            if cell["setup"] == PLAIN.name and cell["rate"]
-        ]
+        plain = [cell for cell in last.record["cells"] if cell["setup"] == PLAIN.name]
+        rates = [cell["rate"]["median"] for cell in plain if cell["rate"]]
         return sum(rates) / len(rates) if rates else None
 
-    async def chosen(self, model: str, name: str | None) -> TrialConfiguration:
-        """One of the setups of the newest finished trial; the recommended one if none is named.
+    async def configuration(self, model: str, name: str | None) -> TrialConfiguration:
+        """Return a configuration of the newest complete trial, by default the recommended one.
 
-        Raises Conflict where there is nothing to take up, BadRequest for what was not tried.
+        Raises Conflict without such a trial or a recommendation, BadRequest for an unknown name.
         """
-        found = await self._result(model)
-        if found is None:
+        result = await self._result(model)
+        if result is None:
             raise Conflict("trial.no_result", model=model)
-        recommended = found["verdict"]["setup"]
-        name = name or (recommended["name"] if recommended is not None else None)
-        if name is None:
+        recommended = result["verdict"]["setup"]
+        if not name and recommended is None:
             raise Conflict("trial.no_recommendation", model=model)
-        setup = find_configuration(name, found["drafts"])
-        if setup is None:
+        name = name or str(recommended["name"])
+        configuration = find_configuration(name, result["drafts"])
+        if configuration is None:
             raise BadRequest("trial.unknown_setup", param="setup", setup=name)
-        return setup
+        return configuration
 
-    async def _result(self, model: str) -> Mapping[str, Any] | None:
+    async def _result(self, model: str) -> Report | None:
         trial = self.trials.of(model)
         if trial is not None and trial.state is State.DONE:
             return report(trial)
         last = (await self.trials.history(model)).report
         return None if last is None else last.record
+
+    async def _measurement(self, result: StoredResult, *models: str) -> Measurement:
+        return Measurement(result, result.stale(await self.trials.conditions(models)))

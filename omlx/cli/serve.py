@@ -22,7 +22,7 @@ import uvicorn
 from omlx import __version__
 from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
-from omlx.admin.snippets import curl
+from omlx.admin.overview.snippets import curl
 from omlx.catalog import sentence
 from omlx.cli import running
 from omlx.cli.bind import BACKLOG, listen, url

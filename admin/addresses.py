@@ -1,0 +1,28 @@
+"""Addresses of the dashboard's pages, page parts, API and static files."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+HOME: Final = "/admin"
+API: Final = f"{HOME}/api"
+LOGIN: Final = f"{HOME}/login"
+MODELS: Final = f"{HOME}/models"
+SETTINGS: Final = f"{HOME}/settings"
+PARTS: Final = f"{HOME}/parts"
+"""Prefix of the page parts that scripts fetch again to show the current state."""
+
+STATIC: Final = f"{HOME}/static"
+
+
+def model_path(model: str) -> str:
+    """Return the address of a model's page. The slashes of the id are kept."""
+    return f"{MODELS}/{quote(model, safe='/')}"
+
+
+def own_page(address: str | None) -> str:
+    """Return `address` if it is a page of the dashboard, else `HOME`: no redirect leaves the site."""
+    if address is not None and address.startswith((f"{HOME}/", f"{HOME}?")):
+        return address
+    return HOME

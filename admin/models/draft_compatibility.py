@@ -1,0 +1,103 @@
+"""Which models can draft for a target. Tokenizers are slow to read, so results are cached.
+
+A page waits a limited time; checks that take longer go on in the background for the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from omlx.errors import ModelError, Reason
+from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.package.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
+from omlx.models.package.tokenizer import read_tokenizer
+
+TIMEOUT_S: Final = 1.5
+
+Compatibility: TypeAlias = Reason | None
+"""Why a draft does not fit, None if it does."""
+
+
+class DraftCompatibility:
+    """`timeout_s` limits the wait; `read` reads a model's tokenizer and raises ModelError."""
+
+    def __init__(
+        self,
+        timeout_s: float = TIMEOUT_S,
+        read: Callable[[ModelEntry], Tokenizer] = read_tokenizer,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._read = read
+        self._known: dict[tuple[str, ...], Compatibility] = {}
+        self._checks: dict[str, asyncio.Task[None]] = {}
+
+    async def of(
+        self, target: ModelEntry, drafts: Sequence[ModelEntry]
+    ) -> dict[str, Compatibility]:
+        """Return the result for each draft by its id, without those not known in time."""
+        if any(_pair(target, draft) not in self._known for draft in drafts):
+            check = self._checks.get(target.id)
+            if check is None or check.done():
+                check = self._checks[target.id] = asyncio.create_task(self._check(target, drafts))
+            await asyncio.wait([check], timeout=self._timeout_s)
+            if check.done():
+                check.result()
+        known = {}
+        for draft in drafts:
+            pair = _pair(target, draft)
+            if pair in self._known:
+                known[draft.id] = self._known[pair]
+        return known
+
+    async def _check(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> None:
+        """Compare entries first, which is fast, then tokenizers, reading the target's once."""
+        candidates = []
+        for draft in drafts:
+            if _pair(target, draft) in self._known:
+                continue
+            reason = _unusable(draft) or checkpoint_mismatch(target, draft)
+            if reason is None:
+                candidates.append(draft)
+            else:
+                self._known[_pair(target, draft)] = reason
+        if not candidates:
+            return
+        ours = await asyncio.to_thread(self._tokenizer, target)
+        for draft in candidates:
+            theirs = await asyncio.to_thread(self._tokenizer, draft)
+            result = await asyncio.to_thread(_compare, ours, theirs)
+            self._known[_pair(target, draft)] = result
+
+    def _tokenizer(self, entry: ModelEntry) -> Tokenizer | Reason:
+        try:
+            return self._read(entry)
+        except ModelError as error:
+            return Reason(error.code, error.params)
+
+
+def _unusable(draft: ModelEntry) -> Compatibility:
+    """Return why a model cannot be used at all, unless it is a format that only drafts have."""
+    draft_only = draft.reason is None or draft.reason.code in ("model.head_only", "model.gguf_only")
+    return None if draft.status is Status.USABLE or draft_only else draft.reason
+
+
+def _compare(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Compatibility:
+    if isinstance(ours, Reason):
+        return ours
+    if isinstance(theirs, Reason):
+        return theirs
+    try:
+        return tokenizer_mismatch(ours, theirs)
+    except ModelError as error:
+        return Reason(error.code, error.params)
+
+
+def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[str, ...]:
+    """Return the key of a result: both folders and, as far as sizes show, their content."""
+    return (*_content(target), *_content(draft))
+
+
+def _content(entry: ModelEntry) -> tuple[str, str, str]:
+    return str(entry.path), str(entry.size_bytes), str(entry.status)

@@ -1,0 +1,94 @@
+"""Commands and configurations that connect clients to this server. They name the key's variable, not the key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+KEY_VARIABLE: Final = "OMLX_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """`name` is the client's, `file` the file that the text belongs in, None for a terminal."""
+
+    name: str
+    text: str
+    file: str | None = None
+
+
+def snippets(address: str, model: str, prompt: str, *, with_key: bool) -> Sequence[Snippet]:
+    """`address` is like `http://127.0.0.1:8000`, `with_key` whether the server has an API key."""
+    return (
+        Snippet("curl", curl(address, model, prompt, with_key=with_key)),
+        Snippet("OpenAI", _openai(address, model, prompt, with_key), "Python"),
+        Snippet("Claude Code", _claude_code(address, model, with_key)),
+        Snippet("Codex", _codex(address, model, with_key), "~/.codex/config.toml"),
+        Snippet("OpenCode", _opencode(address, model, with_key), "opencode.json"),
+    )
+
+
+def curl(address: str, model: str, prompt: str, *, with_key: bool) -> str:
+    """Return a command that streams a chat completion."""
+    messages = [{"role": "user", "content": prompt}]
+    body = {"model": model, "stream": True, "messages": messages}
+    quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+    parts = [f"curl -N {address}/v1/chat/completions"]
+    if with_key:
+        parts.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
+    parts.append(f"-H 'Content-Type: application/json' -d '{quoted}'")
+    return " ".join(parts)
+
+
+def _openai(address: str, model: str, prompt: str, with_key: bool) -> str:
+    imports, key = "", '"none"'
+    if with_key:
+        imports, key = "import os\n\n", f'os.environ["{KEY_VARIABLE}"]'
+    content = json.dumps(prompt, ensure_ascii=False)
+    return f"""{imports}from openai import OpenAI
+
+client = OpenAI(base_url="{address}/v1", api_key={key})
+answer = client.chat.completions.create(
+    model={json.dumps(model)},
+    messages=[{{"role": "user", "content": {content}}}],
+)
+print(answer.choices[0].message.content)"""
+
+
+def _claude_code(address: str, model: str, with_key: bool) -> str:
+    """Map each model that the client asks for, large and small, to this one."""
+    key = f'"${KEY_VARIABLE}"' if with_key else "none"
+    values = {"BASE_URL": address, "AUTH_TOKEN": key, "MODEL": model}
+    values |= {f"DEFAULT_{size}_MODEL": model for size in ("OPUS", "SONNET", "HAIKU")}
+    lines = [f"export ANTHROPIC_{name}={value}" for name, value in values.items()]
+    return "\n".join([*lines, "claude"])
+
+
+def _codex(address: str, model: str, with_key: bool) -> str:
+    config = f"""model = {json.dumps(model)}
+model_provider = "omlx"
+web_search = "disabled"
+
+[model_providers.omlx]
+name = "omlx"
+base_url = "{address}/v1"
+wire_api = "responses\""""
+    return f'{config}\nenv_key = "{KEY_VARIABLE}"' if with_key else config
+
+
+def _opencode(address: str, model: str, with_key: bool) -> str:
+    key = f"{{env:{KEY_VARIABLE}}}" if with_key else "none"
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "omlx",
+        "options": {"baseURL": f"{address}/v1", "apiKey": key},
+        "models": {model: {}},
+    }
+    config = {
+        "$schema": "https://opencode.ai/config.json",
+        "model": f"omlx/{model}",
+        "provider": {"omlx": provider},
+    }
+    return json.dumps(config, indent=2, ensure_ascii=False)

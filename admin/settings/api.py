@@ -1,0 +1,64 @@
+"""API of the settings. A PATCH names the revision that it changes (If-Match)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from omlx.errors import Unconditional
+from omlx.models.pool.pool import Pool
+from omlx.server.fields import read
+
+from ..addresses import API
+from ..login.gate import Gate
+from .service import Change, SettingsService
+from .view import SettingsView
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsApi:
+    gate: Gate
+    pool: Pool
+    settings: SettingsService
+
+    def routes(self) -> APIRouter:
+        router = APIRouter(prefix=API)
+        router.add_api_route("/settings", self.show, methods=["GET"])
+        router.add_api_route("/settings", self.change, methods=["PATCH"])
+        router.add_api_route("/models/{name:path}/settings", self.show_model, methods=["GET"])
+        router.add_api_route("/models/{name:path}/settings", self.change_model, methods=["PATCH"])
+        return router
+
+    async def show(self, request: Request) -> Response:
+        self.gate.session(request)
+        return _answer(await asyncio.to_thread(self.settings.view, None))
+
+    async def show_model(self, request: Request, name: str) -> Response:
+        self.gate.session(request)
+        return _answer(await asyncio.to_thread(self.settings.view, self.pool.entry(name).id))
+
+    async def change(self, request: Request) -> Response:
+        session = self.gate.session(request)
+        view = await self._change(request, None)
+        response = _answer(view)
+        if "api_key" in (view.applied or ()):  # ended every session; this browser stays logged in
+            self.gate.renew(request, response, by_link=session.by_link)
+        return response
+
+    async def change_model(self, request: Request, name: str) -> Response:
+        self.gate.session(request)
+        return _answer(await self._change(request, self.pool.entry(name).id))
+
+    async def _change(self, request: Request, model: str | None) -> SettingsView:
+        revision = request.headers.get("if-match")
+        change = read(Change, await request.body())
+        if revision is None:
+            raise Unconditional("config.unconditional")
+        return await self.settings.change(change, model, revision.strip('"'))
+
+
+def _answer(view: SettingsView) -> Response:
+    return JSONResponse(view.record(), headers={"ETag": f'"{view.revision}"'})

@@ -1,0 +1,145 @@
+"""Reads and changes of stored settings: those of all models, and those of one.
+
+A change names the revision that it was made from, so that concurrent changes do not overwrite each
+other. All of a change is stored, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from omlx.errors import BadRequest, ConfigError
+from omlx.models.catalog.catalog import check_alias
+from omlx.models.catalog.entry import Status
+from omlx.models.package.compatibility import check_draft
+from omlx.models.package.package import usable_package
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.speculation_config import check_value
+from omlx.server.guard import check_exposure
+from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.layer import Source
+from omlx.settings.parse import from_json
+from omlx.settings.resolve import Resolution
+from omlx.settings.schema import Scope, Settings, table
+
+from .view import CONFIRMED, SettingsView, applied, setting_views
+
+
+class Change(BaseModel):
+    """Body of a change: null leaves a setting to the next source; `confirm` names risky settings."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    changes: dict[str, Any]
+    confirm: Annotated[list[str], Field(max_length=8)] = []
+
+
+class SettingsService:
+    """`publish_key` is called with the API key after each change of it."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        configuration: LiveConfiguration,
+        publish_key: Callable[[str | None], None],
+    ) -> None:
+        self._pool = pool
+        self._live = configuration
+        self._publish_key = publish_key
+        self._bound_host = configuration.current.resolve().settings.host
+
+    def view(self, model: str | None) -> SettingsView:
+        """Return the settings of all models, or of the model with that id.
+
+        Reads files. Raises NotFound.
+        """
+        scope = Scope.GLOBAL if model is None else Scope.MODEL
+        configuration = self._live.refresh()
+        stored = configuration.stored
+        settings = setting_views(scope, self._resolve(model), stored.layer(model))
+        speculative = None
+        if model is not None and self._pool.entry(model).status is Status.USABLE:
+            speculative = self._pool.speculation(model)
+        return SettingsView(
+            stored.revision(model), settings, configuration.notes, model, speculative
+        )
+
+    def inherited(self, model: str) -> Settings:
+        """Return the settings that a model has without stored ones of its own.
+
+        Reads files. Raises NotFound.
+        """
+        package = usable_package(self._pool.entry(model).path)
+        return self._live.current.resolve(None, package.layer).settings
+
+    async def change(self, change: Change, model: str | None, revision: str) -> SettingsView:
+        """Store a change, have models reload for it, and return the settings after it.
+
+        Raises BadRequest that names the setting at fault, Outdated if `revision` is not the newest.
+        """
+        try:
+            await asyncio.to_thread(self._check, change, model)
+            await asyncio.to_thread(self._live.patch, change.changes, model, expected=revision)
+        except ConfigError as error:
+            raise BadRequest(error.code, param=error.param, **error.params) from error
+        if "api_key" in change.changes:  # only then: a lost settings file must not remove the key
+            self._publish_key(self._resolve(None).settings.api_key)
+        reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
+        affected = [entry for entry in reloading if model in (None, entry)]
+        busy = any(self._pool.status(entry).active for entry in affected)
+        return await asyncio.to_thread(self._applied, change, model, busy)
+
+    def _applied(self, change: Change, model: str | None, busy: bool) -> SettingsView:
+        own = Source.GLOBAL if model is None else Source.MODEL
+        when = applied(change.changes, self._resolve(model), own, busy=busy)
+        return replace(self.view(model), applied=when)
+
+    def _check(self, change: Change, model: str | None) -> None:
+        """Raise ConfigError or BadRequest, naming the setting, for what the store does not check."""
+        for name, raw in change.changes.items():
+            self._check_setting(name, raw, model)
+            if name in CONFIRMED and raw and name not in change.confirm:
+                raise BadRequest("config.confirm", param=name, name=name)
+        if model is None and change.changes.keys() & {"host", "api_key"}:
+            host = self._after("host", change.changes)
+            key = self._after("api_key", change.changes)
+            for address in (self._bound_host, str(host)):  # of this run, and of the next one
+                check_exposure(address, None if key is None else str(key))
+
+    def _check_setting(self, name: str, raw: object, model: str | None) -> None:
+        scope = Scope.GLOBAL if model is None else Scope.MODEL
+        row = table().get(name)
+        if row is None:
+            raise ConfigError("config.unknown", param=name, name=name)
+        if not row.allowed_in(scope):
+            raise ConfigError("config.not_stored", param=name, name=name, scope=scope.value)
+        if raw is None:
+            return
+        try:
+            value = from_json(row, raw, name)
+            check_value(name, value, name)
+            if name == "alias" and model is not None:
+                check_alias(str(value), model, self._pool.registry, self._live.current)
+        except ConfigError as error:
+            raise ConfigError(error.code, param=name, **error.params) from error
+        if name == "draft_model":
+            target = self._pool.entry(model) if model is not None else None
+            check_draft(str(value), target, self._pool.registry)
+
+    def _after(self, name: str, changes: Mapping[str, Any]) -> object:
+        """Return the value that a setting of all models will have with these changes."""
+        now = self._live.current.resolve()[name]
+        if name not in changes or now.source.rank < Source.GLOBAL.rank:
+            return now.value
+        return table()[name].default if changes[name] is None else changes[name]
+
+    def _resolve(self, model: str | None) -> Resolution:
+        if model is None:
+            return self._live.current.resolve()
+        package = usable_package(self._pool.entry(model).path)
+        return self._live.current.resolve(model, package.layer)

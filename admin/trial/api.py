@@ -1,0 +1,148 @@
+"""API of trials, below `/admin/api/models/{model}/trial`.
+
+GET  …           what can be tried, the running trial, the last result
+POST …/estimate  time and memory of a trial; runs nothing
+POST …           begin
+GET  …/events    the report as server-sent events until the trial is over
+POST …/cancel    stop
+POST …/apply     store the recommended or the named configuration; …/undo restores what was stored
+POST …/write     declare it in the model's package
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from omlx.errors import Conflict
+from omlx.server import sse
+from omlx.server.fields import read
+from omlx.trial.configurations import TrialConfiguration
+from omlx.trial.report import report
+from omlx.trial.texts import WRITTEN, Kind
+from omlx.trial.trial import Plan, Trial
+
+from ..addresses import API
+from ..login.gate import Gate
+from ..preferences import language_of
+from .records import estimate_record, report_record, status_record
+from .trial_service import TrialService
+
+TOKENS: Final = 128
+MIN_TOKENS, MAX_TOKENS = 16, 512
+EVENT_INTERVAL_S: Final = 0.15
+"""Minimum time between two events of a stream."""
+
+STREAM_S: Final = 5.0
+"""Duration of an event stream; the browser reconnects. A longer one would delay the shutdown."""
+
+Name = Annotated[str, Field(max_length=400)]
+
+
+class TrialRequest(BaseModel):
+    """Body of a trial: drafts by name, kinds of text, length of an answer in tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    drafts: Annotated[list[Name], Field(max_length=16)] = []
+    kinds: Annotated[list[Kind], Field(max_length=16)] = list(WRITTEN)
+    tokens: Annotated[int, Field(ge=MIN_TOKENS, le=MAX_TOKENS, strict=True)] = TOKENS
+
+
+class ConfigurationChoice(BaseModel):
+    """Body that names a configuration of the trial; the recommended one without."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    setup: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialApi:
+    gate: Gate
+    service: TrialService
+
+    def routes(self) -> APIRouter:
+        router = APIRouter(prefix=f"{API}/models/{{name:path}}/trial")
+        router.add_api_route("", self.show, methods=["GET"])
+        router.add_api_route("", self.begin, methods=["POST"])
+        router.add_api_route("/events", self.follow, methods=["GET"])
+        for action in (self.estimate, self.cancel, self.apply, self.undo, self.write):
+            router.add_api_route(f"/{action.__name__}", action, methods=["POST"])
+        return router
+
+    async def show(self, request: Request, name: str) -> Response:
+        status = await self.service.status(self._model(request, name))
+        return JSONResponse(status_record(status, language_of(request)))
+
+    async def estimate(self, request: Request, name: str) -> Response:
+        """Estimate time and memory. Loads nothing."""
+        plan = await self._plan(request, self._model(request, name))
+        rate = await self.service.plain_rate(plan.model)
+        estimate = await self.service.planner.estimate(plan, rate)
+        return JSONResponse(estimate_record(estimate, language_of(request)))
+
+    async def begin(self, request: Request, name: str) -> Response:
+        """Begin a trial; answers at once."""
+        plan = await self._plan(request, self._model(request, name))
+        trial = self.service.trials.begin(plan)
+        return JSONResponse(report_record(report(trial), language_of(request)), 202)
+
+    async def follow(self, request: Request, name: str) -> Response:
+        model = self._model(request, name)
+        trial = self.service.trials.of(model)
+        if trial is None:
+            raise Conflict("trial.not_running", model=model)
+        return sse.EventStream(self._frames(request, trial), lambda: None)
+
+    async def cancel(self, request: Request, name: str) -> Response:
+        """Stop the trial; answers once it has stopped."""
+        model = self._model(request, name)
+        await request.body()
+        trial = await self.service.trials.cancel(model)
+        return JSONResponse(report_record(report(trial), language_of(request)))
+
+    async def apply(self, request: Request, name: str) -> Response:
+        """Store a configuration: `takes` says when each setting takes effect, `revision` is the new one."""
+        model = self._model(request, name)
+        configuration = await self._configuration(request, model)
+        applied = await self.service.applier.apply(model, configuration)
+        return JSONResponse({"setup": configuration.name, **asdict(applied)})
+
+    async def undo(self, request: Request, name: str) -> Response:
+        model = self._model(request, name)
+        await request.body()
+        return JSONResponse(asdict(await self.service.applier.undo(model)))
+
+    async def write(self, request: Request, name: str) -> Response:
+        model = self._model(request, name)
+        configuration = await self._configuration(request, model)
+        return JSONResponse(asdict(await self.service.applier.write(model, configuration)))
+
+    def _model(self, request: Request, name: str) -> str:
+        """Return the id of a model. Raises Unauthorized, NotFound."""
+        self.gate.session(request)
+        return self.service.pool.entry(name).id
+
+    async def _plan(self, request: Request, model: str) -> Plan:
+        trial = read(TrialRequest, await request.body() or b"{}")
+        return await self.service.planner.plan(model, trial.drafts, trial.kinds, trial.tokens)
+
+    async def _configuration(self, request: Request, model: str) -> TrialConfiguration:
+        choice = read(ConfigurationChoice, await request.body() or b"{}")
+        return await self.service.configuration(model, choice.setup)
+
+    async def _frames(self, request: Request, trial: Trial) -> AsyncGenerator[bytes, None]:
+        language, begun = language_of(request), time.monotonic()
+        yield b"retry: 100\n\n"
+        async for _ in trial.follow(EVENT_INTERVAL_S):
+            yield sse.data(report_record(report(trial), language))
+            logged_out = not self.gate.logged_in(request)
+            if time.monotonic() - begun > STREAM_S or logged_out:
+                return

@@ -1,0 +1,90 @@
+"""Trials as JSON, with sentences in the language of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from omlx.catalog import sentence
+from omlx.errors import Reason
+from omlx.trial.estimate import Estimate
+from omlx.trial.planning import MAX_DRAFTS
+from omlx.trial.render_verdict import render_verdict
+from omlx.trial.report import configuration_record
+from omlx.trial.texts import WRITTEN
+
+from .. import formats
+from ..settings.view import Json
+from .trial_service import Measurement, TrialStatus
+
+
+def status_record(status: TrialStatus, language: str) -> Json:
+    trial, last, applied = status.trial, status.last, status.applied
+    results = status.results.items()
+    return {
+        "model": status.model,
+        "running": status.running,
+        "kinds": [kind.value for kind in WRITTEN],
+        "conversation": status.conversation,
+        "most_drafts": MAX_DRAFTS,
+        "trial": None if trial is None else report_record(trial, language),
+        "last": None if last is None else measurement_record(last, language),
+        "results": {draft: measurement_record(result, language) for draft, result in results},
+        "applied": None if applied is None else configuration_record(applied),
+    }
+
+
+def report_record(report: Mapping[str, Any], language: str) -> Json:
+    """Add the sentences of reason, exactness and verdict to a report."""
+    record = dict(report)
+    for name in ("reason", "exact"):
+        if record[name] is not None:
+            message = sentence(record[name]["code"], record[name]["params"], language)
+            record[name] = {**record[name], "message": message}
+    if record["verdict"] is not None:
+        message = render_verdict(record["verdict"], language)
+        record["verdict"] = {**record["verdict"], "message": message}
+    return record
+
+
+def measurement_record(measurement: Measurement, language: str) -> Json:
+    """A stored result: `at` in seconds since the epoch; `stale` says why it no longer holds."""
+    record = dict(measurement.result.record)
+    if "verdict" in record:
+        record = report_record(record, language)
+    stale = [reason_record(reason, language) for reason in measurement.stale]
+    return {"record": record, "at": measurement.result.at, "stale": stale}
+
+
+def estimate_record(estimate: Estimate, language: str = "en") -> Json:
+    """Times in seconds, memory in bytes; `said` holds the sentences."""
+    record = asdict(estimate)
+    record["least_s"] = round(estimate.least_s, 1)
+    record["most_s"] = round(estimate.most_s, 1)
+    record["said"] = [reason_record(reason, language) for reason in _sentences(estimate)]
+    return record
+
+
+def reason_record(reason: Reason, language: str) -> Json:
+    message = sentence(reason.code, reason.params, language)
+    return {"code": reason.code, "params": reason.params, "message": message}
+
+
+def _sentences(estimate: Estimate) -> list[Reason]:
+    least, most = formats.duration(estimate.least_s), formats.duration(estimate.most_s)
+    size, limit = formats.size(estimate.memory_bytes), formats.size(estimate.limit_bytes)
+    time, memory = "trial.estimate.time", "trial.estimate.memory"
+    if least == most:
+        time = "trial.estimate.about"
+    if not estimate.fits:
+        memory = "trial.estimate.no_room"
+    elif not estimate.memory_bytes:
+        memory = "trial.estimate.no_memory"
+    sentences = [
+        Reason(time, {"least": least, "most": most}),
+        Reason(memory, {"size": size, "limit": limit}),
+    ]
+    if estimate.guessed:
+        sentences.append(Reason("trial.estimate.guessed"))
+    return sentences

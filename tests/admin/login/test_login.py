@@ -1,0 +1,230 @@
+"""Who gets in: links that work once, passwords, sessions that end; and who does not. Real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from omlx.admin.login.credentials import LINK_S, Credentials
+from omlx.admin.login.sessions import FREE_TRIES, MAX_AGE_S, Sessions, Throttle
+from omlx.errors import BadRequest, TooManyAttempts
+from tests.admin.running import API, PASSWORD, Administered, administered, change
+
+WRITES = (
+    ("PATCH", "settings"),
+    ("PATCH", "models/omlx-demo/target/settings"),
+    ("POST", "models/omlx-demo/target/load"),
+    ("POST", "models/omlx-demo/target/unload"),
+    ("PUT", "password"),
+)
+READS = (("GET", "settings"), ("GET", "models/omlx-demo/target/settings"), ("GET", "models"))
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Administered]:
+    with administered(tmp_path) as running:
+        yield running
+
+
+def set_password(
+    client: httpx.Client, password: str = PASSWORD, current: str | None = None
+) -> httpx.Response:
+    return client.put(f"{API}/password", json={"password": password, "current": current})
+
+
+def log_in(client: httpx.Client, password: str = PASSWORD) -> httpx.Response:
+    return client.post(f"{API}/login", json={"password": password})
+
+
+def is_in(client: httpx.Client) -> bool:
+    told = client.get(f"{API}/session").json()["logged_in"]
+    assert (client.get(f"{API}/settings").status_code == 200) is told
+    return bool(told)
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES + READS)
+def test_nothing_is_open_without_a_session(server: Administered, method: str, path: str) -> None:
+    with server.browser(logged_in=False) as client:
+        for headers in ({}, {"Cookie": "omlx_session=guess"}, {"Authorization": "Bearer x"}):
+            answer = client.request(method, f"{API}/{path}", json={"changes": {}}, headers=headers)
+            assert answer.status_code == 401
+            assert answer.json()["error"]["code"] == "auth.session"
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+def test_other_pages_and_rebound_names_are_refused_even_with_a_session(
+    browser: httpx.Client, method: str, path: str
+) -> None:
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+    ):
+        answer = browser.request(method, f"{API}/{path}", json={"changes": {}}, headers=headers)
+        assert answer.status_code == 403
+    assert is_in(browser)
+
+
+@pytest.mark.parametrize("allowed", ["http://localhost:3000", "*"])
+def test_pages_that_may_talk_to_models_may_not_administer(tmp_path: Path, allowed: str) -> None:
+    page = {"Origin": "http://localhost:3000"}
+    with administered(tmp_path, allow_origin=(allowed,)) as running, running.browser() as client:
+        assert client.post("/v1/tokenize", json={}, headers=page).status_code != 403
+        for method, path in WRITES:
+            answer = client.request(method, f"{API}/{path}", json={"changes": {}}, headers=page)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "guard.origin")
+        assert is_in(client)
+
+
+def test_a_link_works_once_and_its_cookie_is_for_this_site_alone(server: Administered) -> None:
+    token = Credentials(server.home).invite()
+    assert token not in Credentials(server.home).path.read_text()
+    with server.browser(logged_in=False) as client, server.browser(logged_in=False) as second:
+        answer = client.post(f"{API}/login", json={"token": token})
+        cookie = answer.headers["set-cookie"].lower()
+        assert all(part in cookie for part in ("httponly", "samesite=strict", "path=/"))
+        assert is_in(client)
+        assert second.post(f"{API}/login", json={"token": token}).status_code == 401
+        assert not is_in(second)
+        client.post(f"{API}/logout")
+        assert not is_in(client)
+
+
+def test_after_the_link_a_password_and_a_new_one_needs_the_old_one(fresh: Administered) -> None:
+    with fresh.browser() as first, fresh.browser(logged_in=False) as second:
+        assert set_password(first, "short").json()["error"]["code"] == "auth.password_length"
+        assert set_password(first).status_code == 200
+        assert PASSWORD not in (fresh.home / "admin.json").read_text()
+        assert (fresh.home / "admin.json").stat().st_mode & 0o777 == 0o600
+        assert log_in(second, "wrong one").status_code == 401
+        assert not is_in(second)
+        assert log_in(second).status_code == 200
+        assert is_in(second)
+        assert set_password(second, "another one", "not this").status_code == 401
+        assert set_password(second, "another one", PASSWORD).status_code == 200
+        assert is_in(second)
+        assert not is_in(first)  # stale: it began with the old password
+        assert log_in(first).status_code == 401
+        assert log_in(first, "another one").status_code == 200
+
+
+def test_a_stolen_cookie_is_worth_nothing_after_logging_out(fresh: Administered) -> None:
+    with fresh.browser() as client:
+        stolen = dict(client.cookies)
+        client.post(f"{API}/logout")
+        client.cookies.update(stolen)
+        assert not is_in(client)
+
+
+def test_a_changed_key_ends_other_sessions_and_counts_at_once(fresh: Administered) -> None:
+    with fresh.browser() as first, fresh.browser() as second:
+        answer = change(first, "settings", api_key="a-secret-key")
+        assert answer.json()["applied"] == {"api_key": "at_once"}
+        assert "a-secret-key" not in answer.text + first.get(f"{API}/settings").text
+        assert is_in(first)
+        assert not is_in(second)
+        assert second.get("/v1/models").status_code == 401
+        assert (
+            second.get("/v1/models", headers={"Authorization": "Bearer a-secret-key"}).status_code
+            == 200
+        )
+        assert change(first, "settings", api_key=None).status_code == 200
+        assert second.get("/v1/models").status_code == 200
+
+
+def test_ten_wrong_passwords(fresh: Administered) -> None:
+    with fresh.browser() as first, fresh.browser(logged_in=False) as client:
+        set_password(first)
+        answers = [log_in(client, f"guess {number}") for number in range(10)]
+        assert [answer.status_code for answer in answers] == [401] * FREE_TRIES + [429] * (
+            10 - FREE_TRIES
+        )
+        assert int(answers[-1].headers["retry-after"]) >= 1
+        right = log_in(client)
+        assert right.status_code == 429
+        assert not is_in(client)
+        token = Credentials(fresh.home).invite()  # the owner of the machine is never locked out
+        assert client.post(f"{API}/login", json={"token": token}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "[]",
+        "{}",
+        r'{"password": "\ud800 long enough"}',
+        "[" * 9999,
+        '{"token": 1}',
+        '{"password": "a", "token": "b"}',
+        '{"user": "x"}',
+    ],
+)
+def test_what_is_no_login_is_refused(server: Administered, body: str) -> None:
+    with server.browser(logged_in=False) as client:
+        assert client.post(f"{API}/login", content=body).status_code == 400
+
+
+def test_links_end_after_an_hour_and_a_password_has_bounds(tmp_path: Path) -> None:
+    clock = Clock()
+    credentials = Credentials(tmp_path, clock)
+    early, late = credentials.invite(), credentials.invite()
+    clock.now += LINK_S - 1
+    assert credentials.redeem(early)
+    clock.now += 1
+    assert not credentials.redeem(late)
+    assert not credentials.redeem("")
+    assert not credentials.is_password("")
+    for password in ("", "seven77", "x" * 1025):
+        with pytest.raises(BadRequest):
+            credentials.set_password(password)
+    assert not credentials.has_password
+
+
+def test_a_file_that_broke_opens_nothing_and_is_begun_anew(tmp_path: Path) -> None:
+    credentials = Credentials(tmp_path)
+    for begin_anew in (credentials.invite, lambda: credentials.set_password("correct horse")):
+        credentials.path.write_text('{"format": "omlx-config/1", "links": [')
+        assert not credentials.redeem("")
+        credentials.path.write_text('{"format": "omlx-config/1", "links": [')
+        begin_anew()
+    assert credentials.has_password
+
+
+def test_sessions_end_when_unused_and_after_a_month() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    unused, used = sessions.begin("f", by_link=False), sessions.begin("f", by_link=True)
+    for _ in range(10):
+        clock.now += MAX_AGE_S / 10
+        assert sessions.find(used, "f") is not None
+    assert sessions.find(unused, "f") is None
+    clock.now += 1
+    assert sessions.find(used, "f") is None
+
+
+def test_each_wrong_password_doubles_the_wait() -> None:
+    clock = Clock()
+    throttle = Throttle(clock)
+    waits = []
+    for _ in range(FREE_TRIES + 3):
+        throttle.check()
+        throttle.failed()
+        try:
+            throttle.check()
+        except TooManyAttempts as error:
+            waits.append(error.retry_after_s)
+            clock.now += error.retry_after_s
+    assert waits == [3, 5, 9, 17]
+    throttle.succeeded()
+    throttle.check()

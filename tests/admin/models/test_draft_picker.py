@@ -1,0 +1,93 @@
+"""The draft picker: order, memory, reasons and results of drafts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omlx.admin.models.draft_picker import (
+    DraftCandidate,
+    DraftChoice,
+    DrafterResult,
+    DraftEvidence,
+    DraftPicker,
+    TrialSpeedup,
+    draft_picker,
+    drafter_results,
+    trial_speedups,
+)
+from omlx.admin.trial.trial_service import Measurement
+from omlx.errors import Reason
+from omlx.models.catalog.entry import ModelEntry
+from omlx.records import DrafterStats, RequestStats
+from omlx.trial.conditions import Conditions
+from omlx.trial.result_store import StoredResult
+
+BIG = ModelEntry("org/big", Path("/m/big"), "home", size_bytes=800)
+SMALL = ModelEntry("org/small", Path("/m/small"), "home", size_bytes=100)
+MIDDLE = ModelEntry("middle", Path("/m/middle"), "home", size_bytes=300)
+HEAD = ModelEntry("org/head", Path("/m/head"), "home", size_bytes=10)
+LIMIT_BYTES = 1000
+NO_HEAD = Reason("draft.unfit.head_only", {"draft": "org/head", "kind": "EAGLE"})
+
+
+def request(speedup: float | None, **accepted: int) -> RequestStats:
+    drafters = {name: DrafterStats(10, count) for name, count in accepted.items()}
+    return RequestStats(1, 0, 1, 0.0, 1.0, 1.0, 1, drafters, Reason("spec.on"), speedup=speedup)
+
+
+def candidate(id: str, size_bytes: int = 0, adds_bytes: int = 0, **fields: Any) -> DraftCandidate:
+    owner, _, name = id.rpartition("/")
+    usual: dict[str, Any] = {"fits": True, "chosen": False, "declared": False, **fields}
+    return DraftCandidate(id, name, owner, size_bytes, adds_bytes, **usual)
+
+
+def test_fitting_drafts_are_listed_by_size_before_those_that_do_not_fit() -> None:
+    evidence = DraftEvidence(
+        {SMALL.id: None, HEAD.id: NO_HEAD}, recent=[request(1.1, ngram=2)], in_memory={SMALL.id}
+    )
+    choice = DraftChoice(chosen=MIDDLE.id, declared=SMALL.id)
+    picker = draft_picker(BIG, [MIDDLE, HEAD, SMALL], evidence, choice, LIMIT_BYTES)
+    assert picker == DraftPicker(
+        none_chosen=False,
+        without=DrafterResult(1.1, 0.2),
+        fit=[
+            candidate("org/small", 100, declared=True),
+            candidate("middle", 300, 300, fits=False, chosen=True, checked=False),
+        ],
+        unfit=[candidate("org/head", 10, 10, reason=NO_HEAD)],
+    )
+
+
+def test_a_configured_draft_that_is_not_here_is_shown_with_the_reason() -> None:
+    absent = Reason("draft.not_here", {"draft": "org/gone:4bit"})
+    picker = draft_picker(BIG, [], DraftEvidence(), DraftChoice(missing=absent), LIMIT_BYTES)
+    gone = candidate("org/gone:4bit", chosen=True, reason=absent)
+    assert picker == DraftPicker(none_chosen=False, without=None, fit=[], unfit=[], missing=gone)
+
+
+def test_without_a_draft_none_is_chosen() -> None:
+    picker = draft_picker(BIG, [], DraftEvidence(), DraftChoice(), LIMIT_BYTES)
+    assert picker == DraftPicker(none_chosen=True, without=None, fit=[], unfit=[])
+
+
+def test_a_result_counts_requests_in_which_one_drafter_was_alone() -> None:
+    recent = [
+        request(1.5, a=5),
+        request(1.7, a=9),
+        request(3.0, a=1, b=1),
+        request(None, b=4),
+        request(2.0),
+    ]
+    assert drafter_results(recent) == {"a": DrafterResult(1.6, 0.7), "b": DrafterResult(None, 0.4)}
+
+
+def test_the_last_trial_of_a_draft_gives_its_speedup() -> None:
+    conditions = Conditions("")
+    measured = StoredResult({"overall": {"median": 1.7}}, 0.0, conditions)
+    silent = StoredResult({"overall": None}, 0.0, conditions)
+    results = {
+        "org/small": Measurement(measured, (Reason("trial.stale.machine"),)),
+        "org/silent": Measurement(silent, ()),
+    }
+    assert trial_speedups(results) == {"org/small": TrialSpeedup(1.7, stale=True)}

@@ -1,0 +1,175 @@
+"""Live figures: views, and the endpoint on a real socket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.admin.overview.live import (
+    StepView,
+    answer_view,
+    current_rate,
+    minutes,
+    request_views,
+    step_views,
+)
+from omlx.engine.types import FinishReason
+from omlx.errors import Reason
+from omlx.records import DrafterStats, RequestStats
+from omlx.server.activity import Activity, Answer, Running
+from omlx.telemetry.metrics import Gauges, Metrics
+from omlx.telemetry.timeline import STEP_S, Step
+from tests.admin.running import API, Administered, administered
+from tests.server.running import DRAFT, TARGET
+
+CHAT = "/v1/chat/completions"
+STATS = RequestStats(
+    40, 10, 21, 0, 100, 2000, 1, {}, Reason("spec.off.does_not_pay", {"speedup": 0.9}), speedup=0.97
+)
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    with administered(tmp_path_factory.mktemp("home"), draft_model=DRAFT) as running:
+        yield running
+
+
+def ask(client: httpx.Client, **fields: Any) -> dict[str, Any]:
+    body = {
+        "model": TARGET,
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "max_tokens": 24,
+        **fields,
+    }
+    answered = client.post(CHAT, json=body)
+    assert answered.status_code == 200
+    completion: dict[str, Any] = answered.json()
+    return completion
+
+
+def test_the_engines_queue_separates_waiting_from_reading() -> None:
+    running = [
+        Running(
+            "a",
+            "m",
+            10,
+            0.0,
+            read=10,
+            tokens=5,
+            drafted=2,
+            first_token_at=1.0,
+            last_token_at=2.0,
+            opening=1,
+        ),
+        Running("b", "m", 10, 0.0, read=4),
+        Running("c", "m", 10, 0.0),
+        Running("d", "m", 10, 0.0),
+        Running("e", "other", 10, 0.0),
+    ]
+    seen = request_views(running, {"m": 1})
+    assert [request.phase for request in seen] == [
+        "writing",
+        "reading",
+        "reading",
+        "waiting",
+        "reading",
+    ]
+    assert (seen[0].rate, seen[0].drafted, seen[1].rate) == (4.0, 2, None)
+
+
+def test_steps_are_rates_and_minutes_their_means() -> None:
+    seen = step_views([Step(60, 20, 10), Step(118, 100, 0), Step(120, 6, 6)])
+    assert seen == [StepView(60, 10.0, 5.0), StepView(118, 50.0, 0.0), StepView(120, 3.0, 3.0)]
+    assert minutes(seen) == [
+        StepView(120, pytest.approx(0.1), pytest.approx(0.1)),
+        StepView(60, pytest.approx(2.0), pytest.approx(1 / 6)),
+    ]
+
+
+def test_the_current_rate_is_that_of_the_last_complete_step() -> None:
+    activity = Activity(Metrics(lambda: Gauges(True)), wall=lambda: 1000.5)
+    activity.timeline.add(30, 3)
+    assert current_rate(activity, 1000.5) == 0.0
+    assert current_rate(activity, 1000.5 + STEP_S) == 30 / STEP_S
+    assert current_rate(activity, 1000.5 + 2 * STEP_S) == 0.0
+
+
+def test_an_answer_without_drafts_has_no_acceptance_and_no_speedup() -> None:
+    plain = answer_view(Answer(5.0, "m", FinishReason.STOP, STATS))
+    assert (plain.rate, plain.acceptance, plain.speedup) == (10.0, None, None)
+    assert (plain.outcome, plain.params) == ("spec.off.does_not_pay", {"speedup": 0.9})
+    drafted = replace(STATS, drafters={"n": DrafterStats(proposed=8, accepted=6, rounds=2)})
+    seen = answer_view(Answer(5.0, "m", FinishReason.STOP, drafted))
+    assert (seen.acceptance, seen.speedup) == (0.75, 0.97)
+    empty = replace(STATS, predicted_n=0, predicted_ms=0)
+    assert answer_view(Answer(5.0, "m", FinishReason.CANCELLED, empty)).rate is None
+
+
+def test_answers_and_totals_match_the_responses(drafting: Administered) -> None:
+    with drafting.browser() as client:
+        before = client.get(f"{API}/live").json()
+        responses = [
+            ask(client, speculation="draft", num_draft_tokens=3),
+            ask(client, speculation="off"),
+        ]
+        after = client.get(f"{API}/live", params={"since": before["now"]}).json()
+        assert [shown["tokens"] for shown in after["answers"]] == [
+            response["timings"]["predicted_n"] for response in responses
+        ]
+        first, second = after["answers"]
+        timings = responses[0]["timings"]
+        assert first["acceptance"] == timings["draft_n_accepted"] / timings["draft_n"]
+        assert (second["outcome"], second["acceptance"]) == ("spec.off.requested", None)
+        grown = {name: after[name] - before[name] for name in ("prompt", "cached")}
+        assert grown["prompt"] == sum(response["usage"]["prompt_tokens"] for response in responses)
+        cached = sum(
+            response["usage"]["prompt_tokens_details"]["cached_tokens"] for response in responses
+        )
+        assert grown["cached"] == cached
+        generated = STEP_S * sum(step["rate"] for step in client.get(f"{API}/live").json()["steps"])
+        assert generated >= sum(response["timings"]["predicted_n"] for response in responses)
+        assert after["requests"] == []
+        assert 0 < after["used_bytes"] < after["limit_bytes"]
+        later = client.get(f"{API}/live", params={"since": after["now"]}).json()
+        assert later["answers"] == []
+
+
+def test_a_request_is_seen_while_it_runs(drafting: Administered) -> None:
+    with drafting.browser() as client, drafting.browser() as other:
+        ask(client)
+        body = {
+            "model": TARGET,
+            "messages": [{"role": "user", "content": "Go on."}],
+            "stream": True,
+            "logit_bias": drafting.running.endless(),
+            "max_tokens": 400,
+        }
+        with client.stream("POST", CHAT, json=body) as stream:
+            lines = stream.iter_lines()
+            while not re.search(r'"content": ?"[^"]', next(lines)):
+                pass
+            seen = other.get(f"{API}/live").json()
+            (request,) = seen["requests"]
+            assert (request["model"], request["phase"], seen["active"]) == (TARGET, "writing", 1)
+            assert 0 < request["tokens"] < 400
+            assert request["read"] == request["prompt"] > 0
+        drafting.running.engine.wait_until_ended("")
+        assert other.get(f"{API}/live").json()["requests"] == []
+
+
+@pytest.mark.parametrize("since", ["-1", "yesterday", "nan"])
+def test_an_invalid_time_is_refused(drafting: Administered, since: str) -> None:
+    with drafting.browser() as client:
+        answer = client.get(f"{API}/live", params={"since": since})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "since")
+
+
+def test_it_needs_a_session(drafting: Administered) -> None:
+    with drafting.browser(logged_in=False) as client:
+        assert client.get(f"{API}/live").status_code == 401
+        assert client.get("/admin/parts/overview/tables", follow_redirects=False).status_code == 303

@@ -1,0 +1,80 @@
+"""Snippets work where they are pasted, and never hold the key."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+
+from omlx.admin.overview.snippets import Snippet, snippets
+from tests.admin.running import Administered, administered
+from tests.server.running import TARGET
+
+PROMPT = 'It\'s "fine" — oui?'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    with administered(tmp_path_factory.mktemp("home"), api_key="secret-key") as running:
+        yield running
+
+
+def named(name: str, address: str, *, with_key: bool) -> Snippet:
+    shown = snippets(address, TARGET, PROMPT, with_key=with_key)
+    return next(snippet for snippet in shown if snippet.name == name)
+
+
+def test_the_curl_line_streams_an_answer(server: Administered) -> None:
+    line = named("curl", server.running.url, with_key=True).text
+    environ = {**os.environ, "OMLX_API_KEY": "secret-key"}
+    said = subprocess.run(
+        ["sh", "-c", line], env=environ, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout.rstrip().endswith("data: [DONE]")
+    assert json.loads(shlex.split(line)[-1])["messages"][0]["content"] == PROMPT
+
+
+def test_the_python_lines_run(server: Administered, capsys: pytest.CaptureFixture[str]) -> None:
+    os.environ["OMLX_API_KEY"] = "secret-key"
+    try:
+        exec(named("OpenAI", server.running.url, with_key=True).text, {})
+    finally:
+        del os.environ["OMLX_API_KEY"]
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("with_key", [True, False])
+def test_the_others_parse(with_key: bool) -> None:
+    address = "http://127.0.0.1:8000"
+    codex = tomllib.loads(named("Codex", address, with_key=with_key).text)
+    assert codex["model"] == TARGET
+    provider = codex["model_providers"][codex["model_provider"]]
+    assert provider["base_url"] == f"{address}/v1"
+    assert provider.get("env_key") == ("OMLX_API_KEY" if with_key else None)
+    opencode = json.loads(named("OpenCode", address, with_key=with_key).text)
+    assert opencode["model"] == f"omlx/{TARGET}"
+    assert TARGET in opencode["provider"]["omlx"]["models"]
+    script = named("Claude Code", address, with_key=with_key).text.replace("claude", "env")
+    environ = {"PATH": os.environ["PATH"], "OMLX_API_KEY": "k"}
+    said = subprocess.run(
+        ["sh", "-c", script], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    variables = dict(line.partition("=")[::2] for line in said.splitlines())
+    assert variables["ANTHROPIC_BASE_URL"] == address
+    assert variables["ANTHROPIC_AUTH_TOKEN"] == ("k" if with_key else "none")
+    assert variables["ANTHROPIC_MODEL"] == variables["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == TARGET
+
+
+def test_the_page_fills_in_the_address_of_the_browser_and_never_the_key(
+    server: Administered,
+) -> None:
+    with server.browser() as client:
+        text = client.get("/admin").text
+        assert f"{server.running.url}/v1/chat/completions" in text
+        assert "$OMLX_API_KEY" in text
+        assert "secret-key" not in text

@@ -1,0 +1,189 @@
+"""Every setting through every source: the value is in effect, and shown with its source."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.admin.settings.view import setting_views
+from omlx.errors import ConfigError
+from omlx.models.pool.speculation_config import check_value
+from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.file import FORMAT
+from omlx.settings.layer import Source
+from omlx.settings.parse import to_json
+from omlx.settings.resolve import add_flags, cli_layer, environment_layer
+from omlx.settings.schema import Scope, Setting, table
+from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
+from tests.admin.running import API, Administered, change
+from tests.server.running import DRAFT, TARGET
+
+SCOPES = {
+    "cli": Scope.CLI,
+    "environment": Scope.ENVIRONMENT,
+    "file": Scope.GLOBAL,
+    "model-file": Scope.MODEL,
+    "api": Scope.GLOBAL,
+    "model-api": Scope.MODEL,
+}
+SOURCES = {
+    "cli": Source.CLI,
+    "environment": Source.ENVIRONMENT,
+    "file": Source.GLOBAL,
+    "model-file": Source.MODEL,
+    "api": Source.GLOBAL,
+    "model-api": Source.MODEL,
+}
+TEXTS = {
+    "host": "localhost",
+    "speculation": "ngram:m=16;draft",
+    "draft_model": DRAFT,
+    "alias": "mine",
+    "model_map": "claude-*=org/x",
+}
+CASES = [(row, way) for row in table().values() for way in SCOPES]
+
+
+def value_of(row: Setting, tmp_path: Path) -> Any:
+    """One that is not the default, as JSON has it."""
+    if row.choices:
+        return next(choice for choice in row.choices if choice != row.default)
+    if row.kind is dict:
+        return {"enable_thinking": False, "深": [1, None]}
+    if row.kind is bool:
+        return not row.default
+    if row.kind in (int, float):
+        return row.kind(row.meta.low + (1 if row.kind is int else 0))
+    one = str(tmp_path) if row.kind is Path else TEXTS.get(row.name, "org/x")
+    return [one] if row.repeatable else one
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return str(value[0])
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def flags_of(row: Setting, value: Any) -> list[str]:
+    if row.kind is bool:
+        return [row.flag]  # each of them turns to what is not the default
+    return [f"--{row.name.replace('_', '-')}={as_text(value)}"]
+
+
+def write(home: Path, row: Setting, value: Any, model: str | None) -> None:
+    """As a person writes the file: from the table's `path`, by hand."""
+    *above, name = (
+        row.path.split(".") if model is None else ("models", model, *row.path.split(".")[-2:])
+    )
+    content: dict[str, Any] = {"format": FORMAT}
+    inner = content
+    for step in above:
+        inner = inner.setdefault(step, {})
+    inner[name] = value
+    home.mkdir(exist_ok=True)
+    (home / (GLOBAL_FILE if model is None else MODELS_FILE)).write_text(
+        json.dumps(content), encoding="utf-8"
+    )
+
+
+def given(row: Setting, way: str, value: Any, home: Path) -> LiveConfiguration:
+    parser = ArgumentParser(exit_on_error=False)
+    add_flags(parser)
+    flags, environ = [], {}
+    match way:
+        case "cli":
+            flags = flags_of(row, value)
+        case "environment":
+            environ = {row.variable: as_text(value)}
+        case "file":
+            write(home, row, value, None)
+        case "model-file":
+            write(home, row, value, TARGET)
+    known, unknown = parser.parse_known_args(flags)
+    if unknown:
+        raise ConfigError("config.unknown", name=unknown[0])
+    run = (cli_layer(known), environment_layer(environ))
+    return LiveConfiguration(run, Store(home, check_value))
+
+
+@pytest.fixture
+def clean(server: Administered) -> Iterator[None]:
+    yield
+    for name in (GLOBAL_FILE, MODELS_FILE):
+        (server.home / name).unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(("row", "way"), CASES, ids=lambda part: getattr(part, "name", part))
+def test_every_setting_by_every_way(
+    row: Setting, way: str, server: Administered, tmp_path: Path
+) -> None:
+    value, model = value_of(row, tmp_path), TARGET if way.startswith("model-") else None
+    if not row.allowed_in(SCOPES[way]):
+        refused_or_ignored(row, way, value, server, tmp_path / "home")
+    elif way.endswith("api"):
+        with server.browser() as browser:
+            through_the_api(row, value, model, browser)
+    else:
+        resolution = given(row, way, value, tmp_path / "home").current.resolve(model)
+        assert to_json(resolution[row.name].value) == value
+        assert resolution[row.name].source is SOURCES[way]
+        if row.allowed_in(Scope.GLOBAL):
+            store = Store(tmp_path / "home", check_value)
+            view = setting_views(Scope.GLOBAL, resolution, store.read().layer())[row.name]
+            assert view.value == (None if row.meta.secret else value)
+            assert view.source is SOURCES[way]
+            assert view.locked is (way in ("cli", "environment"))
+
+
+def through_the_api(row: Setting, value: Any, model: str | None, browser: httpx.Client) -> None:
+    path = "settings" if model is None else f"models/{model}/settings"
+    answer = change(browser, path, row.name, **{row.name: value})
+    assert answer.status_code == 200, answer.text
+    if row.name == "api_key":
+        browser.headers["Authorization"] = f"Bearer {value}"
+    view = browser.get(f"{API}/{path}").json()["settings"][row.name]
+    shown = None if row.meta.secret else value
+    source = "global" if model is None else "model"
+    assert (view["value"], view["stored"], view["source"], view["set"]) == (
+        shown,
+        shown,
+        source,
+        True,
+    )
+    assert answer.json()["applied"][row.name] in ("at_once", "when_idle", "restart")
+    assert change(browser, path, **{row.name: None}).status_code == 200
+    view = browser.get(f"{API}/{path}").json()["settings"][row.name]
+    assert (view["source"], view["set"], view["stored"]) == ("built_in", False, None)
+
+
+def refused_or_ignored(
+    row: Setting, way: str, value: Any, server: Administered, home: Path
+) -> None:
+    """What is not for this way never counts; where somebody meant it, they hear so."""
+    if way.endswith("api"):
+        path = "settings" if way == "api" else f"models/{TARGET}/settings"
+        with server.browser() as browser:
+            answer = change(browser, path, row.name, **{row.name: value})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.not_stored")
+    elif way == "environment":
+        assert given(row, way, value, home).current.resolve()[row.name].source is Source.BUILT_IN
+    else:
+        with pytest.raises(ConfigError):
+            given(row, way, value, home).current.resolve(TARGET)
+
+
+def test_home_is_where_it_is_said_to_be(tmp_path: Path) -> None:
+    row = table()["home"]
+    for way in ("cli", "environment"):
+        configuration = given(row, way, str(tmp_path / "elsewhere"), tmp_path / "home")
+        resolution = configuration.current.resolve()
+        assert resolution.settings.home == tmp_path / "elsewhere"
+    assert os.fspath(resolution.settings.home).endswith("elsewhere")

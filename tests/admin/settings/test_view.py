@@ -1,0 +1,76 @@
+"""Settings as form fields."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.admin.models.speculation_card import SETTINGS
+from omlx.admin.settings.view import Control, SettingsView, SettingView, setting_views
+from omlx.catalog import catalog
+from omlx.settings.layer import Layer, Source
+from omlx.settings.resolve import resolve
+from omlx.settings.schema import AppliesAt, Scope, Value, table
+
+
+def view(
+    name: str, scope: Scope = Scope.GLOBAL, *, cli: dict[str, Value] | None = None, **stored: Value
+) -> SettingView:
+    own = Layer(Source.MODEL if scope is Scope.MODEL else Source.GLOBAL, stored)
+    return setting_views(scope, resolve([own, Layer(Source.CLI, cli or {})]), own)[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "control", "text"),
+    [
+        ("port", None, Control.NUMBER, ""),
+        ("port", 8080, Control.NUMBER, "8080"),
+        ("temperature", 0.7, Control.NUMBER, "0.7"),
+        ("lmstudio", False, Control.SWITCH, "false"),
+        ("log_level", "debug", Control.CHOICE, "debug"),
+        ("allow_host", ("a", "b"), Control.LINES, "a\nb"),
+        ("chat_template_kwargs", {"深": 1}, Control.OBJECT, '{"深": 1}'),
+        ("memory_limit", 3 << 30, Control.SIZE, "3GB"),
+        ("memory_limit", 1_000_000, Control.SIZE, "1000000"),
+        ("memory_limit", 0, Control.SIZE, "0"),
+        ("default_model", "org/x", Control.TEXT, "org/x"),
+        ("api_key", "secret", Control.SECRET, ""),
+    ],
+)
+def test_a_field_holds_the_stored_value_as_it_is_typed(
+    name: str, stored: Value, control: Control, text: str
+) -> None:
+    field = view(name, **({} if stored is None else {name: stored}))
+    assert (field.control, field.text, field.is_set) == (control, text, stored is not None)
+
+
+def test_a_field_that_a_flag_overrides() -> None:
+    field = view("draft_max", Scope.MODEL, cli={"draft_max": 5}, draft_max=9)
+    assert (field.name, field.control, field.keyboard) == ("draft_max", Control.NUMBER, "numeric")
+    assert (field.text, field.effect, field.is_set) == ("9", "5", True)
+    assert (field.source, field.locked, field.takes) == (Source.CLI, True, AppliesAt.RELOAD)
+    assert (field.record()["low"], field.record()["high"]) == (1, 64)
+    assert not field.confirm
+
+
+def test_a_number_that_may_be_a_fraction_or_negative_gets_the_full_keyboard() -> None:
+    assert view("temperature").keyboard == "text"
+    assert view("presence_penalty").keyboard == "text"
+
+
+@pytest.mark.parametrize("scope", [Scope.GLOBAL, Scope.MODEL])
+def test_every_setting_that_can_be_stored_has_a_field_once(scope: Scope) -> None:
+    settings = SettingsView("r", setting_views(scope, resolve(), Layer(Source.GLOBAL, {})))
+    names = [field.name for group in settings.groups() for field in group.fields]
+    assert sorted(names) == sorted(row.name for row in table().values() if row.allowed_in(scope))
+    others = [field.name for group in settings.groups(without=SETTINGS) for field in group.fields]
+    assert set(names) - set(others) == SETTINGS
+
+
+def test_every_field_has_a_label_and_every_label_a_field() -> None:
+    stored = {
+        row.name
+        for row in table().values()
+        if row.allowed_in(Scope.GLOBAL) or row.allowed_in(Scope.MODEL)
+    }
+    keys = [key.split(".") for key in catalog()]
+    assert {key[1] for key in keys if key[0] == "settings" and key[-1] == "label"} == stored

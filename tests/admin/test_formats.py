@@ -1,0 +1,34 @@
+"""How figures and addresses are written."""
+
+from __future__ import annotations
+
+from omlx.admin.addresses import model_path
+from omlx.admin.formats import duration, percent, ratio, size
+
+
+def test_figures() -> None:
+    assert [size(n) for n in (0, 1_748_960, 812_000_000, 1_300_000_000, 17_200_000_000)] == [
+        "0.0\u202fMB",
+        "1.7\u202fMB",
+        "812\u202fMB",
+        "1.3\u202fGB",
+        "17\u202fGB",
+    ]
+    assert [ratio(value) for value in (0.94, 1.0, 1.04, 1.06, 1.62, 12.34)] == [
+        "0.94×",
+        "1.00×",
+        "1.04×",
+        "1.1×",
+        "1.6×",
+        "12.3×",
+    ]
+    assert percent(0.744) == "74\u202f%"
+
+
+def test_durations_are_rounded_coarsely() -> None:
+    shown = [duration(seconds).replace("\u202f", " ") for seconds in (1, 42, 58, 150, 4800)]
+    assert shown == ["5 s", "40 s", "1 min", "2 min", "1 h 20 min"]
+
+
+def test_the_address_of_a_model_keeps_its_slashes_and_quotes_the_rest() -> None:
+    assert model_path("org/a b?c#d") == "/admin/models/org/a%20b%3Fc%23d"
