@@ -16,7 +16,7 @@ from tests.probe.batching import joint_continuation, joint_prefill, life, long_l
 from tests.probe.reference import TOLERANCE, Row, references
 from tests.probe.rewinding import draft, shorten, verify, way_back
 
-HEADER = "| architecture | layer caches | goes back by | rows share a batch | joint prefill |"
+HEADER = "| architecture | layer caches | rollback | rows share a batch | joint prefill |"
 RULE = "|---|---|---|---|---|"
 
 
