@@ -1,16 +1,16 @@
-"""Who gets in when memory is short: one guard for all loaded models. Pure Python but for what it is told by `used`.
+"""Admission control: one memory budget shared by all loaded models. Pure Python; `used` asks the machine.
 
-    0 ──── weights ──── caches ──── kept prefixes ──── soft 0.85 ──── hard 0.95 ──── limit
-                                                            └ what passes need besides ┘
+    0 ──── weights ──── KV caches ──── prefix caches ──── soft 85 % ──── hard 95 % ──── limit
+                                                              └── activations of passes ──┘
 
-Over the soft limit kept prefixes go first, those of the model that was used longest ago before others; then idle
-models go, for which whoever loads them is asked; then requests wait until others have ended, first come first served.
-A request for which there is no room even so is refused. A prompt that could not be read if nothing else were there is
-refused at once.
+Where a request would pass the soft limit: evict cached prefixes, least recently used model first; then have idle models
+evicted; then let it wait for running requests to end, first come, first served over all models. With nothing left to
+wait for, admit it below the hard limit and refuse it above.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,40 +22,45 @@ from omlx.errors import BadRequest, Overloaded
 
 SOFT: Final = 0.85
 HARD: Final = 0.95
+"""Fractions of the limit. What lies above them is left to activations, and to what the estimates miss."""
+
 STEP: Final = 256
-"""What caches grow by, in tokens: so many of the answer are counted in."""
+"""Tokens by which mlx-lm's caches grow; as many tokens of output are reserved with the prompt."""
 
 SMALL: Final = 2 * STEP
-"""A prompt of so few tokens is never what is too much."""
+"""Prompts of at most so many tokens are never refused for memory."""
 
 RETRY_AFTER_S: Final = 5
 
 
 class Verdict(StrEnum):
-    """`WAIT` until something changes, `RETRY` with the next step: memory is about to be given back."""
+    """What becomes of the request at the head of a queue.
+
+    `WAIT`: judge it again when the guard's `version` has changed. `RETRY`: with the next step, which frees memory.
+    """
 
     ADMIT = "admit"
     WAIT = "wait"
-    RETRY = "again"
+    RETRY = "retry"
     REFUSE = "refuse"
 
 
 class MemoryClient(Protocol):
-    """A loaded model, as the guard sees it. Times are those of one monotonic clock, in seconds."""
+    """A loaded model, as the guard sees it. Times are of one monotonic clock, in seconds."""
 
     @property
     def used_at(self) -> float:
-        """When it was last asked for something."""
+        """When its newest request was submitted."""
         ...
 
     @property
     def reserved(self) -> int:
-        """Bytes that will be taken beyond what is: by caches of running requests, and by what is about to be kept."""
+        """Bytes promised but not yet allocated: growth of running KV caches, and prefixes about to be saved."""
         ...
 
     @property
     def cached(self) -> int:
-        """Bytes of prefixes that could go."""
+        """Bytes of cached prefixes, all of which can be evicted."""
         ...
 
     @property
@@ -65,25 +70,27 @@ class MemoryClient(Protocol):
 
     @property
     def freeing(self) -> bool:
-        """Whether something waits for its next step that may give memory back."""
+        """Whether its next step may free memory."""
         ...
 
     @property
     def blocked_since(self) -> float | None:
-        """When the request came that waits for memory; None if none does."""
+        """When its first request that waits for memory was submitted; None if none does."""
         ...
 
     def evict_prefixes(self, nbytes: int) -> int:
-        """Have `nbytes` of kept prefixes go with the next step, or all. Returns how many bytes that gives back."""
+        """Evict at least `nbytes` of cached prefixes, or all, with the next step. Return how many bytes."""
         ...
 
 
 @dataclass(slots=True)
 class MemoryGuard:
-    """`limit` bytes are what the process may take, None for no limit; it may change at any time. `used` tells what it
-    takes now. `weights` are those of all loaded models, `loading` those that are yet to be read.
+    """Decides on admissions, prefix cache growth and model loads. All counts are bytes.
 
-    `request_eviction` is asked, on the engine thread, to send idle models away for so many bytes, and answers by `eviction_done`.
+    `limit` bounds the process, None: no limit. `used` returns what it takes now. `weights` are those of all loaded
+    models, `loading` is reserved for weights that are being read. `request_eviction` asks the model pool to evict idle
+    models of so many bytes; it answers by `eviction_done`. `version` changes when requests that wait are to be judged
+    again. Only one thread, the engine's, may call what modifies the guard; any thread may read the limits.
     """
 
     limit: int | None = None
@@ -93,54 +100,63 @@ class MemoryGuard:
     request_eviction: Callable[[int], None] | None = None
     clients: list[MemoryClient] = field(default_factory=list)
     version: int = 0
-    _asked: bool = False
-    _evicted_at: int = -1
+    _evicting: bool = False
+    _evicted_version: int = -1  # of the guard, when no further idle model could be evicted
+    _writer: int | None = None
 
     @property
     def soft(self) -> int:
-        """Bytes."""
         return int(SOFT * (self.limit or 0))
 
     @property
     def hard(self) -> int:
-        """Bytes."""
         return int(HARD * (self.limit or 0))
-
-    # -- who is there --------------------------------------------------------------------------------------------
-
-    def join(self, client: MemoryClient) -> None:
-        self.clients.append(client)
-
-    def leave(self, client: MemoryClient) -> None:
-        self.clients = [each for each in self.clients if each is not client]
-        self.changed()
-
-    def changed(self) -> None:
-        """Memory was given back, or may be had otherwise: those who wait may try again."""
-        self.version += 1
-
-    def eviction_done(self) -> None:
-        """Whatever idle models could be sent away have gone."""
-        self._asked = False
-        self.changed()
-        self._evicted_at = self.version
-
-    def shrink(self, nbytes: int) -> int:
-        """Have kept prefixes go, whosever they are. Returns how many bytes that gives back, with their next steps."""
-        return _shrink(self.clients, nbytes)
 
     @property
     def freeing(self) -> bool:
-        return any(each.freeing for each in self.clients)
+        """Whether the next step of any model may free memory."""
+        return any(client.freeing for client in self.clients)
 
-    # -- judging -------------------------------------------------------------------------------------------------
+    def join(self, client: MemoryClient) -> None:
+        self._assert_writer()
+        self.clients.append(client)
+
+    def leave(self, client: MemoryClient) -> None:
+        self.clients = [other for other in self.clients if other is not client]
+        self.changed()
+
+    def configure(self, limit: int | None, weights: int) -> None:
+        """Set the limit, and the bytes of the weights that are loaded."""
+        self.limit, self.weights = limit, weights
+        self.changed()
+
+    def evict_models_by(self, request_eviction: Callable[[int], None]) -> None:
+        """Set how idle models are evicted."""
+        self._assert_writer()
+        self.request_eviction = request_eviction
+
+    def changed(self) -> None:
+        """Have waiting requests judged again: memory was freed, or the order of the queues has changed."""
+        self._assert_writer()
+        self.version += 1
+
+    def eviction_done(self) -> None:
+        """The model pool has evicted all idle models that it could, up to the bytes requested."""
+        self._evicting = False
+        self.changed()
+        self._evicted_version = self.version
+
+    def evict_prefixes(self, nbytes: int) -> int:
+        """Evict cached prefixes of any model. Return how many bytes the next steps will free."""
+        self._assert_writer()
+        return _evict_prefixes(self.clients, nbytes)
 
     def check_fits(
         self, request: Request, layout: Layout, pinned_weights: int | None = None
     ) -> None:
-        """Raise BadRequest for a prompt that can never fit, saying how long one may be.
+        """Raise BadRequest, with the longest possible prompt, if a prompt cannot fit even with nothing else running.
 
-        `pinned_weights` are bytes of weights that stay whichever models are sent away; None means all of them.
+        `pinned_weights` are the bytes of weights that stay loaded whichever models are evicted; None: all weights.
         """
         if self.limit is None or not layout.row_bytes or len(request.tokens) <= SMALL:
             return
@@ -152,122 +168,129 @@ class MemoryGuard:
                 param="messages",
                 tokens=len(request.tokens),
                 most=most,
-                limit=_megabytes(self.limit),
+                limit=_mebibytes(self.limit),
             )
 
-    def admit(self, who: MemoryClient, request: Request, need: int, since: float) -> Verdict:
-        """What becomes of the first request in the queue of `who`, which came at `since` and needs `need` bytes.
+    def admit(self, client: MemoryClient, request: Request, need: int, since: float) -> Verdict:
+        """Judge the head of a client's queue, which needs `need` bytes and was submitted at `since`.
 
-        Kept prefixes may be told to go for it, and `request_eviction` be asked.
+        May evict cached prefixes and request the eviction of idle models.
         """
+        self._assert_writer()
         if self.limit is None:
             return Verdict.ADMIT
-        others = [each for each in self.clients if each is not who]
-        everyone = [*others, who]
-        if any(each.blocked_since is not None and each.blocked_since < since for each in others):
+        others = [other for other in self.clients if other is not client]
+        if any(o.blocked_since is not None and o.blocked_since < since for o in others):
             return Verdict.WAIT
-        over = self.over(need, everyone)
-        if over and any(each.freeing for each in everyone):
-            return (
-                Verdict.RETRY
-            )  # what has ended is about to give its memory back: nothing need go for that
+        everyone = [*others, client]
+        excess = self.excess(need, everyone)
+        if excess and any(each.freeing for each in everyone):
+            return Verdict.RETRY  # evict nothing for memory that the next step frees
         busy = any(each.busy for each in everyone)
-        theirs = 0
-        if over <= sum(each.cached for each in everyone) or not busy:
-            theirs = _shrink(others, over)
-            ours = who.evict_prefixes(over - theirs) if over > theirs else 0
-            over = self.over(need, everyone, theirs + ours)
-        if not over:
-            return Verdict.RETRY if theirs else Verdict.ADMIT
-        if self._asks(over) or busy:
+        freed_by_others = 0
+        # Evict prefixes only if that is enough, or if no running request can free the rest.
+        if excess <= sum(each.cached for each in everyone) or not busy:
+            freed_by_others = _evict_prefixes(others, excess)
+            remaining = excess - freed_by_others
+            freed = freed_by_others + (client.evict_prefixes(remaining) if remaining > 0 else 0)
+            excess = self.excess(need, everyone, freed)
+        if not excess:
+            # The client's own evictions precede the new row in its next plan; those of others do not.
+            return Verdict.RETRY if freed_by_others else Verdict.ADMIT
+        if self._evicts_models(excess) or busy:
             return Verdict.WAIT
         if any(each.freeing for each in everyone):
             return Verdict.RETRY
-        return self.verdict(request, over, idle=True)
+        fits = excess <= self.hard - self.soft or len(request.tokens) <= SMALL
+        return Verdict.ADMIT if fits else Verdict.REFUSE
 
-    def over(self, need: int, clients: Iterable[MemoryClient], freed: int = 0) -> int:
-        """By how many bytes the soft limit would be passed; `freed` is what is about to be given back."""
+    def excess(self, need: int, clients: Iterable[MemoryClient], freed: int = 0) -> int:
+        """By how many bytes `need` more pass the soft limit, once `freed` are given back; 0 if they do not."""
         if self.limit is None:
             return 0
         return max(0, self._taken() - freed + self._reserved(clients) + need - self.soft)
 
     def headroom(self, freed: int = 0) -> int | None:
-        """How many bytes of prefixes may be kept besides, less than 0 where some should go; None for any number.
+        """How many bytes the prefix caches may grow by; negative: they should shrink; None: any number.
 
-        What is `freed` is so only after the copy: until then both are there, and the hard limit holds.
+        `freed` bytes are given back only after the copy. Until then both exist, below the hard limit.
         """
         if self.limit is None:
             return None
-        return min(
-            self.soft - (self._taken() - freed + self._reserved(self.clients)),
-            self.hard - self._taken(),
-        )
+        taken = self._taken()
+        return min(self.soft - (taken - freed + self._reserved(self.clients)), self.hard - taken)
 
     def reserve(self, need: int, *, last: bool = False) -> int:
-        """Set `need` bytes aside for weights that are to be read, in place of what was set aside before.
+        """Reserve `need` bytes for weights to be read, in place of the reservation before.
 
-        Returns by how many bytes that passes the soft limit, or, where this is the `last` try, the hard one; if it
-        does, nothing is set aside.
+        Return by how many bytes that passes the soft limit, in the `last` attempt the hard limit. Reserve nothing if
+        it does.
         """
+        self._assert_writer()
         self.loading = 0
-        over = self.over(need, self.clients)
-        over = max(0, over - (self.hard - self.soft)) if last else over
-        self.loading = 0 if over else need
-        return over
+        excess = self.excess(need, self.clients)
+        if last:
+            excess = max(0, excess - (self.hard - self.soft))
+        self.loading = 0 if excess else need
+        return excess
 
-    def verdict(self, request: Request, over: int, *, idle: bool) -> Verdict:
-        """What becomes of a request that passes the soft limit by `over` bytes with nothing left to evict.
+    def use_reservation(self, nbytes: int) -> None:
+        """Weights of so many bytes were read: `used` counts them now."""
+        self._assert_writer()
+        self.loading = max(0, self.loading - nbytes)
 
-        `idle` says that nothing runs, so that waiting would be in vain.
-        """
-        if not over or self.limit is None:
-            return Verdict.ADMIT
-        if not idle:
-            return Verdict.WAIT
-        fits = over <= self.hard - self.soft
-        return Verdict.ADMIT if fits or len(request.tokens) <= SMALL else Verdict.REFUSE
+    def cancel_reservation(self) -> None:
+        """No weights are being read any more."""
+        if self.loading:
+            self.loading = 0
+            self.changed()
 
     def refusal(self, need: int) -> Overloaded:
-        """What a refused request is told."""
-        used, limit = _megabytes(self.used()), _megabytes(self.limit or 0)
+        """The error of a refused request, or of a model that cannot be loaded now."""
         return Overloaded(
             "memory.full",
             retry_after_s=RETRY_AFTER_S,
-            need=_megabytes(need),
-            used=used,
-            limit=limit,
+            need=_mebibytes(need),
+            used=_mebibytes(self.used()),
+            limit=_mebibytes(self.limit or 0),
         )
 
     def _taken(self) -> int:
-        return max(self.used(), self.weights)
+        return max(self.used(), self.weights)  # mapped weights count although no pass has read them
 
     def _reserved(self, clients: Iterable[MemoryClient]) -> int:
-        return self.loading + sum(each.reserved for each in clients)
+        return self.loading + sum(client.reserved for client in clients)
 
-    def _asks(self, over: int) -> bool:
-        """Whether idle models may still go. Asks for it, unless nothing has changed since none could."""
-        if self.request_eviction is None or self._evicted_at == self.version:
-            return self._asked
-        if not self._asked:
-            self._asked = True
-            self.request_eviction(over)
-        return self._asked
+    def _evicts_models(self, nbytes: int) -> bool:
+        """Whether idle models are being evicted. Requests it, unless nothing changed since none could be."""
+        if self.request_eviction is None or self._evicted_version == self.version:
+            return self._evicting
+        if not self._evicting:
+            self._evicting = True
+            self.request_eviction(nbytes)
+        return self._evicting
+
+    def _assert_writer(self) -> None:
+        thread = threading.get_ident()
+        if self._writer is None:
+            self._writer = thread
+        assert self._writer == thread, "the memory guard has one writing thread"
 
 
 def cache_need(request: Request, layout: Layout) -> int:
-    """Bytes of the cache of a request, to the end of its prompt and some way into its answer."""
+    """Bytes of a request's KV cache at the end of its prompt and `STEP` tokens of output."""
     tokens = len(request.tokens) + min(STEP, request.max_tokens or STEP)
     return layout.cache_bytes(-(-tokens // STEP) * STEP)
 
 
-def _shrink(clients: Iterable[MemoryClient], nbytes: int) -> int:
-    """The one that was used longest ago first."""
-    given = 0
-    for each in sorted(clients, key=lambda client: client.used_at):
-        if given < nbytes:
-            given += each.evict_prefixes(nbytes - given)
-    return given
+def _evict_prefixes(clients: Iterable[MemoryClient], nbytes: int) -> int:
+    """Evict prefixes of the least recently used model first. Return how many bytes that frees."""
+    freed = 0
+    for client in sorted(clients, key=lambda client: client.used_at):
+        if freed < nbytes:
+            freed += client.evict_prefixes(nbytes - freed)
+    return freed
 
 
-def _megabytes(n: int) -> int:
-    return round(n / (1 << 20))
+def _mebibytes(nbytes: int) -> int:
+    return round(nbytes / (1 << 20))

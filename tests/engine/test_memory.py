@@ -1,8 +1,9 @@
-"""Who gets in when memory is short: nothing is refused that fits, and what does not fit is told by how much."""
+"""Admission under a memory limit: what fits is never refused, and a refusal says what would fit."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -26,7 +27,7 @@ def guard(limit: int, weights: int = 0) -> MemoryGuard:
 def test_without_a_limit_everything_fits() -> None:
     free = MemoryGuard()
     free.check_fits(ask("a", prompt=10_000), LAYOUT)
-    assert free.over(1 << 50, ()) == 0
+    assert free.excess(1 << 50, ()) == 0
 
 
 def test_a_prompt_that_can_never_fit_is_told_how_long_one_may_be() -> None:
@@ -41,21 +42,55 @@ def test_a_prompt_that_can_never_fit_is_told_how_long_one_may_be() -> None:
         short_of_memory.check_fits(ask("a", prompt=most + 257), LAYOUT)
 
 
-def test_a_small_prompt_is_never_too_much() -> None:
+@dataclass
+class Client:
+    """A model that holds nothing."""
+
+    busy: bool = False
+    used_at: float = 0.0
+    reserved: int = 0
+    cached: int = 0
+    freeing: bool = False
+    blocked_since: float | None = None
+
+    def evict_prefixes(self, nbytes: int) -> int:
+        return 0
+
+
+def test_a_small_prompt_is_always_admitted_alone() -> None:
     tiny = guard(1000, weights=5000)
     one = ask("a", prompt=200)
     tiny.check_fits(one, LAYOUT)
-    assert tiny.verdict(one, tiny.over(cache_need(one, LAYOUT), ()), idle=True) is Verdict.ADMIT
+    assert tiny.admit(Client(), one, cache_need(one, LAYOUT), 0.0) is Verdict.ADMIT
 
 
-def test_between_the_limits_one_may_run_alone_and_above_them_nobody() -> None:
-    judge, one = guard(1000), ask("a", prompt=1000)
-    assert judge.verdict(one, 0, idle=False) is Verdict.ADMIT
-    assert judge.verdict(one, 100, idle=False) is Verdict.WAIT
-    assert judge.verdict(one, 100, idle=True) is Verdict.ADMIT
-    assert judge.verdict(one, 101, idle=True) is Verdict.REFUSE
-    assert judge.refusal(5 << 20).params["need"] == 5
-    assert judge.refusal(0).retry_after_s > 0
+@pytest.mark.parametrize(
+    ("excess", "busy", "verdict"),
+    [
+        (0, True, Verdict.ADMIT),
+        (100, True, Verdict.WAIT),
+        (100, False, Verdict.ADMIT),
+        (101, False, Verdict.REFUSE),
+    ],
+)
+def test_between_the_limits_a_request_may_run_alone_and_above_them_none(
+    excess: int, busy: bool, verdict: Verdict
+) -> None:
+    memory, one = guard(1000), ask("a", prompt=1000)
+    assert memory.admit(Client(busy), one, memory.soft + excess, 0.0) is verdict
+
+
+def test_a_refusal_says_what_was_needed_and_when_to_retry() -> None:
+    refusal = guard(1000).refusal(5 << 20)
+    assert refusal.params["need"] == 5
+    assert refusal.retry_after_s > 0
+
+
+def test_only_one_thread_may_write_to_the_guard() -> None:
+    memory = guard(1000)
+    memory.changed()
+    with ThreadPoolExecutor(1) as other, pytest.raises(AssertionError, match="one writing thread"):
+        other.submit(memory.changed).result()
 
 
 def desk(limit: int) -> tuple[Desk, MemoryGuard]:

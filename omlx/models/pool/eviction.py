@@ -76,7 +76,8 @@ class ResidentModels:
     def put(self, resident: ResidentModel) -> None:
         """In place of the one of the same model, if there is one. In line."""
         self._by_id[resident.entry.id] = resident
-        self._memory.request_eviction = partial(self._relieve, asyncio.get_running_loop())
+        relieve = partial(self._relieve, asyncio.get_running_loop())
+        self._post(partial(self._memory.evict_models_by, relieve))
         self.account()
 
     async def evict(self, resident: ResidentModel) -> None:
@@ -133,7 +134,7 @@ class ResidentModels:
         """
         self._take_up_limit()
         staying = _size(each for each in self if each.pinned or each.entry.id == entry.id)
-        if need and need + staying > self._memory.hard:
+        if need and need + staying > await self._ask(lambda: self._memory.hard):
             raise _no_room(entry, need, self._limit(), staying)
         while need and (over := await self._ask(partial(self._memory.reserve, need))):
             if self._closing:
@@ -154,15 +155,12 @@ class ResidentModels:
         """Some of what room was made for is in memory now."""
         before = self._read.get(entry.id, 0)
         self._read[entry.id] = progress.done
-        self._memory.loading = max(0, self._memory.loading - (progress.done - before))
+        self._post(partial(self._memory.use_reservation, progress.done - before))
 
     def cancel_reservation(self) -> None:
         """Whatever room was made for is there, or will not come."""
         self._read.clear()
-        if self._memory.loading:
-            self._memory.loading = 0
-            with suppress(EngineDead):
-                self._engine.call(self._memory.changed)
+        self._post(self._memory.cancel_reservation)
 
     def account(self) -> None:
         """Tell the guard what is in memory, and every model what its prefixes may take.
@@ -171,21 +169,19 @@ class ResidentModels:
         prefixes are given up first when memory is short.
         """
         memory = self._memory
-        memory.limit = self._told = self._limit()
+        limit = self._told = self._limit()
         pinned = [each for each in self if each.pinned]
         each_of, weights = list(self), _size(self)
         floors = [_size([each, *pinned]) for each in each_of]
         given = [each.settings.prefix_bytes for each in each_of]
 
         def tell() -> None:
-            memory.weights = weights
+            memory.configure(limit, weights)
             spare = max(0, memory.soft - weights) // 2 // max(1, len(each_of))
             for resident, floor, own in zip(each_of, floors, given, strict=True):
                 resident.loop.bound_memory(floor, spare if own is None else own)
-            memory.changed()
 
-        with suppress(EngineDead):
-            self._engine.call(tell)
+        self._post(tell)
 
     def _take_up_limit(self) -> None:
         if self._limit() != self._told:
@@ -193,7 +189,7 @@ class ResidentModels:
 
     async def _give_up_prefixes(self, nbytes: int) -> bool:
         """Have kept prefixes go, and their memory be given back; whether there were any."""
-        if not await self._ask(partial(self._memory.shrink, nbytes)):
+        if not await self._ask(partial(self._memory.evict_prefixes, nbytes)):
             return False
         for _ in range(_STEPS):
             if not await self._ask(lambda: self._memory.freeing):  # comes between two steps
@@ -220,8 +216,7 @@ class ResidentModels:
         except (TimeoutError, EngineDead):
             pass
         finally:
-            with suppress(EngineDead):
-                self._engine.call(self._memory.eviction_done)
+            self._post(self._memory.eviction_done)
 
     async def _somebody_idle(self) -> bool:
         """Wait for a model that has no requests any more but for their last words. Whether there is one."""
@@ -244,6 +239,11 @@ class ResidentModels:
         able = (each for each in self if not each.pinned and (each.leases == 0 or not idle))
         able = (each for each in able if not (open_only and each.draining))
         return next((each for each in able if but is None or each.entry.id != but.id), None)
+
+    def _post(self, work: Callable[[], None]) -> None:
+        """Run `work` on the engine thread, the one that may write to the guard, unless it has ended."""
+        with suppress(EngineDead):
+            self._engine.call(work)
 
     async def _ask(self, work: Callable[[], T]) -> T:
         """On the engine thread."""

@@ -81,8 +81,7 @@ class Pool:
         self._registry = registry
         self._settings = settings
         self.live_configuration = configuration or LiveConfiguration.of(settings)
-        self.memory = MemoryGuard(None, used)
-        self.memory.limit = self._limit()
+        self.memory = MemoryGuard(self._limit(), used)
         self._opener = ModelLoader(engine, self.memory, progress, costs, read)
         self._costs = costs
         self._clock = clock
