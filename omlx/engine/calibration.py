@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Final
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, SETTLED, CostModel
-from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.cost_model import FIRST_BUCKET, MIN_SAMPLES, PLAIN, WIDTHS, CostModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
-from omlx.engine.speculation.policy import WIDTHS
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import DRAFT, NGRAM, Step
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
 
@@ -131,7 +129,7 @@ def _draft_known(costs: CostModel, name: str) -> bool:
     """Whether enough is known of what a draft model takes, or that a round with it takes too long."""
     known = costs.drafts[name].sample_count(1, 1) if name in costs.drafts else 0
     seconds = costs.verify(DRAFTED + 1, 1) + DRAFTED * costs.draft(name, 1, 1)
-    return known >= SETTLED or (seconds > SLICE_SECONDS and known != 1)
+    return known >= MIN_SAMPLES or (seconds > SLICE_SECONDS and known != 1)
 
 
 class _Filler(NgramDrafter):

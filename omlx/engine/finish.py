@@ -55,7 +55,7 @@ def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
         prompt_ms=_ms(clock.admitted, clock.first_token),
         predicted_ms=_ms(clock.first_token, clock.last_token),
         seed=sequence.request.sampling.seed,
-        drafters=deepcopy(speculator.tallies(sequence.row)),
+        drafters=deepcopy(speculator.stats(sequence.row)),
         speculation=speculator.reason(sequence),
         strategy=str(strategy),
         strategy_notes=strategy.notes,

@@ -15,7 +15,7 @@ from omlx.engine.limits import Limits
 from omlx.engine.plan import LAST, Forward, Window
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Sequence, Status
-from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.speculator import Speculator
 
 

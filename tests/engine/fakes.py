@@ -13,9 +13,8 @@ from mlx_lm.models.cache import KVCache
 from omlx.engine.model import Cache, MakeCache, cache_maker
 from omlx.engine.sampling import Draw
 from omlx.engine.sequence import Sequence as Record
-from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Step
 from tests import zoo
 

@@ -18,9 +18,8 @@ from mlx import nn
 from omlx.engine.calibration import ENOUGH, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.speculation.cost_model import PLAIN, SETTLED, CostModel, LatencyTable
+from omlx.engine.speculation.cost_model import MIN_SAMPLES, PLAIN, WIDTHS, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.speculation.policy import WIDTHS
 from omlx.engine.strategy import AUTO
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import CalibrationState, Finished, Reason, Request, Speculation
@@ -171,7 +170,7 @@ def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name:
     assert all(before(width, 1) == ENOUGH for width in ALL)
     loop = loop_of("llama", model(name, 1), window=None, costs=known)
     assert complete(loop).state is CalibrationState.DONE
-    assert loop.cost_model.drafts["tiny"].sample_count(1, 1) >= SETTLED
+    assert loop.cost_model.drafts["tiny"].sample_count(1, 1) >= MIN_SAMPLES
     assert [
         each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)
     ] == [0]
@@ -357,7 +356,7 @@ def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatc
 def test_a_short_context_is_enough() -> None:
     loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, context_length=16))
     assert complete(loop).state is CalibrationState.DONE
-    assert loop.cost_model.target.sample_count(PLAIN, 1) >= SETTLED
+    assert loop.cost_model.target.sample_count(PLAIN, 1) >= MIN_SAMPLES
 
 
 def test_a_model_that_cannot_speculate_is_left_alone() -> None:

@@ -113,7 +113,7 @@ def test_a_drafter_that_raises_in_the_middle_is_off_from_then_on_and_told_so() -
     loop.use_drafters([drafter])
     bench = Bench(loop).submit(request()).until(lambda: drafter.after < 0)
     sequence = loop.scheduler.running[0]
-    tallies = loop.scheduler.speculator.tallies(sequence.row)
+    tallies = loop.scheduler.speculator.stats(sequence.row)
     before = copy.deepcopy(tallies)
     bench.run()
     assert tallies == before, "a disabled drafter is not counted"

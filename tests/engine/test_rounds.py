@@ -8,7 +8,7 @@ import pytest
 
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.cost_model import LatencyTable
-from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.proposal import Draft
 from omlx.engine.types import FinishReason, Request, Sampling
 from tests.engine.fakes import Scripted, StopAt
 from tests.engine.harness import (

@@ -12,7 +12,7 @@ import pytest
 from omlx.engine.limits import Limits
 from omlx.engine.plan import Filter, Merge, Open, Plan, Rewind
 from omlx.engine.sequence import MOVES, Clock, Sequence, Status
-from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.proposal import Draft
 from omlx.engine.types import Failed, Finished, FinishReason, PrefillProgress, Reason
 from omlx.errors import BadRequest, Overloaded
 from tests.engine.device import PLAIN, RECURRENT, Desk, answer, ask

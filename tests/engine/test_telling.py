@@ -12,7 +12,8 @@ from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Proposal
-from omlx.engine.speculation.speculator import KEPT, Speculator
+from omlx.engine.speculation.row_record import MAX_UNLEARNED
+from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.strategy import AUTO, OFF, Step, Strategy, parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Reason, Speculation
@@ -66,7 +67,7 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(
     Bench(loop).run(request(max_tokens=90, speculation=Speculation(parse("draft"))))
     assert learned == came
     assert len(came) >= 60
-    assert 1 < max(at_once) <= KEPT
+    assert 1 < max(at_once) <= MAX_UNLEARNED
 
 
 def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
@@ -90,7 +91,7 @@ def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
         for name in "ab"
     ]
     Bench(loop_of("llama", window=None)).run(*both)
-    assert len(asked) <= 2 * (96 // KEPT) + 4
+    assert len(asked) <= 2 * (96 // MAX_UNLEARNED) + 4
     assert scored
 
 

@@ -19,8 +19,6 @@ PACKAGES = {"omlx/engine": 2600, "omlx/engine/prefix": 800, "omlx/engine/specula
 EXCEPTIONS = {
     "omlx/engine/prefix/index.py::PrefixIndex": "to be split",
     "omlx/models/pool/pool.py::Pool": "to be split",
-    "omlx/engine/speculation/policy.py": "to be rewritten",
-    "omlx/engine/speculation/policy.py::RowPolicy": "to be rewritten",
 }
 
 

@@ -22,9 +22,8 @@ from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import NGRAM, Step
 from omlx.engine.types import Request, Speculation
 

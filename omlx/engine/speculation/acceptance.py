@@ -1,8 +1,8 @@
-"""How likely the next drafted token is accepted, given that all before it were.
+"""Acceptance rate: how likely the next draft token is accepted if all before it were.
 
-A draft model's chance depends on the position in the draft, a lookup's on how long the match is by then: both are a
-*slot*. Counts decay, so that a change of text shows within some twenty drafts; a request starts from what earlier
-requests of the model saw.
+For a draft model it depends on the position in the draft, for a prompt lookup on the length of the
+match so far; both are called a *slot*. Counts decay, so that a change of text shows within some
+twenty drafts. A request starts from what earlier requests of the model saw.
 """
 
 from __future__ import annotations
@@ -12,102 +12,116 @@ from dataclasses import dataclass, field
 from typing import Final
 
 DECAY: Final = 0.97
-"""What a draft leaves of the evidence before it, in a request. The model's history forgets ten times slower."""
+"""Weight of a request's earlier counts after each draft. The model's history decays ten times slower."""
 
 PRIOR_WEIGHT: Final = 4.0
+"""Tokens that the expected rate of a slot counts for beside the slot's own counts."""
+
 COMMON_WEIGHT: Final = 2.0
-"""Misses that it takes to believe that a text, or a draft model in it, misses more or less often than before."""
+"""Rejected tokens that the expectation counts for, where the slots of a request are compared to it."""
 
 PROVEN: Final = 8.0
-"""Tokens that were tried, before a drafter counts as known."""
+"""Tokens after which a drafter's acceptance rate counts as known."""
 
 POOR: Final = 0.2
-"""A draft model right less often pays nowhere: a token in five is less than its pass and a row more take."""
+"""A draft model below this rate pays nowhere: its pass and a row more cost over a fifth of a step."""
 
 MATCH_STEPS: Final = (3, 4, 5, 6, 7, 8, 9, 12, 17, 33)
-MATCH_CHANCE: Final = (0.5, 0.65, 0.75, 0.8, 0.8, 0.8, 0.85, 0.85, 0.9, 0.95)
-"""What a match of 3, 4, … 9-11, 12-16, 17-32, 33+ tokens is worth before anything is seen. Short ones are told apart to
-the token: in records of one shape it is always the same token that changes."""
+"""Tokens of a match at which slots begin. Short matches have a slot each: in records of one shape
+it is always the same token that changes."""
 
-FIRST_CHANCE: Final = (0.6,)
-"""The same for a draft model's tokens."""
+MATCH_RATES: Final = (0.5, 0.65, 0.75, 0.8, 0.8, 0.8, 0.85, 0.85, 0.9, 0.95)
+"""Expected acceptance rate of each match slot while nothing is measured."""
+
+DRAFT_MODEL_RATES: Final = (0.6,)
+"""The same for a draft model's tokens, at every position."""
 
 SLOTS: Final = 16
-SURE: Final = 0.998
-HOPELESS: Final = 0.02
+MAX_RATE: Final = 0.998
+MIN_RATE: Final = 0.02
 
 
 def slot(match: int, i: int) -> int:
-    """Where token `i` of a draft is counted: an accepted token makes a match longer. `match` is 0 for a draft model."""
-    return (
-        bisect_right(MATCH_STEPS, max(match + i, MATCH_STEPS[0])) - 1
-        if match
-        else min(i, SLOTS - 1)
-    )
+    """Return the slot of token `i` of a draft. Each accepted token makes the match longer by one.
+
+    `match` is the length of the match in tokens, 0 for a draft model.
+    """
+    if match:
+        return bisect_right(MATCH_STEPS, max(match + i, MATCH_STEPS[0])) - 1
+    return min(i, SLOTS - 1)
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """Decayed counts by slot. `start` is the belief before any count; `prior` is the model's history, which takes its
-    place as it stood when the request began or last faded, and learns along."""
+    """Decaying counts by slot.
 
-    start: tuple[float, ...] = FIRST_CHANCE
+    `start` holds the expected rates before any count. `prior` is the model's history: it replaces
+    them, as it stood when the request began or last faded, and learns along.
+    """
+
+    start: tuple[float, ...] = DRAFT_MODEL_RATES
     prior: Acceptance | None = None
     _expected: list[float] = field(init=False)
     _tries: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
     _hits: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
-    _chances: list[float] = field(default_factory=list)
+    _rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._expected = self._before()
+        self._expected = self._expectation()
 
     @property
     def proven(self) -> bool:
-        """Whether the belief rests on more than its start."""
+        """Whether the rates rest on more than their starting values."""
         return sum((self.prior or self)._tries) >= PROVEN
 
     @property
     def poor(self) -> bool:
-        """Whether a draft model's tokens are known to be wrong nearly always, and so not soon worth another look."""
-        return self.proven and self.chances()[0] < POOR
+        """Whether a draft model's tokens are known to be nearly always wrong."""
+        return self.proven and self.rates()[0] < POOR
 
     def learn(self, match: int, drafted: int, accepted: int) -> None:
-        """A draft was verified, or compared with what came anyway; behind its first miss nothing is known."""
+        """Count a draft that was verified, or compared with the tokens that were sampled anyway.
+
+        Tokens behind the first rejected one say nothing.
+        """
         decay = DECAY if self.prior is not None else 1.0 - (1.0 - DECAY) / 10
-        places = [slot(match, i) for i in range(min(drafted, accepted + 1))]
-        # What lies deeper than a draft model is asked for ages as well, or one bad spell would end it for good.
-        for place in set(places) if match else range(SLOTS):
+        counted = [slot(match, i) for i in range(min(drafted, accepted + 1))]
+        # A draft model's deeper slots decay too, or one bad spell would close them for good.
+        for place in set(counted) if match else range(SLOTS):
             self._tries[place] *= decay
             self._hits[place] *= decay
-        for i, place in enumerate(places):
+        for i, place in enumerate(counted):
             self._tries[place] += 1.0
             self._hits[place] += i < accepted
-        self._chances = []
+        self._rates = []
         if self.prior is not None:
             self.prior.learn(match, drafted, accepted)
 
     def fade(self, share: float) -> None:
-        """Keep only `share` of the evidence: it has grown old. The history knows of it, and takes its place."""
-        self._expected = self._before()
+        """Keep only `share` of the request's counts, which are old; the history takes their place."""
+        self._expected = self._expectation()
         self._tries = [share * n for n in self._tries]
         self._hits = [share * n for n in self._hits]
-        self._chances = []
+        self._rates = []
 
-    def chances(self) -> list[float]:
-        """The chance of every slot. One factor says how much oftener than expected tokens are missed, wherever they
-        stand; a slot then follows its own counts as far as it has any."""
-        if not self._chances:
-            missed = sum(self._tries) - sum(self._hits)
+    def rates(self) -> list[float]:
+        """Return the acceptance rate of every slot.
+
+        One factor corrects all expected rates by how much more often than expected this request's
+        tokens were rejected; each slot then follows its own counts as far as it has any.
+        """
+        if not self._rates:
+            rejected = sum(self._tries) - sum(self._hits)
             foreseen = sum(n * (1.0 - p) for n, p in zip(self._tries, self._expected, strict=True))
-            factor = (missed + COMMON_WEIGHT) / (foreseen + COMMON_WEIGHT)
+            factor = (rejected + COMMON_WEIGHT) / (foreseen + COMMON_WEIGHT)
             for tries, hits, expected in zip(self._tries, self._hits, self._expected, strict=True):
-                expected = max(HOPELESS, 1.0 - factor * (1.0 - expected))
-                self._chances.append(
-                    min(SURE, (hits + PRIOR_WEIGHT * expected) / (tries + PRIOR_WEIGHT))
-                )
-        return self._chances
+                expected = max(MIN_RATE, 1.0 - factor * (1.0 - expected))
+                rate = (hits + PRIOR_WEIGHT * expected) / (tries + PRIOR_WEIGHT)
+                self._rates.append(min(MAX_RATE, rate))
+        return self._rates
 
-    def _before(self) -> list[float]:
-        """What is believed without this request's counts."""
-        start = [*self.start, *self.start[-1:] * (SLOTS - len(self.start))]
-        return start if self.prior is None else self.prior.chances()
+    def _expectation(self) -> list[float]:
+        """Return the rates without this request's counts."""
+        if self.prior is not None:
+            return self.prior.rates()
+        return [*self.start, *self.start[-1:] * (SLOTS - len(self.start))]

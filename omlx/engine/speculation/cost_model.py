@@ -1,10 +1,10 @@
-"""What passes cost, measured: seconds by width and context, never a line through the origin.
+"""Cost model: measured seconds of forward passes, by verification width and context length.
 
-Cost over width is a sawtooth (kernel tiles) and flattens with context, so the table keeps medians of live samples by
-(context bucket, width) and interpolates only between neighbours. A bucket borrows what it has not measured from the
-nearest one, scaled by a width that both know. One drift factor, the median of the last passes against the table,
-follows heat and load: samples are stored as if it were 1, answers are multiplied by it. Pure Python; `to_json` and
-`from_json` keep it between runs.
+Latency over width is a sawtooth (kernel tiles) that flattens as the context grows. So a table keeps
+medians of live samples and interpolates only between neighbouring widths; a context bucket borrows
+what it lacks from the nearest one, scaled at a width that both have. One drift factor, the median
+ratio of the latest passes to the table, follows heat and load: samples are stored divided by it,
+estimates are multiplied by it.
 """
 
 from __future__ import annotations
@@ -13,47 +13,60 @@ import math
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median, median_low
 from typing import Any, Final
 
 SAMPLES: Final = 9
+"""Samples kept per entry. Their median ignores up to four outliers."""
+
+MIN_SAMPLES: Final = 3
+"""Samples from which on an entry is trusted."""
+
 FIRST_BUCKET: Final = 256
+"""Tokens of context in the first bucket."""
+
 OUTLIER: Final = 10.0
+"""Passes slower than this multiple of the estimate (sleep, swap) are discarded."""
+
 FIRST_TIME: Final = 2.0
-"""What a first pass of a width may take, in passes as expected, and still be believed: it may have compiled kernels or
-touched new memory, and a width thought dear because of that would never be tried again."""
+"""The first pass of a width may compile kernels or touch new memory. Slower than this multiple of
+the estimate, it is discarded: a width recorded as expensive would never be tried again."""
 
 RENEWAL: Final = 8
-"""A full entry takes one pass in so many: what is slower than that is drift, and holds for passes not seen as well."""
-
-SETTLED: Final = 3
-"""Samples from which an entry is trusted enough to speak of drift."""
+"""A full entry takes in one pass in eight. Slower changes are drift, which holds for all widths."""
 
 UNKNOWN_SLOPE: Final = 0.08
-"""What a row more is thought to cost, in passes of one row, while nothing is measured: cheap enough to find out."""
+"""Cost of one more row while none is measured, in passes of one row: low, so that it is tried."""
 
 WIDEST_WINDOW: Final = 80
-"""Wider passes read prompts: they bound the guess for narrower ones, but no window grows from them."""
+"""Rows. Wider passes are prefill: they bound estimates for narrower ones and nothing else."""
 
 SHORT_LAG: Final = 2
-"""A round begins with one or two tokens that a draft model has not read; more is a catch-up."""
+"""Tokens. A round begins with one or two that the draft model has not read; more is a catch-up."""
 
 PLAIN: Final = 0
-"""The "width" of a plain step with the next one in flight: the interval between reads, not the pass."""
+"""The "width" of plain decoding with the next step in flight: the interval between two reads."""
+
+WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
+"""Verification widths, in rows: few enough to measure each, close enough to miss no cheap one."""
+
+MAX_PADDED_COST: Final = 0.95
+"""Pad a pass where the wider one takes at most this share of its time."""
 
 
 def bucket(context: int) -> int:
-    """Powers of four from 256 tokens: 0 up to 256, 1 up to 1,024, 2 up to 4,096 …"""
+    """Return the bucket of a context length in tokens: 0 up to 256, 1 up to 1,024, 2 up to 4,096 …"""
     return ((max(0, context - 1) // FIRST_BUCKET).bit_length() + 1) // 2
 
 
 @dataclass(slots=True)
 class LatencyTable:
-    """Seconds of one model's passes."""
+    """Seconds of one model's passes. Samples and medians are by bucket, then by width in rows."""
 
     drift: float = 1.0
-    _turn: int = 0
-    _refused: int = 0
+    _passes: int = 0
+    _outliers_in_a_row: int = 0
     _slow_at_first: set[int] = field(default_factory=set)
     _ratios: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     _samples: dict[int, dict[int, deque[float]]] = field(default_factory=dict)
@@ -61,67 +74,54 @@ class LatencyTable:
     _curves: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
-        """Take in a measured pass. False, and nothing learned, if it took no time, or ten times what was expected
-        (sleep, swap); three such passes in a row say that the expectation was wrong."""
+        """Record a measured pass. Return False if it was discarded as an outlier.
+
+        The third outlier in a row is believed: the estimate was wrong.
+        """
         if seconds <= 0.0:
             return False
-        here, expected = bucket(context), self.seconds(width, context)
-        strange = expected is not None and seconds > OUTLIER * expected and self.reaches(width)
-        self._refused = self._refused + 1 if strange else 0
-        if 0 < self._refused < SETTLED:
-            return False
-        self._refused = 0
-        slow = expected is not None and 0.0 < FIRST_TIME * expected < seconds
-        if (
-            slow and not self._measured(width) and (width <= WIDEST_WINDOW or self.reaches(width))
-        ):  # it comes again
+        place, expected = bucket(context), self.seconds(width, context)
+        if expected is not None and seconds > OUTLIER * expected and self.reaches(width):
+            self._outliers_in_a_row += 1
+            if self._outliers_in_a_row < MIN_SAMPLES:
+                return False
+        self._outliers_in_a_row = 0
+        if expected is not None and 0.0 < FIRST_TIME * expected < seconds and self._new(width):
             self._slow_at_first.add(width)
             return True
-        samples = self._samples.setdefault(here, {}).setdefault(width, deque(maxlen=SAMPLES))
-        if len(samples) >= SETTLED:
-            self._ratios.append(seconds / self._medians[here][width])
+        samples = self._samples.setdefault(place, {}).setdefault(width, deque(maxlen=SAMPLES))
+        if len(samples) >= MIN_SAMPLES:
+            self._ratios.append(seconds / self._medians[place][width])
             self.drift = median(self._ratios)
-        self._turn = (self._turn + 1) % RENEWAL
-        if len(samples) == SAMPLES and self._turn:
+        self._passes = (self._passes + 1) % RENEWAL
+        if len(samples) == SAMPLES and self._passes:
             return True
         samples.append(seconds / self.drift)
-        self._medians.setdefault(here, {})[width] = median_low(samples)
+        self._medians.setdefault(place, {})[width] = median_low(samples)
         self._curves.clear()
         return True
 
     def learn_chunk(self, tokens: int, context: int, seconds: float) -> bool:
-        """Take in the reading of a prompt, or of what a draft model has missed: kept under powers of two, so that few
-        entries serve all lengths."""
+        """Record a prefill or catch-up of `tokens`, scaled to a power of two to keep the table small."""
         width = 1 << round(math.log2(tokens))
         return self.learn(width, context, seconds * width / tokens)
 
     def sample_count(self, width: int, context: int) -> int:
-        """How many samples the entry rests on."""
+        """Return how many samples an entry rests on."""
         return len(self._samples.get(bucket(context), {}).get(width, ()))
-
-    def _measured(self, width: int) -> bool:
-        """Whether a pass as wide was taken in anywhere, or was slow the first time."""
-        return width in self._slow_at_first or any(
-            width in entries for entries in self._medians.values()
-        )
 
     @property
     def widest(self) -> int:
-        """The widest window ever measured."""
-        widths = (
-            width
-            for entries in self._medians.values()
-            for width in entries
-            if width <= WIDEST_WINDOW
-        )
-        return max(widths, default=0)
+        """The widest verification ever measured, in rows."""
+        widths = chain.from_iterable(self._medians.values())
+        return max((width for width in widths if width <= WIDEST_WINDOW), default=0)
 
     def reaches(self, width: int) -> bool:
-        """Whether a pass as wide, or nearly, was measured."""
-        return any(width <= 2 * known for entries in self._medians.values() for known in entries)
+        """Return whether a pass of at least half this width was measured."""
+        return any(width <= 2 * known for known in chain.from_iterable(self._medians.values()))
 
     def seconds(self, width: int, context: int) -> float | None:
-        """A pass over `width` rows at `context` tokens, or None while nothing at all is measured."""
+        """Estimate a pass over `width` rows at `context` tokens; None if nothing is measured."""
         if not self._medians:
             return None
         widths, values = self._curve(bucket(context))
@@ -133,39 +133,47 @@ class LatencyTable:
         low, value = widths[i - 1], values[i - 1]
         if i < len(widths):
             slope = (values[i] - value) / (widths[i] - low)
+        elif low > 1:
+            # Wider than anything measured: each further row costs what rows cost on average.
+            slope = max(0.0, value - values[0]) / (low - 1)
         else:
-            # Nothing wider is known: a row more is taken to cost what rows cost on average so far.
-            slope = max(0.0, value - values[0]) / (low - 1) if low > 1 else value * UNKNOWN_SLOPE
+            slope = value * UNKNOWN_SLOPE
         return (value + slope * (width - low)) * self.drift
 
     def plain(self, context: int) -> float | None:
-        """The interval between plain steps, or the pass of one row; None while neither is measured."""
+        """Estimate a plain step, or a pass of one row; None if neither is measured."""
         measured = self._medians and self._curve(bucket(context))[0][0] <= 1
         return self.seconds(PLAIN, context) if measured else None
 
-    def _curve(self, here: int) -> tuple[list[int], list[float]]:
-        """All widths known anywhere, as seen from this bucket."""
-        if here not in self._curves:
+    def _new(self, width: int) -> bool:
+        """Return whether no pass of this width was seen yet, among widths that will come again."""
+        if width in self._slow_at_first:
+            return False
+        measured = any(width in entries for entries in self._medians.values())
+        return not measured and (width <= WIDEST_WINDOW or self.reaches(width))
+
+    def _curve(self, place: int) -> tuple[list[int], list[float]]:
+        """Return all widths measured anywhere, ascending, and their seconds in this bucket."""
+        if place not in self._curves:
             points: dict[int, float] = {}
-            for place in sorted(self._medians, key=lambda b: (abs(b - here), b)):
-                entries = self._medians[place]
-                shared = [width for width in entries if width in points]
-                for width, value in entries.items():
-                    if width in points:
-                        continue
-                    near = min(shared, key=lambda other: abs(other - width), default=None)
-                    points[width] = value if near is None else value * points[near] / entries[near]
+            for other in sorted(self._medians, key=lambda near: (abs(near - place), near)):
+                self._borrow(points, self._medians[other])
             if 1 not in points and PLAIN in points:
                 points[1] = points[PLAIN]
-            # No reading of a prompt takes longer than its tokens one by one: the machine slept meanwhile.
+            # A prefill slower than its tokens one by one was measured across a sleep: leave it out.
             limit = 2.0 * points.get(1, math.inf)
-            widths = sorted(
-                width
-                for width in points
-                if width <= WIDEST_WINDOW or points[width] <= limit * width
-            )
-            self._curves[here] = widths, [points[width] for width in widths]
-        return self._curves[here]
+            widths = sorted(w for w in points if w <= WIDEST_WINDOW or points[w] <= limit * w)
+            self._curves[place] = widths, [points[width] for width in widths]
+        return self._curves[place]
+
+    def _borrow(self, points: dict[int, float], entries: dict[int, float]) -> None:
+        """Add another bucket's entries for missing widths, scaled at the nearest shared width."""
+        shared = [width for width in entries if width in points]
+        for width, value in entries.items():
+            if width not in points:
+                near = min(shared, key=lambda other: abs(other - width), default=None)
+                scaled = value if near is None else value * points[near] / entries[near]
+                points[width] = scaled
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
@@ -176,58 +184,77 @@ class LatencyTable:
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]]) -> LatencyTable:
-        costs = cls()
+        table = cls()
         for row in rows:
             place, width = int(row["bucket"]), int(row["width"])
             samples = deque((float(value) for value in row["seconds"]), maxlen=SAMPLES)
-            costs._samples.setdefault(place, {})[width] = samples
-            costs._medians.setdefault(place, {})[width] = median_low(samples)
-        return costs
+            table._samples.setdefault(place, {})[width] = samples
+            table._medians.setdefault(place, {})[width] = median_low(samples)
+        return table
 
 
 @dataclass(slots=True)
 class CostModel:
-    """The target's passes and each draft model's, shared by all rows of a model. A lookup costs nothing here."""
+    """Latency tables of the target and of each draft model, shared by all rows of a loaded model.
+
+    Prompt lookups count as free.
+    """
 
     target: LatencyTable = field(default_factory=LatencyTable)
     drafts: dict[str, LatencyTable] = field(default_factory=dict)
     draft_share: float = 0.2
-    """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
+    """Estimate of a draft pass in target passes while none is measured: the ratio of the weights."""
 
     exploration_budget_s: float = 0.0
-    """Seconds put by, from answer to answer, to find out whether a draft model is any good."""
+    """Seconds that may be spent on finding out whether a draft model is any good; requests save
+    them one after the other."""
 
     def verify(self, width: int, context: int) -> float:
+        """Estimate the seconds of a target pass; 0 while nothing is measured."""
         return self.target.seconds(width, context) or 0.0
 
+    def plain_pass(self, pending: int, context: int) -> float:
+        """Estimate the seconds of the target pass that reads `pending` tokens and no draft."""
+        return self.verify(PLAIN if pending == 1 else pending, context)
+
+    def padding(self, width: int, context: int, room: int) -> int:
+        """Return by how many rows, up to `room`, to widen a pass because the wider one is faster."""
+        verify, samples = self.verify, self.target.sample_count
+        top = width + room
+        wider = [w for w in WIDTHS if width < w <= top and samples(w, context) >= MIN_SAMPLES]
+        best = min(wider, key=lambda w: verify(w, context), default=width)
+        if verify(best, context) < MAX_PADDED_COST * verify(width, context):
+            return best - width
+        return 0
+
     def draft(self, name: str, width: int, context: int) -> float:
-        """A draft model's pass; as far as none is measured, its share of what the target's would cost. 0 where neither
-        is, for wide ones though a narrow one be known."""
-        costs = self.drafts.get(name)
+        """Estimate the seconds of a draft model's pass over `width` rows.
+
+        Widths beyond those measured, and all while none is, cost a share of the target's pass.
+        """
+        table = self.drafts.get(name)
         share = self.draft_share
-        if costs and (one := costs.seconds(1, context)):
-            if width == 1 or costs.reaches(width):
-                return costs.seconds(width, context) or one
-            share = one / (self.verify(1, context) or math.inf)
+        single = table.seconds(1, context) if table is not None else None
+        if table is not None and single:
+            if width == 1 or table.reaches(width):
+                return table.seconds(width, context) or single
+            share = single / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)
 
     def learn_draft(self, name: str, k: int, lag: int, context: int, seconds: float) -> bool:
-        """Take in a draft model's whole round, timed apart: `lag` tokens read, k proposed. False as in `learn`."""
-        costs = self.drafts.setdefault(name, LatencyTable())
+        """Record a draft model's round that was timed on its own: it read `lag` tokens and drafted
+        `k`. Return False if it was discarded as an outlier."""
+        table = self.drafts.setdefault(name, LatencyTable())
         if lag <= SHORT_LAG:
-            return costs.learn(1, context, seconds / k)
+            return table.learn(1, context, seconds / k)
         first = seconds - (k - 1) * self.draft(name, 1, context)
-        return (
-            first <= 0.0
-            or not costs.sample_count(1, context)
-            or costs.learn_chunk(lag, context, first)
-        )
+        if first <= 0.0 or not table.sample_count(1, context):
+            return True
+        return table.learn_chunk(lag, context, first)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "target": self.target.to_json(),
-            "drafts": {name: c.to_json() for name, c in self.drafts.items()},
-        }
+        drafts = {name: table.to_json() for name, table in self.drafts.items()}
+        return {"target": self.target.to_json(), "drafts": drafts}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CostModel:

@@ -1,36 +1,19 @@
-"""What every drafter is."""
+"""The interface of drafters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A proposal of `n` tokens. Ids where the host knows them; else `array`, a device array [n] for the runner.
-
-    `seconds` is what making it took, if that was measured: then it is computed already. `pad` more tokens are read
-    behind it because the wider pass costs less.
-    """
-
-    drafter: str
-    n: int
-    tokens: tuple[int, ...] | None = None
-    array: object | None = None
-    seconds: float | None = None
-    pad: int = 0
-
-
 class Drafter(Protocol):
-    """Proposes continuations. Whatever it keeps per row is its own; `sequence` is read, never written.
+    """Proposes continuations of a row. Reads `sequence` and never writes to it.
 
-    `kind` is its name in strategy strings; `name` tells it from others of its kind. One that learns nothing from what
-    comes of its drafts, and keeps nothing of rows that have ended, inherits the rest.
+    `kind` is the drafter's name in strategy strings, `name` tells it from others of its kind. The
+    methods with a body are for drafters that learn from verification or cache prefixes.
     """
 
     kind: ClassVar[str]
@@ -39,15 +22,15 @@ class Drafter(Protocol):
     def name(self) -> str: ...
 
     def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
-        """What it could do now: at most `limit` tokens, for the step that admits it. Commits to nothing."""
+        """Return what it could draft now, at most `limit` tokens within `step`. Commits to nothing."""
         ...
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        """At most `limit` tokens to follow `sequence.tokens`, or None. Modifies the drafter's state for the row."""
+        """Draft at most `limit` tokens to follow `sequence.tokens`. Modifies its state of the row."""
         ...
 
     def observe(self, sequence: Sequence, accepted: int) -> None:
-        """The newest proposal for this row was verified; `accepted` of its tokens stand in `sequence.tokens`."""
+        """Take in that `accepted` tokens of the newest draft now stand in `sequence.tokens`."""
         return
 
     def drop(self, row: int) -> None:
@@ -55,13 +38,13 @@ class Drafter(Protocol):
         ...
 
     def store(self, sequence: Sequence) -> None:
-        """A row ends well: what the drafter has of its tokens may be kept for others that begin with them."""
+        """Cache the prefix of a row that ended without an error."""
         return
 
     def clear(self) -> None:
-        """Forget what was kept."""
+        """Evict all cached prefixes."""
         return
 
     def limit_bytes(self, max_bytes: int) -> None:
-        """Keep at most so much from now on."""
+        """Cache at most `max_bytes` of prefixes from now on."""
         return

@@ -1,4 +1,4 @@
-"""What a drafter says it could do, and what is made of it."""
+"""What a drafter says it could draft, and the draft that it then makes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,47 @@ from typing import Final, TypeAlias
 
 from omlx.engine.strategy import Step
 
-UNBOUND: Final = Step("auto")
+ANY_LENGTH: Final = Step("auto")
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A drafter's word: it could draft up to `max_length` tokens, within the bounds of the `step` that admits it. `match`
-    is 0 for a draft model; `lag` counts the tokens that a draft model must read first. A lookup's offer says which
-    `tokens` it would propose. A `sure` offer is accepted as a whole, and comes before all others."""
+    """Up to `max_length` tokens that a drafter could draft, within the bounds of its `step`.
+
+    `match` is the length in tokens of a lookup's match, 0 for a draft model; `lag` counts the
+    tokens that a draft model has to read first. `tokens` are those of a lookup. A `certain`
+    proposal is accepted as a whole and comes before all others.
+    """
 
     drafter: str
     max_length: int
     match: int = 0
     lag: int = 0
-    sure: bool = False
-    step: Step = UNBOUND
+    certain: bool = False
+    step: Step = ANY_LENGTH
     tokens: tuple[int, ...] = ()
 
     @property
     def free(self) -> bool:
-        """Whether no model runs for it."""
-        return self.sure or self.match > 0
+        """Whether no model has to run for it."""
+        return self.certain or self.match > 0
 
 
 Choice: TypeAlias = tuple[Proposal, int] | None
-"""An offer, and how many tokens of it; None for plain decoding."""
+"""A proposal and the draft length taken from it, in tokens; None for plain decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """`n` tokens to verify: ids where the host knows them, else `array`, a device array [n].
+
+    `seconds` is what drafting took, if it was timed; `array` is evaluated then. `pad` more rows are
+    read behind the draft because the wider pass is faster.
+    """
+
+    drafter: str
+    n: int
+    tokens: tuple[int, ...] | None = None
+    array: object | None = None
+    seconds: float | None = None
+    pad: int = 0

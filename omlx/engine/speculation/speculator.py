@@ -1,4 +1,4 @@
-"""Whether a row speculates now, with whom and how far, and the record of what came of it. Pure Python."""
+"""Whether a row speculates now, with which drafter and how far; what came of it."""
 
 from __future__ import annotations
 
@@ -10,78 +10,29 @@ from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.acceptance import Acceptance
-from omlx.engine.speculation.cost_model import OUTLIER, WIDEST_WINDOW, CostModel
-from omlx.engine.speculation.drafter import Draft, Drafter
+from omlx.engine.speculation.cost_model import WIDEST_WINDOW, CostModel
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafter_record import GateState
 from omlx.engine.speculation.drafters.grammar import GrammarDrafter
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
-from omlx.engine.speculation.policy import RowPolicy, State
-from omlx.engine.speculation.proposal import Choice, Proposal
+from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.proposal import Choice, Draft, Proposal
+from omlx.engine.speculation.row_record import RowRecord
 from omlx.engine.strategy import Step, Strategy
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
 MAX_PENDING: Final = 12
-"""A longer window of accepted tokens (recurrent models) is committed by an empty draft first."""
-
-SHADOW: Final = 16
-"""How far a silent lookup is followed before it is asked again, in tokens."""
-
-KEPT: Final = 16
-"""How many steps, calm or in company, are learned from at once: learning takes time, and less if the code is warm."""
-
-
-@dataclass(slots=True)
-class _Shadow:
-    """What a lookup would have proposed, and how much of it has come true."""
-
-    offer: Proposal
-    hits: int = 0
-
-
-@dataclass(slots=True)
-class _Row:
-    """`drafters` are asked; `off` says of others, by name, why they are not, whatever the policy says. `kept` are steps
-    not yet learned from: (tokens, interval, context)."""
-
-    policy: RowPolicy
-    drafters: list[Drafter]
-    steps: dict[str, Step]
-    off: dict[str, Reason]
-    taken: Proposal | None = None
-    shadow: _Shadow | None = None
-    kept: list[tuple[Seq[int], Interval | None, int]] = field(default_factory=list)
-    tallies: dict[str, DrafterStats] = field(default_factory=dict)
-    drafting: float = 0.0
-    expected: float = 0.0
-    spent: float = 0.0
-    plain: float = 0.0
-
-    @property
-    def gates(self) -> dict[str, Gate]:
-        """What each drafter does, by name; first those that are not asked."""
-        off = {name: Gate(State.OFF, why) for name, why in self.off.items()}
-        return off | {d.name: Gate(*self.policy.state(d.name)) for d in self.drafters}
-
-    def follow(self, new: Seq[int]) -> None:
-        """Score the silent proposal against what came."""
-        for token in new:
-            if (shadow := self.shadow) is None:
-                break
-            followed = shadow.offer.tokens[:SHADOW]
-            right = followed[shadow.hits] == token
-            shadow.hits += right
-            if not right or shadow.hits == len(followed):
-                self.policy.shadowed(shadow.offer, len(followed), shadow.hits)
-                self.shadow = None
+"""Tokens. More accepted tokens than that (recurrent models) are read by a pass without a draft."""
 
 
 @dataclass(slots=True)
 class Speculator:
-    """The drafters of one loaded model and what is known of their worth.
+    """The drafters of one loaded model and the record of each row.
 
-    `off` says why nobody here may draft at all (a cache that cannot go back); `no_draft` why there is no draft model.
-    `draft_length` bounds requests that ask for no bounds of their own. `recurrent` targets leave accepted tokens pending;
-    where `trims`, a rejected token costs nothing.
+    `off` says why none may draft (a cache that cannot be rolled back), `no_draft` why there is no
+    draft model. `draft_length` holds for requests without bounds of their own. `recurrent` targets
+    leave accepted tokens pending after a rejection; where the cache `trims`, rollback is free.
     """
 
     drafters: Seq[Drafter]
@@ -92,14 +43,13 @@ class Speculator:
     trims: bool = False
     cost_model: CostModel = field(default_factory=CostModel)
     _priors: dict[str, Acceptance] = field(default_factory=dict)
-    _rows: dict[int, _Row] = field(default_factory=dict)
+    _rows: dict[int, RowRecord] = field(default_factory=dict)
     _refused: dict[int, Reason | None] = field(default_factory=dict)
-    _forced: GrammarDrafter = field(default_factory=GrammarDrafter)
+    _grammar: GrammarDrafter = field(default_factory=GrammarDrafter)
 
     def refusal(self, sequence: Sequence, decoding: int) -> Reason | None:
-        """Why this row may not draft while `decoding` rows decode, or None."""
-        asked = sequence.request.speculation
-        if asked.strategy.off:
+        """Return why a row may not draft while `decoding` rows decode, or None."""
+        if sequence.request.speculation.strategy.off:
             return Reason("spec.off.requested")
         if self.off is not None:
             return self.off
@@ -111,133 +61,136 @@ class Speculator:
         return None
 
     def refuses(self, sequence: Sequence, decoding: int) -> bool:
-        """Record and return whether the row may not draft; `verdict` reports why."""
+        """Return whether a row may not draft, and keep why for `reason`."""
         self._refused[sequence.row] = self.refusal(sequence, decoding)
         return self._refused[sequence.row] is not None
 
     def would_draft(self, sequence: Sequence) -> bool:
-        """Whether the row would draft now, going by what is committed. Counts as the decision for this step."""
+        """Return whether the row would draft now. Counts as the decision for this step."""
         return self._choose(sequence) is not None
 
     def draft(self, sequence: Sequence) -> Draft | None:
-        """A draft for a row that is not refused; never past the request's end, never on too long a window."""
-        row = self._row(sequence)
-        if sequence.pending > MAX_PENDING or (choice := self._choose(sequence)) is None:
+        """Draft for a row that is not refused, up to the request's end; None for plain decoding."""
+        if sequence.pending > MAX_PENDING:
             return None
-        offer, k = choice
-        drafter = next(d for d in row.drafters if d.name == offer.drafter)
-        draft = None
-        with isolate() as outcome:
+        choice = self._choose(sequence)
+        if choice is None:
+            return None
+        row, (proposal, k) = self._row(sequence), choice
+        drafter, draft = row.drafter(proposal.drafter), None
+        assert drafter is not None
+        with isolate(self._disable, sequence, drafter):
             draft = drafter.draft(sequence, k)
-        if outcome.error is not None:
-            self.disable(sequence, outcome.error, drafter)
         if draft is None:
             return None
-        pad = row.policy.padding(
-            sequence.pending + draft.n, len(sequence.tokens), sequence.remaining - 1 - draft.n
-        )
-        row.taken = offer
-        row.drafting = draft.seconds or row.policy.drafting(offer, draft.n, len(sequence.tokens))
-        row.expected = row.drafting + self.cost_model.verify(
-            sequence.pending + draft.n + pad, len(sequence.tokens)
-        )
+        context, width = len(sequence.tokens), sequence.pending + draft.n
+        forecaster = row.policy.forecaster
+        pad = forecaster.padding(width, context, sequence.remaining - 1 - draft.n)
+        row.proposal = proposal
+        row.draft_s = draft.seconds or forecaster.draft_seconds(proposal, draft.n, context)
+        row.expected_s = row.draft_s + self.cost_model.verify(width + pad, context)
         if draft.seconds is not None:
-            self.cost_model.learn_draft(
-                draft.drafter, draft.n, offer.lag, len(sequence.tokens), draft.seconds
-            )
+            learn = self.cost_model.learn_draft
+            learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds)
         return replace(draft, pad=pad) if pad else draft
 
-    def reason(self, sequence: Sequence) -> Reason:
-        """Why this request is drafting or not, for whoever asks."""
-        if any(tally.rounds for tally in self.tallies(sequence.row).values()):
-            return Reason("spec.on")
-        if (reason := self._refused.get(sequence.row)) is not None:
-            return reason
-        if len(sequence.tokens) <= sequence.prompt_len + 1:
-            return Reason("spec.off.no_chance")
-        row = self._rows.get(sequence.row)
-        gates = row.gates.values() if row else ()
-        closed = (g.reason for g in gates if g.state is State.OFF and g.reason)
-        return next(closed, Reason("spec.observing"))
-
-    def tallies(self, row: int) -> dict[str, DrafterStats]:
-        """The row's counters, by drafter."""
-        return self._rows[row].tallies if row in self._rows else {}
-
-    def effective_strategy(self, sequence: Sequence) -> Strategy:
-        """What is left of the request's strategy, given who drafts here."""
-        here = set() if self.off is not None else {drafter.kind for drafter in self.drafters}
-        return sequence.request.speculation.strategy.among(here)
-
-    def gates(self, sequence: Sequence) -> dict[str, Gate]:
-        """What the row's drafters do, by name; `draft` is a model that the strategy asks for and is not there."""
-        row, asked = self._rows.get(sequence.row), sequence.request.speculation.strategy
-        gates = row.gates if row else {}
-        absent = asked.step("draft") is not None and all(d.kind != "draft" for d in self.drafters)
-        return gates | ({"draft": Gate("off", self.no_draft)} if absent else {})
-
-    def speedup(self, sequence: Sequence) -> float | None:
-        """How fast the row's timed steps were, in plain decoding's speed; None if either is not measured."""
-        row = self._rows.get(sequence.row)
-        if row is not None:
-            self._learn(row, sequence)
-        return row.plain / row.spent if row is not None and row.plain and row.spent else None
-
-    def disable(self, sequence: Sequence, error: Exception, by: Drafter | None = None) -> None:
-        """A drafter raised, or (None) nobody knows which: what it holds for the row, or keeps, is unproven, and it is
-        asked no more for this row."""
+    def disable(self, sequence: Sequence, error: Exception) -> None:
+        """Disable a row's drafters after an error that may be any one's."""
         row = self._row(sequence)
-        reason = Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
-        for drafter in row.drafters if by is None else (by,):
-            with isolate():
-                drafter.drop(sequence.row)
-            with isolate():
-                drafter.clear()
-            row.off[drafter.name] = reason
-        row.drafters, row.taken = [d for d in row.drafters if d.name not in row.off], None
-        if by is None:
-            self._refused[sequence.row] = reason
+        for drafter in row.drafters:
+            self._disable(sequence, drafter, error)
+        row.proposal = None
+        self._refused[sequence.row] = _failure(error)
+
+    def _disable(self, sequence: Sequence, drafter: Drafter, error: Exception) -> None:
+        """Ask a drafter no more for this row: it raised, so all that it holds is unproven."""
+        with isolate():
+            drafter.drop(sequence.row)
+        with isolate():
+            drafter.clear()
+        row = self._row(sequence)
+        row.off[drafter.name] = _failure(error)
+        row.drafters = [other for other in row.drafters if other.name != drafter.name]
+        row.proposal = None
 
     def observe_verification(
         self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str
     ) -> None:
-        """Record a verified window. `span` and `repair` name its class."""
+        """Count a verified window. `span` names how it ended, `repair` how the cache rolled back."""
         row = self._row(sequence)
-        by = next((d for d in row.drafters if d.name == drafter), None)
-        if by is not None:
-            with isolate() as outcome:
-                by.observe(sequence, accepted)
+        drafted_by = row.drafter(drafter)
+        if drafted_by is not None:
+            with isolate(self._disable, sequence, drafted_by) as outcome:
+                drafted_by.observe(sequence, accepted)
             if outcome.error is not None:
-                self.disable(sequence, outcome.error, by)
                 return
-        if row.taken is not None:
-            row.policy.verified(row.taken, proposed, accepted)
-        row.tallies.setdefault(drafter, DrafterStats()).add_round(proposed, accepted, span, repair)
+        if row.proposal is not None:
+            row.policy.verified(row.proposal, proposed, accepted)
+        row.stats.setdefault(drafter, DrafterStats()).add_round(proposed, accepted, span, repair)
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
-        """So many tokens of a prompt were read, with nobody beside: about what so wide a pass takes."""
+        """Learn from a prefill of `tokens` while no other row was active."""
         if tokens > WIDEST_WINDOW:
             self.cost_model.target.learn_chunk(tokens, tokens, seconds)
 
     def observe_commit(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
-        """The row's newest tokens came, `interval` after those before, where nothing else ran meanwhile."""
+        """Learn from the tokens just committed; `interval` is None where other rows shared the step."""
+        row = self._rows.get(sequence.row)
+        if row is not None and row.add_step(new, interval, len(sequence.tokens)):
+            # Rows of a batch make no decisions, so it is here that their lookups are compared.
+            row.learn(() if interval is not None else self._proposals(row, sequence))
+
+    def reason(self, sequence: Sequence) -> Reason:
+        """Return whether this request speculated, and if not, why not."""
+        if any(stats.rounds for stats in self.stats(sequence.row).values()):
+            return Reason("spec.on")
+        refusal = self._refused.get(sequence.row)
+        if refusal is not None:
+            return refusal
+        if len(sequence.tokens) <= sequence.prompt_len + 1:
+            return Reason("spec.off.no_chance")
+        row = self._rows.get(sequence.row)
+        for gate in row.gates.values() if row else ():
+            if gate.state is GateState.OFF and gate.reason:
+                return gate.reason
+        return Reason("spec.observing")
+
+    def stats(self, row: int) -> dict[str, DrafterStats]:
+        """Return the row's statistics, by drafter."""
+        return self._rows[row].stats if row in self._rows else {}
+
+    def effective_strategy(self, sequence: Sequence) -> Strategy:
+        """Return the request's strategy, reduced to the drafters of this model."""
+        kinds = {drafter.kind for drafter in self.drafters if self.off is None}
+        return sequence.request.speculation.strategy.among(kinds)
+
+    def gates(self, sequence: Sequence) -> dict[str, Gate]:
+        """Return the state of each drafter, by name; `draft` is a draft model that is missing."""
+        row = self._rows.get(sequence.row)
+        gates = row.gates if row else {}
+        wanted = sequence.request.speculation.strategy.step("draft") is not None
+        if wanted and all(drafter.kind != "draft" for drafter in self.drafters):
+            gates["draft"] = Gate("off", self.no_draft)
+        return gates
+
+    def speedup(self, sequence: Sequence) -> float | None:
+        """Return the speed-up over the row's timed steps; None if it is not measured."""
         row = self._rows.get(sequence.row)
         if row is None:
-            return
-        row.kept.append((new, interval, len(sequence.tokens)))
-        alone = interval is not None
-        if row.taken is not None or (alone and not row.policy.calm) or len(row.kept) >= KEPT:
-            # In a batch no decision asks the drafters, so their proposals are asked for here.
-            self._learn(row, sequence, () if alone else self._offers(row, sequence))
+            return None
+        row.learn()
+        return row.speedup
 
     def drop(self, row: int) -> None:
+        """Forget a row."""
         self._rows.pop(row, None)
         self._refused.pop(row, None)
-        for drafter in (self._forced, *self.drafters):
+        for drafter in (self._grammar, *self.drafters):
             with isolate():
                 drafter.drop(row)
 
     def store(self, sequence: Sequence) -> None:
+        """Let the drafters cache the prefix of a row that ended without an error."""
         for drafter in self.drafters:
             with isolate() as outcome:
                 drafter.store(sequence)
@@ -246,90 +199,67 @@ class Speculator:
                     drafter.clear()
 
     def clear(self) -> None:
-        """Forget what drafters keep of rows that have ended."""
+        """Evict all prefixes that drafters cached."""
         for drafter in self.drafters:
             with isolate():
                 drafter.clear()
 
     def limit_bytes(self, max_bytes: int) -> None:
-        """Let each drafter keep at most so much of rows that have ended."""
+        """Let each drafter cache at most `max_bytes` of prefixes."""
         for drafter in self.drafters:
             with isolate():
                 drafter.limit_bytes(max_bytes)
 
-    def _row(self, sequence: Sequence) -> _Row:
+    def _row(self, sequence: Sequence) -> RowRecord:
         row = self._rows.get(sequence.row)
         if row is None:
-            asked = sequence.request.speculation
-            steps = {d.name: step for d in self.drafters if (step := asked.strategy.step(d.kind))}
-            if sequence.request.mask is not None:  # whatever the strategy names, unless it is off
-                steps[self._forced.name] = Step(self._forced.kind)
-            admitted = [d for d in (self._forced, *self.drafters) if d.name in steps]
-            repeats = next(
-                (d.repeats(sequence) for d in admitted if isinstance(d, NgramDrafter)), 0.0
-            )
-            draft_length = asked.draft_length or self.draft_length
-            off = {d.name: Reason("spec.off.zero_window") for d in admitted if draft_length.max < 1}
-            policy = RowPolicy(
-                self.cost_model,
-                self._priors,
-                draft_length,
-                recurrent=self.recurrent,
-                trims=self.trims,
-                repeats=repeats,
-            )
-            row = self._rows[sequence.row] = _Row(policy, [] if off else admitted, steps, off)
+            row = self._rows[sequence.row] = self._new_row(sequence)
         return row
+
+    def _new_row(self, sequence: Sequence) -> RowRecord:
+        request = sequence.request.speculation
+        steps = {drafter.name: request.strategy.step(drafter.kind) for drafter in self.drafters}
+        if sequence.request.mask is not None:  # under every strategy that is not off
+            steps[self._grammar.name] = Step(self._grammar.kind)
+        admitted = {name: step for name, step in steps.items() if step is not None}
+        drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
+        lookups = (drafter for drafter in drafters if isinstance(drafter, NgramDrafter))
+        repeats = next((lookup.repeats(sequence) for lookup in lookups), 0.0)
+        length, off = request.draft_length or self.draft_length, dict[str, Reason]()
+        if length.max < 1:
+            off = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
+            drafters = []
+        policy = RowPolicy(
+            self.cost_model,
+            self._priors,
+            length,
+            recurrent=self.recurrent,
+            trims=self.trims,
+            repeats=repeats,
+        )
+        return RowRecord(policy, drafters, admitted, off)
 
     def _choose(self, sequence: Sequence) -> Choice:
         row = self._row(sequence)
-        offers = self._offers(row, sequence)
-        if not offers or row.policy.rests(offers):
+        proposals = self._proposals(row, sequence)
+        if not proposals or row.policy.skip(proposals):
             return None
-        self._learn(row, sequence, offers)
-        return row.policy.choose(offers, sequence.pending, len(sequence.tokens))
+        row.learn(proposals)
+        return row.policy.choose(proposals, sequence.pending, len(sequence.tokens))
 
-    def _offers(self, row: _Row, sequence: Sequence) -> list[Proposal]:
-        found, room = [], sequence.remaining - 1
+    def _proposals(self, row: RowRecord, sequence: Sequence) -> list[Proposal]:
+        proposals, room = [], sequence.remaining - 1
         for drafter in row.drafters:
             step = row.steps[drafter.name]
-            with isolate() as outcome:
-                offer = drafter.propose(sequence, min(room, step.longest_draft or room), step)
-                if offer is not None:
-                    found.append(offer)
-            if outcome.error is not None:
-                self.disable(sequence, outcome.error, drafter)
-        return found
-
-    def _learn(self, row: _Row, sequence: Sequence, offers: Seq[Proposal] = ()) -> None:
-        """From the steps that were kept: what they took, and what of it a lookup had foreseen. One of the offers is
-        followed next."""
-        for new, interval, context in row.kept:
-            if interval is not None:
-                row.policy.timed(row.taken, len(new), interval, context)
-                self._clock(row, sequence, len(new), interval.seconds, context)
-            if row.taken is not None and row.taken.match:
-                row.shadow = None  # it was verified, which says more
-            row.follow(new)
-            row.taken = None  # steps in company are nobody's round
-        row.kept.clear()
-        row.shadow = row.shadow or next((_Shadow(offer) for offer in offers if offer.tokens), None)
-
-    def _clock(
-        self, row: _Row, sequence: Sequence, tokens: int, seconds: float, context: int
-    ) -> None:
-        """Add a timed step to what the request is told; one that sleep or swap held up says nothing of its speed."""
-        if row.taken is not None and (tally := row.tallies.get(row.taken.drafter)) is not None:
-            drafting = min(row.drafting, seconds)
-            tally.draft_ms += 1000 * drafting
-            tally.verify_ms += 1000 * (seconds - drafting)
-        plain = self.cost_model.target.plain(context)
-        if plain and seconds <= OUTLIER * (row.expected if row.taken is not None else plain):
-            row.plain, row.spent = row.plain + tokens * plain, row.spent + seconds
+            with isolate(self._disable, sequence, drafter):
+                proposal = drafter.propose(sequence, min(room, step.longest_draft or room), step)
+                if proposal is not None:
+                    proposals.append(proposal)
+        return proposals
 
 
 def span_class(proposed: int, accepted: int, stopped: bool) -> str:
-    """Names how a verified window ended: full, tail_reject, early_reject, first_reject or stopped."""
+    """Name how a verified window ended, for the statistics."""
     if stopped:
         return "stopped"
     if accepted == proposed:
@@ -337,3 +267,7 @@ def span_class(proposed: int, accepted: int, stopped: bool) -> str:
     if accepted == 0:
         return "first_reject"
     return "tail_reject" if 2 * accepted >= proposed else "early_reject"
+
+
+def _failure(error: Exception) -> Reason:
+    return Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})

@@ -1,4 +1,4 @@
-"""What a token takes by now, by the place where it stands: behind a match of some length, or where nothing matches."""
+"""Seconds per token of one request, by how predictable the text is where the token stands."""
 
 from __future__ import annotations
 
@@ -8,33 +8,41 @@ from typing import Final
 from omlx.engine.speculation.acceptance import slot
 
 DECAY: Final = 0.94
-NOWHERE: Final = -1
-"""The place of a token where nothing matches."""
+"""Weight of the earlier steps of a slot after each step."""
+
+NO_MATCH: Final = -1
+"""The slot of a token before which nothing matches."""
 
 
 @dataclass(slots=True)
-class Pace:
-    """Of one row. `match` is how long the match is behind which the next tokens stand, 0 for none."""
+class TokenLatency:
+    """Decaying seconds and tokens by slot.
+
+    `match` is the length in tokens of the match behind which the next tokens stand, 0 for none.
+    """
 
     match: int = 0
     _spent: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A step brought so many. Nobody knows yet where the next one begins."""
-        place, self.match = self._place(0), 0
-        before = self._spent.get(place, (0.0, 0.0))
-        self._spent[place] = before[0] * DECAY + tokens, before[1] * DECAY + seconds
+        """Record a step that committed `tokens`. Resets `match`, which it made invalid."""
+        place, self.match = self._slot(0), 0
+        known_tokens, known_seconds = self._spent.get(place, (0.0, 0.0))
+        self._spent[place] = known_tokens * DECAY + tokens, known_seconds * DECAY + seconds
 
-    def worth(self, plain: float, speedup: float, n: int) -> list[float]:
-        """The seconds that each of the next n tokens takes by now, if those before it go on as matched; at most what
-        they take with the fastest window at hand."""
-        here = plain / max(1.0, speedup)
-        places = [self._place(i) for i in range(n)]
-        worth = {
+    def seconds_per_token(self, plain: float, speedup: float, n: int) -> list[float]:
+        """Return the seconds that each of the next n tokens takes if all before it match.
+
+        `plain` seconds are the upper bound. The first token, and slots without a record, take
+        what the fastest draft at hand makes of them: `plain / speedup`.
+        """
+        first = plain / max(1.0, speedup)
+        places = [self._slot(i) for i in range(n)]
+        by_slot = {
             place: min(plain, seconds / tokens) for place, (tokens, seconds) in self._spent.items()
         }
-        worth[places[0]] = here
-        return [worth.get(place, here) for place in places]
+        by_slot[places[0]] = first
+        return [by_slot.get(place, first) for place in places]
 
-    def _place(self, i: int) -> int:
-        return slot(self.match, i) if self.match else NOWHERE
+    def _slot(self, i: int) -> int:
+        return slot(self.match, i) if self.match else NO_MATCH

@@ -296,7 +296,11 @@ class Run:
             k = min(chosen[1], self.text.size - at - 1) if chosen else 0
             noise = self._noise[at]
             room = self.text.size - at - 1 - k
-            pad = policy.padding(pending + k, context, room) if policy is not None and k else 0
+            pad = (
+                policy.forecaster.padding(pending + k, context, room)
+                if policy is not None and k
+                else 0
+            )
             width = pending + k + pad
             seconds = self.machine.verify(width, context) * noise
             if width not in compiled:
@@ -381,7 +385,7 @@ class Run:
         def choose(offers: list[Proposal], pending: int, context: int) -> Choice:
             return (
                 None
-                if not offers or policy.rests(offers)
+                if not offers or policy.skip(offers)
                 else policy.choose(offers, pending, context)
             )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx.engine.speculation.acceptance import FIRST_CHANCE, MATCH_CHANCE, Acceptance, slot
+from omlx.engine.speculation.acceptance import DRAFT_MODEL_RATES, MATCH_RATES, Acceptance, slot
 
 
 def test_slots_of_a_match_grow_with_what_was_accepted():
@@ -14,17 +14,15 @@ def test_slots_of_a_draft_model_are_positions():
 
 
 def test_before_anything_is_seen_the_start_counts():
-    assert Acceptance().chances()[:2] == pytest.approx([FIRST_CHANCE[0]] * 2)
-    assert Acceptance(MATCH_CHANCE).chances()[: len(MATCH_CHANCE)] == pytest.approx(
-        list(MATCH_CHANCE)
-    )
+    assert Acceptance().rates()[:2] == pytest.approx([DRAFT_MODEL_RATES[0]] * 2)
+    assert Acceptance(MATCH_RATES).rates()[: len(MATCH_RATES)] == pytest.approx(list(MATCH_RATES))
 
 
 def test_behind_the_first_miss_nothing_is_learned():
-    one, other = Acceptance(MATCH_CHANCE), Acceptance(MATCH_CHANCE)
+    one, other = Acceptance(MATCH_RATES), Acceptance(MATCH_RATES)
     one.learn(3, 1, 0)
     other.learn(3, 40, 0)
-    assert one.chances() == other.chances()
+    assert one.rates() == other.rates()
 
 
 @pytest.mark.parametrize(("accepted", "expected"), [(4, 0.98), (0, 0.02)])
@@ -32,7 +30,7 @@ def test_counts_take_over(accepted, expected):
     acceptance = Acceptance()
     for _ in range(200):
         acceptance.learn(0, 4, accepted)
-    assert acceptance.chances()[0] == pytest.approx(expected, abs=0.1)
+    assert acceptance.rates()[0] == pytest.approx(expected, abs=0.1)
 
 
 def test_a_change_shows_within_some_twenty_drafts():
@@ -41,48 +39,48 @@ def test_a_change_shows_within_some_twenty_drafts():
         acceptance.learn(0, 1, 1)
     for _ in range(25):
         acceptance.learn(0, 1, 0)
-    assert acceptance.chances()[0] < 0.55
+    assert acceptance.rates()[0] < 0.55
 
 
 def test_a_deep_position_that_is_no_longer_tried_comes_back_to_the_level():
     acceptance = Acceptance(prior=Acceptance())
     for _ in range(6):
         acceptance.learn(0, 2, 1)
-    low = acceptance.chances()[1]
+    low = acceptance.rates()[1]
     for _ in range(200):
         acceptance.learn(0, 1, 1)
-    assert low < 0.5 < acceptance.chances()[1]
+    assert low < 0.5 < acceptance.rates()[1]
 
 
 def test_a_long_draft_of_a_lookup_is_one_piece_of_evidence_in_age_and_many_in_weight():
-    acceptance = Acceptance(MATCH_CHANCE)
+    acceptance = Acceptance(MATCH_RATES)
     acceptance.learn(40, 60, 60)
-    assert acceptance.chances()[slot(40, 0)] > 0.99
+    assert acceptance.rates()[slot(40, 0)] > 0.99
 
 
 def test_what_is_missed_nowhere_is_believed_of_places_that_were_not_tried_as_well():
-    acceptance = Acceptance(MATCH_CHANCE)
+    acceptance = Acceptance(MATCH_RATES)
     acceptance.learn(40, 60, 60)
-    assert MATCH_CHANCE[0] + 0.1 < acceptance.chances()[0] < acceptance.chances()[slot(40, 0)]
+    assert MATCH_RATES[0] + 0.1 < acceptance.rates()[0] < acceptance.rates()[slot(40, 0)]
 
 
 def test_a_place_where_all_goes_wrong_is_told_from_the_one_before_it():
     """Records of one shape: behind a match of four comes what comes always, behind five what never came."""
-    acceptance = Acceptance(MATCH_CHANCE)
+    acceptance = Acceptance(MATCH_RATES)
     for _ in range(20):
         acceptance.learn(4, 2, 1)
-    assert acceptance.chances()[slot(5, 0)] < 0.3 < 0.8 < acceptance.chances()[slot(4, 0)]
+    assert acceptance.rates()[slot(5, 0)] < 0.3 < 0.8 < acceptance.rates()[slot(4, 0)]
 
 
 def test_a_request_begins_with_what_earlier_ones_saw_and_teaches_later_ones():
     history = Acceptance()
     for _ in range(50):
         history.learn(0, 1, 1)
-    request, before = Acceptance(prior=history), history.chances()[0]
-    assert request.chances()[0] == pytest.approx(before)
+    request, before = Acceptance(prior=history), history.rates()[0]
+    assert request.rates()[0] == pytest.approx(before)
     for _ in range(20):
         request.learn(0, 1, 0)
-    assert history.chances()[0] < before
+    assert history.rates()[0] < before
 
 
 def test_a_request_starts_from_the_models_history():
@@ -90,7 +88,7 @@ def test_a_request_starts_from_the_models_history():
     first = Acceptance(prior=history)
     for _ in range(100):
         first.learn(0, 2, 0)
-    assert Acceptance(prior=history).chances()[0] < 0.1
+    assert Acceptance(prior=history).rates()[0] < 0.1
 
 
 def test_faded_evidence_gives_way_sooner():
@@ -102,4 +100,4 @@ def test_faded_evidence_gives_way_sooner():
     for acceptance in (kept, faded):
         for _ in range(4):
             acceptance.learn(0, 1, 1)
-    assert faded.chances()[0] > kept.chances()[0] + 0.15
+    assert faded.rates()[0] > kept.rates()[0] + 0.15

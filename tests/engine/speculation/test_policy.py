@@ -10,17 +10,15 @@ from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, CostModel, LatencyTable
-from omlx.engine.speculation.policy import (
-    DULL_MATCHES,
-    FAINT,
-    FIRST_PROBE,
-    FIRST_WINDOW,
-    LAST_PROBE,
-    LOSS_AHEAD,
-    LOSS_SHARE,
-    RowPolicy,
-    State,
+from omlx.engine.speculation.drafter_record import (
+    FIRST_BACKOFF,
+    MAX_BACKOFF,
+    SKIPPED_MATCHES,
+    GateState,
 )
+from omlx.engine.speculation.exploration import ASSUMED_STEPS, EXPLORATION_SHARE
+from omlx.engine.speculation.forecast import FIRST_LENGTH, MIN_REACH
+from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Step
 
@@ -67,7 +65,7 @@ def rested_steps(row: RowPolicy, offers: list[Proposal], steps: int) -> tuple[li
     """The same where only those decisions are thought about that need it, and how many those were."""
     drafted, thoughts = [], 0
     for step in range(steps):
-        if row.rests(offers):
+        if row.skip(offers):
             row.timed(None, 1, Interval(1.0), CONTEXT)
         else:
             thoughts += 1
@@ -107,7 +105,7 @@ def test_no_offer_no_draft():
 def test_first_windows_are_short_whatever_the_package_says(offer):
     row = policy(draft_length=DraftLength(2, 16, 64), repeats=1.0)
     lengths = good_rounds(row, offer, 6)
-    assert lengths[0] <= FIRST_WINDOW < lengths[-1]
+    assert lengths[0] <= FIRST_LENGTH < lengths[-1]
 
 
 def test_windows_grow_no_further_than_twice_what_was_measured():
@@ -137,7 +135,7 @@ def test_bounds_hold():
 def test_a_lower_bound_is_where_windows_begin(window, offer):
     lengths = good_rounds(policy(draft_length=window, repeats=1.0), offer, 6)
     shortest = max(window.min, offer.step.shortest_draft or 1)
-    assert lengths[0] == max(min(FIRST_WINDOW, window.max), shortest)
+    assert lengths[0] == max(min(FIRST_LENGTH, window.max), shortest)
     assert all(k >= shortest for k in lengths)
 
 
@@ -169,7 +167,7 @@ def test_a_fixed_window_knows_no_gate():
         assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
         row.verified(LOOKUP, 5, 0)
         row.timed(LOOKUP, 1, Interval(6.0, 6), CONTEXT)
-    assert row.state("ngram") == (State.ON, None)
+    assert row.state("ngram") == (GateState.ON, None)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +182,7 @@ def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():
     row = policy(costs(row=1.0), repeats=1.0)
     assert plain_steps(row, [LOOKUP, MODEL], 400) == []
     state, reason = row.state("draft")
-    assert state is State.OFF
+    assert state is GateState.OFF
     assert reason is not None
     assert reason.code == "spec.off.does_not_pay"
     assert 0.0 < float(reason.params["speedup"]) < 1.0
@@ -195,11 +193,11 @@ def test_a_lookup_is_silent_until_it_would_have_been_right():
     weak = Proposal("ngram", 6, match=3)
     assert row.choose([weak], 1, CONTEXT) is None
     state, reason = row.state("ngram")
-    assert (state, reason and reason.code) == (State.OBSERVING, "spec.observing")
+    assert (state, reason and reason.code) == (GateState.OBSERVING, "spec.observing")
     row.timed(None, 1, Interval(1.0), CONTEXT)
     row.shadowed(weak, 1, 1)
     assert row.choose([weak], 1, CONTEXT) is not None
-    assert row.state("ngram") == (State.ON, None)
+    assert row.state("ngram") == (GateState.ON, None)
 
 
 def test_a_prompt_that_repeats_itself_is_evidence_enough():
@@ -214,7 +212,7 @@ def test_a_hostile_draft_model_is_left_soon_and_tried_ever_less():
     gaps = [b - a for a, b in pairwise(starts)]
     assert len(later) <= 12
     assert gaps == sorted(gaps)
-    assert max(gaps) <= LAST_PROBE + 1
+    assert max(gaps) <= MAX_BACKOFF + 1
 
 
 @pytest.mark.parametrize("row", [0.03, 1.0])
@@ -226,24 +224,24 @@ def test_what_needs_no_thought_is_decided_as_if_it_had_been_thought_about(row: f
 
 def test_nobody_rests_where_a_lookup_finds_something_or_a_draft_pays():
     row = policy()
-    assert not row.rests([MODEL])
-    steps = next(n for n in range(1, 100) if plain_steps(row, [MODEL], 1) == [] and row.calm)
+    assert not row.skip([MODEL])
+    steps = next(n for n in range(1, 100) if plain_steps(row, [MODEL], 1) == [] and row.skip_steps)
     assert steps > 4
-    assert not row.rests([MODEL, LOOKUP])
-    assert row.rests([MODEL])
+    assert not row.skip([MODEL, LOOKUP])
+    assert row.skip([MODEL])
     good = policy()
     good_rounds(good, MODEL, 10)
-    assert not good.rests([MODEL])
+    assert not good.skip([MODEL])
 
 
 def test_a_lookup_far_from_paying_is_reckoned_with_in_one_match_of_eight():
     row, told = policy(costs(row=2.0), repeats=1.0), set()
-    for _ in range(4 * DULL_MATCHES):
+    for _ in range(4 * (SKIPPED_MATCHES + 1)):
         row.choose([LOOKUP], 1, CONTEXT)
         told.add(row.records["ngram"].speedup)
         row.shadowed(LOOKUP, 4, 0)
     assert len(told) == 4
-    for _ in range(DULL_MATCHES):
+    for _ in range(SKIPPED_MATCHES + 1):
         row.choose([replace(LOOKUP, match=5)], 1, CONTEXT)
     assert row.records["ngram"].speedup not in told, "another length was passed over as well"
 
@@ -252,7 +250,7 @@ def test_a_probe_that_hits_goes_on_until_it_pays():
     row = policy()
     plain_steps(row, [MODEL], 40)
     rounds = 0
-    while rounds < 4 * FIRST_PROBE and row.state("draft")[0] is not State.ON:
+    while rounds < 4 * FIRST_BACKOFF and row.state("draft")[0] is not GateState.ON:
         rounds += 1
         if (choice := row.choose([MODEL], 1, CONTEXT)) is not None:
             row.verified(*choice, choice[1])
@@ -261,7 +259,7 @@ def test_a_probe_that_hits_goes_on_until_it_pays():
             )
         else:
             row.timed(None, 1, Interval(1.0), CONTEXT)
-    assert row.state("draft")[0] is State.ON
+    assert row.state("draft")[0] is GateState.ON
 
 
 def test_a_miss_of_one_drafter_does_not_cool_the_other():
@@ -299,7 +297,7 @@ def test_a_forecast_goes_as_deep_as_there_is_a_chance():
         row.shadowed(doubtful, 1, 0)
     forecast = row._forecast(doubtful, 1, CONTEXT)
     assert forecast.windows[-1][0] < 32
-    assert forecast.reach[-1] < FAINT
+    assert forecast.reach[-1] < MIN_REACH
 
 
 def test_catching_up_is_spread_over_as_many_rounds_as_it_served_before():
@@ -307,7 +305,7 @@ def test_catching_up_is_spread_over_as_many_rounds_as_it_served_before():
 
     def share() -> float:
         """Seconds of a catch-up that a round is charged."""
-        return row.drafting(late, 0, CONTEXT, amortised=True)
+        return row.forecaster._catch_up(late, CONTEXT) / row.record(late).rounds_to_serve(0)
 
     good_rounds(row, MODEL, 4)
     trusting = share()
@@ -328,7 +326,7 @@ def test_probes_wait_while_more_is_lost_than_may_be():
         table.drafts["draft"].learn(256, CONTEXT, 3.0)
     row, late, probes = policy(table), Proposal("draft", 16, lag=256), []
     for step in range(1500):
-        choice = row.choose([late if not row.record(late).trial else MODEL], 1, CONTEXT)
+        choice = row.choose([late if not row.record(late).probe_credit else MODEL], 1, CONTEXT)
         if choice is None:
             row.timed(None, 1, Interval(1.0), CONTEXT)
             continue
@@ -338,7 +336,7 @@ def test_probes_wait_while_more_is_lost_than_may_be():
         )
         if choice[0] is late:
             probes.append(step)
-        assert row._lost <= LOSS_SHARE * (step + LOSS_AHEAD) + 1.0
+        assert row._budget.lost_s <= EXPLORATION_SHARE * (step + ASSUMED_STEPS) + 1.0
     assert 3 <= len(probes) <= 6
     assert max(after - before for before, after in pairwise(probes)) > 256
 
@@ -382,8 +380,8 @@ def test_eight_hours_change_nothing():
             player.timed(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)
     assert row.cost_model.to_json() == twin.cost_model.to_json()
     assert row.choose([LOOKUP], 1, CONTEXT) == twin.choose([LOOKUP], 1, CONTEXT)
-    assert row._pace == twin._pace
-    assert row._elapsed == twin._elapsed
+    assert row._latency == twin._latency
+    assert row._budget.elapsed_s == twin._budget.elapsed_s
 
 
 def test_plain_steps_are_measured_now_and_then_where_the_answer_matters():
@@ -410,11 +408,13 @@ def test_a_pass_is_padded_to_a_wider_one_that_costs_less():
         table.target.learn(12, CONTEXT, 3.3)
         table.target.learn(16, CONTEXT, 1.8)
     row = policy(table, trims=True)
-    assert row.padding(12, CONTEXT, 8) == 4
-    assert row.padding(12, CONTEXT, 3) == 0, "not past the end"
-    assert row.padding(8, CONTEXT, 56) == 0, "nothing wider is cheaper"
-    assert policy(table).padding(12, CONTEXT, 8) == 0, "a cache that cannot trim"
-    assert policy(table, DraftLength.exactly(11), trims=True).padding(12, CONTEXT, 8) == 0
+    assert row.forecaster.padding(12, CONTEXT, 8) == 4
+    assert row.forecaster.padding(12, CONTEXT, 3) == 0, "not past the end"
+    assert row.forecaster.padding(8, CONTEXT, 56) == 0, "nothing wider is cheaper"
+    assert policy(table).forecaster.padding(12, CONTEXT, 8) == 0, "a cache that cannot trim"
+    assert (
+        policy(table, DraftLength.exactly(11), trims=True).forecaster.padding(12, CONTEXT, 8) == 0
+    )
 
 
 def test_a_padded_pass_is_learned_by_its_width():

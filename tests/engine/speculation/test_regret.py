@@ -9,7 +9,7 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.speculation.policy import LAST_PROBE, State
+from omlx.engine.speculation.drafter_record import MAX_BACKOFF, GateState
 from tests.engine.speculation.simulation import Machine, Outcome, Part, Run, outcome, text
 
 
@@ -84,9 +84,9 @@ def test_where_rows_cost_passes_plain_decoding_wins_and_the_reason_is_told(calib
         assert played.policy is not None
         for name in played.policy.records:
             state, reason = played.policy.state(name)
-            assert state is not State.ON
+            assert state is not GateState.ON
             assert reason is not None
-            if state is State.OFF:
+            if state is GateState.OFF:
                 assert float(reason.params["speedup"]) < 1.05
 
 
@@ -104,7 +104,7 @@ def test_a_draft_model_is_back_within_one_probe_interval_of_a_change():
     for seed, shape in product(range(3), ("flat", "sawtooth")):
         played = Run(Machine(shape, 0.15), text(parts, seed), seed).adaptive()
         after = [drafter for at, drafter, _, _ in played.log if at >= 700]
-        assert after.index("draft") <= LAST_PROBE
+        assert after.index("draft") <= MAX_BACKOFF
         assert sum(drafter == "draft" for drafter in after[-50:]) >= 45
 
 
@@ -153,7 +153,7 @@ def test_short_answers_do_not_each_try_a_draft_known_to_be_wrong_but_a_long_one_
         costs=costs, priors=priors
     )
     drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
-    assert drafted.index(True) <= LAST_PROBE
+    assert drafted.index(True) <= MAX_BACKOFF
     assert sum(drafted[-50:]) >= 45
 
 

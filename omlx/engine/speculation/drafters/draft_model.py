@@ -24,8 +24,7 @@ from omlx.engine.prefix.payload import Payloads, layout_of, uncacheable
 from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.drafter import Draft
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Step
 from omlx.errors import RewindError
 

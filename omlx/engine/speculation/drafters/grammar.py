@@ -10,8 +10,8 @@ from typing import ClassVar
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.masking import forced_tokens
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.drafter import Draft, Drafter
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Step
 
 
@@ -28,7 +28,7 @@ class GrammarDrafter(Drafter):
         mask = sequence.request.mask
         run = forced_tokens(mask, min(limit, MAX_DRAFT_LENGTH)) if mask is not None else ()
         self._runs[sequence.row] = run
-        return Proposal(self.name, len(run), sure=True, step=step) if run else None
+        return Proposal(self.name, len(run), certain=True, step=step) if run else None
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         """What the offer just made was about."""

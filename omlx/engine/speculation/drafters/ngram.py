@@ -15,8 +15,8 @@ from typing import ClassVar, Final
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.masking import allowed_prefix
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.drafter import Draft, Drafter
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Step
 
 GRAM: Final = 3

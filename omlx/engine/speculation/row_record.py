@@ -1,0 +1,121 @@
+"""One row's drafters, what its steps taught, and its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Final
+
+from omlx.engine.sequence import Interval
+from omlx.engine.speculation.cost_model import OUTLIER
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafter_record import GateState
+from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.strategy import Step
+from omlx.errors import Reason
+from omlx.records import DrafterStats, Gate
+
+MAX_SHADOW: Final = 16
+"""Tokens up to which an unused lookup is compared with the output before a new one is."""
+
+MAX_UNLEARNED: Final = 16
+"""Steps learned from at once, where no decision needs them earlier: it is faster while code is warm."""
+
+
+@dataclass(slots=True)
+class Shadow:
+    """An unused lookup, and how many of its tokens came true."""
+
+    proposal: Proposal
+    hits: int = 0
+
+
+@dataclass(slots=True)
+class RowRecord:
+    """State of speculation in one row.
+
+    `drafters` are asked for proposals within their `steps`; `off` says why others are not.
+    `proposal` is the one whose draft is in flight: drafting it took `draft_s`, and the round is
+    expected to take `expected_s` seconds. `timed_s` are the seconds of all timed steps, `plain_s`
+    what plain decoding would have taken for their tokens.
+    """
+
+    policy: RowPolicy
+    drafters: list[Drafter]
+    steps: dict[str, Step]
+    off: dict[str, Reason]
+    stats: dict[str, DrafterStats] = field(default_factory=dict)
+    proposal: Proposal | None = None
+    draft_s: float = 0.0
+    expected_s: float = 0.0
+    timed_s: float = 0.0
+    plain_s: float = 0.0
+    _shadow: Shadow | None = None
+    _unlearned: list[tuple[Seq[int], Interval | None, int]] = field(default_factory=list)
+
+    def drafter(self, name: str) -> Drafter | None:
+        return next((drafter for drafter in self.drafters if drafter.name == name), None)
+
+    @property
+    def gates(self) -> dict[str, Gate]:
+        """The state of each drafter, by name; first those that are off."""
+        gates = {name: Gate(GateState.OFF, reason) for name, reason in self.off.items()}
+        for drafter in self.drafters:
+            gates[drafter.name] = Gate(*self.policy.state(drafter.name))
+        return gates
+
+    @property
+    def speedup(self) -> float | None:
+        """Plain time / time of the timed steps; None if either is not measured."""
+        return self.plain_s / self.timed_s if self.plain_s and self.timed_s else None
+
+    def add_step(self, tokens: Seq[int], interval: Interval | None, context: int) -> bool:
+        """Record a step that committed `tokens`. Return whether to learn from it now.
+
+        `interval` is None where other rows shared the step. `context` counts its tokens too.
+        """
+        self._unlearned.append((tokens, interval, context))
+        evaluates_next = interval is not None and not self.policy.skip_steps
+        full = len(self._unlearned) >= MAX_UNLEARNED
+        return self.proposal is not None or evaluates_next or full
+
+    def learn(self, proposals: Seq[Proposal] = ()) -> None:
+        """Learn from the recorded steps, and compare one of `proposals` with the next ones."""
+        for tokens, interval, context in self._unlearned:
+            if interval is not None:
+                self.policy.timed(self.proposal, len(tokens), interval, context)
+                self._add_time(len(tokens), interval.seconds, context)
+            if self.proposal is not None and self.proposal.match:
+                self._shadow = None  # a lookup was verified, which says more
+            self._follow(tokens)
+            self.proposal = None
+        self._unlearned.clear()
+        lookups = (Shadow(proposal) for proposal in proposals if proposal.tokens)
+        self._shadow = self._shadow or next(lookups, None)
+
+    def _add_time(self, tokens: int, seconds: float, context: int) -> None:
+        expected = plain = self.policy.cost_model.target.plain(context) or 0.0
+        if self.proposal is not None:
+            expected = self.expected_s
+            stats = self.stats.get(self.proposal.drafter)
+            if stats is not None:
+                drafting = min(self.draft_s, seconds)
+                stats.draft_ms += 1000 * drafting
+                stats.verify_ms += 1000 * (seconds - drafting)
+        if plain and seconds <= OUTLIER * expected:
+            self.plain_s += tokens * plain
+            self.timed_s += seconds
+
+    def _follow(self, tokens: Seq[int]) -> None:
+        """Compare the unused lookup with the output."""
+        for token in tokens:
+            shadow = self._shadow
+            if shadow is None:
+                break
+            followed = shadow.proposal.tokens[:MAX_SHADOW]
+            hit = followed[shadow.hits] == token
+            shadow.hits += hit
+            if not hit or shadow.hits == len(followed):
+                self.policy.shadowed(shadow.proposal, len(followed), shadow.hits)
+                self._shadow = None
