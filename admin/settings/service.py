@@ -14,7 +14,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from omlx.errors import BadRequest, ConfigError
-from omlx.models.catalog.catalog import check_alias
 from omlx.models.catalog.entry import Status
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
@@ -124,7 +123,7 @@ class SettingsService:
             value = from_json(row, raw, name)
             check_value(name, value, name)
             if name == "alias" and model is not None:
-                check_alias(str(value), model, self._pool.registry, self._live.current)
+                self._pool.catalog.check_alias(str(value), model)
         except ConfigError as error:
             raise ConfigError(error.code, param=name, **error.params) from error
         if name == "draft_model":

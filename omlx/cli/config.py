@@ -13,7 +13,7 @@ from omlx.cli import running
 from omlx.cli.columns import columns
 from omlx.cli.configured import configured
 from omlx.errors import ConfigError, ModelError, NotFound
-from omlx.models.catalog.catalog import check_alias
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import discover
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
@@ -94,7 +94,7 @@ def _check_name(
             registry,
         )
     elif model is not None:
-        check_alias(name, model, registry, configuration.current)
+        Catalog(registry, configuration).check_alias(name, model)
 
 
 def _unset(arguments: Namespace, configuration: LiveConfiguration) -> None:

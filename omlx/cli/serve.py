@@ -32,14 +32,14 @@ from omlx.cli.named import id_of, look_in, path_of
 from omlx.cli.progress import LoadingBars
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError
-from omlx.models.catalog.catalog import find_model
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
-from omlx.models.pool.pool import Pool
+from omlx.models.pool.pool import Pool, build_pool
 from omlx.server.app import create_app
 from omlx.server.guard import check_exposure
 from omlx.server.protocol import TimeoutProtocol
@@ -112,9 +112,9 @@ def choose(model: str | None, configuration: LiveConfiguration) -> Choice:
         [path for name in names if (path := path_of(name)) is not None], configuration.current
     )
     registry = look()
-    target = (
-        find_model(id_of(model), registry, configuration.current) if model is not None else None
-    )
+    target = None
+    if model is not None:
+        target = Catalog(registry, configuration).resolve(id_of(model))
     run = []
     for layer in configuration.current.run:
         values = dict(layer.values)
@@ -131,13 +131,10 @@ async def serve(choice: Choice, listening: socket.socket) -> None:
     engine.start()
     try:
         default = choice.model.id if choice.model is not None else None
-        pool = Pool(
+        pool = build_pool(
             engine,
-            choice.registry,
-            settings,
-            configuration=choice.configuration,
-            default=default,
-            progress=LoadingBars(),
+            Catalog(choice.registry, choice.configuration, default),
+            report=LoadingBars(),
             costs=CostFiles(settings.home / "costs"),
         )
         watcher = ConfigurationWatcher(

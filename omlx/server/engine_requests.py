@@ -13,7 +13,7 @@ from omlx.draft_length import DraftLength
 from omlx.engine.strategy import AUTO
 from omlx.engine.types import Request, Sampling, Speculation, StopMatcher, TokenMask
 from omlx.errors import BadRequest, Reason
-from omlx.models.pool.pool import ServedModel
+from omlx.models.pool.resident import ServedModel
 from omlx.server.generation_request import GenerationRequest, sampling_fields
 from omlx.text.grammar import CompiledGrammar, Preamble
 from omlx.text.infill import infill_prompt, infill_token_ids

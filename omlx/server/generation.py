@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 
 from omlx.engine.thread import EngineThread
 from omlx.models.package.tokenizer import tokenizer_length
-from omlx.models.pool.pool import Lease, Pool
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import Lease
 from omlx.server.activity import Activity
 from omlx.server.engine_requests import (
     TokenizedRequest,

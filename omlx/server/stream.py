@@ -20,7 +20,7 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import OmlxError
-from omlx.models.pool.pool import Lease, ServedModel
+from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.activity import Activity
 from omlx.server.dialect import ChoiceEvent
 from omlx.server.router import Router

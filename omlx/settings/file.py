@@ -27,8 +27,8 @@ FORMAT: Final = "omlx-config/1"
 _MARK = re.compile(rb'"format"\s*:\s*"(omlx-config/[^"]*)"')
 log = logging.getLogger("omlx.settings")
 
-FileStamp: TypeAlias = tuple[int, int, int] | None
-"""Inode, size and modification time of a file: what tells, without reading it, that it has changed."""
+FileStamp: TypeAlias = tuple[int, int, int, int] | None
+"""Inode, size, modification and change time: shows without reading a file that it has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def file_stamp(path: Path) -> FileStamp:
         status = path.stat()
     except OSError:
         return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _foreign(path: Path) -> Content:

@@ -106,7 +106,7 @@ class Planner:
 
     def _weights(self, entry: ModelEntry) -> Weights:
         dtype = self._pool.speculation(entry.id).settings.dtype
-        resident = self._pool.residents.held(entry, dtype)
+        resident = self._pool.residents.weights_of(entry, dtype)
         if resident is not None:
             return Weights(resident.size_bytes, loaded=True)
         # Most files hold 16-bit weights, which the CPU computes as float32.

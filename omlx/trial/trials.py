@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from omlx.errors import Conflict, OmlxError, Reason
+from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import LoadJob
 from omlx.server.errors import unexpected
 from omlx.trial.conditions import Conditions
 from omlx.trial.report import draft_record, report
@@ -103,7 +103,7 @@ class Trials:
         drafting = (await asyncio.to_thread(self._pool.speculation, model)).active_draft
         configured = drafting.id if drafting is not None else None
         if resident is not None and resident.served.draft != configured:
-            self._pool.load_queue.begin(LoadJob(entry, again=True))
+            self._pool.load_queue.submit(LoadJob(entry, reload=True))
 
     async def _save(self, trial: Trial, conditions: Conditions) -> None:
         plan, now = trial.plan, self._wall()

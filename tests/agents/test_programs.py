@@ -16,7 +16,7 @@ import pytest
 
 from omlx.settings.schema import Settings
 from tests.server.running import TARGET, Running, omlx
-from tests.server.spelling import ObedientPool
+from tests.server.spelling import obedient_pool
 
 PATIENCE_S = 150
 PROOF = "proof-of-work.txt"
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with omlx(Settings(model_map=("*=" + TARGET,)), kind=ObedientPool) as running:
+    with omlx(Settings(model_map=("*=" + TARGET,)), build=obedient_pool) as running:
         yield running
 
 

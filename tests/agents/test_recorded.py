@@ -13,7 +13,7 @@ import pytest
 
 from omlx.settings.schema import Settings
 from tests.server.running import TARGET, Running, omlx
-from tests.server.spelling import ObedientPool
+from tests.server.spelling import obedient_pool
 
 RECORDED = Path(__file__).parent / "recorded"
 COMMAND = "echo it rains > p.txt; cat p.txt"
@@ -23,7 +23,7 @@ COMMAND = "echo it rains > p.txt; cat p.txt"
 def http() -> Iterator[httpx.Client]:
     running: Running
     with (
-        omlx(Settings(model_map=("claude-*=" + TARGET,)), kind=ObedientPool) as running,
+        omlx(Settings(model_map=("claude-*=" + TARGET,)), build=obedient_pool) as running,
         httpx.Client(base_url=running.url, timeout=60) as client,
     ):
         yield client

@@ -7,7 +7,7 @@ from time import monotonic
 from omlx.settings.schema import Settings
 from tests.fuzz.campaign import Campaign
 from tests.server.running import Running, omlx
-from tests.server.spelling import SpellingPool
+from tests.server.spelling import spelling_pool
 
 SLICE_S = 60
 ROUND = 12
@@ -18,7 +18,7 @@ GROWTH_BYTES = 64 << 20
 def fuzzed() -> Iterator[Running]:
     """A server whose answers are short. What it keeps of them is bounded low, so that growth would show."""
     with omlx(
-        Settings(max_tokens=16, max_context=512, prefix_bytes=8 << 20), kind=SpellingPool
+        Settings(max_tokens=16, max_context=512, prefix_bytes=8 << 20), build=spelling_pool
     ) as running:
         yield running
 

@@ -22,11 +22,12 @@ from omlx.models.catalog.places import Folder
 from omlx.models.catalog.reference import Reference
 from omlx.models.package.package import FILE
 from omlx.models.pool.draft_watcher import DraftWatcher
-from omlx.models.pool.load import Reading
+from omlx.models.pool.load import WeightReading
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests import zoo
+from tests.models.pools import make_pool
 from tests.zoo.folder import save_family
 
 BIG, SMALL = "org/big", "org/small"
@@ -124,7 +125,7 @@ def drafts(
     """Who drafts for the model once it is loaded and after each of two looks; if `brought`, it comes between."""
 
     async def run() -> list[object]:
-        pool = Pool(engine, look(folder), Settings(**settings), default=BIG)
+        pool = make_pool(engine, look(folder), Settings(**settings), default=BIG)
         arrivals = DraftWatcher(pool, lambda: look(folder), fetch)
         (await pool.lease()).release()
         assert pool.served is not None
@@ -132,7 +133,7 @@ def drafts(
         for _ in range(2):
             if brought:
                 bring(folder)
-            await arrivals.look()
+            await arrivals.check()
             seen.append(_state(pool))
         await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
         return seen
@@ -205,14 +206,14 @@ def test_one_that_cannot_be_fetched_is_tried_once_and_said(
     fetch = Fetching(folder, failure)
 
     async def run() -> None:
-        pool = Pool(engine, look(folder), Settings(draft_download="auto"), default=BIG)
+        pool = make_pool(engine, look(folder), Settings(draft_download="auto"), default=BIG)
         arrivals = DraftWatcher(pool, lambda: look(folder), fetch)
         (await pool.lease()).release()
         wanted = pool.speculation(BIG).missing_draft
         assert wanted is not None
         assert (wanted.size_bytes, wanted.failed) == (1234, None)
-        await arrivals.look()
-        await arrivals.look()
+        await arrivals.check()
+        await arrivals.check()
         wanted = pool.speculation(BIG).missing_draft
         assert wanted is not None
         assert (wanted.failed, len(fetch.asked)) == (failure, 1)
@@ -223,11 +224,11 @@ def test_one_that_cannot_be_fetched_is_tried_once_and_said(
 
 def test_it_turns_on_when_the_last_request_has_ended(engine: EngineThread, folder: Path) -> None:
     async def run() -> None:
-        pool = Pool(engine, look(folder), Settings(), default=BIG)
+        pool = make_pool(engine, look(folder), Settings(), default=BIG)
         lease = await pool.lease()
         bring(folder)
         change = asyncio.create_task(
-            DraftWatcher(pool, lambda: look(folder), Fetching(folder)).look()
+            DraftWatcher(pool, lambda: look(folder), Fetching(folder)).check()
         )
         second = await pool.lease()
         assert second.served.draft is None
@@ -251,12 +252,12 @@ def test_with_no_draft_its_weights_are_not_opened(
 
     async def run() -> None:
         settings = Settings(no_draft=no_draft, draft_model=SMALL)
-        pool = Pool(
+        pool = make_pool(
             engine,
             look(folder),
             settings,
             default=BIG,
-            progress=lambda entry, _: opened.add(entry.id),
+            report=lambda entry, _: opened.add(entry.id),
         )
         (lease := await pool.lease(strategy=DRAFT)).release()
         assert (lease.served.draft is None) is no_draft
@@ -315,16 +316,16 @@ def test_one_that_could_not_be_read_is_tried_again_once_its_files_are_others(
 ) -> None:
 
     async def run() -> None:
-        pool = Pool(engine, look(spoilt), Settings(), default=BIG)
+        pool = make_pool(engine, look(spoilt), Settings(), default=BIG)
         arrivals = DraftWatcher(pool, lambda: look(spoilt), Fetching(spoilt))
         (await pool.lease()).release()
-        await arrivals.look()
+        await arrivals.check()
         first = pool.residents.find(BIG)
-        await arrivals.look()
+        await arrivals.check()
         assert pool.residents.find(BIG) is first
         assert _state(pool) == "spec.off.draft_failed"
         bring(spoilt)
-        await arrivals.look()
+        await arrivals.check()
         assert _state(pool) == SMALL
         await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
@@ -361,14 +362,14 @@ def test_one_that_cannot_be_used_is_not_kept_and_whoever_names_it_hears_why(
 ) -> None:
 
     async def run() -> None:
-        pool = Pool(engine, look(spoilt), Settings(), default=BIG)
+        pool = make_pool(engine, look(spoilt), Settings(), default=BIG)
         for _ in range(2):  # the second time, a request has named it meanwhile
             (lease := await pool.lease()).release()
             assert lease.served.no_draft is not None
             assert (lease.served.draft, lease.served.no_draft.code) == (None, SPOILT[how])
             assert (
                 pool.status(BIG).draft,
-                pool.residents.held(look(spoilt).find(SMALL), "auto"),
+                pool.residents.weights_of(look(spoilt).find(SMALL), "auto"),
             ) == (None, None)
             with pytest.raises((BadRequest, ModelError)) as caught:
                 await pool.lease(draft=SMALL)
@@ -388,7 +389,7 @@ def test_what_a_request_has_heard_of_a_draft_the_next_one_hears_at_once_until_it
     spoil(folder, how)
     opened: list[str] = []
 
-    def read(entry: ModelEntry, *args: Any, **more: Any) -> Reading:
+    def read(entry: ModelEntry, *args: Any, **more: Any) -> WeightReading:
         opened.append(entry.id)
         return load_steps(entry, *args, **more)
 
@@ -398,7 +399,7 @@ def test_what_a_request_has_heard_of_a_draft_the_next_one_hears_at_once_until_it
         return caught.value.code, caught.value.params
 
     async def run() -> None:
-        pool = Pool(engine, look(folder), Settings(), default=BIG, read=read)
+        pool = make_pool(engine, look(folder), Settings(), default=BIG, read=read)
         (await pool.lease()).release()
         first = await refused(pool)
         opened.clear()
@@ -424,7 +425,7 @@ def test_what_a_request_has_heard_is_not_held_against_a_draft_that_discovery_see
     interrupt(folder)
 
     async def run() -> None:
-        pool = Pool(engine, look(folder), Settings(), default=BIG)
+        pool = make_pool(engine, look(folder), Settings(), default=BIG)
         (folder / SMALL / "model.safetensors.part").rename(folder / SMALL / "model.safetensors")
         with pytest.raises(BadRequest, match="incomplete"):
             await pool.lease(draft=SMALL)
@@ -442,7 +443,7 @@ def test_a_request_may_use_the_draft_that_the_strategy_leaves_out(
     bring(folder)
 
     async def run() -> list[str | None]:
-        pool = Pool(engine, look(folder), Settings(speculation="ngram"), default=BIG)
+        pool = make_pool(engine, look(folder), Settings(speculation="ngram"), default=BIG)
         seen = []
         for strategy in (None, AUTO, DRAFT, None):
             (lease := await pool.lease(strategy=strategy)).release()

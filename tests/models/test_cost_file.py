@@ -15,9 +15,10 @@ from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.cost_file import CostFiles, CostKeeper, CostKey, machine
+from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
+from tests.models.pools import make_pool
 
 KEY = CostKey("org/name", "auto", 1000, machine(), "1.2.3")
 TARGET, DRAFT = "omlx-demo/target", "omlx-demo/draft"
@@ -129,7 +130,7 @@ def test_a_folder_that_cannot_be_made_is_logged(
 def test_a_keeper_goes_on_with_the_model_that_is_loaded_and_saves_the_one_that_goes(
     files: CostFiles,
 ) -> None:
-    keeper = CostKeeper(files)
+    keeper = LoadedCosts(files)
     costs = keeper.open(KEY)
     costs.target.learn(1, 100, 0.01)
     assert keeper.open(KEY) is costs
@@ -137,7 +138,7 @@ def test_a_keeper_goes_on_with_the_model_that_is_loaded_and_saves_the_one_that_g
     assert len(kept(files)) == 1
     assert keeper.open(KEY).to_json() == costs.to_json()
     keeper.close()
-    assert keeper.now() is None
+    assert keeper.record() is None
 
 
 @pytest.fixture
@@ -166,13 +167,13 @@ def test_a_pool_keeps_what_a_model_costs_over_a_change_of_models_and_a_new_start
         return known
 
     async def run() -> list[float | None]:
-        first = Pool(engine, DEMO, Settings(speculation="ngram"), costs=files)
+        first = make_pool(engine, DEMO, Settings(speculation="ngram"), costs=files)
         seen = [await learn(first, TARGET), await learn(first, DRAFT), await learn(first, TARGET)]
         await first.save_costs()
-        engine.detach(TARGET)
+        await asyncio.wrap_future(engine.call(lambda: engine.detach(TARGET)))
         return [
             *seen,
-            await learn(Pool(engine, DEMO, Settings(speculation="ngram"), costs=files), DRAFT),
+            await learn(make_pool(engine, DEMO, Settings(speculation="ngram"), costs=files), DRAFT),
         ]
 
     assert asyncio.run(run()) == [None, None, pytest.approx(0.01), pytest.approx(0.01)]

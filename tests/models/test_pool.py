@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,11 +17,14 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, NotFound
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.pool import Lease, Pool
-from omlx.models.pool.resident import State
+from omlx.models.pool.load import Report
+from omlx.models.pool.load_weights import LoadProgress
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import Lease, State
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store
+from tests.models.pools import make_pool
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
 DEMO = Registry(
@@ -48,20 +52,28 @@ class Clock:
 
 @asynccontextmanager
 async def pool(
-    engine: EngineThread, home: Path | None = None, clock: Clock | None = None, **settings: object
+    engine: EngineThread,
+    home: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    report: Report | None = None,
+    **settings: object,
 ) -> AsyncIterator[Pool]:
-    """A limit counts from what this process holds already. Models leave at the end."""
+    """A pool whose memory limit counts from what this process holds already.
+
+    Its models are unloaded at the end.
+    """
     gc.collect()
     base = mx.get_active_memory()
     configuration = LiveConfiguration((), Store(home)) if home is not None else None
-    made = Pool(
+    made = make_pool(
         engine,
         DEMO,
         Settings(**settings),
         configuration=configuration,
         default=TARGET,
         used=lambda: mx.get_active_memory() - base,
-        **({} if clock is None else {"clock": clock}),
+        clock=clock,
+        report=report,
     )
     yield made
     for served in made.loaded:
@@ -151,10 +163,12 @@ def test_who_gives_up_waiting_changes_nothing(engine: EngineThread) -> None:
 def test_all_who_wait_for_a_model_get_it_with_one_reading(engine: EngineThread) -> None:
     async def run() -> int:
         begun = []
-        async with pool(engine) as models:
-            models._opener._progress = lambda entry, done: (
-                begun.append(entry.id) if done.done == 0 else None
-            )
+
+        def count(entry: ModelEntry, progress: LoadProgress) -> None:
+            if progress.done == 0:
+                begun.append(entry.id)
+
+        async with pool(engine, report=count) as models:
             leases = await asyncio.gather(*(models.lease(HYBRID) for _ in range(5)))
             assert models.status(HYBRID).active == 5
             for lease in leases:
@@ -168,15 +182,14 @@ def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(
     engine: EngineThread,
 ) -> None:
     async def run() -> None:
-        async with pool(engine) as models:
-            reading, go_on = threading.Event(), threading.Event()
+        reading, go_on = threading.Event(), threading.Event()
 
-            def hold(entry: ModelEntry, done: object) -> None:
-                if not reading.is_set():
-                    reading.set()
-                    engine.call(lambda: go_on.wait(60))
+        def hold(entry: ModelEntry, progress: LoadProgress) -> None:
+            if not reading.is_set():
+                reading.set()
+                engine.call(lambda: go_on.wait(60))
 
-            models._opener._progress = hold
+        async with pool(engine, report=hold) as models:
             loading = asyncio.ensure_future(models.load(HYBRID))
             await until(reading.is_set)
             loading.cancel()
@@ -203,15 +216,14 @@ def test_settings_that_change_while_a_model_loads_are_taken_up(
     engine: EngineThread, tmp_path: Path
 ) -> None:
     async def run() -> None:
-        async with pool(engine, tmp_path) as models:
-            reading, go_on = threading.Event(), threading.Event()
+        reading, go_on = threading.Event(), threading.Event()
 
-            def hold(entry: ModelEntry, done: object) -> None:
-                if not reading.is_set():
-                    reading.set()
-                    engine.call(lambda: go_on.wait(60))
+        def hold(entry: ModelEntry, progress: LoadProgress) -> None:
+            if not reading.is_set():
+                reading.set()
+                engine.call(lambda: go_on.wait(60))
 
-            models._opener._progress = hold
+        async with pool(engine, tmp_path, report=hold) as models:
             loading = asyncio.ensure_future(models.load(HYBRID))
             await until(reading.is_set)
             models.live_configuration.patch({"temperature": 0.5}, HYBRID)
@@ -336,11 +348,11 @@ def test_idle_models_leave_after_their_time_and_pinned_ones_do_not(
                 (await models.lease(name)).release()
             busy = await models.lease(HYBRID)
             for clock.now in (9, 10, 60):
-                await models.residents.sweep()
+                await models.evictor.sweep()
                 seen.append(sorted(ids(models)))
             busy.release()
             for clock.now in (119, 120):
-                await models.residents.sweep()
+                await models.evictor.sweep()
                 seen.append(sorted(ids(models)))
         return seen
 
@@ -356,7 +368,7 @@ def test_a_limit_that_is_lowered_sends_idle_models_away(
             for name in (TARGET, HYBRID):
                 (await models.lease(name)).release()
             models.live_configuration.patch({"memory_limit": ONE})
-            await models.residents.sweep()
+            await models.evictor.sweep()
             assert ids(models) == [HYBRID]
 
     asyncio.run(run())
@@ -370,7 +382,7 @@ def test_aliases_are_names(engine: EngineThread, tmp_path: Path) -> None:
         )  # also the end of an id, by hand: the alias goes before it
         Store(tmp_path).patch({"default_model": "small"})
         async with pool(engine, tmp_path) as models:
-            models._default = None
+            models.catalog._default = None
             return [
                 models.resolve(name).id
                 for name in ("small", "hybrid", TARGET, models.default or "")
@@ -387,7 +399,7 @@ def test_names_that_are_wrong_are_refused_before_anything_is_loaded(engine: Engi
             with pytest.raises(BadRequest, match="org/none"):
                 await models.lease(TARGET, "org/none")
             with pytest.raises(BadRequest, match="names no model"):
-                await Pool(engine, DEMO, Settings()).lease()
+                await make_pool(engine, DEMO, Settings()).lease()
             assert models.served is None
 
     asyncio.run(run())

@@ -18,7 +18,6 @@ PACKAGES = {"omlx/engine": 2600, "omlx/engine/prefix": 800, "omlx/engine/specula
 # path or path::name -> why it may be longer
 EXCEPTIONS = {
     "omlx/engine/prefix/index.py::PrefixIndex": "to be split",
-    "omlx/models/pool/pool.py::Pool": "to be split",
 }
 
 

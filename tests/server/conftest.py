@@ -8,7 +8,7 @@ from openai import OpenAI
 
 from omlx.settings.schema import Settings
 from tests.server.running import DRAFT, Running, omlx
-from tests.server.spelling import SpellingPool
+from tests.server.spelling import spelling_pool
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def http(server: Running) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def speller() -> Iterator[Running]:
     """A server whose model says what the last message tells it to."""
-    with omlx(kind=SpellingPool) as running:
+    with omlx(build=spelling_pool) as running:
         yield running
 
 

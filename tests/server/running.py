@@ -16,11 +16,12 @@ from starlette.types import ASGIApp
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, EventSink, Failed, Finished, Request
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
-from omlx.models.pool.pool import Pool
+from omlx.models.pool.pool import Pool, build_pool
 from omlx.server.app import create_app
 from omlx.server.protocol import TimeoutProtocol
 from omlx.server.services import Services, build_services
@@ -189,7 +190,7 @@ def omlx(
     default: str | None = TARGET,
     keep_alive_s: float = 5.0,
     costs: CostFiles | None = None,
-    kind: type[Pool] = Pool,
+    build: Callable[..., Pool] = build_pool,
     configuration: LiveConfiguration | None = None,
     used: Callable[[], int] = used_bytes,
     calibrates: bool = False,
@@ -199,20 +200,11 @@ def omlx(
     """`used` says what memory is taken, where what the whole process takes is too much.
 
     `prepare` may add to the application before it starts."""
-    settings = settings or (
-        configuration.current.resolve().settings if configuration is not None else Settings()
-    )
+    configuration = configuration or LiveConfiguration.of(settings or Settings())
+    settings = settings or configuration.current.resolve().settings
     engine = WatchedEngine(calibrates=calibrates)
     engine.start()
-    pool = kind(
-        engine,
-        registry,
-        settings,
-        default=default,
-        costs=costs,
-        configuration=configuration,
-        used=used,
-    )
+    pool = build(engine, Catalog(registry, configuration, default), costs=costs, used=used)
     services = build_services(engine, pool, settings.api_key)
     app = create_app(services, settings, keep_alive_s=keep_alive_s)
     prepare(app, services)

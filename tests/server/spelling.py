@@ -22,7 +22,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress
-from omlx.models.pool.pool import Pool
+from omlx.models.pool.pool import build_pool
 
 CONTEXT = 4096
 SURE = 100.0
@@ -133,15 +133,8 @@ def read(
     )
 
 
-class SpellingPool(Pool):
-    """Every model spells."""
+spelling_pool = partial(build_pool, read=read)
+"""Builds a pool in which every model spells."""
 
-    def __init__(self, *what: Any, **more: Any) -> None:
-        super().__init__(*what, **more, read=read)
-
-
-class ObedientPool(Pool):
-    """For programs that have long instructions of their own."""
-
-    def __init__(self, *what: Any, **more: Any) -> None:
-        super().__init__(*what, **more, read=partial(read, kind=Obedient, context=1 << 17))
+obedient_pool = partial(build_pool, read=partial(read, kind=Obedient, context=1 << 17))
+"""Builds a pool for programs that have long instructions of their own."""

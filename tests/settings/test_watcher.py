@@ -14,12 +14,13 @@ from omlx.models.catalog.places import Folder
 from omlx.models.catalog.reference import Reference
 from omlx.models.package.package import FILE, DraftModel
 from omlx.models.package.write_package import write_package
+from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import LoadJob
 from omlx.settings.schema import Settings
 from omlx.settings.store import GLOBAL_FILE, Store
 from omlx.settings.watcher import ConfigurationWatcher
 from omlx.telemetry.log import fields_of
+from tests.models.pools import make_pool
 from tests.models.test_pool import DRAFT, TARGET, engine, pool
 
 __all__ = ["engine"]
@@ -130,7 +131,7 @@ def test_a_written_package_is_applied(engine: EngineThread, tmp_path: Path) -> N
     registry = scan_places([Folder("here", tmp_path / "models"), Folder("bundled", BUNDLED)])
 
     async def run() -> None:
-        models = Pool(engine, registry, Settings(), default="big")
+        models = make_pool(engine, registry, Settings(), default="big")
         watch = Watch(models)
         (await models.lease()).release()
         assert await watch.check() == []

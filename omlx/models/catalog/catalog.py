@@ -1,71 +1,119 @@
-"""What a request may call a model: its id, an alias that somebody gave it, or the end of its id where that is clear.
+"""Model names: the one place where the name in a request becomes a model directory.
 
-An id goes before an alias, an alias before the end of an id, and `model_map` serves names that nobody has. Aliases are
-unique against all of them: one that is not is refused when it is set, and one that has become so since names nothing
-rather than something else.
+Precedence: id, alias, short name, then the patterns of `model_map` (`claude-*=org/name`). An alias
+is unique when it is set; one that has become ambiguous since then is refused, never guessed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
-from omlx.engine.types import Reason
-from omlx.errors import ConfigError, ModelError, NotFound
-from omlx.models.catalog.discovery import Registry, find_mapped
+from omlx.errors import BadRequest, ConfigError, NotFound
+from omlx.models.catalog.discovery import Registry, check_usable
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.settings.configuration import Configuration
-
-_NEEDS_TRUST = "model.remote_code"
+from omlx.settings.configuration import Configuration, LiveConfiguration
 
 
-def find_model(name: str, registry: Registry, configuration: Configuration) -> ModelEntry:
-    """The usable model called `name`. Raises as `Registry.find` does.
+class Catalog:
+    """The registry of models on disk with the names that the settings give them.
 
-    A model that brings code along is usable where the settings trust it.
+    `registry` is replaced as a whole after a rescan, the snapshot of `live` after a change of
+    settings. `default` is the command line's default model.
     """
-    own = (
-        [model for model, alias in aliases(configuration).items() if alias == name]
-        if name not in registry
-        else []
-    )
-    if len(own) > 1:
-        raise NotFound("model.ambiguous", param="model", model=name, ids=", ".join(own))
-    asked = own[0] if own else name
-    try:
-        return registry.find(asked)
-    except NotFound:
-        return find_mapped(asked, registry, configuration.resolve().settings.model_map)
-    except ModelError as error:
-        if error.code != _NEEDS_TRUST:
+
+    def __init__(
+        self, registry: Registry, live: LiveConfiguration, default: str | None = None
+    ) -> None:
+        self.registry = registry
+        self.live = live
+        self._default = default
+        self._names = _Names(registry, live.current)
+
+    @property
+    def configuration(self) -> Configuration:
+        """The current snapshot of the settings."""
+        return self.live.current
+
+    @property
+    def default(self) -> str | None:
+        """The default model's name: from the command line, else from the settings."""
+        return self._default or self._current_names().default
+
+    def resolve(self, name: str | None = None, *, fallback: str | None = None) -> ModelEntry:
+        """Return the usable model called `name`; None means the default model, else `fallback`.
+
+        Raises BadRequest if there is no name at all, NotFound for an unknown or ambiguous one,
+        ModelError with the reason of a model that cannot be used.
+        """
+        name = name or self.default or fallback
+        if name is None:
+            raise BadRequest("model.none", param="model")
+        return check_usable(self.entry(name))
+
+    def entry(self, name: str) -> ModelEntry:
+        """Return the model called `name`, usable or not. Raises NotFound."""
+        return self._current_names().lookup(name)
+
+    def check_alias(self, alias: str, model: str) -> None:
+        """Raise ConfigError unless `alias` can name `model` and nothing else."""
+        entries, aliases = self.registry.entries, self._current_names().aliases
+        taken = {entry.id: entry.id for entry in entries}
+        taken |= {entry.name: entry.id for entry in entries if entry.id != model}
+        taken |= {name: other for other, name in aliases.items() if other != model}
+        if alias in taken:
+            raise ConfigError("config.alias_taken", where="alias", alias=alias, model=taken[alias])
+
+    def _current_names(self) -> _Names:
+        """Return the names of this revision of registry and settings."""
+        names = self._names
+        if names.registry is not self.registry or names.configuration is not self.live.current:
+            names = self._names = _Names(self.registry, self.live.current)
+        return names
+
+
+class _Names:
+    """The names of one revision: an immutable registry and an immutable snapshot of the settings."""
+
+    def __init__(self, registry: Registry, configuration: Configuration) -> None:
+        settings = configuration.resolve().settings
+        self.registry = registry
+        self.configuration = configuration
+        self.default = settings.default_model
+        self.aliases = _aliases(configuration)
+        self._rules = [rule.partition("=") for rule in settings.model_map]
+
+    def lookup(self, name: str) -> ModelEntry:
+        """Return the model called `name`, usable or not. Raises NotFound."""
+        return self._trusted(self._lookup(name))
+
+    def _lookup(self, name: str) -> ModelEntry:
+        if name in self.registry:
+            return self.registry.get(name)
+        models = [model for model, alias in self.aliases.items() if alias == name]
+        if len(models) > 1:
+            raise NotFound("model.ambiguous", param="model", model=name, ids=", ".join(models))
+        if models:
+            name = models[0]
+        try:
+            return self.registry.get(name)
+        except NotFound:
+            for pattern, _, model in self._rules:
+                if fnmatchcase(name, pattern.strip()):
+                    return self.registry.get(model.strip())
             raise
-        entry = next(
-            entry
-            for entry in registry.entries
-            if _needs_trust(entry) and asked in (entry.id, entry.name)
-        )
-        if not configuration.resolve(entry.id).settings.trust_remote_code:
-            raise
+
+    def _trusted(self, entry: ModelEntry) -> ModelEntry:
+        """Return `entry`, as usable where it only needs the trust that the settings give it."""
+        if entry.reason is None or entry.reason.code != "model.remote_code":
+            return entry
+        if not self.configuration.resolve(entry.id).settings.trust_remote_code:
+            return entry
         return replace(entry, status=Status.USABLE, reason=None)
 
 
-def aliases(configuration: Configuration) -> Mapping[str, str]:
-    """By model, the alias it has been given."""
-    given = {
-        model: layer.values.get("alias") for model, layer in configuration.stored.models.items()
-    }
-    return {model: str(alias) for model, alias in given.items() if alias is not None}
-
-
-def check_alias(alias: str, model: str, registry: Registry, configuration: Configuration) -> None:
-    """Raise ConfigError unless `alias` can name `model` and nothing else."""
-    taken = {entry.id: entry.id for entry in registry.entries}
-    taken |= {entry.name: entry.id for entry in registry.entries if entry.id != model}
-    taken |= {given: other for other, given in aliases(configuration).items() if other != model}
-    if alias in taken:
-        raise ConfigError("config.alias_taken", where="alias", alias=alias, model=taken[alias])
-
-
-def _needs_trust(entry: ModelEntry) -> bool:
-    reason: Reason | None = entry.reason
-    return reason is not None and reason.code == _NEEDS_TRUST
+def _aliases(configuration: Configuration) -> Mapping[str, str]:
+    """Return the alias of each model that has one, by model id."""
+    values = {model: layer.values for model, layer in configuration.stored.models.items()}
+    return {model: str(own["alias"]) for model, own in values.items() if own.get("alias")}

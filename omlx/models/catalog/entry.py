@@ -18,9 +18,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model directory. `source` names the place it was found in; `reason` is set unless it is usable.
+    """One model directory. `source` names its place; `reason` is set unless it is usable.
 
-    `quantization` is a short label (`4-bit`, `mxfp4`) or None for dense weights; `size_bytes` counts weights.
+    `quantization` is a short label (`4-bit`, `mxfp4`), None for dense weights; `size_bytes` counts
+    weights.
     """
 
     id: str
@@ -34,5 +35,9 @@ class ModelEntry:
 
     @property
     def name(self) -> str:
-        """The id without its organisation."""
+        """The short name: the id without its organisation."""
         return self.id.rpartition("/")[2]
+
+    @property
+    def usable(self) -> bool:
+        return self.status is Status.USABLE

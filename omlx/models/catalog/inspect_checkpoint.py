@@ -1,20 +1,24 @@
-"""Whether a directory holds a model that can be loaded, judged by its file names and its config.json alone.
+"""Inspection: whether a directory holds a model that can be loaded.
 
-`inspect_checkpoint` returns an entry either way: one that cannot be used says why, as a code with parameters.
+Judged by file names, config.json and the shard index alone. A directory that cannot be used gets a
+reason code with parameters. Architectures are read from the files of mlx-lm: importing it would
+import mlx.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omlx.engine.types import Reason
-from omlx.models.catalog.architectures import is_supported
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.model_config import json_object
+from omlx.models.catalog.model_config import json_object, text_config
 
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
@@ -34,33 +38,44 @@ _HEAD_KEYS = {
 
 
 def looks_like_model(directory: Path) -> bool:
-    """Whether anything in the directory says that it was meant to be a model."""
+    """Return whether any file in the directory is one of a model, complete or not."""
     wanted = ("config.json", "adapter_config.json", "*.safetensors", "*.gguf", *_UNFINISHED)
     return any(any(directory.glob(pattern)) for pattern in wanted)
 
 
 def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntry:
-    """The entry of one directory. Reads config.json and the shard index, nothing else; never raises."""
+    """Return the entry of one directory. Reads config.json and the shard index; never raises."""
     entry = ModelEntry(model_id, directory, source)
     try:
         entry = replace(entry, size_bytes=_weight_bytes(directory))
         config = _read_object(directory / "config.json")
         if config is not None:
-            entry = replace(
-                entry, model_type=_model_type(config), quantization=_quantization(config)
-            )
+            model_type, quantization = _model_type(config), _quantization(config)
+            entry = replace(entry, model_type=model_type, quantization=quantization)
         reason = (
             _head_reason(config or {})
             or _files_reason(directory, config)
             or _config_reason(config or {})
         )
     except (OSError, ValueError) as error:
-        reason = Reason("model.unreadable", {"detail": _said(error)})
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = Reason("model.unreadable", {"detail": lines[0]})
     return entry if reason is None else replace(entry, status=Status.SKIPPED, reason=reason)
 
 
-def head_kind(config: Mapping[str, Any]) -> str | None:
-    """The kind of draft head that a checkpoint is (`EAGLE`, `MTP`, …), or None if it is a model of its own."""
+def is_supported(model_type: str) -> bool:
+    """Return whether the installed mlx-lm has this architecture, under its own or a mapped name."""
+    modules, remapping = _installed_architectures()
+    return remapping.get(model_type, model_type) in modules
+
+
+def _head_reason(config: Mapping[str, Any]) -> Reason | None:
+    """Return the reason of a draft head (`EAGLE`, `MTP`, …). Checked before its files are."""
+    kind = _head_kind(config)
+    return None if kind is None else Reason("model.head_only", {"kind": kind})
+
+
+def _head_kind(config: Mapping[str, Any]) -> str | None:
     for key, kind in _HEAD_KEYS.items():
         if key in config:
             return kind
@@ -73,14 +88,7 @@ def head_kind(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _head_reason(config: Mapping[str, Any]) -> Reason | None:
-    """Comes before what is wrong with its files: with other ones it would be a head all the same."""
-    kind = head_kind(config)
-    return None if kind is None else Reason("model.head_only", {"kind": kind})
-
-
 def _files_reason(directory: Path, config: Mapping[str, Any] | None) -> Reason | None:
-    """What is wrong with the files, if anything."""
     weights = sorted(path.name for path in directory.glob("model*.safetensors") if path.is_file())
     unfinished = _unfinished(directory)
     missing, total = _missing_shards(directory, weights)
@@ -110,18 +118,13 @@ def _without_config(directory: Path) -> Reason:
 def _without_weights(directory: Path) -> Reason:
     if any(directory.glob("*.gguf")):
         return Reason("model.gguf_only")
-    foreign = sorted(
-        path.name for pattern in _FOREIGN for path in directory.glob(pattern) if path.is_file()
-    )
-    return (
-        Reason("model.foreign_weights", {"file": foreign[0]})
-        if foreign
-        else Reason("model.no_weights")
-    )
+    foreign = sorted(path.name for path in _glob(directory, _FOREIGN) if path.is_file())
+    if foreign:
+        return Reason("model.foreign_weights", {"file": foreign[0]})
+    return Reason("model.no_weights")
 
 
 def _config_reason(config: Mapping[str, Any]) -> Reason | None:
-    """What the config says against loading it, if anything."""
     if config.get("model_file") is not None:
         return Reason("model.remote_code", {"file": str(config["model_file"])})
     model_type = _model_type(config)
@@ -133,10 +136,10 @@ def _config_reason(config: Mapping[str, Any]) -> Reason | None:
 
 
 def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int]:
-    """Shards that the index, the shards' own numbering or a link promises and that are not there; and how many are
-    promised.
+    """Return the shards that are missing, and how many are promised.
 
-    An index left over from other weights does not count where a single complete file replaces it.
+    Shards are promised by the index, by their own numbering, or by a link. An index left over from
+    other weights does not count where a single complete file replaces it.
     """
     promised = _indexed(directory)
     if "model.safetensors" in weights and not promised & set(weights):
@@ -149,26 +152,31 @@ def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int
 
 
 def _indexed(directory: Path) -> set[str]:
-    """The files that the index of the weights names; none without one."""
-    index = _read_object(directory / "model.safetensors.index.json")
-    named = index.get("weight_map") if index is not None else None
-    return (
-        {name for name in named.values() if isinstance(name, str)}
-        if isinstance(named, dict)
-        else set()
-    )
+    """Return the files that the index of the weights names; none without an index."""
+    index = _read_object(directory / "model.safetensors.index.json") or {}
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict):
+        return set()
+    return {name for name in shards.values() if isinstance(name, str)}
 
 
 def _unfinished(directory: Path) -> int:
-    """How many files a download left unfinished: beside the model, or in the cache folders that clients keep."""
+    """Count the files of unfinished downloads, in the cache folders of download clients too."""
     folders = [directory, directory / ".cache/huggingface/download"]
     if directory.parent.name == "snapshots":
         folders.append(directory.parent.parent / "blobs")
-    return sum(1 for folder in folders for pattern in _UNFINISHED for _ in folder.glob(pattern))
+    return sum(len(_glob(folder, _UNFINISHED)) for folder in folders)
+
+
+def _glob(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    matches: list[Path] = []
+    for pattern in patterns:
+        matches += folder.glob(pattern)
+    return matches
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None if there is no file. Raises ValueError for anything else in it."""
+    """Return the JSON object in a file, None without a file. Raises ValueError for other content."""
     if not path.is_file():
         return None
     try:
@@ -183,27 +191,43 @@ def _model_type(config: Mapping[str, Any]) -> str | None:
 
 
 def _quantization(config: Mapping[str, Any]) -> str | None:
-    for holder in (config, config.get("text_config")):
-        if not isinstance(holder, Mapping):
-            continue
-        found = holder.get("quantization") or holder.get("quantization_config")
-        if isinstance(found, Mapping):
-            mode, bits = found.get("mode", "affine"), found.get("bits")
+    for part in (config, text_config(config)):
+        settings = part.get("quantization") or part.get("quantization_config")
+        if isinstance(settings, Mapping):
+            mode, bits = settings.get("mode", "affine"), settings.get("bits")
             if mode != "affine":
                 return str(mode)
-            return f"{bits}-bit" if bits else str(found.get("quant_method", "quantized"))
+            return f"{bits}-bit" if bits else str(settings.get("quant_method", "quantized"))
     return None
 
 
 def _weight_bytes(directory: Path) -> int:
-    """Bytes of what is loaded: of two copies in one folder, the one that the index names."""
-    sizes = {
-        path.name: path.stat().st_size
-        for path in directory.glob("model*.safetensors")
-        if path.is_file()
-    }
-    return sum(sizes[name] for name in _indexed(directory) & sizes.keys() or sizes)
+    """Return the bytes that would be loaded: of two copies in a folder, the one that the index
+    names.
+    """
+    files = [path for path in directory.glob("model*.safetensors") if path.is_file()]
+    sizes = {path.name: path.stat().st_size for path in files}
+    loaded = _indexed(directory) & sizes.keys() or sizes.keys()
+    return sum(sizes[name] for name in loaded)
 
 
-def _said(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+@cache
+def _installed_architectures() -> tuple[frozenset[str], dict[str, str]]:
+    """Return the model modules of mlx-lm and its mapping of model types to them."""
+    spec = find_spec("mlx_lm")
+    if spec is None or not spec.submodule_search_locations:
+        return frozenset(), {}
+    package = Path(spec.submodule_search_locations[0])
+    modules = frozenset(path.stem for path in (package / "models").glob("*.py"))
+    return modules, _model_remapping((package / "utils.py").read_text(encoding="utf-8"))
+
+
+def _model_remapping(source: str) -> dict[str, str]:
+    """Return the literal `MODEL_REMAPPING` of mlx_lm.utils; empty if there is none any more."""
+    for statement in ast.parse(source).body:
+        if not isinstance(statement, ast.Assign):
+            continue
+        if ast.unparse(statement.targets[0]) == "MODEL_REMAPPING":
+            remapping: dict[str, str] = ast.literal_eval(statement.value)
+            return remapping
+    return {}

@@ -1,4 +1,4 @@
-"""What config.json and generation_config.json say about serving a model: context, stop ids, sampling defaults."""
+"""What config.json and generation_config.json say: context length, stop tokens, sampling defaults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTEXT_KEYS = (
     "seq_length",
 )
 _DEFAULT_CONTEXT = 32_768
-_LARGEST_CONTEXT = 1 << 24  # tokenizers say 10^30 where they mean that nothing limits them
+_MAX_CONTEXT = 1 << 24  # tokenizers without a limit report 10^30
 _SAMPLING: dict[str, type[int] | type[float]] = {
     "temperature": float,
     "top_p": float,
@@ -31,7 +31,9 @@ _SAMPLING: dict[str, type[int] | type[float]] = {
 
 
 def read_config(directory: Path, name: str) -> dict[str, Any]:
-    """The JSON object in `directory/name`; empty if there is no such file. Raises ModelError for anything else."""
+    """Return the JSON object in `directory/name`, empty without a file. Raises ModelError for other
+    content.
+    """
     path = directory / name
     try:
         return json_object(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -40,43 +42,48 @@ def read_config(directory: Path, name: str) -> dict[str, Any]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The JSON object that a text is. Raises ValueError for anything else, and for strings that are no text."""
+    """Parse a JSON object. Raises ValueError for other JSON and for strings that are not Unicode
+    text.
+    """
     try:
         content = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
-    json.dumps(
-        content, ensure_ascii=False
-    ).encode()  # half a surrogate pair could not be shown to anybody
+    json.dumps(content, ensure_ascii=False).encode()  # raises for half of a surrogate pair
     return content
 
 
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the language model's part of a multimodal config, else an empty one."""
+    part = config.get("text_config")
+    return part if isinstance(part, Mapping) else {}
+
+
 def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
-    """Tokens that the model was made for. A multimodal wrapper says it in `text_config`."""
-    for holder in _holders(config):
+    """Return the longest context, in tokens, that the model was made for."""
+    for part in (config, text_config(config)):
         for key in _CONTEXT_KEYS:
-            value = holder.get(key)
+            value = part.get(key)
             if isinstance(value, int) and value > 0:
                 return value
-    return int(tokenizer_length) if 0 < tokenizer_length < _LARGEST_CONTEXT else _DEFAULT_CONTEXT
+    return int(tokenizer_length) if 0 < tokenizer_length < _MAX_CONTEXT else _DEFAULT_CONTEXT
 
 
 def stop_ids(tokenizer_ids: Iterable[int], *configs: Mapping[str, Any]) -> frozenset[int]:
-    """The union of what the tokenizer, config.json and generation_config.json call the end of a text."""
-    found = set(tokenizer_ids)
+    """Return the stop tokens: those of the tokenizer, of config.json and of generation_config.json."""
+    stops = set(tokenizer_ids)
     for config in configs:
-        for holder in _holders(config):
-            ids = holder.get("eos_token_id")
-            found |= {
-                each for each in (ids if isinstance(ids, list) else [ids]) if isinstance(each, int)
-            }
-    return frozenset(found)
+        for part in (config, text_config(config)):
+            ids = part.get("eos_token_id")
+            listed = ids if isinstance(ids, list) else [ids]
+            stops |= {token for token in listed if isinstance(token, int)}
+    return frozenset(stops)
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]:
-    """Sampling parameters by the names of `Sampling`. `do_sample: false` is temperature 0."""
+    """Return sampling parameters by the names of `Sampling`. `do_sample: false` is temperature 0."""
     defaults: dict[str, Number] = {
         name: kind(generation_config[name])
         for name, kind in _SAMPLING.items()
@@ -85,8 +92,3 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]
     if generation_config.get("do_sample") is False:
         defaults["temperature"] = 0.0
     return defaults
-
-
-def _holders(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    text = config.get("text_config")
-    return [config, text] if isinstance(text, Mapping) else [config]

@@ -1,6 +1,7 @@
-"""Where models lie, in the order in which omlx looks. A place yields (id, directory) pairs and judges nothing.
+"""Places: the folders that are searched for models, in order of precedence.
 
-Folders of other programs are only read. Ids come from folder names; nothing a client sends becomes a path.
+A place yields (id, directory) pairs without inspecting them. Folders of other programs are only
+read. Ids come from folder names; nothing a client sends becomes a path.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from omlx.models.catalog.inspect_checkpoint import looks_like_model
 from omlx.settings.schema import Settings
 
 HUB_CACHE: Final = "hf-cache"
-"""The source of what lies in the hub's cache."""
+"""Source name of the Hugging Face cache."""
 
-Found: TypeAlias = tuple[str, Path]
+ModelDirectory: TypeAlias = tuple[str, Path]
+"""A model id and its directory."""
 
 
 class Place(Protocol):
     @property
     def source(self) -> str:
-        """What a list of models calls this place."""
+        """The name of this place in lists of models."""
         ...
 
     @property
     def root(self) -> Path:
-        """Where it is, whether it is there or not."""
+        """The folder, which need not exist."""
         ...
 
-    def models(self) -> Iterator[Found]:
-        """Every directory that may be a model, with its id. Reads folder names; modifies nothing."""
+    def models(self) -> Iterator[ModelDirectory]:
+        """Yield every directory that may be a model. Reads folder names; modifies nothing."""
         ...
 
 
@@ -43,7 +45,7 @@ class Folder:
     source: str
     root: Path
 
-    def models(self) -> Iterator[Found]:
+    def models(self) -> Iterator[ModelDirectory]:
         if not os.path.isdir(self.root):
             return
         if looks_like_model(self.root):
@@ -60,43 +62,43 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class HubCache:
-    """The Hugging Face cache: `models--org--name/refs/main` names the snapshot, whose files link to blobs."""
+    """The Hugging Face cache: `models--org--name/refs/main` names a snapshot of links to blobs."""
 
     source: str
     root: Path
 
-    def models(self) -> Iterator[Found]:
+    def models(self) -> Iterator[ModelDirectory]:
         for repo in _folders(self.root):
             if repo.name.startswith("models--"):
                 yield _hub_id(repo), _main_snapshot(repo)
 
 
 def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> list[Place]:
-    """The places that `settings` leave on, first to last. `bundled` is the folder of the models that come with omlx."""
+    """Return the places that `settings` leave on. `bundled` holds the models that come with omlx."""
     user = Path(environ.get("HOME") or os.path.expanduser("~"))
-    found: list[Place] = [Folder("model-dir", root) for root in settings.model_dir]
+    enabled: list[Place] = [Folder("model-dir", root) for root in settings.model_dir]
     if settings.home_models:
-        found.append(Folder("home", settings.home / "models"))
+        enabled.append(Folder("home", settings.home / "models"))
     if settings.lmstudio:
-        found.append(Folder("lmstudio", user / ".lmstudio/models"))
+        enabled.append(Folder("lmstudio", user / ".lmstudio/models"))
     if settings.hf_cache:
-        found.append(HubCache(HUB_CACHE, _hub_root(user, environ)))
+        enabled.append(HubCache(HUB_CACHE, _hub_root(user, environ)))
     if settings.bundled:
-        found.append(Folder("bundled", bundled))
-    return found
+        enabled.append(Folder("bundled", bundled))
+    return enabled
 
 
 def _hub_root(user: Path, environ: Mapping[str, str]) -> Path:
-    """As huggingface_hub has it."""
+    """Return the cache folder, by the same variables as huggingface_hub."""
     home = environ.get("HF_HOME") or os.path.join(
         environ.get("XDG_CACHE_HOME") or user / ".cache", "huggingface"
     )
-    named = (
+    root = (
         environ.get("HF_HUB_CACHE")
         or environ.get("HUGGINGFACE_HUB_CACHE")
         or os.path.join(home, "hub")
     )
-    return Path(os.path.expandvars(os.path.expanduser(named)))
+    return Path(os.path.expandvars(os.path.expanduser(root)))
 
 
 def _hub_id(repo: Path) -> str:
@@ -104,38 +106,35 @@ def _hub_id(repo: Path) -> str:
 
 
 def _main_snapshot(repo: Path) -> Path:
-    """The snapshot that main points to; where nothing does, a directory that is not there, so that it is listed."""
+    """Return the snapshot of `main`, or a missing directory so that the model is listed."""
     reference = repo / "refs/main"
     try:
         revision = reference.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         revision = ""
-    if not revision.isprintable():  # zeros, after a power cut
+    if not revision.isprintable():  # zeros after a power cut
         revision = ""
     return repo / "snapshots" / (Path(revision).name or "main")
 
 
 def _own_id(model: Path) -> str:
-    """The id of a model that was given by its path: the folder's name, or the repository's for a snapshot."""
+    """Return the id of a model given by path: its folder's name, or its repository's in a cache."""
     if model.parent.name == "snapshots" and model.parent.parent.name.startswith("models--"):
         return _hub_id(model.parent.parent)
     return model.name
 
 
 def _folders(root: Path) -> list[Path]:
-    """The folders in `root`, by name, links to folders too; none if it cannot be read.
+    """Return the folders in `root`, by name; none if it cannot be read.
 
-    Hidden ones are left out, and those whose names are no text.
+    Links to folders count. Hidden folders and those whose names are not Unicode text do not.
     """
     try:
-        found = (
-            path for path in root.iterdir() if not path.name.startswith(".") and _is_text(path.name)
-        )
-        return sorted(path for path in found if path.is_dir())
+        return sorted(path for path in root.iterdir() if _is_listed(path.name) and path.is_dir())
     except OSError:
         return []
 
 
-def _is_text(name: str) -> bool:
-    """Whether it can be shown to anybody: names of files are bytes, and need not mean anything."""
-    return name.encode(errors="ignore").decode() == name
+def _is_listed(name: str) -> bool:
+    is_text = name.encode(errors="ignore").decode() == name  # file names are bytes
+    return is_text and not name.startswith(".")

@@ -1,4 +1,7 @@
-"""How packages and settings name a draft: `org/name[:quant][@revision]`, or the name of a model that is here."""
+"""Model references: `org/name[:quant][@revision]`, or the name of a model on disk.
+
+Packages and settings name drafts by them, `omlx pull` what to fetch.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from dataclasses import dataclass
 from omlx.engine.types import Reason
 from omlx.errors import ModelError, NotFound, Param
 from omlx.models.catalog.discovery import Registry
-from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 
-_NAME = r"\w[\w .+()-]*"  # of a folder too, as people call them
+_NAME = r"\w[\w .+()-]*"  # the name of a folder, too
 _FORM = re.compile(
     rf"(?P<repository>{_NAME}(?:/{_NAME})?)(?::(?P<quant>[\w.-]+))?(?:@(?P<revision>\w[\w./-]*))?"
 )
@@ -26,7 +29,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Raises ModelError for what is not of that form."""
+        """Parse a reference. Raises ModelError for text of another form."""
         match = _FORM.fullmatch(text)
         if match is None or ".." in text:
             raise ModelError("draft.malformed", draft=text)
@@ -34,27 +37,25 @@ class Reference:
 
     @property
     def gguf(self) -> bool:
-        """Whether its name or its quantization says that the weights are GGUF files."""
-        return (
-            "gguf" in self.repository.lower() or _GGUF_QUANT.fullmatch(self.quant or "") is not None
-        )
+        """Whether the repository's name or the quantization is one of GGUF weights."""
+        named_gguf = "gguf" in self.repository.lower()
+        return named_gguf or _GGUF_QUANT.fullmatch(self.quant or "") is not None
 
     @property
     def on_hub(self) -> bool:
         return "/" in self.repository
 
     def __str__(self) -> str:
-        quant, revision = self.quant, self.revision
-        return (
-            f"{self.repository}{f':{quant}' if quant else ''}{f'@{revision}' if revision else ''}"
-        )
+        quant = f":{self.quant}" if self.quant else ""
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"{self.repository}{quant}{revision}"
 
 
 @dataclass(frozen=True, slots=True)
 class MissingDraft:
-    """What would be fetched. `size_bytes` is None where nobody has said how large it is.
+    """A declared draft that is not on disk. `size_bytes` is None if the package does not say.
 
-    `fetching` says that it is on its way, `failed` why it did not arrive.
+    `fetching`: a download is under way; `failed`: why one did not succeed.
     """
 
     reference: Reference
@@ -64,7 +65,10 @@ class MissingDraft:
 
 
 def find_draft(name: str, registry: Registry) -> ModelEntry | Reason:
-    """The model that `name` means, usable or not, or why there is none here. Reads folder names and configs."""
+    """Return the model that a reference names, usable or not, or why there is none on disk.
+
+    Reads folder names and configs.
+    """
     entry = _listed(name, registry)
     if entry is not None:
         return entry
@@ -90,39 +94,37 @@ def find_draft(name: str, registry: Registry) -> ModelEntry | Reason:
 
 
 def _listed(name: str, registry: Registry) -> ModelEntry | Reason | None:
-    """The model of this id or short name; a reason where several have it."""
+    """Return the model of this id or short name; a reason for an ambiguous name."""
     try:
-        return registry.find(name)
+        return registry.get(name)
     except NotFound as error:
         return Reason(error.code, error.params) if error.code == "model.ambiguous" else None
-    except ModelError:
-        return next(
-            e for e in registry.entries if e.status is Status.SKIPPED and name in (e.id, e.name)
-        )
 
 
 def _at_revision(entry: ModelEntry, revision: str) -> ModelEntry | None:
-    """The same model at a revision, where the hub's cache holds several; a plain folder is taken as it is."""
+    """Return the model at a revision of the hub's cache; a plain folder has only one."""
     if entry.path.parent.name != "snapshots":
         return entry
     repository = entry.path.parent.parent
-    named = repository / "refs" / revision
+    pointer = repository / "refs" / revision
     try:
-        commit = named.read_text(encoding="utf-8").strip() if named.is_file() else revision
+        commit = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else revision
         snapshot = repository / "snapshots" / commit
         if snapshot == entry.path:
             return entry
-        return inspect_checkpoint(entry.id, snapshot, entry.source) if snapshot.is_dir() else None
-    except (OSError, ValueError):  # a name that no file system holds, a file that cannot be read
+        if not snapshot.is_dir():
+            return None
+        return inspect_checkpoint(entry.id, snapshot, entry.source)
+    except (OSError, ValueError):  # a name that no file system allows, or an unreadable file
         return None
 
 
 def _other_quantization(reference: Reference, entry: ModelEntry) -> bool:
-    """Whether both say how the weights are quantized, and differently."""
+    """Return whether both name a quantization, and different ones."""
     if reference.quant is None or entry.quantization is None or reference.gguf:
         return False
-    return _letters(reference.quant) != _letters(entry.quantization)
+    return _normalized(reference.quant) != _normalized(entry.quantization)
 
 
-def _letters(text: str) -> str:
+def _normalized(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())

@@ -1,6 +1,7 @@
-"""Whether safetensors files are whole, before anything maps them: a short file would end in zeros or a crash.
+"""Integrity of safetensors files: checked before mlx maps them, which a truncated file would crash.
 
-The format: 8 bytes little-endian length of the header, the header (JSON: name -> dtype, shape, data_offsets), data.
+Format: 8 bytes little-endian length of the header, the header (JSON: name -> dtype, shape,
+data_offsets), the data.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from pathlib import Path
 
 from omlx.errors import ModelError
 
-_LONGEST_HEADER = 100 << 20
+_MAX_HEADER_BYTES = 100 << 20
 _LFS = b"version https://git-lfs"
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The files that hold the model's weights. Raises ModelError if there are none."""
+    """Return the files of the model's weights, by name. Raises ModelError if there are none."""
     files = sorted(directory.glob("model*.safetensors"))
     if not files:
         raise ModelError("model.no_weights")
@@ -23,7 +24,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def check_whole(file: Path) -> None:
-    """Raise ModelError if the file is not a whole safetensors file. Reads its header only."""
+    """Raise ModelError unless the file is a complete safetensors file. Reads its header only."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -31,7 +32,7 @@ def check_whole(file: Path) -> None:
             if start == _LFS:
                 raise ModelError("model.lfs_pointer", file=file.name)
             length = int.from_bytes(start[:8], "little")
-            if size < 8 or length > min(size, _LONGEST_HEADER):
+            if size < 8 or length > min(size, _MAX_HEADER_BYTES):
                 raise ModelError("model.not_safetensors", file=file.name)
             stream.seek(8)
             header = stream.read(length)
@@ -43,22 +44,10 @@ def check_whole(file: Path) -> None:
 
 
 def _data_bytes(header: bytes, name: str) -> int:
-    """How many bytes of data the header promises."""
+    """Return the bytes of data that the header promises."""
     try:
         tensors = json.loads(header)
-        return max(
-            (
-                end
-                for key, tensor in tensors.items()
-                if key != "__metadata__"
-                for end in [_end(tensor)]
-            ),
-            default=0,
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        tensors.pop("__metadata__", None)
+        return max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise ModelError("model.not_safetensors", file=name) from None
-
-
-def _end(tensor: dict[str, list[int]]) -> int:
-    _, end = tensor["data_offsets"]
-    return int(end)

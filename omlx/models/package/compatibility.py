@@ -1,4 +1,6 @@
-"""Whether one model can draft for another: its tokens must mean the same. Needs the tokenizers, not the weights."""
+"""Whether one model can draft for another: its tokens must mean the same. Needs the tokenizers, not
+the weights.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ PROBE = (
     "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"
     "Äpfel, naïve façade — «да», 中文字符, 日本語かな, 한국어, العربية 👩\u200d💻🙂 \u00a0end   \n"
 )
-"""Code, white space, digits, scripts and joined emoji: where tokenizers that look alike come apart."""
+"""Code, white space, digits, scripts and joined emoji: where tokenizers that look alike come apart.
+"""
 
 
 _INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")
@@ -39,7 +42,9 @@ class Tokenizer(Protocol):
 
 
 def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Why `draft` cannot draft for `target`, as far as their files tell; None if nothing speaks against it."""
+    """Why `draft` cannot draft for `target`, as far as their files tell; None if nothing speaks
+    against it.
+    """
     if draft.path == target.path or draft.id == target.id:
         return Reason("draft.unfit.same_model", {"draft": draft.id})
     if draft.status is not Status.SKIPPED or draft.reason is None:
@@ -58,7 +63,9 @@ def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """A draft that is read as slowly as the target gains nothing: the target's own weights, from whichever folder."""
+    """A draft that is read as slowly as the target gains nothing: the target's own weights, from
+    whichever folder.
+    """
     return (
         Reason("draft.unfit.not_smaller", {"draft": draft.id})
         if draft.size_bytes >= target.size_bytes > 0
@@ -67,7 +74,9 @@ def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
-    """Why the tokens of these two do not mean the same; None if they do. Raises ModelError if one cannot tell."""
+    """Why the tokens of these two do not mean the same; None if they do. Raises ModelError if one
+    cannot tell.
+    """
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
         differing = len(ours.items() ^ theirs.items())
@@ -84,7 +93,9 @@ def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
 
 
 def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Why `draft` cannot draft for `target`, judged by files and tokenizers. Raises ModelError for broken ones."""
+    """Why `draft` cannot draft for `target`, judged by files and tokenizers. Raises ModelError for
+    broken ones.
+    """
     reason = checkpoint_mismatch(target, draft)
     return reason or tokenizer_mismatch(read_tokenizer(target), read_tokenizer(draft))
 
@@ -98,7 +109,9 @@ def draft_problem(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> None:
-    """Raise BadRequest for what names no model, and for one that is here and cannot draft for `target`."""
+    """Raise BadRequest for what names no model, and for one that is here and cannot draft for
+    `target`.
+    """
     try:
         Reference.parse(name)
     except ModelError as error:
@@ -123,7 +136,9 @@ def _probed(tokenizer: Tokenizer) -> list[int]:
 
 
 def _special(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
-    """The added tokens, and whether each is special: a special one is never made from a user's text alike."""
+    """The added tokens, and whether each is special: a special one is never made from a user's text
+    alike.
+    """
     return {
         (token, bool(getattr(added, "special", True)))
         for token, added in tokenizer.added_tokens_decoder.items()

@@ -1,7 +1,9 @@
-"""Fetching a model from the hub into its cache, and making sure that what arrived is what was promised.
+"""Fetching a model from the hub into its cache, and making sure that what arrived is what was
+promised.
 
-The library downloads and knows HF_ENDPOINT, HF_HOME and tokens. It does not continue what another process began, so
-weights are fetched here, by its own function, into a file that stays: `blobs/<sha256>.incomplete` in the cache.
+The library downloads and knows HF_ENDPOINT, HF_HOME and tokens. It does not continue what another
+process began, so weights are fetched here, by its own function, into a file that stays:
+`blobs/<sha256>.incomplete` in the cache.
 """
 
 from __future__ import annotations
@@ -42,12 +44,13 @@ _ERRORS = cast(tuple[type[Exception], ...], (*HfHubHTTPError.__bases__, ValueErr
 
 
 def pull(reference: Reference) -> tuple[Path, list[Reason]]:
-    """Fetch what is missing of a model; returns its directory in the cache, and what is to be said of files that were
-    left as they are. Raises ModelError.
+    """Fetch what is missing of a model; returns its directory in the cache, and what is to be said
+    of files that were left as they are. Raises ModelError.
 
-    What an interrupted download left is continued. Every file is compared with what the hub says it is, also those
-    that were here before. One that differs is thrown away if it was fetched, and left if a person put it there. The
-    package that a person wrote goes with the model to the hub's newer commit.
+    What an interrupted download left is continued. Every file is compared with what the hub says it
+    is, also those that were here before. One that differs is thrown away if it was fetched, and
+    left if a person put it there. The package that a person wrote goes with the model to the hub's
+    newer commit.
     """
     repository, revision = reference.repository, reference.revision
     notes: list[Reason] = []
@@ -87,7 +90,8 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
 
 
 def _files(info: ModelInfo, reference: Reference) -> list[RepoSibling]:
-    """The files of the repository that omlx can use: those at its top, and how a model pools that gives embeddings.
+    """The files of the repository that omlx can use: those at its top, and how a model pools that
+    gives embeddings.
 
     Raises ModelError if there are no weights.
     """
@@ -111,7 +115,8 @@ def _checked(
 ) -> Iterator[Reason]:
     """Compare the files of a snapshot, but for the `known` ones, with what the hub says of them.
 
-    What a person has put there stays, and is told; what was fetched is thrown away, and raises ModelError.
+    What a person has put there stays, and is told; what was fetched is thrown away, and raises
+    ModelError.
     """
     for file in files:
         path = snapshot / file.rfilename
@@ -145,7 +150,9 @@ def _check_space(needed: int) -> None:
 
 
 def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoSibling) -> bool:
-    """Bring a large file into the cache, from where it stopped last time; False if there is nothing to do."""
+    """Bring a large file into the cache, from where it stopped last time; False if there is nothing
+    to do.
+    """
     if file.lfs is None or file.size is None:
         return False
     blobs.mkdir(parents=True, exist_ok=True)
@@ -171,9 +178,11 @@ def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoS
 
 
 def _take_along(folder: Path, revision: str, commit: str) -> Path | None:
-    """Put the package that a person wrote for a revision beside the model that it will be now; where it is then.
+    """Put the package that a person wrote for a revision beside the model that it will be now;
+    where it is then.
 
-    Comes before the library lets the revision mean the new commit, so that one that is interrupted comes again.
+    Comes before the library lets the revision mean the new commit, so that one that is interrupted
+    comes again.
     """
     named = folder / "refs" / revision
     before = named.read_text(encoding="utf-8").strip() if named.is_file() else commit
@@ -216,9 +225,11 @@ def _put_there(blobs: Path, path: Path) -> bool:
 
 
 def _links_into(blobs: Path, path: Path) -> bool:
-    """Whether it is a link as downloads make them; `omlx package write`, like many an editor, puts a file in its place.
+    """Whether it is a link as downloads make them; `omlx package write`, like many an editor, puts
+    a file in its place.
 
-    Only the first step counts: a blob may itself be a link, into a store that all repositories share.
+    Only the first step counts: a blob may itself be a link, into a store that all repositories
+    share.
     """
     return path.is_symlink() and (path.parent / path.readlink()).parent.resolve() == blobs.resolve()
 

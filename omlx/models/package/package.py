@@ -7,8 +7,9 @@
                     "window_policy": {"default": "adaptive", "initial_window": 16, "min_window": 2, "max_window": 16}},
           "lookup": {"type": "ngram", "shortest_match": 3}}}}}
 
-Only the default counts. Keys that are not known are passed over with a warning, and so are strategies of unknown types
-unless one of them is the default. Everything else that is wrong is an error which names its place in the file.
+Only the default counts. Keys that are not known are passed over with a warning, and so are
+strategies of unknown types unless one of them is the default. Everything else that is wrong is an
+error which names its place in the file.
 """
 
 from __future__ import annotations
@@ -37,16 +38,18 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """How many tokens to draft: `initial` at first, then between the bounds; always `initial`, or none, if `kind` is
-    fixed."""
+    """How many tokens to draft: `initial` at first, then between the bounds; always `initial`, or
+    none, if `kind` is fixed.
+    """
 
     kind: str
     length: DraftLength
 
     @property
     def values(self) -> dict[str, Value]:
-        """The same as settings. Not `num_draft_tokens`, which is obeyed at any cost: what a stranger declares is used
-        where it pays."""
+        """The same as settings. Not `num_draft_tokens`, which is obeyed at any cost: what a
+        stranger declares is used where it pays.
+        """
         initial, length = self.length.initial, self.length
         if self.kind == FIXED:
             length = DraftLength(initial, initial, initial)
@@ -98,7 +101,9 @@ Declared: TypeAlias = DraftModel | Ngram
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What a package declares. `reason` says why its default cannot be used; `warnings` what was passed over."""
+    """What a package declares. `reason` says why its default cannot be used; `warnings` what was
+    passed over.
+    """
 
     default: str | None = None
     declared: Declared | None = None
@@ -111,7 +116,9 @@ class Package:
 
 
 def read_package(directory: Path) -> Package:
-    """The package of a model; an empty one if it has none, or none that speaks of speculation. Raises ModelError."""
+    """The package of a model; an empty one if it has none, or none that speaks of speculation.
+    Raises ModelError.
+    """
     generation = Fields(read_config(directory, FILE)).object("generation")
     block = generation.object("speculative_decoding") if generation is not None else None
     if block is None or not block:
@@ -140,7 +147,9 @@ def read_package(directory: Path) -> Package:
 
 
 def usable_package(directory: Path) -> Package:
-    """The package of a model. One that is wrong is an empty one with the reason: it never stops a start."""
+    """The package of a model. One that is wrong is an empty one with the reason: it never stops a
+    start.
+    """
     try:
         return read_package(directory)
     except ModelError as error:

@@ -1,7 +1,7 @@
-"""Whether a model gives embeddings, and how: what its package declares in the files of sentence-transformers.
+"""Pooling of embeddings, as a model declares it in the files of sentence-transformers.
 
-modules.json                 Transformer, Pooling, and perhaps Normalize, in this order
-1_Pooling/config.json        which of the hidden states count
+modules.json             Transformer, Pooling, and perhaps Normalize, in this order
+1_Pooling/config.json    which hidden states count
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ class Pooling:
 
 
 def pooling(directory: Path, model: str) -> Pooling:
-    """How a model pools. Raises BadRequest for one that declares nothing, or what cannot be done here; ModelError for
-    files that cannot be read."""
+    """Return how a model pools.
+
+    Raises BadRequest for a model that declares nothing or an unsupported pooling, ModelError for
+    files that cannot be read.
+    """
     modules = _modules(directory / "modules.json")
-    kinds = [str(each.get("type", "")).rpartition(".")[2] for each in modules]
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if not modules:
         raise BadRequest("embedding.undeclared", param="model", model=model)
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -44,18 +47,20 @@ def pooling(directory: Path, model: str) -> Pooling:
     modes = [
         name for name, value in config.items() if name.startswith(f"{_DECLARED}_") and value is True
     ]
-    if not modes and isinstance(declared := config.get(_DECLARED), str):
+    declared = config.get(_DECLARED)  # of newer versions, in place of one flag per mode
+    if not modes and isinstance(declared, str):
         modes = [f"{_DECLARED}_{declared}" if declared != "mean" else "pooling_mode_mean_tokens"]
     if len(modes) != 1 or modes[0] not in _MODES:
-        raise BadRequest(
-            "embedding.pooling", param="model", model=model, modes=", ".join(modes) or "none"
-        )
+        listed = ", ".join(modes) or "none"
+        raise BadRequest("embedding.pooling", param="model", model=model, modes=listed)
     return Pooling(_MODES[modes[0]], "Normalize" in kinds)
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return []
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    if not isinstance(content, list):
+        return []
+    return [module for module in content if isinstance(module, dict)]

@@ -23,8 +23,8 @@ _IMPORT_LOCK = Lock()
 def import_mlx_lm() -> None:
     """Import mlx-lm and the engine modules that need it, which takes a second or more.
 
-    A server without a model does not pay for it. One thread at a time: concurrent imports of modules that import each
-    other can deadlock.
+    A server without a model does not pay for it. One thread at a time: concurrent imports of
+    modules that import each other can deadlock.
     """
     with _IMPORT_LOCK:
         import_module("omlx.engine.loop")

@@ -43,8 +43,9 @@ def declare_draft(
 
 
 def check_package(target: ModelEntry, registry: Registry) -> Package:
-    """The package of a model, and that what it declares works here. Raises ModelError for the first thing that does
-    not."""
+    """The package of a model, and that what it declares works here. Raises ModelError for the first
+    thing that does not.
+    """
     package = read_package(target.path)
     if package.reason is not None:
         raise ModelError(package.reason.code, param=None, **package.reason.params)
@@ -54,7 +55,8 @@ def check_package(target: ModelEntry, registry: Registry) -> Package:
 
 
 def write_package(directory: Path, declared: Declared, name: str) -> Path:
-    """Make `declared` the default strategy of a model, by `name`, and leave everything else in the file as it is.
+    """Make `declared` the default strategy of a model, by `name`, and leave everything else in the
+    file as it is.
 
     Raises ModelError if the file that is there is malformed, or cannot be written.
     """
@@ -76,7 +78,8 @@ def write_package(directory: Path, declared: Declared, name: str) -> Path:
 
 
 def window_from_bench(file: Path) -> WindowPolicy:
-    """The window that a benchmark found best: the object `draft_window` of its JSON, written like a `window_policy`.
+    """The window that a benchmark found best: the object `draft_window` of its JSON, written like a
+    `window_policy`.
 
     Raises ModelError.
     """
@@ -97,7 +100,9 @@ def _inner(values: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write beside and rename: a link, as the hub's cache has them, is replaced and what it points to is not."""
+    """Write beside and rename: a link, as the hub's cache has them, is replaced and what it points
+    to is not.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

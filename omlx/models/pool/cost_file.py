@@ -1,8 +1,9 @@
-"""What passes of a model cost here, kept from one run to the next: one file a model, in `OMLX_HOME/costs`.
+"""Measured costs of passes, stored from one run to the next: one file per model in
+`OMLX_HOME/costs`.
 
-A file counts for the model, weights, type, machine and mlx version that it was measured with, and for no other; it
-holds the model's own passes and those of every draft model it has had. Losing one costs a few slow rounds: whatever is
-wrong with a file, it is as if it were not there, and the log says so.
+A file counts only for the model, weights, type, machine and mlx version that it was measured with;
+it holds the passes of the model and of every draft model it has had. An invalid file counts as
+missing and is logged: measuring again costs a few slow rounds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = logging.getLogger("omlx.models")
 
 @dataclass(frozen=True, slots=True)
 class CostKey:
-    """What costs depend on. `weights_bytes` tells apart two models that had the same id at different times."""
+    """What costs depend on. `weights_bytes` distinguishes models that had the same id in turn."""
 
     model: str
     dtype: str
@@ -46,7 +47,7 @@ class CostKey:
 
 
 def machine() -> str:
-    """The device that computes, and what links to it: another BLAS is another machine."""
+    """Return a description of the device and its libraries: another BLAS is another machine."""
     device = mx.device_info()
     parts = [
         platform.system(),
@@ -60,18 +61,18 @@ def machine() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CostFiles:
-    """The files in `folder`, which is made when there is something to keep. Any thread may call."""
+    """The cost files in `folder`, which is created on the first save. Thread-safe."""
 
     folder: Path
 
     def load(self, key: CostKey) -> CostModel:
-        """What is known, or nothing."""
+        """Return the stored costs, or empty ones."""
         path = self.folder / key.file
         try:
             content = json.loads(path.read_bytes())
             if content["format"] != FORMAT or content["key"] != asdict(key):
-                raise ValueError("it belongs to something else")
-            return CostModel.from_json(_checked(content["costs"]))
+                raise ValueError("it was measured under other conditions")
+            return CostModel.from_json(_validated(content["costs"]))
         except FileNotFoundError:
             return CostModel()
         except (
@@ -87,7 +88,7 @@ class CostFiles:
             return CostModel()
 
     def save(self, key: CostKey, costs: dict[str, Any]) -> None:
-        """Keep what `CostModel.to_json` gave, unless nothing is measured. A failure is logged, not raised."""
+        """Save what `CostModel.to_json` returned, if it has measurements. Errors are logged."""
         if not costs["target"]:
             return
         path = self.folder / key.file
@@ -100,47 +101,50 @@ class CostFiles:
             _warn("costs not kept", path, error)
 
 
-class CostKeeper:
-    """The costs of the model that is loaded, on the engine thread. Without `files` they live as long as it does."""
+class LoadedCosts:
+    """The costs of a loaded model, stored in `files` if given. Used on the engine thread."""
 
     def __init__(self, files: CostFiles | None = None) -> None:
-        self.files = files
+        self._files = files
         self._key: CostKey | None = None
         self._costs = CostModel()
 
     def open(self, key: CostKey) -> CostModel:
-        """What is known of a model; the one that is loaded goes on learning where it was."""
+        """Return the stored costs, or the current ones if the model has only been reopened."""
         if key != self._key:
             self.close()
-            self._key, self._costs = (
-                key,
-                self.files.load(key) if self.files is not None else CostModel(),
-            )
+            self._key, self._costs = key, CostModel()
+            if self._files is not None:
+                self._costs = self._files.load(key)
         return self._costs
 
     def close(self) -> None:
-        """The model goes."""
-        if self.files is not None and (now := self.now()) is not None:
-            self.files.save(*now)
+        """Save the costs when the model is unloaded."""
+        record = self.record()
+        if self._files is not None and record is not None:
+            self._files.save(*record)
         self._key = None
 
-    def now(self) -> tuple[CostKey, dict[str, Any]] | None:
-        """What would be saved."""
+    def record(self) -> tuple[CostKey, dict[str, Any]] | None:
+        """Return what would be saved."""
         return None if self._key is None else (self._key, self._costs.to_json())
 
 
-def _checked(costs: dict[str, Any]) -> dict[str, Any]:
-    """Raise ValueError for numbers that no clock ever showed."""
-    for row in [*costs["target"], *(row for rows in costs["drafts"].values() for row in rows)]:
+def _validated(costs: dict[str, Any]) -> dict[str, Any]:
+    """Return `costs`. Raises ValueError for numbers that no clock can have measured."""
+    rows = list(costs["target"])
+    for draft_rows in costs["drafts"].values():
+        rows += draft_rows
+    for row in rows:
         if not (0 <= row["bucket"] < 32 and 0 <= row["width"] < 1 << 24 and row["seconds"]):
             raise ValueError("an entry is out of range")
-        if not all(math.isfinite(value) and value > 0 for value in row["seconds"]):
+        if not all(math.isfinite(seconds) and seconds > 0 for seconds in row["seconds"]):
             raise ValueError("a time is not one")
     return costs
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Readers, and a power cut, meet the old content or the new one."""
+    """Replace a file atomically: readers see the old content or the new."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
@@ -155,6 +159,5 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _warn(event: str, path: Path, error: Exception) -> None:
-    log.warning(
-        event, extra={"fields": {"file": str(path), "detail": f"{type(error).__name__}: {error}"}}
-    )
+    fields = {"file": str(path), "detail": f"{type(error).__name__}: {error}"}
+    log.warning(event, extra={"fields": fields})

@@ -1,7 +1,6 @@
-"""A draft that was not here: noticed when it is. One that a package declares is fetched if the settings say so.
+"""Watches for missing drafts: one that arrives on disk is used from the next idle moment on.
 
-Who brings it does not matter, a person with `omlx pull` or this server; it is used from the next idle moment on. No
-request waits for any of it.
+A draft that a package declares is fetched if the settings say so. No request waits for this.
 """
 
 from __future__ import annotations
@@ -15,77 +14,82 @@ from pathlib import Path
 from omlx.engine.types import Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.reference import MissingDraft, Reference
-from omlx.models.pool.failure_cache import Files, files_of
+from omlx.models.pool.failure_cache import FolderStamp, folder_stamp
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation_config import SpeculationConfig
 
 log = logging.getLogger("omlx.models")
 
 Fetch = Callable[[Reference], Awaitable[Reason | None]]
-"""Fetches a model; returns why it could not be."""
+"""Fetches a model; returns why it could not be fetched."""
 
 
 class DraftWatcher:
-    """`discover` looks which models are here; `fetch` is used where `draft_download` is `auto`, once for each draft."""
+    """`discover` rescans the places; `fetch` is called once per draft if `draft_download` is
+    `auto`.
+    """
 
     def __init__(self, pool: Pool, discover: Callable[[], Registry], fetch: Fetch) -> None:
         self._pool = pool
         self._discover = discover
         self._fetch = fetch
         self._tried: set[Reference] = set()
-        self._failed: dict[Path, Files] = {}
+        self._failed: dict[Path, FolderStamp] = {}
 
-    async def run(self, every_s: float) -> None:
-        """Look again and again. Nothing that goes wrong in one look ends it."""
+    async def run(self, interval_s: float) -> None:
+        """Check every `interval_s` seconds. An error in one check does not end it."""
         while True:
             try:
-                await self.look()
-            except Exception:
-                log.exception("arrivals")
-            await asyncio.sleep(every_s)
+                await self.check()
+            except Exception:  # the edge of a background task
+                log.exception("draft watcher")
+            await asyncio.sleep(interval_s)
 
-    async def look(self) -> None:
-        """If models that are loaded lack their drafts, see whether those are here; if they are to be fetched, do.
+    async def check(self) -> None:
+        """Rescan if a loaded model misses its draft, fetch what is to be fetched, apply changes.
 
-        A draft that could not be read is tried again once its files are others.
+        A draft that could not be loaded is tried again once its files have changed.
         """
-        lacking = [served for served in self._pool.loaded if served.speculation.draft_missing]
-        mended = await self._mended()
-        if not lacking and not mended:
+        missing = [served for served in self._pool.loaded if served.speculation.draft_missing]
+        changed = await self._failed_draft_changed()
+        if not missing and not changed:
             return
         registry = await asyncio.to_thread(self._discover)
-        for served in lacking:
-            if self._pool.draft_missing(served.id, registry) and _fetches(served.speculation):
+        for served in missing:
+            still_missing = await self._is_missing(served.id, registry)
+            if still_missing and _fetches(served.speculation):
                 await self._fetch_once(served.speculation.missing_draft)
                 registry = await asyncio.to_thread(self._discover)
-        if mended or not all(self._pool.draft_missing(served.id, registry) for served in lacking):
+        arrived = [not await self._is_missing(served.id, registry) for served in missing]
+        if changed or any(arrived):
             await self._pool.update_registry(registry)
-            await self._mended()  # what has failed just now is known as it was then
+            await self._failed_draft_changed()  # stamps of drafts that have failed just now
 
-    async def _mended(self) -> bool:
-        """Whether a draft that could not be used has other files than at the last look."""
-        drafts = [
+    async def _is_missing(self, model: str, registry: Registry) -> bool:
+        return await asyncio.to_thread(self._pool.draft_missing, model, registry)
+
+    async def _failed_draft_changed(self) -> bool:
+        """Return whether a draft that failed has other files than at the last check."""
+        failed = [
             served.speculation.active_draft for served in self._pool.loaded if served.draft_failed
         ]
-        before, paths = self._failed, [draft.path for draft in drafts if draft is not None]
-        self._failed = await asyncio.to_thread(lambda: {path: files_of(path) for path in paths})
-        return any(before.get(path, files) != files for path, files in self._failed.items())
+        before, paths = self._failed, [draft.path for draft in failed if draft is not None]
+        self._failed = await asyncio.to_thread(lambda: {path: folder_stamp(path) for path in paths})
+        return any(before.get(path, stamp) != stamp for path, stamp in self._failed.items())
 
-    async def _fetch_once(self, wanted: MissingDraft | None) -> None:
-        if wanted is None or wanted.reference in self._tried:
+    async def _fetch_once(self, missing: MissingDraft | None) -> None:
+        if missing is None or missing.reference in self._tried:
             return
-        self._tried.add(wanted.reference)
-        self._pool.fetching[wanted.reference] = replace(wanted, fetching=True)
-        failed = await self._fetch(wanted.reference)
-        self._pool.fetching[wanted.reference] = replace(wanted, failed=failed)
+        self._tried.add(missing.reference)
+        self._pool.fetching[missing.reference] = replace(missing, fetching=True)
+        failed = await self._fetch(missing.reference)
+        self._pool.fetching[missing.reference] = replace(missing, failed=failed)
         if failed is not None:
-            fields = {"draft": str(wanted.reference), "code": failed.code}
+            fields = {"draft": str(missing.reference), "code": failed.code}
             log.warning("draft not fetched", extra={"fields": fields})
 
 
 def _fetches(speculation: SpeculationConfig) -> bool:
-    """Whether a draft is to be brought that is not here: not for a strategy that would leave it out."""
-    return (
-        speculation.settings.draft_download == "auto"
-        and speculation.strategy.step("draft") is not None
-    )
+    """Return whether a missing draft is fetched: not for a strategy that would not use it."""
+    uses_draft = speculation.strategy.step("draft") is not None
+    return speculation.settings.draft_download == "auto" and uses_draft

@@ -1,6 +1,6 @@
-"""A text on its way to one vector: its tokens are read a chunk at a time, so that others' steps come in between.
+"""Embeddings: one vector per text, pooled from the last hidden states of the model.
 
-The vector is made of the model's last hidden states, those that its head would turn into logits.
+Tokens are read in chunks, so that engine steps of other requests run in between.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from omlx.engine.model import Cache, Model
 
 HIDDEN: Final = "model"
-"""What mlx-lm's models call the part of them that ends in hidden states."""
+"""Attribute of an mlx-lm model that returns hidden states instead of logits."""
 
 
 @dataclass(slots=True)
 class Embedding:
-    """`tokens` (ids, at least one) become `vector`, which is None until they have all been read."""
+    """A text as token ids, at least one; `vector` is None until all have been read."""
 
     tokens: Sequence[int]
     mode: PoolingMode
@@ -35,18 +35,17 @@ class Embedding:
     _sum: mx.array | None = None
 
     def advance(self, loop: EngineLoop) -> bool:
-        """Read the next chunk; True at the end. On the engine thread.
+        """Read the next chunk; return whether it was the last. Call it on the engine thread.
 
-        Raises BadRequest for a model that does not show its hidden states.
+        Raises BadRequest for a model whose hidden states are not accessible.
         """
         read = hidden_states(loop.runner.model)
         if not self._read:
             self._cache = loop.make_cache()
-        part = self.tokens[self._read : self._read + loop.limits.prefill_slice]
-        states = read(mx.array([part], mx.uint32), self._cache)[0].astype(
-            mx.float32
-        )  # [tokens, hidden]
-        self._read += len(part)
+        chunk = self.tokens[self._read : self._read + loop.limits.prefill_slice]
+        states = read(mx.array([chunk], mx.uint32), self._cache)[0]  # [tokens, hidden]
+        states = states.astype(mx.float32)
+        self._read += len(chunk)
         pooled = states[-1] if self.mode == "last" else states.sum(axis=0)
         self._sum = pooled if self._sum is None or self.mode == "last" else self._sum + pooled
         mx.eval(self._sum, [layer.state for layer in self._cache])
@@ -59,7 +58,10 @@ class Embedding:
 
 
 def hidden_states(model: Model) -> Callable[[mx.array, Cache], mx.array]:
-    """A function from ids [1, tokens] and a cache to hidden states [1, tokens, hidden]. Raises BadRequest."""
+    """Return a function from ids [1, tokens] and a cache to hidden states [1, tokens, hidden].
+
+    Raises BadRequest for a model that has none, or whose results have another shape.
+    """
     body = model.get(HIDDEN) if isinstance(model, nn.Module) else None
     if not isinstance(body, nn.Module) or not callable(body):
         raise BadRequest("embedding.architecture", param="model")

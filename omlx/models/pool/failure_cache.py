@@ -1,6 +1,6 @@
-"""Drafts that a request named and that cannot be used: as long as nothing has changed, the next one hears so at once.
+"""Drafts that a request named and that failed: refused at once until something has changed.
 
-To find it out anew would mean to read all weights again, while everybody else waits.
+Finding out again would read all weights while other requests wait.
 """
 
 from __future__ import annotations
@@ -14,69 +14,66 @@ from typing import Final, TypeAlias
 
 from omlx.errors import BadRequest, ModelError
 from omlx.models.catalog.entry import ModelEntry
+from omlx.settings.file import FileStamp, file_stamp
 from omlx.settings.schema import Settings
 
-PASSING: Final = (
+TRANSIENT: Final = (
     "model.no_room",
     "model.load_cancelled",
     "model.unreadable",
     "model.weights_unreadable",
 )
-"""What the next try may find otherwise, in the same folders."""
+"""Errors that may not recur with the same files."""
 
-Files: TypeAlias = tuple[tuple[str | int, ...], ...]
+FolderStamp: TypeAlias = tuple[tuple[str, FileStamp], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FailureKey:
-    """What a refusal rests on: two models as discovery knows them, their files, and how they are read."""
+    """What a failure depends on: two models, their files, and how they are loaded."""
 
     target: ModelEntry
     draft: ModelEntry
     dtype: str
     trusted: bool
-    files: tuple[Files, Files]
+    files: tuple[FolderStamp, FolderStamp]
 
     @classmethod
-    def now(cls, target: ModelEntry, draft: ModelEntry, settings: Settings) -> FailureKey:
-        """Looks at the files, and opens none."""
-        files = files_of(target.path), files_of(draft.path)
+    def read(cls, target: ModelEntry, draft: ModelEntry, settings: Settings) -> FailureKey:
+        """Return the key for the files as they are. Reads file attributes only."""
+        files = folder_stamp(target.path), folder_stamp(draft.path)
         return cls(target, draft, settings.dtype, settings.trust_remote_code, files)
 
 
 class FailureCache:
+    """The last failure of each pair of target and draft."""
+
     def __init__(self) -> None:
-        self._known: dict[
+        self._failures: dict[
             tuple[Path, Path], tuple[FailureKey, Callable[[], BadRequest | ModelError]]
         ] = {}
 
     @contextmanager
-    def remembered(self, circumstances: FailureKey) -> Iterator[None]:
-        """Raise what was raised inside the last time, if it was under the same circumstances."""
-        pair = circumstances.target.path, circumstances.draft.path
-        known = self._known.get(pair)
-        if known is not None and known[0] == circumstances:
-            raise known[1]()
+    def remember(self, key: FailureKey) -> Iterator[None]:
+        """Remember a failure inside the block; raise the remembered one of an equal key."""
+        pair = key.target.path, key.draft.path
+        if pair in self._failures:
+            known, make_error = self._failures[pair]
+            if known == key:
+                raise make_error()
         try:
             yield
         except (BadRequest, ModelError) as error:
-            if (
-                error.code not in PASSING
-            ):  # made anew each time: the frames of this one hold weights
-                again = partial(type(error), error.code, param=error.param, **error.params)
-                self._known[pair] = circumstances, again
+            if error.code not in TRANSIENT:
+                # a new error each time: the traceback of this one refers to weights
+                make_error = partial(type(error), error.code, param=error.param, **error.params)
+                self._failures[pair] = key, make_error
             raise
 
 
-def files_of(folder: Path) -> Files:
-    """What changes when one of them does; nothing for a folder that is gone."""
+def folder_stamp(folder: Path) -> FolderStamp:
+    """Return the stamps of all files in a folder; none for a missing folder."""
     try:
-        found = [
-            (path.name, path.stat() if path.exists() else path.lstat())
-            for path in sorted(folder.iterdir())
-        ]
+        return tuple((path.name, file_stamp(path)) for path in sorted(folder.iterdir()))
     except OSError:
         return ()
-    return tuple(
-        (name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found
-    )

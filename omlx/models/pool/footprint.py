@@ -1,7 +1,4 @@
-"""How much memory this process takes, and how much it may: the one place that asks the machine.
-
-What counts is what the process holds: weights, caches and drafts alike.
-"""
+"""Memory footprint of this process and memory limit of this machine, in bytes."""
 
 from __future__ import annotations
 
@@ -16,22 +13,24 @@ from typing import Final
 import mlx.core as mx
 
 SHARE: Final = 0.75
-"""Of the machine's memory; the rest is for everybody else."""
+"""Default limit, as a fraction of the machine's memory; the rest is for other programs."""
 
 _STATM: Final = Path("/proc/self/statm")
 _RUSAGE_INFO_V2: Final = 2
 _PHYS_FOOTPRINT: Final = 16 + 7 * 8
-"""Where `ri_phys_footprint` stands in `struct rusage_info_v2`: behind a UUID and seven counters."""
+"""Offset of `ri_phys_footprint` in `struct rusage_info_v2`: after a UUID and seven counters."""
 
 
 def used_bytes() -> int:
-    """The larger of what MLX holds for live arrays and what the system counts for this process, less the buffers that
-    MLX has ready for reuse. Any thread may ask."""
+    """Return the bytes in use: by live MLX arrays or by the process, whichever is more.
+
+    Buffers that MLX keeps for reuse do not count. Thread-safe.
+    """
     return max(mx.get_active_memory(), footprint() - mx.get_cache_memory())
 
 
 def footprint() -> int:
-    """Bytes that the system counts for this process; 0 where it cannot be asked."""
+    """Return the bytes that the system counts for this process, 0 if it does not say."""
     if sys.platform == "darwin":
         return _darwin_footprint()
     try:
@@ -41,14 +40,14 @@ def footprint() -> int:
 
 
 def default_limit_bytes() -> int:
-    """Three quarters of the machine's memory, and no more than the GPU says that it works well with."""
+    """Return three quarters of the machine's memory, at most what the GPU recommends."""
     share = int(machine_bytes() * SHARE)
     recommended = int(mx.device_info().get("max_recommended_working_set_size", 0))
     return min(share, recommended) if recommended else share
 
 
 def device() -> str:
-    """Where models are computed: cpu or gpu."""
+    """Return the type of the device that computes: cpu or gpu."""
     return str(mx.default_device().type.name)
 
 
@@ -57,9 +56,9 @@ def machine_bytes() -> int:
 
 
 def release_memory() -> None:
-    """Return to the system what nobody refers to any more. On the engine thread.
+    """Return unreferenced memory to the system. Call it on the engine thread.
 
-    On Linux freed memory stays with the process until its allocator is told.
+    On Linux freed memory stays with the process until its allocator is trimmed.
     """
     gc.collect()
     mx.clear_cache()

@@ -1,155 +1,212 @@
-"""Models on their way into memory: one task a model, whoever waits for it, and one after another."""
+"""The load queue: one job per model and draft, shared by the requests that wait for it, run in
+order.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.eviction import ResidentModels
+from omlx.models.pool.draft_choice import choose_draft
+from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.failure_cache import FailureCache, FailureKey
-from omlx.models.pool.load import ModelLoader, choose
+from omlx.models.pool.load import ModelLoader
 from omlx.models.pool.load_weights import LoadProgress
-from omlx.models.pool.resident import LoadJob, ResidentModel
+from omlx.models.pool.resident import Lease, ResidentModel
+from omlx.models.pool.residents import ResidentModels
 from omlx.models.pool.speculation_config import SpeculationConfig
 
 log = logging.getLogger("omlx.models")
 
 
+@dataclass(slots=True, eq=False)
+class LoadJob:
+    """Load a model, perhaps with the draft that a request named; each waiter gets a lease.
+
+    `persistent`: it continues without waiters. `reload`: a resident model takes up new settings.
+    `started`: memory is being filled, so the loss of all waiters no longer cancels it. `outdated`:
+    settings have changed since the job read them.
+    """
+
+    entry: ModelEntry
+    draft: ModelEntry | None = None
+    persistent: bool = False
+    reload: bool = False
+    started: bool = False
+    outdated: bool = False
+    progress: LoadProgress | None = None
+    waiters: list[asyncio.Future[Lease]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def key(self) -> tuple[str, str | None, bool]:
+        return self.entry.id, self.draft.id if self.draft is not None else None, self.reload
+
+    async def lease(self) -> Lease:
+        """Wait for a lease. Cancels the job if its last waiter gives up before it started."""
+        waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release()
+            self.waiters.remove(waiter)
+            needed = self.waiters or self.started or self.persistent or self.reload
+            if not needed and self.task is not None:
+                self.task.cancel()
+            raise
+
+    def grant(self, resident: ResidentModel, clock: Callable[[], float]) -> None:
+        """Give each waiter its lease at once, before another job can evict the model."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(resident.lease(clock))
+
+    def fail(self, error: BaseException) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
 class LoadQueue:
-    """`configured` says how a model is to be drafted for, as settings and packages are now."""
+    """Runs load jobs one at a time, in the order in which they take `residents.lock`.
+
+    `configure` resolves the speculation of a model from settings and packages as they are now.
+    """
 
     def __init__(
         self,
         residents: ResidentModels,
-        opener: ModelLoader,
-        configured: Callable[[ModelEntry], SpeculationConfig],
+        evictor: Evictor,
+        loader: ModelLoader,
+        configure: Callable[[ModelEntry], SpeculationConfig],
         clock: Callable[[], float],
     ) -> None:
         self._residents = residents
-        self._opener = opener
-        self._configured = configured
+        self._evictor = evictor
+        self._loader = loader
+        self._configure = configure
         self._clock = clock
-        self._refusals = FailureCache()
-        self._loading: dict[tuple[str, str | None, bool], LoadJob] = {}
+        self._failures = FailureCache()
+        self._jobs: dict[tuple[str, str | None, bool], LoadJob] = {}
 
     def of(self, model: str) -> list[LoadJob]:
-        """What is under way for a model, by its id."""
-        return [loading for loading in self._loading.values() if loading.entry.id == model]
+        """Return the jobs of a model, by its id."""
+        return [job for job in self._jobs.values() if job.entry.id == model]
 
     @property
     def requests(self) -> int:
-        """How many wait, a model that nobody waits for counting as one."""
-        return sum(max(1, len(loading.waiters)) for loading in self._loading.values())
+        """The number of waiting requests; a job without waiters counts as one."""
+        return sum(max(1, len(job.waiters)) for job in self._jobs.values())
 
-    def settings_changed(self) -> None:
-        """What is under way may have read them before."""
-        for loading in self._loading.values():
-            loading.outdated = True
+    def mark_outdated(self) -> None:
+        """Have models that are being loaded reloaded: they may have read settings that changed."""
+        for job in self._jobs.values():
+            job.outdated = True
 
     async def cancel(self, model: str) -> None:
-        """Stop what is under way, unless it is as good as done. Those who wait for it hear so."""
-        tasks = [loading.task for loading in self.of(model) if loading.task is not None]
+        """Cancel the jobs of a model, unless they are all but done. Their waiters get an error."""
+        tasks = [job.task for job in self.of(model) if job.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def begin(self, loading: LoadJob) -> LoadJob:
-        """Join those who wait for the same, or be the first."""
-        begun = self._loading.get(loading.key)
-        if begun is None or begun.task is None or begun.task.cancelling():
-            begun = self._loading[loading.key] = loading
-            begun.task = asyncio.create_task(self._run(begun))
-        begun.kept |= loading.kept
-        return begun
+    def submit(self, job: LoadJob) -> LoadJob:
+        """Start `job`, or return the running one for the same model and draft."""
+        running = self._jobs.get(job.key)
+        if running is None or running.task is None or running.task.cancelling():
+            running = self._jobs[job.key] = job
+            running.task = asyncio.create_task(self._run(running))
+        running.persistent |= job.persistent
+        return running
 
-    async def _run(self, loading: LoadJob) -> None:
-        """Whatever comes of it, nobody waits in vain."""
+    async def _run(self, job: LoadJob) -> None:
+        """Run a job to its end; every outcome reaches the waiters."""
         try:
-            await (
-                self._bring(loading)
-                if loading.requested_draft is None
-                else self._bring_with(loading, loading.requested_draft)
-            )
+            if job.draft is None:
+                await self._load(job)
+            else:
+                await self._load_with_draft(job, job.draft)
         except asyncio.CancelledError:
-            loading.fail(ModelError("model.load_cancelled", param="model", model=loading.entry.id))
-        except Exception as error:  # noqa: BLE001 — the edge of a task; each of those who wait raises it
-            if not loading.waiters:
-                log.warning(
-                    "not loaded",
-                    extra={"fields": {"model": loading.entry.id, "detail": str(error)}},
-                )
-            loading.fail(error)
+            job.fail(ModelError("model.load_cancelled", param="model", model=job.entry.id))
+        except Exception as error:  # noqa: BLE001 — the edge of a task; each waiter raises it
+            if not job.waiters:
+                fields = {"model": job.entry.id, "detail": str(error)}
+                log.warning("not loaded", extra={"fields": fields})
+            job.fail(error)
         finally:
-            if self._loading.get(loading.key) is loading:
-                del self._loading[loading.key]
-            if loading.outdated and self._residents.find(loading.entry.id) is not None:
-                self.begin(LoadJob(loading.entry, again=True))
+            if self._jobs.get(job.key) is job:
+                del self._jobs[job.key]
+            if job.outdated and self._residents.find(job.entry.id) is not None:
+                self.submit(LoadJob(job.entry, reload=True))
 
-    async def _bring_with(self, loading: LoadJob, draft: ModelEntry) -> None:
-        """With the draft that a request names, unless it is known that this cannot be."""
+    async def _load_with_draft(self, job: LoadJob, draft: ModelEntry) -> None:
+        """Load with the draft that a request names, unless that is known to fail."""
 
-        def look() -> FailureKey:
-            return FailureKey.now(loading.entry, draft, self._configured(loading.entry).settings)
+        def read_key() -> FailureKey:
+            return FailureKey.read(job.entry, draft, self._configure(job.entry).settings)
 
-        with self._refusals.remembered(await asyncio.to_thread(look)):
-            await self._bring(loading)
+        with self._failures.remember(await asyncio.to_thread(read_key)):
+            await self._load(job)
 
-    async def _bring(self, loading: LoadJob) -> None:
-        resident = self._residents.find(loading.entry.id)
-        if resident is None or (resident.has(loading.requested_draft) and not loading.again):
+    async def _load(self, job: LoadJob) -> None:
+        resident = self._residents.find(job.entry.id)
+        if resident is None or (resident.has_draft(job.draft) and not job.reload):
             async with self._residents.lock:
-                await self._open(loading)
+                await self._load_locked(job)
             return
-        if loading.again:
+        if job.reload:
             await resident.wait_idle()
-        with resident.drained():
-            await resident.idle.wait()  # before standing in line: it may take long
+        with resident.drain():
+            await resident.idle.wait()  # before taking the lock: requests may take long
             async with self._residents.lock:
-                await self._open(loading)
+                await self._load_locked(job)
 
-    async def _open(self, loading: LoadJob) -> None:
-        """Its turn in line has come; what is in memory may have changed meanwhile."""
-        resident = self._residents.find(loading.entry.id)
-        if resident is not None and resident.has(loading.requested_draft) and not loading.again:
-            loading.grant(resident, self._clock)
+    async def _load_locked(self, job: LoadJob) -> None:
+        """Load while holding the lock; residents may have changed while waiting for it."""
+        resident = self._residents.find(job.entry.id)
+        if resident is not None and resident.has_draft(job.draft) and not job.reload:
+            job.grant(resident, self._clock)
         elif resident is not None:
-            with resident.drained():
+            with resident.drain():
                 await resident.idle.wait()
-                await self._read(loading, resident)
-        elif not loading.again:
-            await self._read(loading, None)
+                await self._replace(job, resident)
+        elif not job.reload:
+            await self._replace(job, None)
 
-    async def _read(self, loading: LoadJob, resident: ResidentModel | None) -> None:
-        """In place of what is in memory, if anything is, which must be idle."""
-        entry = loading.entry
-        loading.outdated = False
-        configured = await asyncio.to_thread(self._configured, entry)
+    async def _replace(self, job: LoadJob, resident: ResidentModel | None) -> None:
+        """Load in place of `resident`, which must be idle."""
+        entry, loaded_weights = job.entry, self._residents.weights_of
+        job.outdated = False
+        speculation = await asyncio.to_thread(self._configure, entry)
         choice = await asyncio.to_thread(
-            choose, entry, configured, loading.requested_draft, self._residents.held
+            choose_draft, entry, speculation, job.draft, loaded_weights
         )
-        if resident is not None and resident.dtype != configured.settings.dtype:
+        if resident is not None and resident.dtype != speculation.settings.dtype:
             await self._residents.evict(resident)
             resident = None
 
-        async def make_room(need: int) -> None:
-            await self._residents.make_room(entry, need)
+        async def make_room(nbytes: int) -> None:
+            await self._evictor.make_room(entry, nbytes)
 
-        def progress(read: ModelEntry, done: LoadProgress) -> None:
-            loading.begun = loading.begun or done.done > 0
-            if done.done:
-                self._residents.use_reservation(read, done)
-            if read.id == entry.id:
-                loading.progress = done
+        def report(model: ModelEntry, progress: LoadProgress) -> None:
+            job.started = job.started or progress.done > 0
+            if progress.done:
+                self._evictor.use_reservation(model, progress)
+            if model.id == entry.id:
+                job.progress = progress
 
         try:
-            opened = await self._opener.open(
-                choice, resident, self._residents.held, make_room, progress, self._clock()
+            loaded = await self._loader.load(
+                choice, resident, loaded_weights, make_room, report, self._clock()
             )
-            self._residents.put(opened)
+            self._residents.put(loaded)
         finally:
-            self._residents.cancel_reservation()
-        loading.grant(opened, self._clock)
+            self._evictor.cancel_reservation()
+        job.grant(loaded, self._clock)

@@ -2,8 +2,8 @@
 
     check the files ─► build the model, lazily ─► cast ─► read the weights, some at a time ─► LoadedWeights
 
-Everything that can be wrong with a directory becomes a ModelError that names it. No code of a model is run unless the
-caller says that it is trusted.
+Everything that can be wrong with a directory becomes a ModelError that names it. No code of a model
+is run unless the caller says that it is trusted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """A model in memory. `vocab_size` is the length of its tokenizer; the model's own width may be larger."""
+    """A model in memory. `vocab_size` is the length of its tokenizer; the model's own width may be
+    larger.
+    """
 
     model: Model
     tokenizer: TokenizerWrapper
@@ -86,10 +88,11 @@ def load_steps(
     tokenizer: TokenizerWrapper | None = None,
     trusted: bool = False,
 ) -> Generator[LoadProgress, None, LoadedWeights]:
-    """Load a model some weights at a time, so that other work can run in between; returns it. Raises ModelError.
+    """Load a model some weights at a time, so that other work can run in between; returns it.
+    Raises ModelError.
 
-    The first progress says how many bytes there will be; until the next one nothing is read. A `tokenizer` that has
-    been read already is taken as it is.
+    The first progress says how many bytes there will be; until the next one nothing is read. A
+    `tokenizer` that has been read already is taken as it is.
     """
     try:
         return (yield from _steps(entry, dtype, tokenizer, trusted))

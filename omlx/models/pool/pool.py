@@ -1,15 +1,11 @@
-"""Which models are in memory, and who is using them.
+"""The model pool: which models are in memory, and the leases of the requests that use them.
 
-A request *leases* a model. One that is in memory serves at once; for any other the request waits while it is loaded,
-and while room is made: whichever was used longest ago leaves, as soon as the requests that it has have ended. A
-request finishes on the model that it began with. Models are loaded one after another, in the order in which they were
-asked for, so nobody is overtaken for ever. A model that cannot be loaded is the error of those who asked for it, and
-of no other.
+    lease ─► resident? ─► yes: a lease
+                └─► no: a load job ─► choose a draft ─► make room ─► read weights ─► leases
 
-    lease ─► in memory? ─► yes: a lease
-                └─► no: a LoadJob, one a model; in line ─► choose a draft ─► make room ─► read ─► leases for all
-
-This class lives on the event loop; what it has done on the engine thread goes through `ModelLoader`.
+A request keeps its model until it releases its lease. For a model that is not in memory it waits in
+the load queue; room is made by LRU eviction once a model has drained. Jobs run in order of arrival.
+A model that cannot be loaded fails only the requests for it.
 """
 
 from __future__ import annotations
@@ -19,32 +15,31 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.strategy import Strategy
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Reason
 from omlx.errors import BadRequest, ModelError
-from omlx.models.catalog.catalog import find_model
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.reference import MissingDraft, Reference, find_draft
+from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.package.pooling import Pooling
 from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.draft_choice import find_requested_draft
 from omlx.models.pool.embedding import Embedding
-from omlx.models.pool.eviction import ResidentModels
+from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.footprint import default_limit_bytes, used_bytes
-from omlx.models.pool.load import ModelLoader, Reader, limits_of
-from omlx.models.pool.load_queue import LoadQueue
-from omlx.models.pool.load_weights import LoadProgress, load_steps
-from omlx.models.pool.resident import Lease as Lease
-from omlx.models.pool.resident import LoadJob, ModelStatus, State
-from omlx.models.pool.resident import ServedModel as ServedModel
+from omlx.models.pool.load import ModelLoader, Report, WeightReader, limits_of
+from omlx.models.pool.load_queue import LoadJob, LoadQueue
+from omlx.models.pool.load_weights import load_steps
+from omlx.models.pool.resident import Lease, ModelStatus, ServedModel, State
+from omlx.models.pool.residents import ResidentModels, background
 from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
-from omlx.settings.configuration import Configuration, LiveConfiguration
-from omlx.settings.schema import Settings
+from omlx.settings.configuration import LiveConfiguration
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -52,109 +47,129 @@ if TYPE_CHECKING:
 log = logging.getLogger("omlx.models")
 
 
-class Pool:
-    """`default` serves requests that name no model. Who drafts is what `configuration` says of each model, and what
-    its package does; without one, what `settings` say.
+def build_pool(
+    engine: EngineThread,
+    catalog: Catalog,
+    *,
+    report: Report | None = None,
+    costs: CostFiles | None = None,
+    used: Callable[[], int] = used_bytes,
+    clock: Callable[[], float] = time.monotonic,
+    read: WeightReader = load_steps,
+) -> Pool:
+    """Build a pool and its parts.
 
-    `progress` is told how far a model has been read. `costs` keeps what passes cost. `used` says how many bytes are
-    taken, by whatever; `clock` counts seconds and never goes back.
-    A request that names no draft is served with whichever is loaded: it has no opinion, and the output is the same.
+    `report` follows the progress of loads, `costs` stores measured costs, `used` returns the bytes
+    in use, `clock` monotonic seconds; `read` reads weights.
+    """
+
+    def limit() -> int:
+        configured = catalog.configuration.resolve().settings.memory_limit
+        return default_limit_bytes() if configured is None else configured
+
+    memory = MemoryGuard(limit(), used)
+    loader = ModelLoader(engine, memory, report, costs, read)
+    residents = ResidentModels(engine, loader, memory, limit)
+    evictor = Evictor(engine, residents, memory, limit, clock)
+    configure = partial(configured_speculation, catalog)
+    load_queue = LoadQueue(residents, evictor, loader, configure, clock)
+    return Pool(engine, catalog, memory, residents, evictor, load_queue, costs, clock)
+
+
+def configured_speculation(catalog: Catalog, entry: ModelEntry) -> SpeculationConfig:
+    """Resolve the speculation of a model as settings, package and registry are now."""
+    return resolve_speculation(entry, catalog.registry, catalog.configuration)
+
+
+class Pool:
+    """Loaded models and their leases. Lives on the event loop.
+
+    A request that names no draft is served with whichever is loaded: the output is the same.
+    `fetching` holds the state of draft downloads.
     """
 
     def __init__(
         self,
         engine: EngineThread,
-        registry: Registry,
-        settings: Settings,
-        *,
-        configuration: LiveConfiguration | None = None,
-        default: str | None = None,
-        progress: Callable[[ModelEntry, LoadProgress], None] | None = None,
-        costs: CostFiles | None = None,
-        used: Callable[[], int] = used_bytes,
-        clock: Callable[[], float] = time.monotonic,
-        read: Reader = load_steps,
+        catalog: Catalog,
+        memory: MemoryGuard,
+        residents: ResidentModels,
+        evictor: Evictor,
+        load_queue: LoadQueue,
+        costs: CostFiles | None,
+        clock: Callable[[], float],
     ) -> None:
+        self.catalog = catalog
+        self.memory = memory
+        self.residents = residents
+        self.evictor = evictor
+        self.load_queue = load_queue
         self.fetching: dict[Reference, MissingDraft] = {}
-        self._default = default
         self._engine = engine
-        self._registry = registry
-        self._settings = settings
-        self.live_configuration = configuration or LiveConfiguration.of(settings)
-        self.memory = MemoryGuard(self._limit(), used)
-        self._opener = ModelLoader(engine, self.memory, progress, costs, read)
         self._costs = costs
         self._clock = clock
-        self.residents = ResidentModels(engine, self._opener, self.memory, self._limit, clock)
-        self.load_queue = LoadQueue(self.residents, self._opener, self._configured, clock)
+        self._allows_drafts = not catalog.configuration.resolve().settings.no_draft
         self._tokenizers = TokenizerCache()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._unloading: set[asyncio.Task[None]] = set()
+
+    # -- names and state ---------------------------------------------------------------------------
 
     @property
-    def _configuration(self) -> Configuration:
-        """The current snapshot of the settings."""
-        return self.live_configuration.current
-
-    # -- what there is -------------------------------------------------------------------------------------------
-
-    @property
-    def models(self) -> Sequence[ModelEntry]:
-        """What can be asked for."""
-        return self._registry.usable
+    def live_configuration(self) -> LiveConfiguration:
+        return self.catalog.live
 
     @property
     def registry(self) -> Registry:
-        """Everything that was found."""
-        return self._registry
+        return self.catalog.registry
 
-    def resolve(self, name: str) -> ModelEntry:
-        """Raises NotFound, or ModelError saying why this one cannot be used."""
-        return find_model(name, self._registry, self._configuration)
+    @property
+    def models(self) -> Sequence[ModelEntry]:
+        """The usable models."""
+        return self.catalog.registry.usable
+
+    def resolve(self, name: str | None = None) -> ModelEntry:
+        """Return the usable model of this name, None for the default. Raises as `Catalog.resolve`."""
+        return self.catalog.resolve(name, fallback=self._last_used)
 
     def entry(self, name: str) -> ModelEntry:
-        """The same, usable or not. Raises NotFound."""
-        try:
-            return self.resolve(name)
-        except ModelError:
-            return next(entry for entry in self._registry.entries if name in (entry.id, entry.name))
+        """Return the model of this name, usable or not. Raises NotFound."""
+        return self.catalog.entry(name)
+
+    @property
+    def default(self) -> str | None:
+        """The model of requests that name none: the configured one, else the one used last."""
+        return self.catalog.default or self._last_used
 
     @property
     def loaded(self) -> Sequence[ServedModel]:
-        """The models in memory, the one that was used last at the end."""
+        """The models in memory, the most recently used last."""
         return [resident.served for resident in self.residents]
 
     @property
     def served(self) -> ServedModel | None:
-        """The model that was used last, if it is still in memory."""
-        return self.loaded[-1] if self.residents else None
-
-    @property
-    def default(self) -> str | None:
-        """The model of requests that name none: from the command line, else from the settings, else the last one."""
-        served = self.served
-        last = served.id if served is not None else None
-        return self._default or self._configuration.resolve().settings.default_model or last
+        """The model in memory that was used last."""
+        loaded = self.loaded
+        return loaded[-1] if loaded else None
 
     @property
     def limit_bytes(self) -> int:
-        """What models may take together, caches and drafts included."""
+        """The memory limit for all models with their drafts and caches."""
         return self.memory.limit or 0
 
     @property
     def used_bytes(self) -> int:
-        """What they take now, caches and drafts included."""
+        """The memory in use by all models with their drafts and caches."""
         return self.memory.used()
 
     def status(self, model: str) -> ModelStatus:
-        """How a model, by its id, stands in memory."""
+        """Return where a model stands, by its id."""
         resident = self.residents.find(model)
-        loading = [each for each in self.load_queue.of(model) if not each.again]
-        waiting = sum(len(each.waiters) for each in loading)
-        progress = next((each.progress for each in loading if each.progress is not None), None)
+        jobs = [job for job in self.load_queue.of(model) if not job.reload]
+        waiting = sum(len(job.waiters) for job in jobs)
+        progress = next((job.progress for job in jobs if job.progress is not None), None)
         if resident is None:
-            return ModelStatus(
-                State.LOADING if loading else State.UNLOADED, progress, waiting=waiting
-            )
+            state = State.LOADING if jobs else State.UNLOADED
+            return ModelStatus(state, progress, waiting=waiting)
         return ModelStatus(
             State.DRAINING if resident.draining else State.READY,
             progress,
@@ -166,168 +181,150 @@ class Pool:
             idle_s=None if resident.leases else self._clock() - resident.used_at,
         )
 
-    def speculation(self, name: str) -> SpeculationConfig:
-        """What is configured and declared for a model now, loaded or not. Raises as `model` does.
+    def speculation(self, name: str | None = None) -> SpeculationConfig:
+        """Return what is configured and declared for a model now, loaded or not.
 
-        Its warnings tell of files of settings that do not count, too.
+        Its warnings include those about invalid settings files. Reads the package file; raises as
+        `resolve`.
         """
-        found = self._configured(self.resolve(name))
-        wanted = found.missing_draft and self.fetching.get(
-            found.missing_draft.reference, found.missing_draft
-        )
-        return replace(
-            found, missing_draft=wanted, warnings=(*found.warnings, *self._configuration.notes)
-        )
+        speculation = configured_speculation(self.catalog, self.resolve(name))
+        missing = speculation.missing_draft
+        if missing is not None:
+            missing = self.fetching.get(missing.reference, missing)
+        warnings = (*speculation.warnings, *self.catalog.configuration.notes)
+        return replace(speculation, missing_draft=missing, warnings=warnings)
 
     def draft_missing(self, model: str, registry: Registry) -> bool:
-        """Whether a loaded model would be without its draft if `registry` were all there is."""
+        """Return whether a loaded model would miss its draft with `registry`. Reads its package."""
         if model not in registry:
             return True
-        return resolve_speculation(
-            registry.find(model), registry, self._configuration
-        ).draft_missing
+        entry = registry.find(model)
+        return resolve_speculation(entry, registry, self.catalog.configuration).draft_missing
 
-    # -- using it ------------------------------------------------------------------------------------------------
+    # -- use ---------------------------------------------------------------------------------------
 
     async def lease(
         self, model: str | None = None, draft: str | None = None, strategy: Strategy | None = None
     ) -> Lease:
-        """A model that is loaded and stays so until the lease is released. Waits for its turn, and for loading.
+        """Return a lease of a loaded model, after waiting for its turn and for loading.
 
-        A request whose own `strategy` drafts with a model gets the configured one even where it is not used otherwise.
-        Raises NotFound and BadRequest for names that are not here or do not fit, ModelError if loading failed.
+        `draft` is the one that a request names. A `strategy` of its own that uses a draft model
+        gets the configured draft, even if it is inactive for other requests. Raises NotFound and
+        BadRequest for names, ModelError if loading failed.
         """
-        target = self.resolve(model or self._some_default())
-        drafting = self._named_draft(draft) if draft is not None else None
-        if (
-            drafting is None
-            and strategy is not None
-            and any(step.name == "draft" for step in strategy.steps)
-        ):
-            drafting = self._configured(target).draft
+        target = self.resolve(model)
+        requested = None
+        if draft is not None:
+            if not self._allows_drafts:
+                raise BadRequest("spec.off.no_draft", param="draft_model")
+            requested = find_requested_draft(draft, self.catalog.registry)
+        elif strategy is not None and any(step.name == "draft" for step in strategy.steps):
+            speculation = await asyncio.to_thread(configured_speculation, self.catalog, target)
+            requested = speculation.draft
         resident = self.residents.find(target.id)
-        if resident is not None and resident.serves(drafting):
+        if resident is not None and resident.accepts(requested):
             return resident.lease(self._clock)
-        return await self.load_queue.begin(LoadJob(target, drafting)).lease()
+        return await self.load_queue.submit(LoadJob(target, requested)).lease()
 
     async def load(self, name: str) -> None:
-        """Have a model in memory. Goes on when the caller has gone. Raises as `lease` does."""
+        """Load a model; continues if the caller is cancelled. Raises as `lease`."""
         entry = self.resolve(name)
         resident = self.residents.find(entry.id)
-        if resident is None or not resident.serves(None):
-            (await self.load_queue.begin(LoadJob(entry, kept=True)).lease()).release()
+        if resident is None or not resident.accepts(None):
+            (await self.load_queue.submit(LoadJob(entry, persistent=True)).lease()).release()
 
     async def unload(self, name: str) -> None:
-        """Take a model out of memory when its requests have ended, or stop loading it; those who wait for it hear so.
+        """Unload a model once it has drained, or cancel its loading; its waiters get an error.
 
-        Goes on when the caller has gone. Raises as `model` does.
+        Continues if the caller is cancelled. Raises as `resolve`.
         """
         entry = self.resolve(name)
         await self.load_queue.cancel(entry.id)
-        if (resident := self.residents.find(entry.id)) is not None:
-            leaving = asyncio.create_task(self.residents.drain(resident))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
-            await asyncio.shield(leaving)
+        resident = self.residents.find(entry.id)
+        if resident is not None:
+            await asyncio.shield(background(self.residents.unload(resident), self._unloading))
 
     async def embed(
         self, served: ServedModel, tokens: Sequence[int], declared: Pooling
     ) -> tuple[float, ...]:
-        """The vector of a text for a leased model, read in chunks between steps of running requests.
+        """Return the vector of a text, read in chunks between steps of running requests.
 
-        `tokens`: ids, at least one. Raises EngineDead, and BadRequest for a model without hidden states.
+        `tokens`: ids, at least one; the caller has a lease. Raises EngineDead, and BadRequest for a
+        model without hidden states.
         """
-        job = Embedding(tokens, declared.mode)
-        while not await asyncio.wrap_future(self._engine.with_loop(served.id, job.advance)):
+        embedding = Embedding(tokens, declared.mode)
+        while not await asyncio.wrap_future(self._engine.with_loop(served.id, embedding.advance)):
             pass
-        assert job.vector is not None
-        return job.vector
+        assert embedding.vector is not None
+        return embedding.vector
 
     async def tokenizer(self, model: str | None = None) -> TokenizerWrapper:
-        """The tokenizer of a model, loaded or not. Raises as `lease` does; no weights are read for it."""
-        entry = self.resolve(model or self._some_default())
+        """Return the tokenizer of a model, loaded or not. Raises as `resolve`; reads no weights."""
+        entry = self.resolve(model)
         resident = self.residents.find(entry.id)
-        return (
-            resident.served.tokenizer if resident is not None else await self._tokenizers.get(entry)
-        )
+        if resident is not None:
+            return resident.served.tokenizer
+        return await self._tokenizers.get(entry)
 
     def template_variables(self, model: str | None = None) -> Mapping[str, Any]:
-        """What is configured for the template of a model, loaded or not. Raises as `speculation` does."""
-        return self.speculation(model or self._some_default()).settings.chat_template_kwargs or {}
+        """Return the configured chat-template variables of a model. Raises as `speculation`."""
+        return self.speculation(model).settings.chat_template_kwargs or {}
 
-    # -- what changes by itself ----------------------------------------------------------------------------------
+    # -- changes of registry and settings ----------------------------------------------------------
 
     async def update_registry(self, registry: Registry) -> None:
-        """Other models are here now: at their next idle moments, choose drafts again."""
-        self._registry = registry
-        changes = await self.reconfigure()
-        tasks = [change.task for change in changes if change.task is not None]
+        """Replace the registry and wait until each model has applied it at an idle moment."""
+        self.catalog.registry = registry
+        jobs = await self.reconfigure()
+        tasks = [job.task for job in jobs if job.task is not None]
         if tasks:
             await asyncio.wait(tasks)
 
     async def reconfigure(self) -> list[LoadJob]:
-        """Take up settings that have changed: at once, or, for what is returned, at a model's next idle moment."""
-        changes = []
-        self.load_queue.settings_changed()
+        """Apply changed settings to the models in memory.
+
+        Returns the jobs of models that have to be reloaded, each at its next idle moment.
+        """
+        self.load_queue.mark_outdated()
+        jobs = []
         for resident in list(self.residents):
             try:
-                configured = await asyncio.to_thread(self.speculation, resident.entry.id)
+                speculation = await asyncio.to_thread(self.speculation, resident.entry.id)
             except (BadRequest, ModelError) as error:
-                log.warning(
-                    "settings not taken up",
-                    extra={"fields": {"model": resident.entry.id, "code": error.code}},
-                )
+                fields = {"model": resident.entry.id, "code": error.code}
+                log.warning("settings not taken up", extra={"fields": fields})
                 continue
             target = resident.weights.get(resident.entry.path)
-            if target is None:  # it left meanwhile
+            if target is None:  # evicted meanwhile
                 continue
-            if resident.outlives(configured, limits_of(configured, target.context_length)):
-                resident.served = replace(resident.served, speculation=configured)
+            if resident.can_keep_loop(speculation, limits_of(speculation, target.context_length)):
+                resident.served = replace(resident.served, speculation=speculation)
             else:
-                changes.append(self.load_queue.begin(LoadJob(resident.entry, again=True)))
-        self.residents.account()
-        return changes
+                jobs.append(self.load_queue.submit(LoadJob(resident.entry, reload=True)))
+        self.residents.update_budgets()
+        return jobs
 
-    async def sweep_every(self, seconds: float) -> None:
+    # -- background tasks --------------------------------------------------------------------------
+
+    async def sweep_every(self, interval_s: float) -> None:
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(interval_s)
             try:
-                await self.residents.sweep()
+                await self.evictor.sweep()
             except Exception:  # the edge of a background task
                 log.exception("sweep")
 
     async def save_costs(self) -> None:
-        """Save what the loaded models' passes cost, if that is to be kept."""
+        """Save the measured costs of the loaded models, if there is a place for them."""
         if self._costs is not None:
             await self.residents.save_costs(self._costs)
 
-    async def save_costs_every(self, seconds: float) -> None:
+    async def save_costs_every(self, interval_s: float) -> None:
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(interval_s)
             await self.save_costs()
 
-    def _limit(self) -> int:
-        """What models may take, as the settings have it now."""
-        limit = self._configuration.resolve().settings.memory_limit
-        return default_limit_bytes() if limit is None else limit
-
-    def _configured(self, entry: ModelEntry) -> SpeculationConfig:
-        return resolve_speculation(entry, self._registry, self._configuration)
-
-    # -- names ---------------------------------------------------------------------------------------------------
-
-    def _some_default(self) -> str:
-        name = self.default
-        if name is None:
-            raise BadRequest("model.none", param="model")
-        return name
-
-    def _named_draft(self, name: str) -> ModelEntry:
-        """The draft that a request names, usable or not: `choose` says what is wrong with it."""
-        if self._settings.no_draft:
-            raise BadRequest("spec.off.no_draft", param="draft_model")
-        found = find_draft(name, self._registry)
-        if isinstance(found, Reason):
-            code = "draft.not_found" if found.code == "draft.not_here" else found.code
-            raise BadRequest(code, param="draft_model", **found.params)
-        return found
+    @property
+    def _last_used(self) -> str | None:
+        served = self.served
+        return served.id if served is not None else None

@@ -1,4 +1,4 @@
-"""A model in memory, one on its way there, and what is told of either. All of it lives on the event loop."""
+"""A model in memory and what a request gets of it. Used on the event loop only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from omlx.engine.limits import Limits
 from omlx.engine.types import Reason
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.cost_file import CostKeeper
+from omlx.models.pool.cost_file import LoadedCosts
 from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.schema import Settings
@@ -31,13 +31,15 @@ class State(StrEnum):
     LOADING = "loading"
     READY = "ready"
     DRAINING = "leaving"
-    """Whoever is there finishes; whoever comes waits for what is next."""
+    """Active requests finish; new ones wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """What there is to say of a model's place in memory. `active` counts its requests, `waiting` those for which it is
-    being loaded; `weights_bytes` are the target's and the draft's.
+    """Where a model stands in the pool.
+
+    `active` counts its requests, `waiting` those that wait for it to load; `weights_bytes` are
+    those of target and draft; `idle_s` is None while requests are active.
     """
 
     state: State
@@ -52,10 +54,10 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that is ready for requests. `no_draft` says why no model drafts for it, if none does; `off` why nobody
-    may, where its cache cannot take tokens back.
+    """What a request needs to know of a loaded model.
 
-    `speculation` is what was configured when it was loaded.
+    `no_draft` says why no draft model is in use; `off` why no drafter can be, where the cache
+    cannot roll back. `speculation` is the configuration that the model was loaded with.
     """
 
     id: str
@@ -71,17 +73,17 @@ class ServedModel:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     grammars: GrammarCompiler = field(init=False)
 
-    @property
-    def draft_failed(self) -> bool:
-        """Whether its draft fits as far as its files tell, and could not be used."""
-        return self.no_draft is not None and self.no_draft.code == "spec.off.draft_failed"
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "grammars", GrammarCompiler(self.tokenizer, self.stop_ids))
 
+    @property
+    def draft_failed(self) -> bool:
+        """Whether its draft is compatible as far as its files say, and could not be loaded or run."""
+        return self.no_draft is not None and self.no_draft.code == "spec.off.draft_failed"
+
 
 class Lease:
-    """The right to send requests to a model until `release`, which may be called again."""
+    """The right to send requests to a model until `release`, which may be called repeatedly."""
 
     def __init__(self, served: ServedModel, give_back: Callable[[], None]) -> None:
         self.served = served
@@ -95,9 +97,10 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class ResidentModel:
-    """One model in memory with what drafts for it. `weights` are by directory: others may hold the same ones.
+    """One model in memory with its draft.
 
-    `limits` and `dtype` are what it was opened with.
+    `weights` are by model directory; other residents may share them. `limits` and `dtype` are those
+    it was opened with. `drains` counts the tasks that wait for it to drain.
     """
 
     entry: ModelEntry
@@ -106,10 +109,10 @@ class ResidentModel:
     limits: Limits
     dtype: Dtype
     weights: dict[Path, LoadedWeights]
-    cost_keeper: CostKeeper
+    costs: LoadedCosts
     used_at: float
     leases: int = 0
-    closed: int = 0
+    drains: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -125,15 +128,15 @@ class ResidentModel:
 
     @property
     def draining(self) -> bool:
-        return self.closed > 0
+        return self.drains > 0
 
-    def has(self, draft: ModelEntry | None) -> bool:
-        """Whether it is what a request wants that wants this draft, or has no opinion."""
+    def has_draft(self, draft: ModelEntry | None) -> bool:
+        """Return whether this is the loaded draft. A request that names none (None) takes any."""
         return draft is None or draft.id == self.served.draft
 
-    def serves(self, draft: ModelEntry | None) -> bool:
-        """Whether such a request may begin now."""
-        return not self.draining and self.has(draft)
+    def accepts(self, draft: ModelEntry | None) -> bool:
+        """Return whether a request for this draft may start now."""
+        return not self.draining and self.has_draft(draft)
 
     def lease(self, clock: Callable[[], float]) -> Lease:
         self.leases += 1
@@ -149,90 +152,36 @@ class ResidentModel:
         return Lease(self.served, give_back)
 
     async def wait_idle(self) -> None:
-        """Wait for a moment without requests. Nobody is kept away for it."""
+        """Wait until no request is active. New requests are still accepted meanwhile."""
         while self.leases:
             await self.idle.wait()
 
     @contextmanager
-    def drained(self) -> Iterator[None]:
-        """Nobody comes in meanwhile, except by whoever's turn it is in line. Several may keep the door closed."""
-        self.closed += 1
+    def drain(self) -> Iterator[None]:
+        """Accept no new requests inside the block. Blocks may overlap."""
+        self.drains += 1
         try:
             yield
         finally:
-            self.closed -= 1
+            self.drains -= 1
 
     def expired(self, now: float) -> bool:
-        """Whether nobody has used it for as long as its settings allow."""
-        ttl = self.settings.ttl_seconds
-        return ttl is not None and not self.pinned and not self.leases and now - self.used_at >= ttl
+        """Return whether its idle time-out has passed."""
+        timeout = self.settings.ttl_seconds
+        if timeout is None or self.pinned or self.leases:
+            return False
+        return now - self.used_at >= timeout
 
-    def outlives(self, configured: SpeculationConfig, limits: Limits) -> bool:
-        """Whether it can take up these settings as it is. Otherwise its loop has to be made again.
+    def can_keep_loop(self, speculation: SpeculationConfig, limits: Limits) -> bool:
+        """Return whether changed settings take effect without building a new engine loop.
 
-        The window may differ: requests bring it along. A draft that could not be used gets another try.
+        The draft length may differ: each request carries it. A draft that failed is tried again.
         """
-        now = self.served.speculation
+        current = self.served.speculation
         return (
             not self.served.draft_failed
             and limits == self.limits
-            and configured.settings.dtype == self.dtype
-            and configured.active_draft == now.active_draft
-            and configured.no_draft_reason == now.no_draft_reason
+            and speculation.settings.dtype == self.dtype
+            and speculation.active_draft == current.active_draft
+            and speculation.no_draft_reason == current.no_draft_reason
         )
-
-
-@dataclass(slots=True, eq=False)
-class LoadJob:
-    """Somebody wants a model, perhaps with a draft of their own choice; `waiters` get a lease each.
-
-    `kept` says that it goes on without waiters, `again` that a model in memory is to take up new settings. `begun`
-    says that memory is being filled: from then on giving up waiting does not stop it. `outdated`: settings have
-    changed since it read them.
-    """
-
-    entry: ModelEntry
-    requested_draft: ModelEntry | None = None
-    kept: bool = False
-    again: bool = False
-    begun: bool = False
-    outdated: bool = False
-    progress: LoadProgress | None = None
-    waiters: list[asyncio.Future[Lease]] = field(default_factory=list)
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def key(self) -> tuple[str, str | None, bool]:
-        return (
-            self.entry.id,
-            self.requested_draft.id if self.requested_draft is not None else None,
-            self.again,
-        )
-
-    async def lease(self) -> Lease:
-        """Wait for one. If the last one stops waiting before anything was read, so does the loading."""
-        waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self.waiters.append(waiter)
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                waiter.result().release()
-            self.waiters.remove(waiter)
-            if (
-                not (self.waiters or self.begun or self.kept or self.again)
-                and self.task is not None
-            ):
-                self.task.cancel()
-            raise
-
-    def grant(self, resident: ResidentModel, clock: Callable[[], float]) -> None:
-        """Give everybody their lease, before anybody else can want the memory."""
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(resident.lease(clock))
-
-    def fail(self, error: BaseException) -> None:
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_exception(error)

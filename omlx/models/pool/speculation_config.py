@@ -1,4 +1,4 @@
-"""What speculation of one model comes to: settings and package, resolved against the models that are here."""
+"""Speculation of one model as configured: settings and package, resolved against the registry."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, find_draft
 from omlx.models.package.compatibility import checkpoint_mismatch
-from omlx.models.package.package import Declared, DraftModel, Package, usable_package
+from omlx.models.package.package import DraftModel, Package, usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.resolve import Resolution
 from omlx.settings.schema import Settings, Value, table
 
 FETCHABLE: Final = ("draft.not_here", "draft.unfit.half_download")
-"""Why a draft is missing, where fetching it would help."""
+"""Reasons of a missing draft that fetching it would remedy."""
 
 _ALIAS = re.compile(r"[A-Za-z0-9_][\w.:@/-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
-    """How one model is to be drafted for. `settings` and `sources` are all of its settings and who set each.
+    """How to speculate for one model. `settings` are all its settings, `sources` who set each.
 
-    `draft` is the one configured or declared, if it is here and, as far as its files tell, fits; `reason` says why
-    there is none, and `wanted` what would have to be fetched.
+    `draft` is the configured or declared draft if it is on disk and, as far as its files say,
+    compatible; otherwise `reason` says why there is none, and `missing_draft` what could be
+    fetched.
     """
 
     strategy: Strategy = AUTO
@@ -48,60 +49,60 @@ class SpeculationConfig:
 
     @property
     def active_draft(self) -> ModelEntry | None:
-        """The draft to load: none where the strategy does not draft with one."""
+        """The draft to load: None if the strategy uses no draft model."""
         return self.draft if self.strategy.step("draft") is not None else None
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Who may draft with the draft that is here, as strategies name them: none where speculation is off."""
-        here = ("ngram", "draft") if self.active_draft is not None else ("ngram",)
-        return tuple(name for name in here if self.strategy.step(name) is not None)
+        """The drafters that the strategy admits, by its names for them."""
+        names = ("ngram",) if self.active_draft is None else ("ngram", "draft")
+        return tuple(name for name in names if self.strategy.step(name) is not None)
 
     @property
     def no_draft_reason(self) -> Reason | None:
         """Why no draft is to be loaded; None if one is."""
-        if self.strategy.step("draft") is None:
-            return Reason(
-                "spec.off.strategy",
-                {"strategy": str(self.strategy), "source": self.sources["speculation"]},
-            )
-        return self.reason
+        if self.strategy.step("draft") is not None:
+            return self.reason
+        source = self.sources["speculation"]
+        return Reason("spec.off.strategy", {"strategy": str(self.strategy), "source": source})
 
     @property
     def draft_missing(self) -> bool:
-        """Whether its draft, whoever named it, is not here as a whole: it may still come."""
+        """Whether its draft is not on disk, or not completely: it may still arrive."""
         return self.reason is not None and self.reason.code in FETCHABLE
 
 
 def resolve_speculation(
     entry: ModelEntry, registry: Registry, configuration: Configuration
 ) -> SpeculationConfig:
-    """Read the package and the files of settings anew. Whatever is wrong with a draft or a package is a reason."""
+    """Resolve settings and package of a model. An unusable draft or package becomes a reason.
+
+    Reads the package file.
+    """
     package = usable_package(entry.path)
     resolution = configuration.resolve(entry.id, package.layer)
     strategy = strategy_of(resolution)
-    draft, reason, wanted = _draft(entry, registry, resolution, package)
+    draft = _find_draft(entry, registry, resolution, package)
+    reason = draft if isinstance(draft, Reason) else None
     return SpeculationConfig(
         strategy=strategy,
         draft_length=draft_length_of(resolution),
         settings=resolution.settings,
         sources=resolution.sources,
-        draft=draft,
+        draft=None if isinstance(draft, Reason) else draft,
         reason=reason,
-        missing_draft=wanted,
+        missing_draft=_missing_draft(package, resolution, reason),
         warnings=(*strategy.notes, *package.warnings),
     )
 
 
 def check_value(name: str, value: Value, where: str) -> None:
-    """What the table of settings cannot judge: strategy strings, names. Raises ConfigError."""
-    if (
-        name == "alias"
-        and isinstance(value, str)
-        and (_ALIAS.fullmatch(value) is None or ".." in value)
-    ):
+    """Raise ConfigError for a malformed alias or strategy, which the settings table cannot judge."""
+    if not isinstance(value, str):
+        return
+    if name == "alias" and (_ALIAS.fullmatch(value) is None or ".." in value):
         raise ConfigError("config.alias_form", where=where, value=value)
-    if name == "speculation" and isinstance(value, str):
+    if name == "speculation":
         try:
             parse(value, where)
         except BadRequest as error:
@@ -109,53 +110,50 @@ def check_value(name: str, value: Value, where: str) -> None:
 
 
 def strategy_of(resolution: Resolution) -> Strategy:
-    """Raises ConfigError if the strategy string is wrong; it names the flag, variable or key."""
+    """Return the strategy. Raises ConfigError for a malformed one, with its flag, variable or key."""
     text, source = resolution.settings.speculation, resolution.sources["speculation"]
     row = table()["speculation"]
-    check_value(
-        row.name,
-        text,
-        {Source.CLI: row.flag, Source.ENVIRONMENT: row.variable}.get(source, row.path),
-    )
+    places = {Source.CLI: row.flag, Source.ENVIRONMENT: row.variable}
+    check_value(row.name, text, places.get(source, row.path))
     return parse(text)
 
 
 def draft_length_of(resolution: Resolution) -> DraftLength:
-    """Return the bounds of the draft length. Where two sources contradict each other, the one with the higher
-    precedence bounds the other."""
+    """Return the bounds of the draft length.
+
+    Where two sources contradict each other, the one with precedence bounds the other.
+    """
 
     def set_by(source: Source) -> DraftLength:
         resolved = {name: resolution[name] for name in SETTINGS.values()}
         return DraftLength.parse(
-            {name: found.value for name, found in resolved.items() if found.source is source}
+            {name: setting.value for name, setting in resolved.items() if setting.source is source}
         )
 
     return DraftLength.merge(*map(set_by, Source))
 
 
-def _draft(
+def _find_draft(
     entry: ModelEntry, registry: Registry, resolution: Resolution, package: Package
-) -> tuple[ModelEntry | None, Reason | None, MissingDraft | None]:
+) -> ModelEntry | Reason:
     settings = resolution.settings
     if settings.no_draft:
-        return None, Reason("spec.off.no_draft"), None
+        return Reason("spec.off.no_draft")
     if settings.draft_model is None:
-        return None, package.reason or Reason("spec.off.no_draft_model"), None
-    found = find_draft(settings.draft_model, registry)
-    reason = found if isinstance(found, Reason) else checkpoint_mismatch(entry, found)
-    if not isinstance(found, Reason) and reason is None:
-        return found, None, None
-    assert reason is not None
-    declared = package.declared if resolution.sources["draft_model"] is Source.PACKAGE else None
-    return None, reason, _wanted(declared, reason)
+        return package.reason or Reason("spec.off.no_draft_model")
+    draft = find_draft(settings.draft_model, registry)
+    if isinstance(draft, Reason):
+        return draft
+    return checkpoint_mismatch(entry, draft) or draft
 
 
-def _wanted(declared: Declared | None, reason: Reason) -> MissingDraft | None:
-    """What would be fetched: a declared draft from the hub, and nothing that somebody merely named."""
-    if (
-        not isinstance(declared, DraftModel)
-        or not declared.draft.on_hub
-        or reason.code not in FETCHABLE
-    ):
+def _missing_draft(
+    package: Package, resolution: Resolution, reason: Reason | None
+) -> MissingDraft | None:
+    """Return the draft to fetch: one that a package declares, never one that settings name."""
+    declared = package.declared
+    if reason is None or reason.code not in FETCHABLE or not isinstance(declared, DraftModel):
+        return None
+    if resolution.sources["draft_model"] is not Source.PACKAGE or not declared.draft.on_hub:
         return None
     return MissingDraft(declared.draft, declared.size_bytes)

@@ -1,4 +1,4 @@
-"""What is said of a model's speculation: one JSON record for the API, the command line and the dashboard."""
+"""The speculation record of a model: one JSON object for API, command line and dashboard."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from omlx.settings.schema import Group, table
 def speculation_record(
     speculation: SpeculationConfig, served: ServedModel | None = None
 ) -> dict[str, object]:
-    """What is configured, by whom, and what comes of it. `served` is the model as it is loaded, if it is.
+    """Return what is configured and its effect on `served`, the model if it is loaded.
 
-    `source` says who chose the strategy, `sources` who set each setting; `draft` is the draft in use (or, while the
-    model is not loaded, the one that would be); `reason` says why there is none.
+    `source` says who set the strategy, `sources` who set each setting; `draft` is the draft in use
+    or, while the model is not loaded, the draft to load; `reason` says why there is none.
     """
     draft = speculation.active_draft.id if speculation.active_draft is not None else None
     reason = speculation.no_draft_reason
     if served is not None:
         draft, reason = served.draft, served.no_draft
-    draft_length = speculation.draft_length
+    draft_length, missing = speculation.draft_length, speculation.missing_draft
     return {
         "configured": str(speculation.strategy),
         "source": speculation.sources["speculation"].value,
-        "sources": sources_record(speculation),
+        "sources": _sources_record(speculation),
         "draft": draft,
         "draft_configured": speculation.settings.draft_model,
         "draft_source": speculation.sources["draft_model"].value,
@@ -37,31 +37,31 @@ def speculation_record(
             "adaptive": draft_length.fixed is None,
         },
         "reason": None if reason is None else reason_record(reason),
-        "wanted": None
-        if speculation.missing_draft is None
-        else wanted_record(speculation.missing_draft),
+        "wanted": None if missing is None else _missing_record(missing),
         "draft_download": speculation.settings.draft_download,
         "warnings": [reason_record(warning) for warning in speculation.warnings],
     }
-
-
-def sources_record(speculation: SpeculationConfig) -> dict[str, str]:
-    """Who set each setting of speculation that anybody set."""
-    names = [name for name, row in table().items() if row.meta.group is Group.SPECULATION]
-    found = {name: speculation.sources[name] for name in names}
-    return {name: source.value for name, source in found.items() if source is not Source.BUILT_IN}
 
 
 def reason_record(reason: Reason) -> dict[str, object]:
     return {"code": reason.code, "params": reason.params, "message": reason.message}
 
 
-def wanted_record(wanted: MissingDraft) -> dict[str, object]:
-    reference = wanted.reference
+def _sources_record(speculation: SpeculationConfig) -> dict[str, str]:
+    """Return who set each speculation setting that is not at its default."""
+    sources = speculation.sources
     return {
-        "repository": reference.repository,
-        "revision": reference.revision,
-        "size_bytes": wanted.size_bytes,
-        "fetching": wanted.fetching,
-        "failed": None if wanted.failed is None else reason_record(wanted.failed),
+        name: sources[name].value
+        for name, row in table().items()
+        if row.meta.group is Group.SPECULATION and sources[name] is not Source.BUILT_IN
+    }
+
+
+def _missing_record(draft: MissingDraft) -> dict[str, object]:
+    return {
+        "repository": draft.reference.repository,
+        "revision": draft.reference.revision,
+        "size_bytes": draft.size_bytes,
+        "fetching": draft.fetching,
+        "failed": None if draft.failed is None else reason_record(draft.failed),
     }

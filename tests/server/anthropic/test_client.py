@@ -14,7 +14,7 @@ from anthropic.types import Message, TextBlock, ThinkingBlock, ToolUseBlock
 
 from omlx.settings.schema import Settings
 from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
-from tests.server.spelling import CONTEXT, SpellingPool
+from tests.server.spelling import CONTEXT, spelling_pool
 
 TOOLS: list[Any] = [
     {
@@ -402,7 +402,7 @@ def test_an_unknown_model_is_not_found(client: Anthropic) -> None:
 
 
 def test_keys_of_either_kind() -> None:
-    with omlx(Settings(api_key="secret"), kind=SpellingPool) as running:
+    with omlx(Settings(api_key="secret"), build=spelling_pool) as running:
         for fields in ({"api_key": "secret"}, {"auth_token": "secret", "api_key": None}):
             with Anthropic(base_url=running.url, max_retries=0, **fields) as client:
                 assert ask(client, "Hi.").content[0].text == "Hi."
@@ -416,7 +416,7 @@ def test_keys_of_either_kind() -> None:
 def test_names_are_mapped_only_where_that_is_set() -> None:
     settings = Settings(model_map=("claude-*haiku*=" + DRAFT, "claude-*=" + HYBRID))
     with (
-        omlx(settings, kind=SpellingPool) as running,
+        omlx(settings, build=spelling_pool) as running,
         Anthropic(base_url=running.url, api_key="none") as client,
     ):
         for name, served in (

@@ -1,4 +1,4 @@
-"""What a request may call a model, and models whose code somebody trusts."""
+"""Resolution of model names, and trust in the code of a model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.thread import EngineThread
-from omlx.errors import ConfigError, ModelError, NotFound
-from omlx.models.catalog.catalog import check_alias, find_model
+from omlx.errors import BadRequest, ConfigError, ModelError, NotFound
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, Registry, scan_places
 from omlx.models.catalog.places import Folder
-from omlx.models.pool.pool import Pool
-from omlx.settings.configuration import Configuration, LiveConfiguration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.store import Store
+from tests.models.pools import make_pool
 from tests.models.trees import model
 
 CODE = "from mlx_lm.models.llama import Model, ModelArgs\n"
@@ -30,39 +30,61 @@ def registry(tmp_path: Path) -> Registry:
     return scan_places([Folder("here", tmp_path / "models")])
 
 
-def configuration(tmp_path: Path, **given: str) -> Configuration:
-    store = Store(tmp_path / "home")
-    for name, alias in given.items():
-        store.patch({"alias": alias}, f"one/{name}")
-    return Configuration((), store.read())
+def catalog_of(tmp_path: Path, registry: Registry, **aliases: str) -> Catalog:
+    """Return a catalog with aliases for models of `one`."""
+    live = LiveConfiguration((), Store(tmp_path / "home"))
+    for name, alias in aliases.items():
+        live.patch({"alias": alias}, f"one/{name}")
+    return Catalog(registry, live)
 
 
 def test_ids_go_before_aliases_and_aliases_before_short_names(
     tmp_path: Path, registry: Registry
 ) -> None:
-    configured = configuration(tmp_path, big="small", small="two/big")
-    found = {
-        name: find_model(name, registry, configured).id
-        for name in ("small", "two/big", "one/small")
-    }
-    assert found == {"small": "one/big", "two/big": "two/big", "one/small": "one/small"}
+    catalog = catalog_of(tmp_path, registry, big="small", small="two/big")
+    assert catalog.resolve("small").id == "one/big"
+    assert catalog.resolve("two/big").id == "two/big"
+    assert catalog.resolve("one/small").id == "one/small"
 
 
 def test_a_name_of_two_models_names_neither(tmp_path: Path, registry: Registry) -> None:
-    configured = configuration(tmp_path, big="mine", small="mine")
+    catalog = catalog_of(tmp_path, registry, big="mine", small="mine")
     for name in ("mine", "big"):
         with pytest.raises(NotFound) as caught:
-            find_model(name, registry, configured)
+            catalog.resolve(name)
         assert caught.value.code == "model.ambiguous"
+
+
+def test_names_follow_changes_of_settings_and_registry(tmp_path: Path, registry: Registry) -> None:
+    catalog = catalog_of(tmp_path, registry)
+    with pytest.raises(BadRequest):
+        catalog.resolve()
+    assert catalog.resolve(fallback="one/big").id == "one/big"
+    catalog.live.patch({"default_model": "small", "model_map": ("claude-*=two/big",)})
+    assert catalog.resolve(fallback="one/big").id == "one/small"
+    assert catalog.resolve("claude-any").id == "two/big"
+    catalog.registry = Registry(registry.entries[:1])
+    with pytest.raises(NotFound):
+        catalog.resolve("claude-any")
 
 
 @pytest.mark.parametrize("alias", ["two/big", "one/big", "small", "taken"])
 def test_an_alias_must_be_new(tmp_path: Path, registry: Registry, alias: str) -> None:
-    configured = configuration(tmp_path, small="taken")
+    catalog = catalog_of(tmp_path, registry, small="taken")
     with pytest.raises(ConfigError):
-        check_alias(alias, "one/big", registry, configured)
-    check_alias("taken", "one/small", registry, configured)
-    check_alias("new", "one/big", registry, configured)
+        catalog.check_alias(alias, "one/big")
+    catalog.check_alias("taken", "one/small")
+    catalog.check_alias("new", "one/big")
+
+
+def test_the_alias_of_an_unusable_model_says_why(tmp_path: Path) -> None:
+    model(tmp_path / "models/one/odd", {"model_type": "odd"})
+    registry = scan_places([Folder("here", tmp_path / "models")])
+    catalog = catalog_of(tmp_path, registry, odd="mine")
+    with pytest.raises(ModelError) as caught:
+        catalog.resolve("mine")
+    assert caught.value.code == "model.unsupported"
+    assert catalog.entry("mine").id == "one/odd"
 
 
 def test_a_models_own_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
@@ -77,9 +99,7 @@ def test_a_models_own_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None
     async def lease(*run: Layer) -> None:
         store = Store(tmp_path / "home")
         configured = LiveConfiguration(run, store)
-        pool = Pool(
-            engine, registry, configured.current.resolve().settings, configuration=configured
-        )
+        pool = make_pool(engine, registry, configuration=configured)
         (await pool.lease("org/own")).release()
         await pool.unload("org/own")
 
