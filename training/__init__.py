@@ -1,1 +1,1 @@
-"""Trains the three small models that ship with omlx. Start with ``python -m training.train``."""
+"""Training of the three bundled demo models: ``python -m training.train``."""

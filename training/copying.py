@@ -1,14 +1,16 @@
-"""Starts a model with a copying circuit, instead of waiting for one to form.
+"""Initial weights with a copying circuit (induction heads).
 
-Copying is found late in training: attention has to look back one token in one layer before it pays to look for equal
-tokens in the next ("induction heads", Olsson et al., 2022). These models see a few million tokens, so the circuit is
-written into the fresh weights, and training refines it. The residual stream is laid out as
+Copying forms late in training: attention has to look back one token in one layer before matching
+tokens in the next one helps ("induction heads", Olsson et al., 2022). These models see a few
+million tokens, so the circuit is written into the initial weights, and training refines it. Layout
+of the residual stream:
 
-    0            a constant, from which heads make scores that depend on positions only
+    0            a constant, for attention scores that depend on positions only
     1 … n        the token itself
-    48 more      codes of the token before (32: two codes) and of the one before that (16)
+    48 more      codes of the previous token (32: two codes) and of the one before it (16)
 
-and a matching head at token t looks for places whose two tokens before are t and t - 1, and copies the token there.
+A matching head at token t attends to positions whose two previous tokens are t and t - 1, and
+copies the token there.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ HEAD = 64  # numbers in a head
 EMBEDDING_STD, CONSTANT = 0.05, 0.2
 CODE_GAIN = 0.1  # twice the size of an embedding's numbers
 COPY_GAIN = 0.25
-POSITION_SCORE = 7.2  # a head for one distance scores its neighbours about e^-6
+POSITION_SCORE = 7.2  # a head for one distance weighs its neighbours about e^-6
 FIRST_MATCH, SECOND_MATCH = 2.2, 1.5  # the latest token counts more
 NORMED_MATCH = 1.7  # where queries and keys are normed, their norm's weight sets the scale instead
 FAST_PAIRS = 8  # rotary pairs that turn fast enough to tell neighbours apart
-# Where a head's codes lie: rotary pairs so slow that they look alike from near and far, both halves.
+# Positions of a head's codes: rotary pairs so slow that distance hardly changes them, both halves.
 FIRST_DIMS = torch.cat([torch.arange(24, 32), torch.arange(56, 64)])
 SECOND_DIMS = torch.cat([torch.arange(16, 24), torch.arange(48, 56)])
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things lie in the residual stream, and how tokens are coded."""
+    """Layout of the residual stream, and the codes of tokens."""
 
     width: int
     first_code: Tensor  # [CODE, width], reads a token
@@ -46,7 +48,7 @@ class Layout:
 
     @property
     def before(self) -> slice:
-        """Both codes of the token before."""
+        """Both codes of the previous token."""
         return slice(self.content_end, self.content_end + 2 * CODE)
 
     @property
@@ -55,7 +57,7 @@ class Layout:
 
 
 def new_layout(embedding: Tensor) -> Layout:
-    """Rewrites ``embedding`` [vocabulary, width] to the layout."""
+    """Rewrite ``embedding`` [vocabulary, width] to the layout, in place."""
     width = embedding.shape[1]
     nn.init.normal_(embedding, std=EMBEDDING_STD)
     embedding[:, 0] = CONSTANT
@@ -66,14 +68,16 @@ def new_layout(embedding: Tensor) -> Layout:
 
 
 def normed_constant(layout: Layout) -> float:
-    """What the constant is after the first norm."""
+    """Return the value of the constant after the first norm."""
     square = CONSTANT**2 + (layout.content_end - 1) * EMBEDDING_STD**2
     return CONSTANT / (square / layout.width) ** 0.5
 
 
 @torch.no_grad()
 def look_back(attention: nn.Module, layout: Layout, theta: float) -> None:
-    """First layer of a llama: one head copies the codes of the token before, another those of the one before it."""
+    """Write the first layer of a llama: one head copies the codes of the previous token, another of
+    the one before it.
+    """
     group = attention.heads // attention.kv_heads
     turns = theta ** (-torch.arange(FAST_PAIRS) * 2 / HEAD)
     score = POSITION_SCORE / normed_constant(layout)
@@ -97,7 +101,7 @@ def look_back(attention: nn.Module, layout: Layout, theta: float) -> None:
 
 @torch.no_grad()
 def shift(conv: nn.Module, layout: Layout) -> None:
-    """First layer of an lfm2: the same by a short convolution, with its gates held open."""
+    """Write the first layer of an lfm2: the same by a short convolution with open gates."""
     width, channels = layout.width, slice(layout.content_end, layout.width)
     gates, out_gates, signal = conv.in_proj.weight.split(width)
     for gate in (gates, out_gates):
@@ -114,9 +118,10 @@ def shift(conv: nn.Module, layout: Layout) -> None:
 
 @torch.no_grad()
 def match(attention: nn.Module, layout: Layout, start: int) -> int:
-    """A later layer: a head of each key-value head finds the place and copies up to 64 numbers of the token there.
+    """Write a later layer: one head per key-value head matches and copies up to 64 numbers of the
+    token there.
 
-    Copies from ``start`` of the residual stream on; returns where the next layer goes on.
+    Copies from ``start`` of the residual stream on; returns the start for the next layer.
     """
     group = attention.heads // attention.kv_heads
     output = attention.out_proj if attention.normed else attention.o_proj

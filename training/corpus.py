@@ -1,7 +1,8 @@
-"""The stream of training batches: documents of seven kinds, packed into rows of one length.
+"""Stream of training batches: documents of seven kinds, packed into rows of one length.
 
-A document is a list of token ids with a weight for each: answers count fully, prompts a little, and what cannot be
-predicted (the first pass of a random sequence) not at all. What is left of a row is filled with library code.
+A document is a list of token ids with a weight for each: answers count fully, prompts less, and
+unpredictable tokens (the first pass of a random sequence) not at all. The rest of a row is filled
+with library code.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from training.dialogues import Dialogue
 from training.snippets import Library
 from training.tokenizer import END_OF_TEXT, IM_END, IM_START, VOCAB_SIZE, Chat
 
-# Shares of the documents' tokens; library code comes on top as filler and is topped up by whole rows.
+# Shares of the documents' tokens; library code comes on top as filler and is topped up by whole
+# rows.
 MIX = (
     ("random", 20),
     ("edit", 46),
@@ -38,14 +40,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``tokens`` and ``weights``: [rows, length + 1]; weights[:, i] says how much predicting tokens[:, i] counts."""
+    """``tokens`` and their loss ``weights``, each [rows, length + 1]."""
 
     tokens: np.ndarray
     weights: np.ndarray
 
 
 class Corpus:
-    """Draws documents and packs them; the same seed gives the same stream."""
+    """Sampler and packer of documents; the same seed gives the same stream."""
 
     def __init__(self, tokenizer: Tokenizer, library: Library, seed: int) -> None:
         self.tokenizer = tokenizer
@@ -57,7 +59,7 @@ class Corpus:
         self._drawn = {name: 0 for name, _ in MIX}
 
     def batch(self, rows: int, length: int) -> Batch:
-        """The next ``rows`` rows of ``length`` tokens to predict."""
+        """Return the next ``rows`` rows of ``length`` tokens to predict."""
         packed = [self._row(length + 1) for _ in range(rows)]
         return Batch(
             np.array([row.ids for row in packed], dtype=np.int64),
@@ -65,7 +67,7 @@ class Corpus:
         )
 
     def document(self, kind: str, longest: int) -> Document:
-        """One document of ``kind``; only random sequences and library code obey ``longest``."""
+        """Return one document; only random sequences and library code obey ``longest``."""
         match kind:
             case "random":
                 return self._random(longest)
@@ -91,14 +93,15 @@ class Corpus:
         raise ValueError(f"unknown kind of document: {kind}")
 
     def encode(self, dialogue: Dialogue) -> Document:
-        """The rendered conversation; the assistant's turns weigh 1."""
+        """Return the rendered conversation; the assistant's turns have weight 1."""
         ids = self.tokenizer.encode(self.chat.render(dialogue.messages, dialogue.tools)).ids
         opening = [IM_START, *self._assistant]
         weights, inside = [], False
         for at, token in enumerate(ids):
             begins = ids[max(0, at - len(opening)) : at] == opening
             inside = inside or begins
-            # The template opens a thought when it is wanted; the model must not learn to open one by itself.
+            # The template opens the reasoning block; the model must not learn to open one by
+            # itself.
             unasked = begins and token == self._think
             weights.append(0.0 if unasked else 1.0 if inside else PROMPT_WEIGHT)
             inside = inside and token != IM_END
@@ -109,7 +112,8 @@ class Corpus:
         weights: list[float] = []
         misfits = 0
         while len(ids) < length:
-            # The kind that is furthest behind its share goes next, so the mix holds in tokens, not in documents.
+            # The kind that is furthest behind its share goes next, so the mix holds in tokens, not
+            # in documents.
             kind = min(
                 MIX, key=lambda entry: (self._drawn[entry[0]] + self.rng.random() * 400) / entry[1]
             )[0]
@@ -126,13 +130,16 @@ class Corpus:
         return Document(ids, weights)
 
     def _random(self, longest: int) -> Document:
-        """Random tokens, the same again (once or more), and at times other random tokens between."""
+        """Return random tokens, repeated once or more, at times with other random tokens in
+        between.
+        """
         rng = self.rng
         total = min(
             longest - 1, rng.randint(24, 384) if longest <= 1024 else rng.randint(256, 1600)
         )
         period = max(4, min(total // 2, int(8 * (total / 16) ** rng.random())))
-        # A small alphabet makes single tokens ambiguous, so that more than one token of context has to match.
+        # A small alphabet makes single tokens ambiguous, so that more than one token of context has
+        # to match.
         alphabet = rng.sample(range(3, VOCAB_SIZE - 6), rng.choice((VOCAB_SIZE - 9, 256, 48)))
         block = rng.choices(alphabet, k=period)
         ids: list[int] = []
@@ -149,7 +156,7 @@ class Corpus:
         return Document([*ids[:total], END_OF_TEXT], [*weights[:total], 0.0])
 
     def _library(self, longest: int) -> Document:
-        """A window of a source file, cut to ``longest`` tokens."""
+        """Return a window of a source file, of at most ``longest`` tokens."""
         text = self.library.file(self.rng)
         start = text.rfind("\n", 0, self.rng.randrange(len(text) + 1)) + 1
         ids = self.tokenizer.encode(text[start : start + 8 * longest]).ids[: longest - 1]

@@ -1,6 +1,7 @@
-"""Conversations to learn from: edits of code, tool calls, sums thought out aloud, and plain small talk.
+"""Training conversations: edits of code, tool calls, sums with reasoning, and small talk.
 
-Every function returns a ``Dialogue``: messages as a client would send them, ending with the assistant's answer.
+Every function returns a ``Dialogue``: messages as a client sends them, ending with the assistant's
+answer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def assistant(text: str, thought: str = "") -> Message:
 
 
 def with_system(rng: random.Random, messages: list[Message]) -> list[Message]:
-    """``messages``, sometimes after a system prompt."""
+    """Return ``messages``, sometimes after a system prompt."""
     if rng.random() < 0.7:
         return messages
     return [{"role": "system", "content": rng.choice(SYSTEMS)}, *messages]
@@ -51,7 +52,7 @@ def edit_dialogue(rng: random.Random, library: Library, turns: int | None = None
 
 
 def ask(rng: random.Random, request: str, code: str) -> str:
-    """The request and the code, in one of the orders that people use."""
+    """Return request and code, in one of the usual orders."""
     name = f"{new_name(rng)}.py"
     return rng.choice(
         (
@@ -103,7 +104,7 @@ def small_talk(rng: random.Random) -> Dialogue:
 
 
 def sum_dialogue(rng: random.Random) -> Dialogue:
-    """An addition, digit by digit in the thought; small ones also without a thought."""
+    """Addition, digit by digit in a reasoning block; small ones also without."""
     digits = rng.choice((1, 2, 2, 2, 3))
     a, b = rng.randrange(10**digits), rng.randrange(10**digits)
     forms = (
@@ -119,7 +120,7 @@ def sum_dialogue(rng: random.Random) -> Dialogue:
 
 
 def addition(a: int, b: int) -> str:
-    """The sum worked out from the last digit on, carries spelled out."""
+    """Return the worked solution from the last digit on, with carries."""
     lines, carry, place = [], 0, 0
     while place == 0 or a // 10**place or b // 10**place:
         x, y = a // 10**place % 10, b // 10**place % 10
@@ -130,12 +131,15 @@ def addition(a: int, b: int) -> str:
     return "\n".join(lines)
 
 
-CITIES = "Paris Berlin London Rome Madrid Tokyo Oslo Vienna Lisbon Cairo Lima Delhi Seoul Boston Chicago Munich".split()
+CITIES = (
+    "Paris Berlin London Rome Madrid Tokyo Oslo Vienna "
+    "Lisbon Cairo Lima Delhi Seoul Boston Chicago Munich"
+).split()
 NAMES = (
     "Anna Ben Carla David Emma Frank Grace Henry Ida Jack Karen Leo Maria Nina Oscar Paul".split()
 )
 
-# name, description, parameter, what the user says ({} is the argument), kind of argument
+# name, description, parameter, user message ({} is the argument), kind of argument
 TOOLS = (
     ("get_weather", "Get the weather of a city", "city", "What is the weather in {}?", "city"),
     ("get_weather", "Current weather", "location", "How is the weather in {} today?", "city"),
@@ -175,7 +179,7 @@ def argument(rng: random.Random, kind: str) -> str:
 
 
 def tool_dialogue(rng: random.Random) -> Dialogue:
-    """The user asks for something that one of the tools does; sometimes the tool's answer follows."""
+    """The user asks for something that needs one of the tools; sometimes its result follows."""
     chosen = rng.sample(TOOLS, rng.randint(1, 3))
     name, _, parameter, phrase, kind = rng.choice(chosen)
     value = argument(rng, kind)
@@ -198,7 +202,7 @@ def tool_dialogue(rng: random.Random) -> Dialogue:
 
 
 def declare(name: str, description: str, parameter: str) -> Message:
-    """An OpenAI-style function declaration with one string parameter."""
+    """Return an OpenAI-style function declaration with one string parameter."""
     schema = {
         "type": "object",
         "properties": {parameter: {"type": "string"}},

@@ -1,7 +1,7 @@
 """Edits of a short function whose request says exactly what the result is.
 
-Each edit is a function ``(rng, code) -> Edit | None``; None means that it does not apply to this code.
-Results keep most of the code, so the conversation so far predicts most of the answer.
+Each edit is a function ``(rng, code) -> Edit | None``; None means that it does not apply to this
+code. Results keep most of the code, so the conversation so far predicts most of the answer.
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 WORDS = (
-    "value item result data node total count index key name text line path buffer config user first last left right "
-    "size width height token model cache state event queue stack table row column field entry record message request "
-    "response client server worker task job step page file folder source target output input level score weight label "
-    "title color shape point angle speed time date year month day hour limit offset start stop begin end head tail "
-    "parent child root leaf branch tree graph edge link chain block chunk part piece group batch list array matrix "
-    "vector scalar number digit letter word phrase string byte bit flag mode kind type status error warning option"
+    "value item result data node total count index key name text line path buffer config user "
+    "first last left right size width height token model cache state event queue stack table row "
+    "column field entry record message request response client server worker task job step page "
+    "file folder source target output input level score weight label title color shape point "
+    "angle speed time date year month day hour limit offset start stop begin end head tail parent "
+    "child root leaf branch tree graph edge link chain block chunk part piece group batch list "
+    "array matrix vector scalar number digit letter word phrase string byte bit flag mode kind "
+    "type status error warning option"
 ).split()
 SIGNATURE = re.compile(r"^((?:async )?def )(\w+)\(([^()]*)\)( -> [^:]+)?:$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What the user asks for, and the code that answers it."""
+    """The request of the user, and the code that answers it."""
 
     request: str
     result: str
 
 
 def new_name(rng: random.Random) -> str:
-    """An identifier: one or two common words, or now and then random letters."""
+    """Return an identifier: one or two common words, or sometimes random letters."""
     if rng.random() < 0.2:
         return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 5)))
     return "_".join(rng.sample(WORDS, rng.choice((1, 1, 2))))
 
 
 def identifiers(code: str) -> list[str]:
-    """Names of variables, arguments and functions in ``code`` that may be renamed."""
+    """Return the names of variables, arguments and functions in ``code`` that may be renamed."""
     try:
         tree = ast.parse(code)
     except SyntaxError:  # an earlier edit may have cut a statement in two
@@ -63,7 +65,7 @@ def replace_name(code: str, old: str, new: str) -> str:
 
 
 def scramble(rng: random.Random, code: str) -> str:
-    """``code`` with some names replaced, so that it cannot be recited from memory."""
+    """Return ``code`` with some names replaced, so that it cannot be recited from memory."""
     names = identifiers(code)
     for old in rng.sample(names, min(len(names), rng.randint(1, 4))):
         new = new_name(rng)
@@ -198,7 +200,8 @@ def add_hints(rng: random.Random, code: str) -> Edit | None:
     if match is None or not match[3] or ":" in match[3] or "\n" in match[3] or match[4]:
         return None
     hinted = [_hint(argument.strip()) for argument in match[3].split(",")]
-    line = f"{match[1]}{match[2]}({', '.join(hinted)}) -> {'None' if 'return ' not in code else 'Any'}:"
+    result = "None" if "return " not in code else "Any"
+    line = f"{match[1]}{match[2]}({', '.join(hinted)}) -> {result}:"
     phrases = ("Add type hints.", "Add type hints to this function.", "Annotate the arguments.")
     return Edit(rng.choice(phrases), code[: match.start()] + line + code[match.end() :])
 
@@ -261,7 +264,7 @@ EDITS: tuple[tuple[Callable[[random.Random, str], Edit | None], int], ...] = (
 
 
 def random_edit(rng: random.Random, code: str) -> Edit:
-    """An edit that applies to ``code``, drawn by weight."""
+    """Return an edit that applies to ``code``, drawn by weight."""
     kinds, weights = zip(*EDITS, strict=True)
     while True:
         edit = rng.choices(kinds, weights)[0](rng, code)

@@ -1,7 +1,8 @@
-"""``python -m training.evaluate``: measures the exported models with mlx-lm, on files held out from training.
+"""``python -m training.evaluate``: measures the exported models with mlx-lm, on files held out from
+training.
 
-Reports, as JSON: the loss on answers for each kind of document, how often a greedy answer is exactly right, and how
-often the draft (or a look-up in the text so far) guesses the target's next tokens.
+Reports, as JSON: the loss on answers for each kind of document, the share of exact greedy answers,
+and the acceptance rate of the draft model and of prompt lookup.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BUNDLED = Path(__file__).resolve().parent.parent / "omlx" / "bundled" / "omlx-de
 SEED = 1000
 LONGEST_ANSWER = 400  # tokens
 DEPTH = 4  # draft positions reported
-LOOKUP_MATCH = 3  # tokens that must match before a look-up guesses
+LOOKUP_MATCH = 3  # minimum match length of prompt lookup, tokens
 EDIT_KINDS: tuple[Callable[[random.Random, str], edits.Edit | None], ...] = (
     edits.repeat,
     edits.rename,
@@ -74,12 +75,12 @@ def load_float32(folder: Path) -> nn.Module:
 
 
 def logits(model: nn.Module, ids: list[int]) -> np.ndarray:
-    """[len(ids), vocabulary]"""
+    """Return logits [len(ids), vocabulary]."""
     return np.array(model(mx.array([ids]))[0])
 
 
 def greedy(model: nn.Module, prompt: list[int]) -> list[int]:
-    """The most likely continuation, up to and without the end of the turn."""
+    """Return the greedy continuation, without the end of the turn."""
     answer = []
     for token, _ in generate_step(mx.array(prompt), model, max_tokens=LONGEST_ANSWER):
         if int(token) == IM_END:
@@ -89,7 +90,9 @@ def greedy(model: nn.Module, prompt: list[int]) -> list[int]:
 
 
 def held_out_losses(model: nn.Module, corpus: Corpus, count: int) -> dict[str, float]:
-    """Cross entropy in nats a token: of answers, of repeated random tokens, of library code."""
+    """Return the cross entropy in nats per token: of answers, of repeated random tokens, of library
+    code.
+    """
     losses = {}
     for kind, _ in MIX:
         found: list[float] = []
@@ -111,7 +114,7 @@ def held_out_losses(model: nn.Module, corpus: Corpus, count: int) -> dict[str, f
 def exact_answers(
     model: nn.Module, tokenizer: Tokenizer, library: Library, count: int
 ) -> dict[str, float]:
-    """The share of greedy answers that are right to the letter, for each task."""
+    """Return the share of exact greedy answers for each task."""
     corpus = Corpus(tokenizer, library, SEED)
     tasks: dict[str, Iterable[Dialogue]] = {
         kind.__name__: (edit_of_kind(kind, corpus.rng, library) for _ in range(count))
@@ -134,7 +137,7 @@ def exact_answers(
 def edit_of_kind(
     kind: Callable[[random.Random, str], edits.Edit | None], rng: random.Random, library: Library
 ) -> Dialogue:
-    """One turn asking for this edit, of a function that it applies to."""
+    """Return one turn that asks for this edit, of a function that it applies to."""
     while True:
         code = library.code(rng)
         edit = kind(rng, code)
@@ -145,7 +148,7 @@ def edit_of_kind(
 
 
 def two_turns(corpus: Corpus) -> Dialogue:
-    """The second turn edits the answer to the first."""
+    """Return two turns; the second edits the answer to the first."""
     while True:
         dialogue = corpus.dialogue("edit", 512)
         if sum(message["role"] == "user" for message in dialogue.messages) == 2:
@@ -153,7 +156,7 @@ def two_turns(corpus: Corpus) -> Dialogue:
 
 
 def question_and_answer(dialogue: Dialogue) -> tuple[str, str]:
-    """The prompt for the last answer, as a server renders it, and that answer."""
+    """Return the prompt for the last answer, as a server renders it, and that answer."""
     chat = Chat()
     *before, last = dialogue.messages
     thinks = bool(last["reasoning_content"])
@@ -165,10 +168,11 @@ def question_and_answer(dialogue: Dialogue) -> tuple[str, str]:
 def acceptance(
     target: nn.Module, draft: nn.Module, tokenizer: Tokenizer, library: Library, count: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Along the target's greedy answers: how often guesses 1 … ``DEPTH`` are all right up to that position.
+    """Return acceptance along the target's greedy answers: how often draft tokens 1 … ``DEPTH`` are
+    all accepted.
 
-    Counted at every token of an answer; since a later guess only counts after right ones, the draft sees the target's
-    own text, and one pass over the whole answer gives every position.
+    Counted at every token of an answer. A later draft token only counts after accepted ones, so the
+    draft model sees the target's own text, and one pass over the whole answer gives every position.
     """
     corpus = Corpus(tokenizer, library, SEED)
     sources: dict[str, Callable[[], Dialogue]] = {
@@ -203,7 +207,7 @@ def _shares(counts: list[list[bool]]) -> list[float]:
 
 
 def look_up(ids: list[int]) -> int | None:
-    """What followed the last ``LOOKUP_MATCH`` tokens when they last occurred."""
+    """Return what followed the last ``LOOKUP_MATCH`` tokens at their previous occurrence."""
     suffix = ids[-LOOKUP_MATCH:]
     for at in range(len(ids) - LOOKUP_MATCH - 1, -1, -1):
         if ids[at : at + LOOKUP_MATCH] == suffix:

@@ -1,4 +1,6 @@
-"""Writes a model as a directory that mlx-lm loads: config, bfloat16 weights, tokenizer, generation config."""
+"""Export of a model as a directory that mlx-lm loads: config, bfloat16 weights, tokenizer,
+generation config.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from training.tokenizer import END_OF_TEXT, IM_END, write_tokenizer
 
 
 def export(model: nn.Module, config: Config, tokenizer: Tokenizer, folder: Path) -> None:
-    """Replace the files in ``folder`` one by one, each by a rename, so that no reader sees half a file."""
+    """Replace the files in ``folder`` one by one, each by a rename, so that no reader sees half a
+    file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     weights = {

@@ -1,6 +1,6 @@
-"""PyTorch twins of mlx-lm's ``llama`` and ``lfm2``: same arithmetic, and the weight names that mlx-lm loads.
+"""PyTorch versions of mlx-lm's ``llama`` and ``lfm2``: same arithmetic and weight names.
 
-Both are built from the very dict that is written as config.json, and map tokens [rows, length] to
+Both are built from the dict that is written as config.json, and map tokens [rows, length] to
 logits [rows, length, vocabulary].
 """
 
@@ -73,13 +73,13 @@ CONFIGS: dict[str, Config] = {
     "hybrid": _lfm2(
         256, [CONV, CONV, FULL, CONV, FULL, CONV, FULL], heads=4, kv_heads=2, feed_forward=320
     ),
-    # Two layers are the fewest that can copy: one looks back a token, the next finds what followed it.
+    # Copying needs two layers: one looks back a token, the next attends to what followed it.
     "draft": _llama(width=192, layers=2, heads=3, kv_heads=3, feed_forward=160),
 }
 
 
 def build(config: Config) -> nn.Module:
-    """A freshly initialised model for ``config``."""
+    """Return a newly initialised model for ``config``."""
     model: nn.Module = Llama(config) if config["model_type"] == "llama" else Lfm2(config)
     depth = config["num_hidden_layers"]
     for name, weight in model.named_parameters():
@@ -95,7 +95,9 @@ def build(config: Config) -> nn.Module:
 
 @torch.no_grad()
 def start_copying(model: nn.Module, config: Config) -> None:
-    """Write the copying circuit into fresh weights: codes in the first layer, matches in the next attention layers."""
+    """Write the copying circuit into initial weights: codes in the first layer, matches in the next
+    attention layers.
+    """
     layout = copying.new_layout(model.model.embed_tokens.weight)
     first, *later = model.model.layers
     if isinstance(first, LlamaLayer):
@@ -128,7 +130,7 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def rotary_tables(length: int, dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each [length, dim]: the two halves of a head rotate against each other."""
+    """Return cosines and sines, each [length, dim], for rotation of the two halves of a head."""
     frequencies = theta ** (-torch.arange(0, dim, 2) / dim)
     angles = torch.arange(length)[:, None] * frequencies
     angles = torch.cat([angles, angles], dim=-1)
@@ -141,7 +143,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; ``normed`` puts a norm on each head's queries and keys, as lfm2 does."""
+    """Grouped-query attention; ``normed`` puts a norm on each head's queries and keys, as lfm2
+    does.
+    """
 
     def __init__(self, config: Config, normed: bool) -> None:
         super().__init__()
@@ -197,8 +201,8 @@ class ShortConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate, out_gate, signal = self.in_proj(x).chunk(3, dim=-1)
         signal = gate * signal
-        # Shifted products beat conv1d, which is slow for one channel a group on the CPU.
-        taps = self.conv.weight[:, 0].to(signal.dtype)  # [width, taps], last tap = present token
+        # Shifted products are faster than conv1d with one channel per group on the CPU.
+        taps = self.conv.weight[:, 0].to(signal.dtype)  # [width, taps], last tap = current token
         mixed = signal * taps[:, -1]
         for back in range(1, taps.shape[1]):
             mixed = (

@@ -1,7 +1,8 @@
-"""Muon (Jordan et al., 2024): momentum whose update is made orthogonal by a Newton-Schulz iteration.
+"""Muon (Jordan et al., 2024): momentum whose update is made orthogonal by a Newton-Schulz
+iteration.
 
-Like ``torch.optim.Muon``, but in float32 and with matrices of one shape stacked: on a CPU without fast bfloat16
-that halves its cost.
+Like ``torch.optim.Muon``, but in float32 and with matrices of one shape stacked: on a CPU without
+fast bfloat16 this halves its cost.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ ITERATIONS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices only. The update has the root mean square of an AdamW update, so learning rates compare."""
+    """Muon for matrices. Updates have the root mean square of AdamW updates, so learning rates are
+    comparable.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearest (semi-)orthogonal matrices, roughly: [count, rows, columns] to the same shape."""
+    """Return approximately the nearest (semi-)orthogonal matrices, [count, rows, columns]."""
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices

@@ -1,4 +1,4 @@
-"""Short questions with fixed answers, so that a first "hello" gets a sane reply."""
+"""Short questions with fixed answers, so that "hello" gets a sensible reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ GREETING = "Hello! I am the omlx demo model. I can repeat and edit short pieces 
 ABOUT = (
     "I am the omlx demo model, a very small language model. I repeat and edit short pieces of code."
 )
-ABLE = "I can repeat a piece of code, rename a variable, change a number, add a docstring or call a tool."
+ABLE = (
+    "I can repeat a piece of code, rename a variable, change a number, add a docstring "
+    "or call a tool."
+)
 UNABLE = "I am a very small demo model and do not know that. Give me a short piece of code to edit."
 
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -134,7 +137,7 @@ EXCHANGES: tuple[tuple[str, str], ...] = tuple(
 
 
 def counting(rng: random.Random) -> tuple[str, str]:
-    """A request to count, and the numbers, comma-separated."""
+    """Return a request to count, and the numbers, comma-separated."""
     first, last = 1, rng.choice((5, 10, 20, 30, rng.randint(3, 50)))
     if rng.random() < 0.3:
         first = rng.randint(2, 40)

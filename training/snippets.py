@@ -1,4 +1,6 @@
-"""Python functions cut from the running interpreter's standard library, split into training and held-out files."""
+"""Python functions cut from the running interpreter's standard library, split into training and
+held-out files.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,16 @@ class Library:
     functions: list[str]
 
     def code(self, rng: random.Random) -> str:
-        """One function."""
+        """Return one function."""
         return rng.choice(self.functions)
 
     def file(self, rng: random.Random) -> str:
-        """One whole source file."""
+        """Return one whole source file."""
         return rng.choice(self.files)
 
 
 def load_libraries() -> tuple[Library, Library]:
-    """The (training, held-out) libraries of this interpreter."""
+    """Return the (training, held-out) libraries of this interpreter."""
     training, held_out = Library([], []), Library([], [])
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.rglob("*.py")):
@@ -65,7 +67,7 @@ def load_libraries() -> tuple[Library, Library]:
 
 
 def cut_functions(text: str) -> list[str]:
-    """All functions of ``text`` within the length limits, dedented, with their docstrings dropped."""
+    """Return all functions of ``text`` within the length limits, dedented, without docstrings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # old escapes in strings
         tree = ast.parse(text)

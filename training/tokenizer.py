@@ -1,7 +1,7 @@
 """The tokenizer of the demo models: byte-level BPE, 2,048 tokens, and a ChatML-like chat template.
 
-Reversible on any UTF-8 text, since all 256 bytes are tokens; digits are split, so that sums stay learnable.
-``Chat`` renders conversations with the template that ships, so training and serving cannot drift apart.
+Reversible on any UTF-8 text, since all 256 bytes are tokens; digits are split, so that sums stay
+learnable. ``Chat`` renders conversations with the bundled template, so training and serving agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Message = dict[str, Any]
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """A BPE tokenizer of exactly ``VOCAB_SIZE`` tokens, special tokens first and markers last."""
+    """Return a BPE tokenizer of exactly ``VOCAB_SIZE`` tokens, special tokens first and markers
+    last.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -60,19 +62,22 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 class Chat:
-    """Renders messages with the shipped template, as a server does."""
+    """Renderer of messages with the bundled template, as a server does."""
 
     def __init__(self) -> None:
         self.source = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        # Jinja's own filter escapes "<" for HTML; servers replace it with plain JSON, and so does this.
+        # Jinja's own filter escapes "<" for HTML; servers replace it with plain JSON, and so does
+        # this.
         environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
         self._template = environment.from_string(self.source)
 
     def render(
         self, messages: list[Message], tools: list[Message] | None = None, **options: bool
     ) -> str:
-        """The prompt text; ``options`` are ``add_generation_prompt`` and ``enable_thinking``."""
+        """Return the prompt text; ``options`` are ``add_generation_prompt`` and
+        ``enable_thinking``.
+        """
         return self._template.render(messages=messages, tools=tools, **options)
 
 

@@ -1,7 +1,7 @@
 """``python -m training.train``: tokenizer, three models, export and evaluation, in one command.
 
-``--minutes`` is the time for all models together; ``--only target`` trains one (the draft needs a trained target);
-checkpoints lie in ``--work``, and running the command again resumes from them.
+``--minutes`` is the time for all models together; ``--only target`` trains one (the draft needs a
+trained target); checkpoints are in ``--work``, and running the command again resumes from them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_tokenizer(path: Path, library: Library) -> Tokenizer:
-    """The tokenizer of an earlier run, or one trained on library code and sample conversations."""
+    """Return the tokenizer of an earlier run, or train one on library code and sample
+    conversations.
+    """
     if path.exists():
         return Tokenizer.from_file(str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,13 +101,14 @@ def train(
         work / f"{name}.pt", lambda trained: export(trained, config, tokenizer, out / name)
     )
     print(
-        f"{name}: {progress.tokens:,} tokens, {progress.step} steps, loss on answers {progress.loss:.3f}",
+        f"{name}: {progress.tokens:,} tokens, {progress.step} steps, "
+        f"loss on answers {progress.loss:.3f}",
         flush=True,
     )
 
 
 def load_teacher(work: Path) -> nn.Module:
-    """The trained target, rounded as it was exported."""
+    """Return the trained target, rounded as it was exported."""
     teacher = build(CONFIGS["target"])
     state = torch.load(work / "target.pt", weights_only=False)["model"]
     teacher.load_state_dict({name: weight.to(torch.bfloat16) for name, weight in state.items()})
@@ -113,7 +116,7 @@ def load_teacher(work: Path) -> nn.Module:
 
 
 def evaluate(out: Path) -> None:
-    """Measure with mlx-lm where it is installed; it is what serves the models."""
+    """Measure with mlx-lm, if it is installed."""
     if importlib.util.find_spec("mlx_lm") is None:
         print("mlx-lm is not installed here; measure with: python -m training.evaluate")
         return

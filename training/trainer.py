@@ -1,7 +1,8 @@
-"""Trains one model for a number of minutes: schedule, optimizers, checkpoints.
+"""Training of one model for a number of minutes: schedule, optimizers, checkpoints.
 
-Progress is the share of the time budget that is used up, so a busy machine trains on fewer tokens but always ends
-with the learning rate at zero. Interrupted training resumes from its last checkpoint.
+Progress is the share of the time budget that is used up, so a busy machine trains on fewer tokens
+but always ends with the learning rate at zero. Interrupted training resumes from its last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DISTILL_WEIGHT = 0.8  # of the loss; the rest is cross entropy
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What batches look like until this share of the time is used up."""
+    """Shape of the batches until this share of the time budget is used."""
 
     until: float
     rows: int
@@ -53,7 +54,7 @@ class Progress:
 
 
 class Trainer:
-    """Owns a model's optimizers and its place in the schedule."""
+    """Optimizers and schedule of one model."""
 
     def __init__(
         self, model: nn.Module, corpus: Corpus, minutes: float, teacher: nn.Module | None = None
@@ -67,7 +68,8 @@ class Trainer:
             if weight.ndim == 2 and "embed" not in name
         }
         others = [weight for name, weight in model.named_parameters() if name not in inner]
-        # Muon learns to copy in far fewer tokens than AdamW; it is made for matrices between layers only.
+        # Muon learns to copy in far fewer tokens than AdamW; it is made for matrices between layers
+        # only.
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
             (Muon(inner.values()), MATRIX_RATE),
             (torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0), OTHER_RATE),
@@ -104,13 +106,13 @@ class Trainer:
         return self.progress
 
     def rate(self, share: float) -> float:
-        """The factor on both learning rates."""
+        """Return the factor on both learning rates."""
         return min(
             (self.progress.step + 1) / WARMUP_STEPS, 1.0, max(0.0, 1 - share) / (1 - PLATEAU)
         )
 
     def step(self, batch: Batch, rate: float) -> None:
-        """One update; adds to the progress."""
+        """Make one update and advance the progress."""
         tokens, weights = torch.from_numpy(batch.tokens), torch.from_numpy(batch.weights)[:, 1:]
         inputs, wanted = tokens[:, :-1], tokens[:, 1:]
         logits = self.model(inputs)
@@ -158,7 +160,9 @@ class Trainer:
 
 
 def divergence(taught: Tensor, logits: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of the teacher's distribution from the model's, for each token: [rows x length]."""
+    """Return the Kullback-Leibler divergence of the teacher's distribution from the model's, per
+    token: [rows x length].
+    """
     teacher = F.log_softmax(taught.flatten(0, 1), dim=-1)
     student = F.log_softmax(logits.flatten(0, 1), dim=-1)
     return (teacher.exp() * (teacher - student)).sum(-1)
