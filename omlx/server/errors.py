@@ -15,7 +15,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from omlx.errors import BadRequest, EngineError, NotFound, OmlxError, Overloaded, TooSlow
+from omlx.errors import (
+    BadRequest,
+    EngineError,
+    NotFound,
+    OmlxError,
+    Overloaded,
+    Param,
+    TooSlow,
+)
 
 _OPENAI_CODES: Final = {
     "model.not_found": "model_not_found",
@@ -51,6 +59,11 @@ _VALIDATION_CODES: Final = {
 _UNION_TAGS = ("str", "constrained-str")
 _SHOWN: Final = 200
 """Characters of an unknown path that an error repeats."""
+
+
+def field_error(code: str, field: str, **params: Param) -> BadRequest:
+    """An error about one field of the request, which its message names."""
+    return BadRequest(code, param=field, field=field, **params)
 
 
 def openai(error: OmlxError, prompt: str = "messages") -> dict[str, Any]:

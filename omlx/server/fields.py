@@ -1,4 +1,4 @@
-"""Fields that the bodies of several dialects share, as pydantic models. Wrong types are refused, unknown names kept."""
+"""Fields that bodies of several dialects share, as pydantic models. Wrong types are refused, unknown names kept."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ B = TypeVar("B", bound=BaseModel)
 
 Text = Annotated[str, Field(min_length=1)]
 Listed: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
-"""Looked at up to the first item that is wrong: a body has room for millions of them."""
+"""Validated up to the first invalid item: a body has room for millions of them."""
 Stops = Annotated[list[Text], Field(max_length=64)]
-"""Every one of them is looked for behind every token."""
+"""The limit bounds the work per token: each one is searched for after every token."""
 Choice = Literal["none", "auto", "required"]
-"""What `tool_choice` is where it names no tool."""
+"""A `tool_choice` that names no tool."""
 IMAGES: Final = frozenset(
     {"image", "image_url", "input_image", "input_audio", "input_video", "video_url", "audio_url"}
 )
@@ -40,7 +40,7 @@ class ContentPart(Body):
     refusal: str | None = None
 
     @property
-    def words(self) -> str | None:
+    def text_content(self) -> str | None:
         return self.refusal if self.type == "refusal" else self.text
 
 
@@ -48,8 +48,12 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+def includes_usage(options: StreamOptions | None) -> bool:
+    return options is not None and bool(options.include_usage)
+
+
 class Sampled(Body):
-    """What every body that generates may have beside its own."""
+    """Fields of every body that generates."""
 
     model: str | None = None
     stream: bool | None = None
@@ -74,13 +78,13 @@ class Sampled(Body):
 
     @property
     def strategy(self) -> strategy.Strategy | None:
-        """Raises BadRequest for one that contradicts the draft that is named."""
+        """Raises BadRequest for a strategy that excludes the draft model that the request names."""
         if self.speculation is None:
             return None
-        asked = strategy.parse(self.speculation)
-        if self.draft_model is not None and asked.step("draft") is None:
+        requested = strategy.parse(self.speculation)
+        if self.draft_model is not None and requested.step("draft") is None:
             raise BadRequest("request.draft_off", param="draft_model", draft=self.draft_model)
-        return asked
+        return requested
 
     @property
     def draft_length(self) -> DraftLength:
@@ -92,7 +96,7 @@ class Sampled(Body):
         return bounds
 
     def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:
-        """Raise BadRequest for a field that is named here and asks for something; the values beside it do not."""
+        """Raise BadRequest for an unsupported field, unless its value is one of those that request nothing."""
         for name, value in (self.model_extra or {}).items():
             if name in unsupported and value is not None and value not in unsupported[name]:
                 raise BadRequest("request.unsupported", param=name, field=name)
@@ -107,39 +111,40 @@ def bias(given: Mapping[str, float] | None) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in (given or {}).items()}
     except ValueError as error:
-        raise BadRequest(
-            "request.type", param="logit_bias", field="logit_bias", detail="keys must be token ids"
-        ) from error
+        detail = "keys must be token ids"
+        raise errors.field_error("request.type", "logit_bias", detail=detail) from error
 
 
 def joined(content: str | list[ContentPart], field: str, types: Sequence[str]) -> str:
-    """The text of parts. Raises BadRequest for parts that are not texts; pictures are refused in plain words."""
+    """Join the texts of parts. Raises BadRequest for parts that are not of `types`; images have an error of their own."""
     if isinstance(content, str):
         return content
+    texts = []
     for i, part in enumerate(content):
-        at = f"{field}[{i}]"
         if part.type in IMAGES:
-            raise BadRequest("request.media", param=at, field=at, type=part.type)
-        if part.type not in types or part.words is None:
-            raise BadRequest("request.content", param=at, field=at, type=part.type)
-    return "".join(part.words or "" for part in content)
+            raise errors.field_error("request.media", f"{field}[{i}]", type=part.type)
+        if part.type not in types or part.text_content is None:
+            raise errors.field_error("request.content", f"{field}[{i}]", type=part.type)
+        texts.append(part.text_content)
+    return "".join(texts)
 
 
 def read(kind: type[B], body: bytes) -> B:
-    """Raises BadRequest, naming the field, for anything that is not such a body."""
+    """Read a body. Raises BadRequest, naming the field, for an invalid one."""
     try:
-        found = kind.model_validate_json(body)
+        parsed = kind.model_validate_json(body)
     except ValidationError as error:
         raise errors.from_validation(error) from error
-    try:  # pydantic lets NaN and Infinity pass where anything may stand; an answer that repeats them would be no JSON
+    try:
+        # pydantic accepts NaN and Infinity in fields of any type; an answer that repeats them would not be JSON.
         json.dumps(from_json(body), allow_nan=False)
     except ValueError as error:
         raise BadRequest("request.json", detail=str(error)) from error
-    return found
+    return parsed
 
 
 def read_query(kind: type[B], query: Mapping[str, str]) -> B:
-    """Raises BadRequest, naming the parameter."""
+    """Read a query string. Raises BadRequest, naming the parameter, for an invalid one."""
     try:
         return kind.model_validate_strings(dict(query))
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""The form that an answer is asked to have, in whichever field a client says so.
+"""Structured outputs: the field of a request that constrains the answer, in any dialect.
 
-OpenAI's `response_format` and `text.format` and Anthropic's `output_config.format` name a JSON schema. Clients of other
-servers send vLLM's `structured_outputs` (`guided_…` before), or llama.cpp's `json_schema` and `grammar`.
+OpenAI's `response_format` and `text.format` and Anthropic's `output_config.format` hold a JSON schema. Clients of other
+servers send vLLM's `structured_outputs` (formerly `guided_…`), or llama.cpp's `json_schema` and `grammar`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from omlx.errors import BadRequest
+from omlx.server.errors import field_error
 from omlx.text.grammar import GrammarKind, StructuredOutput
 
 MAX_BYTES: Final = 256 << 10
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
-STRUCTURED: Final = "structured_outputs"
-ELSEWHERE: Final = {
+VLLM: Final = "structured_outputs"
+OTHER_FIELDS: Final = {
     "guided_json": GrammarKind.JSON,
     "guided_regex": GrammarKind.REGEX,
     "guided_choice": GrammarKind.CHOICE,
@@ -27,76 +28,65 @@ ELSEWHERE: Final = {
 }
 
 
-def wanted(
+def structured_output(
     format: Mapping[str, Any] | None, param: str, others: Mapping[str, Any] | None = None
 ) -> StructuredOutput | None:
-    """The form that is asked for, by the standard field called `param` or by a field among `others`; None: free text.
+    """The structured output that the standard field, called `param`, or one of `others` requests; None: free text.
 
-    Raises BadRequest for a form that cannot be read, for one that is too large, and for two of them.
+    Raises BadRequest for one that is invalid or too large, and for several.
     """
     found = [_standard(format or {}, param)]
     for name, value in (others or {}).items():
-        if name in ELSEWHERE:
-            found.append(_form(ELSEWHERE[name], value, name))
-        elif name == STRUCTURED:
-            found += _structured(value)
-    forms = [form for form in found if form is not None]
-    if len(forms) > 1:
-        raise BadRequest(
-            "format.several", param=forms[1].param, field=forms[0].param, other=forms[1].param
-        )
-    return forms[0] if forms else None
+        if name in OTHER_FIELDS:
+            found.append(_read(OTHER_FIELDS[name], value, name))
+        elif name == VLLM:
+            found += _vllm(value)
+    outputs = [output for output in found if output is not None]
+    if len(outputs) > 1:
+        first, second = outputs[0].param, outputs[1].param
+        raise BadRequest("format.several", param=second, field=first, other=second)
+    return outputs[0] if outputs else None
 
 
 def _standard(format: Mapping[str, Any], param: str) -> StructuredOutput | None:
-    """OpenAI's chat has the schema one level deeper than everybody else; llama.cpp's objects may have one too."""
+    """The schema is one level deeper in OpenAI's chat than elsewhere; llama.cpp's `json_object` may have one too."""
     match kind := format.get("type", "text"):
         case "text":
             return None
         case "json_object":
             schema = format.get("schema")
-            return _form(
-                GrammarKind.JSON, ANY_OBJECT if schema in (None, "") else schema, f"{param}.schema"
-            )
+            if schema in (None, ""):
+                schema = ANY_OBJECT
+            return _read(GrammarKind.JSON, schema, f"{param}.schema")
         case "json_schema":
-            inner, at = (
-                (format["json_schema"], f"{param}.json_schema")
-                if kind in format
-                else (format, param)
-            )
+            inner, field = format, f"{param}.schema"
+            if kind in format:
+                inner, field = format[kind], f"{param}.json_schema.schema"
             if not isinstance(inner, Mapping) or inner.get("schema") is None:
-                raise BadRequest("request.missing", param=f"{at}.schema", field=f"{at}.schema")
-            return _form(
-                GrammarKind.JSON,
-                inner["schema"],
-                f"{at}.schema",
-                lenient=inner.get("strict") is False,
-            )
-    raise BadRequest("request.format", param=param, field=param, format=str(kind)[:100])
+                raise field_error("request.missing", field)
+            lenient = inner.get("strict") is False
+            return _read(GrammarKind.JSON, inner["schema"], field, lenient=lenient)
+    raise field_error("request.format", param, format=str(kind)[:100])
 
 
-def _structured(value: object) -> list[StructuredOutput | None]:
+def _vllm(value: object) -> list[StructuredOutput | None]:
     if value is None:
         return []
     if not isinstance(value, Mapping):
-        raise _mistyped(STRUCTURED, "an object")
-    asked = {name: each for name, each in value.items() if each not in (None, False)}
-    if "structural_tag" in asked:
-        raise BadRequest(
-            "request.unsupported", param=STRUCTURED, field=f"{STRUCTURED}.structural_tag"
-        )
-    found = [
-        _form(kind, asked[kind], f"{STRUCTURED}.{kind}") for kind in GrammarKind if kind in asked
-    ]
-    if "json_object" in asked:
-        found.append(_form(GrammarKind.JSON, ANY_OBJECT, f"{STRUCTURED}.json_object"))
+        raise _mistyped(VLLM, "an object")
+    given = {name: option for name, option in value.items() if option not in (None, False)}
+    if "structural_tag" in given:
+        raise BadRequest("request.unsupported", param=VLLM, field=f"{VLLM}.structural_tag")
+    found = [_read(kind, given[kind], f"{VLLM}.{kind}") for kind in GrammarKind if kind in given]
+    if "json_object" in given:
+        found.append(_read(GrammarKind.JSON, ANY_OBJECT, f"{VLLM}.json_object"))
     return found
 
 
-def _form(
+def _read(
     kind: GrammarKind, value: object, param: str, *, lenient: bool = False
 ) -> StructuredOutput | None:
-    """None where nothing is asked for."""
+    """None for an empty `value`. Raises BadRequest for a value of the wrong type, or one that is too large."""
     if value is None or value == "":
         return None
     match kind, value:
@@ -104,14 +94,14 @@ def _form(
             text = value
         case GrammarKind.JSON, Mapping() | bool():
             text = json.dumps(value)
-        case GrammarKind.CHOICE, [_, *_] if all(isinstance(each, str) and each for each in value):
+        case GrammarKind.CHOICE, [_, *_] if all(isinstance(text, str) and text for text in value):
             text = json.dumps(value)
         case ((GrammarKind.REGEX | GrammarKind.GRAMMAR), str()):
             text = value
         case _:
             raise _mistyped(param, _EXPECTED[kind])
     if (size := len(text.encode(errors="replace"))) > MAX_BYTES:
-        raise BadRequest("request.too_large", param=param, field=param, size=size, limit=MAX_BYTES)
+        raise field_error("request.too_large", param, size=size, limit=MAX_BYTES)
     return StructuredOutput(kind, text, param, lenient)
 
 
@@ -124,4 +114,4 @@ _EXPECTED: Final = {
 
 
 def _mistyped(param: str, expected: str) -> BadRequest:
-    return BadRequest("request.type", param=param, field=param, detail=f"expected {expected}")
+    return field_error("request.type", param, detail=f"expected {expected}")

@@ -1,4 +1,4 @@
-"""Tools of any dialect as the templates know them, and past calls as messages. Limits are checked here."""
+"""Tools and past tool calls of any dialect, as templates expect them. Checks limits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from pydantic_core import from_json
 
 from omlx.errors import BadRequest
 from omlx.server.dialect import Json
+from omlx.server.errors import field_error
 from omlx.text.tools import ToolUse
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
-_ESCAPED: Final = re.compile(
+_ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.S,
 )
-"""A pair of surrogates, one alone, or anything else that is escaped in JSON."""
+"""A pair of surrogates, a lone one, or any other escape of JSON."""
 MAX_TOOLS: Final = 1024
 MAX_TOOL_BYTES: Final = 4 << 20
 MAX_MESSAGES: Final = 100_000
 
 
 def function(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Json:
-    """A function without a schema takes no arguments; templates want to see that."""
-    told: Json = {"name": name}
+    """A function without `parameters` takes no arguments; templates expect a schema that says so."""
+    declared: Json = {"name": name}
     if description is not None:
-        told["description"] = description
-    told["parameters"] = dict(parameters) if parameters else {"type": "object", "properties": {}}
-    return {"type": "function", "function": told}
+        declared["description"] = description
+    declared["parameters"] = dict(parameters or {"type": "object", "properties": {}})
+    return {"type": "function", "function": declared}
 
 
 def tool_use(
@@ -46,28 +47,19 @@ def tool_use(
     single: bool = False,
     strict: Iterable[str] = (),
 ) -> ToolUse | None:
-    """None where nothing may be called: then the model is not told of the functions either, nor ever of those that are
-    not among the `allowed`.
+    """How the answer may call functions. None if it may not: then the template does not list them.
 
-    Raises BadRequest for too many or too large functions, for two of one name, and for a choice that is not there.
+    The template lists `allowed` functions only. `name` is the function that must be called, `forced` requires any call,
+    `single` allows one call, `strict` names functions whose arguments must match their schema.
+
+    Raises BadRequest for too many or too large functions, duplicate names, and for a choice that is not a function.
     """
-    if len(functions) > MAX_TOOLS:
-        raise BadRequest(
-            "request.too_many", param="tools", field="tools", count=len(functions), limit=MAX_TOOLS
-        )
-    if (size := len(json.dumps(functions))) > MAX_TOOL_BYTES:
-        raise BadRequest(
-            "request.too_large", param="tools", field="tools", size=size, limit=MAX_TOOL_BYTES
-        )
-    if bad := [each for each in functions if not _NAME.fullmatch(each["function"]["name"])]:
-        raise BadRequest("tools.name", param="tools", name=bad[0]["function"]["name"][:200])
-    names = Counter(each["function"]["name"] for each in functions)
-    if twice := [each for each, count in names.items() if count > 1]:
-        raise BadRequest("tools.twice", param="tools", name=twice[0])
-    told: Collection[str] = names if allowed is None else dict.fromkeys(allowed)
-    if missing := [each for each in (told if name is None else (name,)) if each not in names]:
-        raise BadRequest("tools.not_there", param="tool_choice", name=missing[0])
-    functions = [each for each in functions if each["function"]["name"] in told]
+    names = _checked_names(functions)
+    offered: Collection[str] = names if allowed is None else dict.fromkeys(allowed)
+    for choice in offered if name is None else (name,):
+        if choice not in names:
+            raise BadRequest("tools.not_there", param="tool_choice", name=choice)
+    functions = [tool for tool in functions if tool["function"]["name"] in offered]
     if forced and not functions:
         raise BadRequest("tools.none", param="tool_choice")
     if none or not functions:
@@ -77,60 +69,80 @@ def tool_use(
         forced,
         name,
         single or name is not None,
-        frozenset(strict).intersection(told),
+        frozenset(strict).intersection(offered),
     )
 
 
+def _checked_names(functions: Sequence[Json]) -> Collection[str]:
+    if len(functions) > MAX_TOOLS:
+        raise field_error("request.too_many", "tools", count=len(functions), limit=MAX_TOOLS)
+    if (size := len(json.dumps(functions))) > MAX_TOOL_BYTES:
+        raise field_error("request.too_large", "tools", size=size, limit=MAX_TOOL_BYTES)
+    names = Counter(tool["function"]["name"] for tool in functions)
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise BadRequest("tools.name", param="tools", name=name[:200])
+    for name, count in names.items():
+        if count > 1:
+            raise BadRequest("tools.twice", param="tools", name=name)
+    return names
+
+
 def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
-    """A past call as a template reads it: arguments as an object where they are one, else as they stand. So do those
-    that nobody could render: nested deeper than a body may be."""
-    known: object = arguments
+    """A past call as templates expect it: arguments as an object if they parse as one, else as text.
+
+    Arguments nested deeper than a body may be, which no template could render, stay text.
+    """
+    value: object = arguments
     if isinstance(arguments, str):
         with suppress(ValueError):
             parsed = from_json(arguments) if arguments.strip() else {}
-            known = parsed if isinstance(parsed, dict) else arguments
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": known}}
+            if isinstance(parsed, dict):
+                value = parsed
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": value}}
 
 
 def written(arguments: str) -> Json | str:
-    """Arguments as a model wrote them, as far as they go: null and U+FFFD stand for what JSON and UTF-8 cannot hold.
+    """Parse the arguments that a model wrote, complete or not; text that is no object, or is nested too deep, as it is.
 
-    What is no object, or nested deeper than a body may be, is given as it stands.
+    null and U+FFFD replace values that JSON and UTF-8 cannot hold.
     """
-    text = _ESCAPED.sub(lambda found: r"\ufffd" if found["lone"] else found[0], arguments)
+    text = _ESCAPE.sub(_replace_lone_surrogate, arguments)
     try:
-        known = from_json(text.strip() or "{}", allow_partial="trailing-strings")
+        parsed = from_json(text.strip() or "{}", allow_partial="trailing-strings")
     except ValueError:
         return arguments
-    return _finite(known) if isinstance(known, dict) else arguments
+    return _finite(parsed) if isinstance(parsed, dict) else arguments
+
+
+def _replace_lone_surrogate(escape: re.Match[str]) -> str:
+    return r"\ufffd" if escape["lone"] else escape[0]
 
 
 def _finite(value: Any) -> Any:
     match value:
         case dict():
-            return {name: _finite(each) for name, each in value.items()}
+            return {name: _finite(item) for name, item in value.items()}
         case list():
-            return [_finite(each) for each in value]
+            return [_finite(item) for item in value]
         case float() if not isfinite(value):
             return None
     return value
 
 
 def with_names(messages: Sequence[Json]) -> list[Json]:
-    """Results with the name of the function that gave them, which some templates want to say again."""
-    names = {
-        call["id"]: call["function"]["name"]
-        for each in messages
-        for call in each.get("tool_calls", ())
-    }
-    return [
-        {"name": names[each["tool_call_id"]]} | each if each.get("tool_call_id") in names else each
-        for each in messages
-    ]
+    """Add to each tool result the name of the function that was called, which some templates repeat."""
+    names: dict[str, str] = {}
+    for message in messages:
+        names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}
+    named = []
+    for message in messages:
+        if message.get("tool_call_id") in names:
+            message = {"name": names[message["tool_call_id"]]} | message
+        named.append(message)
+    return named
 
 
 def check_count(messages: Sequence[object], field: str) -> None:
     if len(messages) > MAX_MESSAGES:
-        raise BadRequest(
-            "request.too_many", param=field, field=field, count=len(messages), limit=MAX_MESSAGES
-        )
+        raise field_error("request.too_many", field, count=len(messages), limit=MAX_MESSAGES)

@@ -9,8 +9,8 @@ from tests.fuzz.campaign import Campaign
 from tests.server.running import Running, omlx
 from tests.server.spelling import spelling_pool
 
-SLICE_S = 60
-ROUND = 12
+SLICE_S = 12
+ROUND = 4
 GROWTH_BYTES = 64 << 20
 
 

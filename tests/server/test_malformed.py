@@ -71,7 +71,7 @@ def read_message(body: bytes) -> object:
 
 def read_response(body: bytes) -> object:
     parsed = response_request.parse(body)
-    return parsed.neutral(parsed.conversation(()))
+    return parsed.generation_request(parsed.conversation(()))
 
 
 FIELDS = (

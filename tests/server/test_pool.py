@@ -112,7 +112,7 @@ def turns(running: Running, seconds: float, at_least: int) -> int:
 
 
 def test_three_models_under_a_limit_for_two(crowded: Running) -> None:
-    assert turns(crowded, 15, at_least=6) <= LIMIT
+    assert turns(crowded, 5, at_least=6) <= LIMIT
 
 
 @pytest.mark.slow

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from omlx.server.response_format import ANY_OBJECT, wanted
+from omlx.server.response_format import ANY_OBJECT, structured_output
 
 
 @pytest.mark.parametrize("more", [{}, {"schema": None}, {"schema": ""}])
 def test_an_object_without_a_schema_is_any_object(more: dict[str, object]) -> None:
-    form = wanted({"type": "json_object", **more}, "response_format")
+    form = structured_output({"type": "json_object", **more}, "response_format")
     assert form is not None
     assert json.loads(form.text) == ANY_OBJECT

@@ -1,4 +1,4 @@
-"""Content blocks of this dialect, and the messages that templates make of them."""
+"""Content blocks of Anthropic's dialect, and the messages of templates that they become."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Final, Literal
 from omlx.errors import BadRequest
 from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
+from omlx.server.errors import field_error
 from omlx.server.fields import IMAGES, Body, Listed
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""A first system block that begins so changes with every request, and would part prefixes that are otherwise one."""
+"""Prefix of a first system block that changes with every request: it is dropped, for the prefix cache."""
 
 FAILED: Final = "Error: "
-"""What the result of a tool that failed begins with."""
+"""Prefix of the result of a tool call that failed."""
 
 _BETWEEN: Final = "\n\n"
 
 
 class Block(Body):
-    """A block of any type; which fields it has depends on the type. `cache_control` may stand anywhere and is ignored:
-    prefixes are kept without being asked for."""
+    """A block of any type; its fields depend on the type. `cache_control` is ignored: every prefix is cached."""
 
     type: str
     text: str | None = None
@@ -51,101 +51,100 @@ def system(given: str | Sequence[Block] | None) -> list[Json]:
 
 
 def rendered(messages: Sequence[Message]) -> list[Json]:
-    """Messages as templates know them. Neighbours of one role are one message; results of tools are messages of
-    their own. Raises BadRequest for blocks that this server does not have, and for results of calls nobody made."""
-    told: list[Json] = []
+    """Messages as templates expect them: neighbours of one role are merged, results of tools are separate messages.
+
+    Raises BadRequest for unsupported blocks, and for results without a call.
+    """
+    conversation: list[Json] = []
     called: set[str] = set()
     for at, message in enumerate(messages):
         field = f"messages[{at}].content"
         content = message.content
         blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
         if message.role == "assistant":
-            fresh = _assistant(blocks, field)
-            called |= {call["id"] for call in fresh.get("tool_calls", ())}
-            if told and told[-1]["role"] == "assistant":
-                fresh = _both(told.pop(), fresh)
-            told.append(fresh)
+            answer = _assistant(blocks, field)
+            called |= {call["id"] for call in answer.get("tool_calls", ())}
+            if conversation and conversation[-1]["role"] == "assistant":
+                answer = _merged(conversation.pop(), answer)
+            conversation.append(answer)
         else:
-            _add_user(told, message.role, blocks, field, called)
-    return told
+            _add_user(conversation, message.role, blocks, field, called)
+    return conversation
 
 
 def _assistant(blocks: Sequence[Block], field: str) -> Json:
-    texts, thoughts, calls = [], [], []
+    texts, reasoning, calls = [], [], []
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
         match block.type:
             case "thinking":
-                thoughts.append(opaque_reasoning.decode(block.thinking or "", block.signature))
+                reasoning.append(opaque_reasoning.decode(block.thinking or "", block.signature))
             case "redacted_thinking":
-                pass  # nobody but its maker can read it
+                pass  # only the service that encrypted it can read it
             case "tool_use":
                 if not block.id or not block.name:
-                    raise BadRequest(
-                        "request.missing", param=at, field=f"{at}.{'id' if block.name else 'name'}"
-                    )
+                    missing = "id" if block.name else "name"
+                    raise BadRequest("request.missing", param=at, field=f"{at}.{missing}")
                 calls.append(tooling.call(block.id, block.name, block.input or {}))
             case _:
                 texts.append(_text(block, at))
     message: Json = {"role": "assistant", "content": "".join(texts)}
-    if any(thoughts):
-        message["reasoning_content"] = "\n".join(filter(None, thoughts))
+    if any(reasoning):
+        message["reasoning_content"] = "\n".join(filter(None, reasoning))
     if calls:
         message["tool_calls"] = calls
     return message
 
 
-def _both(one: Json, other: Json) -> Json:
-    """Two answers in a row as one."""
-    message = one | {"content": one["content"] + other["content"]}
-    thoughts = [each["reasoning_content"] for each in (one, other) if "reasoning_content" in each]
-    calls = [*one.get("tool_calls", ()), *other.get("tool_calls", ())]
-    if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
-    return message | ({"tool_calls": calls} if calls else {})
+def _merged(first: Json, second: Json) -> Json:
+    """Two successive answers as one."""
+    message = first | {"content": first["content"] + second["content"]}
+    parts = (first, second)
+    reasoning = [part["reasoning_content"] for part in parts if "reasoning_content" in part]
+    calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+    if reasoning:
+        message["reasoning_content"] = "\n".join(reasoning)
+    if calls:
+        message["tool_calls"] = calls
+    return message
 
 
 def _add_user(
-    told: list[Json], role: str, blocks: Sequence[Block], field: str, called: set[str]
+    conversation: list[Json], role: str, blocks: Sequence[Block], field: str, called: set[str]
 ) -> None:
+    """Append the blocks of a user or system message to `conversation`."""
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
         if block.type == "tool_result":
             if block.tool_use_id not in called:
-                raise BadRequest("tools.no_call", param=at, field=at, id=str(block.tool_use_id))
-            told.append(
-                {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block, at)}
-            )
+                raise field_error("tools.no_call", at, id=str(block.tool_use_id))
+            result = {"tool_call_id": block.tool_use_id, "content": _result(block, at)}
+            conversation.append({"role": "tool"} | result)
         else:
             text = _text(block, at)
-            if told and told[-1]["role"] == role:
-                told[-1] = {"role": role, "content": told[-1]["content"] + _BETWEEN + text}
-            else:
-                told.append({"role": role, "content": text})
+            if conversation and conversation[-1]["role"] == role:
+                text = conversation.pop()["content"] + _BETWEEN + text
+            conversation.append({"role": role, "content": text})
 
 
 def _result(block: Block, at: str) -> str:
-    """Templates have no place for `is_error`, so it is said in words."""
+    """The text of a tool result. Templates have no field for `is_error`, so a prefix expresses it."""
     if block.content is None or isinstance(block.content, str):
-        told = block.content or ""
+        text = block.content or ""
     else:
-        told = _BETWEEN.join(
-            _text(part, f"{at}.content[{i}]") for i, part in enumerate(block.content)
-        )
-    return f"{FAILED}{told}" if block.is_error and not told.startswith(FAILED) else told
+        texts = [_text(part, f"{at}.content[{i}]") for i, part in enumerate(block.content)]
+        text = _BETWEEN.join(texts)
+    return f"{FAILED}{text}" if block.is_error and not text.startswith(FAILED) else text
 
 
 def _text(block: Block, at: str) -> str:
-    """Texts, and documents that are texts."""
+    """The text of a block or of a text document. Raises BadRequest for any other block."""
     source = block.source or {}
-    if (
-        block.type == "document"
-        and source.get("type") == "text"
-        and isinstance(source.get("data"), str)
-    ):
-        return str(source["data"])
+    data = source.get("data") if source.get("type") == "text" else None
+    if block.type == "document" and isinstance(data, str):
+        return data
     if block.type in IMAGES or block.type == "document":
-        raise BadRequest("request.media", param=at, field=at, type=block.type)
+        raise field_error("request.media", at, type=block.type)
     if block.type != "text" or block.text is None:
-        raise BadRequest("request.content", param=at, field=at, type=block.type)
+        raise field_error("request.content", at, type=block.type)
     return block.text

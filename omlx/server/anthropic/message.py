@@ -1,8 +1,8 @@
-"""Anthropic's dialect, outwards: events to a message or to the events of a stream. Pure; no I/O.
+"""Anthropic's dialect: events to a message or to the events of a stream. Pure; no I/O.
 
-A stream is: message_start, ping, then content blocks one after another (start, deltas, stop), then message_delta with
-the reason and the final counts, and message_stop. What is left of the prompt after the cache is known at the end, so
-`input_tokens` of message_delta is the one that counts.
+A stream is: message_start, ping, content blocks one after another (start, deltas, stop), message_delta with the stop
+reason and the final counts, message_stop. How much of the prompt was cached is known at the end: `input_tokens` of
+message_start counts the whole prompt, that of message_delta what was not cached.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PING: Final[Json] = {"type": "ping"}
 
 
 class MessageEncoder:
-    """`prompt_n` tokens of prompt; `max_tokens` is what was asked for; `hidden`: thinking is not shown."""
+    """`prompt_n`: tokens of the prompt; `max_tokens`: as requested; `hidden`: reasoning is not shown."""
 
     def __init__(
         self, id: str, model: str, prompt_n: int, *, max_tokens: int, hidden: bool = False
@@ -39,37 +39,40 @@ class MessageEncoder:
         self._id, self._model, self._prompt_n, self._max_tokens = id, model, prompt_n, max_tokens
         self._hidden = hidden
         self._index = -1
-        self._open: str | None = None
-        self._thought = ""
+        self._open: str | None = None  # type of the open content block
+        self._reasoning = ""
 
     def start(self) -> list[Json]:
         message = self._message([], None) | {"usage": _usage(self._prompt_n, 0, 0, 0)}
         return [{"type": "message_start", "message": message}, PING]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        return [told for each in events for told in self._encode(each.event)]
+        payloads: list[Json] = []
+        for event in events:
+            payloads += self._encode(event.event)
+        return payloads
 
     def failed(self, error: OmlxError) -> list[Json]:
         return [errors.anthropic(error)]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
-        """The message that its stream would add up to."""
+        """The message that the payloads of a stream add up to."""
         content: list[Json] = []
         finish = None
-        for told in self.feed(events):
-            match told["type"]:
+        for payload in self.feed(events):
+            match payload["type"]:
                 case "content_block_start":
-                    content.append(dict(told["content_block"]))
+                    content.append(dict(payload["content_block"]))
                 case "content_block_delta":
-                    _add(content[-1], told["delta"])
+                    _add(content[-1], payload["delta"])
                 case "message_delta":
-                    finish = told
+                    finish = payload
         assert finish is not None
         for block in content:
             if block["type"] == "tool_use":
                 block["input"] = tooling.written(block.pop("partial_json", ""))
-        told = {"usage": finish["usage"], "timings": finish["timings"]}
-        return self._message(content, finish["delta"]) | told
+        counts = {"usage": finish["usage"], "timings": finish["timings"]}
+        return self._message(content, finish["delta"]) | counts
 
     def _message(self, content: list[Json], delta: Json | None) -> Json:
         ended = delta or {"stop_reason": None, "stop_sequence": None}
@@ -81,17 +84,14 @@ class MessageEncoder:
             case TextDelta(text=text):
                 return [*self._enter("text", {"text": ""}), self._delta("text_delta", text=text)]
             case ReasoningDelta(text=text):
-                self._thought += text
-                entered = self._enter("thinking", {"thinking": "", "signature": ""})
-                return (
-                    entered
-                    if self._hidden
-                    else [*entered, self._delta("thinking_delta", thinking=text)]
-                )
+                self._reasoning += text
+                payloads = self._enter("thinking", {"thinking": "", "signature": ""})
+                if not self._hidden:
+                    payloads.append(self._delta("thinking_delta", thinking=text))
+                return payloads
             case ToolCallStart(id=id, name=name):
-                return self._enter(
-                    "tool_use", {"id": _tool_id(id), "name": name, "input": {}}, fresh=True
-                )
+                fields = {"id": _tool_id(id), "name": name, "input": {}}
+                return [*self._leave(), *self._enter("tool_use", fields)]
             case ToolCallArguments(text=text):
                 return [self._delta("input_json_delta", partial_json=text)]
             case ToolCallEnd():
@@ -101,30 +101,29 @@ class MessageEncoder:
             case Finish():
                 return [*self._leave(), self._end(event), {"type": "message_stop"}]
 
-    def _enter(self, kind: str, fields: Json, *, fresh: bool = False) -> list[Json]:
-        """Go on with a block of this kind, or end the open one and begin another."""
-        if self._open == kind and not fresh:
+    def _enter(self, kind: str, fields: Json) -> list[Json]:
+        """Continue a block of this kind, or end the open one and start another."""
+        if self._open == kind:
             return []
-        left = self._leave()
+        payloads = self._leave()
         self._open, self._index = kind, self._index + 1
         block = {"type": kind, **fields}
-        return [
-            *left,
-            {"type": "content_block_start", "index": self._index, "content_block": block},
-        ]
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        return [*payloads, start]
 
     def _leave(self) -> list[Json]:
+        """End the open block, if there is one."""
         if self._open is None:
             return []
-        told: list[Json] = []
+        payloads: list[Json] = []
         if self._open == "thinking":
-            signed = (
-                opaque_reasoning.encode(self._thought) if self._hidden else opaque_reasoning.SHOWN
-            )
-            told.append(self._delta("signature_delta", signature=signed))
-            self._thought = ""
+            signature = opaque_reasoning.SHOWN
+            if self._hidden:
+                signature = opaque_reasoning.encode(self._reasoning)
+            payloads.append(self._delta("signature_delta", signature=signature))
+            self._reasoning = ""
         self._open = None
-        return [*told, {"type": "content_block_stop", "index": self._index}]
+        return [*payloads, {"type": "content_block_stop", "index": self._index}]
 
     def _delta(self, kind: str, **fields: str) -> Json:
         return {

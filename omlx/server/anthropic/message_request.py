@@ -1,6 +1,6 @@
-"""Anthropic's dialect, inwards: a JSON body to a `GenerationRequest`.
+"""Anthropic's dialect: a JSON body to a `GenerationRequest`.
 
-Unknown fields are ignored, as are beta headers. Tools that the API itself would run are refused by name.
+Unknown fields are ignored, as are beta headers. Tools that Anthropic's servers would run are refused by name.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import Encoder, Json, Wire
+from omlx.server.errors import field_error
 from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.responder import Exchange
@@ -25,12 +26,12 @@ from omlx.text.tools import ToolUse
 
 WIRE: Final = Wire(named, idle=named({"type": "ping"}))
 
-# Fields that are not supported, each with the values that ask for nothing.
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "mcp_servers": ([],),
     "container": (),
     "thread": (),
 }
+"""Fields that are not supported, each with the values that request nothing."""
 
 
 class Tool(Body):
@@ -43,11 +44,11 @@ class Tool(Body):
     strict: bool | None = None
 
     def own_name(self, at: str) -> str:
-        """Raises BadRequest for a tool that the API itself would run; some of those have no name."""
+        """Raises BadRequest for a tool that Anthropic's servers would run; some of those have no name."""
         if self.type not in (None, "custom"):
-            raise BadRequest("tools.server", param=at, field=at, type=str(self.type))
+            raise field_error("tools.server", at, type=str(self.type))
         if self.name is None:
-            raise BadRequest("request.missing", param=f"{at}.name", field=f"{at}.name")
+            raise field_error("request.missing", f"{at}.name")
         return self.name
 
 
@@ -58,7 +59,7 @@ class ToolChoice(Body):
 
 
 class Thinking(Body):
-    """`budget_tokens` goes to the template; nothing cuts a thought short."""
+    """`budget_tokens` goes to the template; reasoning is never cut off."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Field(ge=1024)] | None = None
@@ -87,34 +88,30 @@ class MessageRequest(Sampled):
 
     def exchange(self) -> Exchange:
         if self.max_tokens is None:
-            raise BadRequest("request.missing", param="max_tokens", field="max_tokens")
+            raise field_error("request.missing", "max_tokens")
         return Exchange(self.generation_request(), bool(self.stream), "msg_", self._encoder, WIRE)
 
     def generation_request(self) -> GenerationRequest:
-        """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
+        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
         tooling.check_count(self.messages, "messages")
-        if not (told := blocks.rendered(self.messages)):
-            raise BadRequest(
-                "request.empty",
-                param="messages",
-                field="messages",
-                detail="there is nothing to answer",
-            )
+        conversation = blocks.rendered(self.messages)
+        if not conversation:
+            raise field_error("request.empty", "messages", detail="there is nothing to answer")
         return GenerationRequest(
-            messages=tooling.with_names(blocks.system(self.system) + told),
+            messages=tooling.with_names(blocks.system(self.system) + conversation),
             model=self.model,
             draft_model=self.draft_model,
             template_variables=self._variables(),
             tools=self._tools(),
-            continue_last=_continues(told[-1]),
+            continue_last=_continues(conversation[-1]),
             sampling=self.sampling,
             seed=self.seed,
             max_tokens=self.max_tokens,
             stop_strings=tuple(self.stop_sequences or ()),
             speculation=self.strategy,
             draft_length=self.draft_length,
-            structured_output=self._form(),
+            structured_output=self._structured_output(),
         )
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
@@ -128,7 +125,7 @@ class MessageRequest(Sampled):
         )
 
     def _variables(self) -> Json:
-        """Without `thinking` this API does not think. A client's own variables win."""
+        """Template variables: without `thinking` there is no reasoning. A client's own variables win."""
         variables: Json = {}
         if self.thinking is None or self.thinking.type == "disabled":
             variables["enable_thinking"] = False
@@ -138,17 +135,17 @@ class MessageRequest(Sampled):
             variables["reasoning_effort"] = self.output_config.effort
         return variables | (self.chat_template_kwargs or {})
 
-    def _form(self) -> StructuredOutput | None:
-        """`output_format` is what betas of this API called it."""
+    def _structured_output(self) -> StructuredOutput | None:
+        """`output_format` was the field's name in betas of this API."""
         config = self.output_config
         if config is not None and config.format is not None:
-            return response_format.wanted(config.format, "output_config.format")
-        return response_format.wanted(self.output_format, "output_format")
+            return response_format.structured_output(config.format, "output_config.format")
+        return response_format.structured_output(self.output_format, "output_format")
 
     def _tools(self) -> ToolUse | None:
         choice = self.tool_choice or ToolChoice(type="auto")
         if choice.type == "tool" and choice.name is None:
-            raise BadRequest("request.missing", param="tool_choice.name", field="tool_choice.name")
+            raise field_error("request.missing", "tool_choice.name")
         own = [(tool.own_name(f"tools[{at}]"), tool) for at, tool in enumerate(self.tools or ())]
         return tooling.tool_use(
             [tooling.function(name, tool.description, tool.input_schema) for name, tool in own],
@@ -161,7 +158,7 @@ class MessageRequest(Sampled):
 
 
 def _continues(last: Json) -> bool:
-    """Whether the conversation ends with the beginning of an answer. Raises BadRequest where that cannot go on."""
+    """Whether the answer completes the last message. Raises BadRequest for one that cannot be continued."""
     if last["role"] != "assistant":
         return False
     if "tool_calls" in last:
@@ -172,5 +169,5 @@ def _continues(last: Json) -> bool:
 
 
 def parse(body: bytes) -> MessageRequest:
-    """Raises BadRequest, naming the field, for anything that is not such a request."""
+    """Raises BadRequest, naming the field, for an invalid body."""
     return read(MessageRequest, body)

@@ -1,4 +1,4 @@
-"""What the bodies and chunks of an answer repeat, and what they share."""
+"""The fields that bodies and chunks of OpenAI's answers share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOWEST_LOGPROB: Final = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`token_bytes` is None unless logprobs were asked for."""
+    """`token_bytes` is None unless logprobs were requested."""
 
     id: str
     model: str
@@ -30,12 +30,8 @@ class Head:
 
     @classmethod
     def of(cls, stream: GenerationStream, *, logprobs: bool = False) -> Head:
-        return cls(
-            stream.id,
-            stream.served.id,
-            stream.created,
-            stream.served.token_bytes if logprobs else None,
-        )
+        token_bytes = stream.served.token_bytes if logprobs else None
+        return cls(stream.id, stream.served.id, stream.created, token_bytes)
 
     def body(self, kind: str, choices: Sequence[Json]) -> Json:
         return {
@@ -48,12 +44,12 @@ class Head:
 
 
 def reason(finish: Finish) -> str:
-    """Why a choice ended, in the words of this API. A stop string may have cut a call."""
+    """The finish reason in OpenAI's terms. A choice that ends within a call, by a stop string, is no tool call."""
     if finish.tool_calls and finish.stop is None and finish.reason is FinishReason.STOP:
         return "tool_calls"
     return _REASONS[finish.reason]
 
 
 def finite(logprob: float) -> float:
-    """JSON has no infinity: a banned token has the lowest logprob that clients expect."""
+    """Replace -infinity, which JSON does not have, by the lowest logprob that clients expect."""
     return logprob if logprob > _LOWEST_LOGPROB else _LOWEST_LOGPROB

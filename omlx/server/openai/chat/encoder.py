@@ -1,12 +1,13 @@
-"""The OpenAI chat dialect, outwards: events to a JSON body or to chunks. Pure; no I/O.
+"""OpenAI's chat completions: events to a JSON body or to chunks. Pure; no I/O.
 
 A stream is: a chunk with the role for each choice, deltas, a chunk with the finish reason for each choice, and with
-`include_usage` a last one without choices. `timings` come in the last chunk, whichever that is.
+`include_usage` a last one without choices. `timings` are in the last chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from omlx.engine.types import TokenLogprob
 from omlx.errors import OmlxError
@@ -42,24 +43,23 @@ class ChatEncoder:
         ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        return [chunk for each in events for chunk in self._encode(each.choice, each.event)]
+        chunks: list[Json] = []
+        for event in events:
+            chunks += self._encode(event.choice, event.event)
+        return chunks
 
     def failed(self, error: OmlxError) -> list[Json]:
         return [errors.openai(error)]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
         by_choice: dict[int, list[OutputEvent]] = {}
-        for each in events:
-            by_choice.setdefault(each.choice, []).append(each.event)
-        choices = [self._choice(index, by_choice[index]) for index in sorted(by_choice)]
-        finishes = [
-            event
-            for index in sorted(by_choice)
-            for event in by_choice[index]
-            if isinstance(event, Finish)
-        ]
-        told = {"usage": usage(finishes), "timings": timings(finishes)}
-        return self._head.body("chat.completion", choices) | told
+        for event in events:
+            by_choice.setdefault(event.choice, []).append(event.event)
+        outputs = sorted(by_choice.items())
+        choices = [self._choice(index, output) for index, output in outputs]
+        finishes = [finish_of(output) for _, output in outputs]
+        counts = {"usage": usage(finishes), "timings": timings(finishes)}
+        return self._head.body("chat.completion", choices) | counts
 
     def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
         logprobs = _logprobs(event.logprobs, self._head.token_bytes)
@@ -78,31 +78,46 @@ class ChatEncoder:
         return chunks
 
     def _chunk(
-        self, choice: int, delta: Json, logprobs: Json | None = None, why: str | None = None
+        self,
+        choice: int,
+        delta: Json,
+        logprobs: Json | None = None,
+        finish_reason: str | None = None,
     ) -> Json:
-        entry = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": why}
+        entry = {
+            "index": choice,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
         chunk = self._head.body("chat.completion.chunk", [entry])
         if self._include_usage:
             chunk["usage"] = None
         return chunk
 
     def _choice(self, index: int, events: Sequence[OutputEvent]) -> Json:
-        logprobs = tuple(entry for event in events for entry in event.logprobs)
-        finish = next(event for event in events if isinstance(event, Finish))
+        logprobs = list(chain.from_iterable(event.logprobs for event in events))
         return {
             "index": index,
             "message": _message(events),
             "logprobs": _logprobs(logprobs, self._head.token_bytes),
-            "finish_reason": reason(finish),
+            "finish_reason": reason(finish_of(events)),
         }
 
 
+def finish_of(events: Iterable[OutputEvent]) -> Finish:
+    """The last event of a finished choice."""
+    return next(event for event in events if isinstance(event, Finish))
+
+
 def _message(events: Sequence[OutputEvent]) -> Json:
-    """Content is null where there is nothing but calls."""
+    """The whole message; its content is null if there is none beside tool calls."""
     text = "".join(event.text for event in events if isinstance(event, TextDelta))
     reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
     calls = [_call(event, events) for event in events if isinstance(event, ToolCallStart)]
-    message: Json = {"role": "assistant", "content": text or None if calls else text}
+    message: Json = {"role": "assistant", "content": text}
+    if calls and not text:
+        message["content"] = None
     if reasoning:
         message["reasoning_content"] = reasoning
     if calls:
@@ -131,9 +146,8 @@ def _delta(event: OutputEvent) -> Json:
             return {"reasoning_content": text}
         case ToolCallStart(index=index, id=id, name=name):
             function = {"name": name, "arguments": ""}
-            return {
-                "tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]
-            }
+            call = {"index": index, "id": id, "type": "function", "function": function}
+            return {"tool_calls": [call]}
         case ToolCallArguments(index=index, text=text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
         case ToolCallEnd() | PromptLogprobs() | HiddenLogprobs() | Finish():
@@ -151,12 +165,13 @@ def _logprobs(
 def logprob_entries(
     entries: Sequence[TokenLogprob], token_bytes: Callable[[int], bytes]
 ) -> list[Json]:
-    return [
-        _token(token_bytes(entry.token), entry.logprob)
-        | {"top_logprobs": [_token(token_bytes(token), logprob) for token, logprob in entry.top]}
-        for entry in entries
-    ]
+    def token(id: int, logprob: float) -> Json:
+        raw = token_bytes(id)
+        text = raw.decode("utf-8", "replace")
+        return {"token": text, "logprob": finite(logprob), "bytes": list(raw)}
 
-
-def _token(raw: bytes, logprob: float) -> Json:
-    return {"token": raw.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(raw)}
+    encoded = []
+    for entry in entries:
+        top = [token(id, logprob) for id, logprob in entry.top]
+        encoded.append(token(entry.token, entry.logprob) | {"top_logprobs": top})
+    return encoded

@@ -1,7 +1,7 @@
-"""The OpenAI chat dialect, inwards: a JSON body to a `GenerationRequest`.
+"""OpenAI's chat completions: a JSON body to a `GenerationRequest`.
 
-A field that is not listed here and would change what the answer means is refused by name; any other unknown field is
-ignored, as clients send many that are meant for somebody else.
+Fields in UNSUPPORTED would change the meaning of the answer and are refused by name; other unknown fields are ignored,
+as clients send many that are meant for other servers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pydantic import Field
 from omlx.errors import BadRequest
 from omlx.server import response_format, tooling
 from omlx.server.dialect import OPENAI, Encoder, Json
+from omlx.server.errors import field_error
 from omlx.server.fields import (
     Body,
     Choice,
@@ -24,6 +25,7 @@ from omlx.server.fields import (
     StreamOptions,
     Text,
     bias,
+    includes_usage,
     joined,
     read,
     stops,
@@ -35,7 +37,6 @@ from omlx.server.responder import Exchange
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 
-# Fields that are not supported, each with the values that ask for nothing.
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -48,6 +49,7 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "echo": (False,),
     "prompt_logprobs": (),
 }
+"""Fields that are not supported, each with the values that request nothing."""
 NO_THINKING: Final = "none"
 """The `reasoning_effort` that switches reasoning off."""
 
@@ -75,42 +77,36 @@ class ChatMessage(Body):
     prefix: bool | None = None
 
     def rendered(self, at: int) -> Json:
-        """The message as templates know it: `content` is one text, `developer` is what they call `system`."""
+        """Message number `at` as templates expect it: `content` is one text, `developer` is `system`.
+
+        Raises BadRequest for what no template can render.
+        """
+        field = f"messages[{at}]"
         if self.role == "function" or (self.tool_calls and self.role != "assistant"):
-            raise BadRequest(
-                "request.unsupported",
-                param=f"messages[{at}]",
-                field=f"messages[{at}] (function calls)",
-            )
+            raise BadRequest("request.unsupported", param=field, field=f"{field} (function calls)")
         if self.role == "tool" and self.tool_call_id is None:
-            field = f"messages[{at}].tool_call_id"
-            raise BadRequest("request.missing", param=field, field=field)
+            raise field_error("request.missing", f"{field}.tool_call_id")
         message: Json = {
             "role": "system" if self.role == "developer" else self.role,
-            "content": self._text(at),
+            "content": self._text(f"{field}.content"),
         }
         calls = [
             tooling.call(call.id, call.function.name, call.function.arguments)
             for call in self.tool_calls or ()
         ]
+        reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
         optional = {
             "name": self.name,
-            "reasoning_content": self.reasoning_content
-            if self.reasoning_content is not None
-            else self.reasoning,
+            "reasoning_content": reasoning,
             "tool_calls": calls or None,
             "tool_call_id": self.tool_call_id,
         }
         return message | {key: value for key, value in optional.items() if value is not None}
 
-    def _text(self, at: int) -> str:
+    def _text(self, field: str) -> str:
         if self.content is None and self.role != "assistant":
-            raise BadRequest(
-                "request.missing", param=f"messages[{at}].content", field=f"messages[{at}].content"
-            )
-        text = joined(
-            self.content or "", f"messages[{at}].content", ("text", "input_text", "refusal")
-        )
+            raise field_error("request.missing", field)
+        text = joined(self.content or "", field, ("text", "input_text", "refusal"))
         return text + (self.refusal or "") if self.role == "assistant" else text
 
 
@@ -184,13 +180,13 @@ class ChatRequest(Sampled):
         )
 
     def generation_request(self) -> GenerationRequest:
-        """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
+        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
         tooling.check_count(self.messages, "messages")
+        messages = [message.rendered(at) for at, message in enumerate(self.messages)]
+        max_tokens = self.max_completion_tokens
         return GenerationRequest(
-            messages=tooling.with_names(
-                [message.rendered(at) for at, message in enumerate(self.messages)]
-            ),
+            messages=tooling.with_names(messages),
             model=self.model,
             draft_model=self.draft_model,
             template_variables=variables(self.reasoning_effort, self.chat_template_kwargs),
@@ -200,52 +196,45 @@ class ChatRequest(Sampled):
             logit_bias=bias(self.logit_bias),
             seed=self.seed,
             n=self.n or 1,
-            max_tokens=self.max_tokens
-            if self.max_completion_tokens is None
-            else self.max_completion_tokens,
+            max_tokens=self.max_tokens if max_tokens is None else max_tokens,
             stop_strings=stops(self.stop),
             top_logprobs=self._top_logprobs(),
             speculation=self.strategy,
             draft_length=self.draft_length,
             prediction=self.prediction.text if self.prediction is not None else "",
-            structured_output=response_format.wanted(
+            structured_output=response_format.structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
         )
 
     @property
     def _continues(self) -> bool:
-        """Whether the last message is to be completed, in any of the ways in which servers let clients say so."""
+        """Whether the answer completes the last message, in any of the ways in which servers let clients say so."""
         last = self.messages[-1]
-        begun = self.add_generation_prompt is False and last.role == "assistant"
-        return bool(self.continue_final_message or last.prefix or begun)
+        no_prompt = self.add_generation_prompt is False and last.role == "assistant"
+        return bool(self.continue_final_message or last.prefix or no_prompt)
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
         head = Head.of(stream, logprobs=bool(self.logprobs))
-        return ChatEncoder(
-            head,
-            stream.n,
-            include_usage=bool(self.stream_options and self.stream_options.include_usage),
-        )
+        return ChatEncoder(head, stream.n, include_usage=includes_usage(self.stream_options))
 
     def _tools(self) -> ToolUse | None:
-        functions = [
-            tooling.function(
-                tool.function.name, tool.function.description, tool.function.parameters
-            )
-            for tool in self.tools or ()
-        ]
+        functions = [tool.function for tool in self.tools or ()]
         choice = self.tool_choice
-        named = choice.function.name if isinstance(choice, NamedChoice) else None
-        allowed = choice.allowed_tools if isinstance(choice, AllowedChoice) else None
+        name, mode, allowed = None, choice, None
+        if isinstance(choice, NamedChoice):
+            name = choice.function.name
+        elif isinstance(choice, AllowedChoice):
+            mode = choice.allowed_tools.mode
+            allowed = [tool.function.name for tool in choice.allowed_tools.tools]
         return tooling.tool_use(
-            functions,
-            none=choice == "none",
-            forced=named is not None or (choice if allowed is None else allowed.mode) == "required",
-            name=named,
-            allowed=None if allowed is None else [each.function.name for each in allowed.tools],
+            [tooling.function(each.name, each.description, each.parameters) for each in functions],
+            none=mode == "none",
+            forced=name is not None or mode == "required",
+            name=name,
+            allowed=allowed,
             single=self.parallel_tool_calls is False,
-            strict=(tool.function.name for tool in self.tools or () if tool.function.strict),
+            strict=(function.name for function in functions if function.strict),
         )
 
     def _top_logprobs(self) -> int | None:
@@ -255,13 +244,13 @@ class ChatRequest(Sampled):
 
 
 def variables(effort: str | None, own: Mapping[str, Any] | None) -> Json:
-    """What the template may read. A client's own variables win over what its other fields mean."""
-    meant: Json = {} if effort is None else {"reasoning_effort": effort}
+    """Template variables: a client's `own` win over the variable that `reasoning_effort` sets."""
+    implied: Json = {} if effort is None else {"reasoning_effort": effort}
     if effort == NO_THINKING:
-        meant = {"enable_thinking": False}
-    return meant | dict(own or {})
+        implied = {"enable_thinking": False}
+    return implied | dict(own or {})
 
 
 def parse(body: bytes) -> ChatRequest:
-    """Raises BadRequest, naming the field, for anything that is not such a request."""
+    """Raises BadRequest, naming the field, for an invalid body."""
     return read(ChatRequest, body)

@@ -1,27 +1,29 @@
-"""OpenAI's text completions, outwards: events to a JSON body or to chunks. Pure; no I/O."""
+"""OpenAI's text completions: events to a JSON body or to chunks. Pure; no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isnan, nan
+from typing import Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError
 from omlx.server import errors
 from omlx.server.dialect import ChoiceEvent, Json
+from omlx.server.openai.chat.encoder import finish_of
 from omlx.server.openai.head import Head, finite, reason
 from omlx.server.usage import timings, usage
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs, TextDelta
 
-KIND = "text_completion"
+KIND: Final = "text_completion"
 
 
 class CompletionEncoder:
-    """An answer of `n` choices for each prompt. `echoes` is what each prompt puts before its choices, if anything.
+    """An answer of `n` choices for each prompt. `echoes`: by prompt, the text that its choices begin with.
 
-    `first_tokens` are those of the prompts, where the logprobs of an echo are told: they have none themselves.
-    `silent` answers have no tokens: the engine makes one at least, and that one is not told.
+    `first_tokens`: the first id of each prompt, which has no logprob, where logprobs of an echo are requested. `silent`
+    answers have no tokens: the engine generates at least one, which is left out.
     """
 
     def __init__(
@@ -42,41 +44,43 @@ class CompletionEncoder:
         self._include_usage = include_usage
         self._finishes: dict[int, Finish] = {}
         self._first_tokens = first_tokens
-        self._offsets = [
-            0 if first_tokens else len(echoes[choice // n]) for choice in range(self._total)
-        ]
+        self._offsets = [0] * self._total
+        if not first_tokens:  # logprobs begin after the echo
+            self._offsets = [len(self._echo(choice)) for choice in range(self._total)]
 
     def start(self) -> list[Json]:
-        texts = [(choice, self._echoes[choice // self._n]) for choice in range(self._total)]
         return [
-            self._chunk(choice, text, self._logprobs(choice, self._first(choice)))
-            for choice, text in texts
-            if text
+            self._chunk(choice, self._echo(choice), self._logprobs(choice, self._first(choice)))
+            for choice in range(self._total)
+            if self._echo(choice)
         ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        return [
-            chunk for each in self._heard(events) for chunk in self._encode(each.choice, each.event)
-        ]
+        chunks: list[Json] = []
+        for event in self._audible(events):
+            chunks += self._encode(event.choice, event.event)
+        return chunks
 
     def failed(self, error: OmlxError) -> list[Json]:
         return [errors.openai(error, "prompt")]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
         by_choice: dict[int, list[OutputEvent]] = {choice: [] for choice in range(self._total)}
-        for each in self._heard(events):
-            by_choice[each.choice].append(each.event)
-        choices = [self._choice(index, by_choice[index]) for index in by_choice]
-        finishes = [
-            event for index in by_choice for event in by_choice[index] if isinstance(event, Finish)
-        ]
-        return self._head.body(KIND, choices) | self._told(finishes)
+        for event in self._audible(events):
+            by_choice[event.choice].append(event.event)
+        choices = [self._choice(index, output) for index, output in by_choice.items()]
+        finishes = [finish_of(output) for output in by_choice.values()]
+        return self._head.body(KIND, choices) | self._counts(finishes)
 
-    def _heard(self, events: Sequence[ChoiceEvent]) -> Sequence[ChoiceEvent]:
+    def _echo(self, choice: int) -> str:
+        return self._echoes[choice // self._n]
+
+    def _audible(self, events: Sequence[ChoiceEvent]) -> Sequence[ChoiceEvent]:
+        """The events that are encoded: all, or those without output of a silent answer."""
         if not self._silent:
             return events
-        kept = [each for each in events if isinstance(each.event, PromptLogprobs | Finish)]
-        return [ChoiceEvent(each.choice, _without_tokens(each.event)) for each in kept]
+        shown = [event for event in events if isinstance(event.event, PromptLogprobs | Finish)]
+        return [ChoiceEvent(event.choice, _without_tokens(event.event)) for event in shown]
 
     def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
         text = event.text if isinstance(event, TextDelta) else ""
@@ -86,16 +90,25 @@ class CompletionEncoder:
         self._finishes[choice] = event
         chunks = [self._chunk(choice, text, logprobs, reason(event))]
         if len(self._finishes) == self._total:
-            told = self._told([self._finishes[i] for i in range(self._total)])
+            counts = self._counts([self._finishes[i] for i in range(self._total)])
             if self._include_usage:
-                chunks.append(self._head.body(KIND, []) | {"usage": told["usage"]})
-            chunks[-1]["timings"] = told["timings"]
+                chunks.append(self._head.body(KIND, []) | {"usage": counts["usage"]})
+            chunks[-1]["timings"] = counts["timings"]
         return chunks
 
     def _chunk(
-        self, choice: int, text: str, logprobs: Json | None = None, why: str | None = None
+        self,
+        choice: int,
+        text: str,
+        logprobs: Json | None = None,
+        finish_reason: str | None = None,
     ) -> Json:
-        entry = {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": why}
+        entry = {
+            "index": choice,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
         chunk = self._head.body(KIND, [entry])
         if self._include_usage:
             chunk["usage"] = None
@@ -103,26 +116,28 @@ class CompletionEncoder:
 
     def _choice(self, index: int, events: Sequence[OutputEvent]) -> Json:
         text = "".join(event.text for event in events if isinstance(event, TextDelta))
-        logprobs = [*self._first(index), *(entry for event in events for entry in event.logprobs)]
-        finish = next(event for event in events if isinstance(event, Finish))
+        logprobs = self._first(index)
+        for event in events:
+            logprobs += event.logprobs
         return {
             "index": index,
-            "text": self._echoes[index // self._n] + text,
+            "text": self._echo(index) + text,
             "logprobs": self._logprobs(index, logprobs),
-            "finish_reason": reason(finish),
+            "finish_reason": reason(finish_of(events)),
         }
 
-    def _told(self, finishes: Sequence[Finish]) -> Json:
+    def _counts(self, finishes: Sequence[Finish]) -> Json:
         prompts = len(self._echoes)
         return {"usage": usage(finishes, prompts), "timings": timings(finishes, prompts)}
 
     def _first(self, choice: int) -> list[TokenLogprob]:
-        return (
-            [TokenLogprob(self._first_tokens[choice // self._n], nan)] if self._first_tokens else []
-        )
+        """The first token of a choice's prompt, without a logprob, if logprobs of the echo are requested."""
+        if not self._first_tokens:
+            return []
+        return [TokenLogprob(self._first_tokens[choice // self._n], nan)]
 
     def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:
-        """`text_offset` counts characters of what is said here, echo included. What has no logprob is null."""
+        """`text_offset` counts characters of the choice, echo included. The first token's logprob is null."""
         token_bytes = self._head.token_bytes
         if token_bytes is None or not entries:
             return None
@@ -131,13 +146,14 @@ class CompletionEncoder:
         for token in tokens:
             offsets.append(self._offsets[choice])
             self._offsets[choice] += len(token)
+        unknown = [isnan(entry.logprob) for entry in entries]
         return {
             "tokens": tokens,
             "token_logprobs": [
-                None if isnan(entry.logprob) else finite(entry.logprob) for entry in entries
+                None if unknown[i] else finite(entry.logprob) for i, entry in enumerate(entries)
             ],
             "top_logprobs": [
-                None if isnan(entry.logprob) else _top(token_bytes, entry) for entry in entries
+                None if unknown[i] else _top(token_bytes, entry) for i, entry in enumerate(entries)
             ],
             "text_offset": offsets,
         }
@@ -150,11 +166,11 @@ def _without_tokens(event: OutputEvent) -> OutputEvent:
 
 
 def _top(token_bytes: Callable[[int], bytes], entry: TokenLogprob) -> Json:
-    """By text, best first. Two tokens may look alike (parts of characters do): the better one has the name."""
-    told: Json = {}
+    """Logprobs by text, best first. Of tokens with the same text (parts of characters), the best one counts."""
+    top: Json = {}
     for id, value in entry.top:
-        told.setdefault(_shown(token_bytes, id), finite(value))
-    return told
+        top.setdefault(_shown(token_bytes, id), finite(value))
+    return top
 
 
 def _shown(token_bytes: Callable[[int], bytes], token: int) -> str:

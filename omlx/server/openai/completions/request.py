@@ -1,4 +1,4 @@
-"""OpenAI's text completions, inwards: a JSON body to a `GenerationRequest`."""
+"""OpenAI's text completions: a JSON body to a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from pydantic import Field
 from omlx.errors import BadRequest
 from omlx.server import response_format
 from omlx.server.dialect import OPENAI, Encoder
-from omlx.server.fields import Listed, Sampled, Stops, StreamOptions, Text, bias, read, stops
+from omlx.server.errors import field_error
+from omlx.server.fields import (
+    Listed,
+    Sampled,
+    Stops,
+    StreamOptions,
+    Text,
+    bias,
+    includes_usage,
+    read,
+    stops,
+)
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.completions.encoder import CompletionEncoder
 from omlx.server.openai.head import Head
@@ -17,16 +28,16 @@ from omlx.server.responder import Exchange
 from omlx.server.stream import GenerationStream
 
 MAX_TOKENS: Final = 16
-"""What this API generates where nobody says how much."""
+"""The default of this API."""
 MAX_CHOICES: Final = 128
 
-# Fields that are not supported, each with the values that ask for nothing.
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "best_of": (1,),
     "min_tokens": (0,),
     "ignore_eos": (False,),
     "prompt_logprobs": (),
 }
+"""Fields that are not supported, each with the values that request nothing."""
 
 Ids: TypeAlias = Annotated[Listed[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Given: TypeAlias = (
@@ -35,7 +46,7 @@ Given: TypeAlias = (
     | Ids
     | Annotated[Listed[Ids], Field(min_length=1)]
 )
-"""One text or several, each as it is or as token ids."""
+"""One text or several, each as text or as token ids."""
 
 
 class CompletionRequest(Sampled):
@@ -54,7 +65,7 @@ class CompletionRequest(Sampled):
 
     @property
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        return apart(self.prompt)
+        return separate(self.prompt)
 
     def exchange(self) -> Exchange:
         return Exchange(
@@ -62,13 +73,11 @@ class CompletionRequest(Sampled):
         )
 
     def generation_request(self) -> GenerationRequest:
-        """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
+        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
         prompts = self.prompts
         if (count := len(prompts) * (self.n or 1)) > MAX_CHOICES:
-            raise BadRequest(
-                "request.too_many", param="prompt", field="prompt", count=count, limit=MAX_CHOICES
-            )
+            raise field_error("request.too_many", "prompt", count=count, limit=MAX_CHOICES)
         if self.suffix and not all(isinstance(prompt, str) for prompt in prompts):
             raise BadRequest("request.suffix_ids", param="suffix")
         return GenerationRequest(
@@ -86,7 +95,7 @@ class CompletionRequest(Sampled):
             prompt_logprobs=self.logprobs if self.echo else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
-            structured_output=response_format.wanted(
+            structured_output=response_format.structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
         )
@@ -98,30 +107,32 @@ class CompletionRequest(Sampled):
             [self._echoed(prompt, stream) for prompt in self.prompts],
             first_tokens=stream.first_tokens if self.echo and self.logprobs is not None else (),
             silent=self.max_tokens == 0,
-            include_usage=bool(self.stream_options and self.stream_options.include_usage),
+            include_usage=includes_usage(self.stream_options),
         )
 
     def _echoed(self, prompt: str | tuple[int, ...], stream: GenerationStream) -> str:
         if not self.echo:
             return ""
-        return (
-            prompt if isinstance(prompt, str) else str(stream.served.tokenizer.decode(list(prompt)))
-        )
+        if isinstance(prompt, str):
+            return prompt
+        return str(stream.served.tokenizer.decode(list(prompt)))
 
 
-def apart(given: Given) -> tuple[str | tuple[int, ...], ...]:
-    """A list of numbers is one text, any other list is several."""
+def separate(given: Given) -> tuple[str | tuple[int, ...], ...]:
+    """Return the single texts: a list of numbers is one text, any other list is several."""
     if isinstance(given, str):
         return (given,)
-    if ids := tuple(each for each in given if isinstance(each, int)):
+    if ids := tuple(item for item in given if isinstance(item, int)):
         return (ids,)
-    return tuple(
-        each if isinstance(each, str) else tuple(each)
-        for each in given
-        if not isinstance(each, int)
-    )
+    texts: list[str | tuple[int, ...]] = []
+    for item in given:
+        if isinstance(item, str):
+            texts.append(item)
+        elif not isinstance(item, int):
+            texts.append(tuple(item))
+    return tuple(texts)
 
 
 def parse(body: bytes) -> CompletionRequest:
-    """Raises BadRequest, naming the field, for anything that is not such a request."""
+    """Raises BadRequest, naming the field, for an invalid body."""
     return read(CompletionRequest, body)

@@ -121,7 +121,7 @@ class ResponseRequest(Sampled):
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
-            structured_output=response_format.wanted(
+            structured_output=response_format.structured_output(
                 self.text.format if self.text else None, "text.format"
             ),
         )
