@@ -13,6 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx.bench.measure import Case, Run, Side
 from omlx.bench.result import Json, Samples
 from omlx.bench.sides import engine, mlx_lm_batch, mlx_lm_plain, request
+from omlx.engine.build import build_loop
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 
@@ -49,7 +50,7 @@ class FreeModel(nn.Module):
 def host(steps: int = STEPS) -> Iterator[Case]:
     """Processor time of the calling thread per step, ours and mlx-lm's, at 1, 4 and 16 rows."""
     model = FreeModel()
-    loop = EngineLoop(
+    loop = build_loop(
         model, VOCABULARY, Limits(context_length=1 << 20, max_rows=max(ROWS), prefix_bytes=0)
     )
     for rows in ROWS:

@@ -16,6 +16,7 @@ from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from omlx.bench.inflate import flat, inflate, parameters
 from omlx.bench.prompts import encode
 from omlx.bench.result import Json
+from omlx.engine.build import build_loop
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 
@@ -43,7 +44,7 @@ class Subject:
     def new_loop(self, prefix_bytes: int) -> EngineLoop:
         """An engine of one's own, which keeps so much of the prompts that it has read."""
         limits = Limits(context_length=1 << 20, max_rows=64, prefix_bytes=prefix_bytes)
-        return EngineLoop(self.model, self.vocab_size, limits, draft=self.draft)
+        return build_loop(self.model, self.vocab_size, limits, draft=self.draft)
 
     @cached_property
     def mlx_lm_speculates(self) -> bool:

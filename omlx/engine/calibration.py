@@ -89,7 +89,7 @@ def _turns(loop: EngineLoop) -> Iterator[bool]:
         return
     filler = _Filler(costs, loop.limits.vocab_size)
     yield from _steps(
-        loop.scratch(filler),
+        loop.sibling(filler),
         Speculation(NGRAM, DraftLength.exactly(MAX_DRAFT_LENGTH - 1)),
         FIRST_BUCKET - 1,
         done=lambda: filler.next_width() is None,
@@ -99,7 +99,7 @@ def _turns(loop: EngineLoop) -> Iterator[bool]:
         if drafter.kind == "draft":
             asked = Speculation(DRAFT, DraftLength.exactly(DRAFTED))
             yield from _steps(
-                loop.scratch(),
+                loop.sibling(),
                 asked,
                 ENOUGH * DRAFTED,
                 done=partial(_draft_known, costs, drafter.name),

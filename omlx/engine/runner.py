@@ -73,6 +73,7 @@ class Runner:
     def __init__(self, model: Model, vocab_size: int, make_cache: MakeCache) -> None:
         self.model = model
         self.vocab_size = vocab_size
+        self.make_cache = make_cache
         self.caches = CacheTable(make_cache)
         self.traits = traits(make_cache())
         self._rows: dict[int, _Row] = {}

@@ -151,7 +151,7 @@ class EngineThread:
     def prefix_of(self, model: str) -> PrefixStats | None:
         """What is kept of a model's prefixes; any thread may call."""
         loop = self._loops.get(model)
-        return loop.prefix_report if loop else None
+        return loop.prefix_stats if loop else None
 
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
         """What there is to say of a model, after the current step; None if it is not loaded. Raises EngineDead."""
@@ -171,7 +171,7 @@ class EngineThread:
         """How many tokens of a prompt the model has kept; None if it is not loaded. Raises EngineDead."""
         return self.call(
             lambda: (
-                loop.probe_prefix(tokens) if (loop := self._loops.get(model)) is not None else None
+                loop.cached_prefix(tokens) if (loop := self._loops.get(model)) is not None else None
             )
         )
 

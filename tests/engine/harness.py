@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
+from omlx.engine.build import build_loop
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
@@ -98,7 +99,7 @@ def loop_of(
     """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name is "tiny"."""
     target = model(target) if isinstance(target, str) else target
     limits = replace(limits, num_draft_tokens=window)
-    return EngineLoop(
+    return build_loop(
         target,
         zoo.VOCAB_SIZE,
         limits,
@@ -135,11 +136,11 @@ class Bench:
     def step(self) -> list[Event]:
         self.steps += 1
         assert self.steps < MAX_STEPS, "the engine does not come to an end"
-        before = self.loop._flight
+        before = self.loop._in_flight
         events = self.loop.step()
         if self._check:
             self.loop.check()
-        if (flight := self.loop._flight) is not None and flight is not before:
+        if (flight := self.loop._in_flight) is not None and flight is not before:
             self.plans.append(flight.plan)
         for event in events:
             self._take(event)

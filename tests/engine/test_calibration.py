@@ -15,6 +15,7 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
+from omlx.engine.build import build_loop
 from omlx.engine.calibration import ENOUGH, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
@@ -113,7 +114,7 @@ def serve(
 
     def attach() -> None:
         thread.attach(
-            name, EngineLoop(target, vocab_size, LIMITS, cost_model=CostModel(watched), **more)
+            name, build_loop(target, vocab_size, LIMITS, cost_model=CostModel(watched), **more)
         )
 
     thread.call(attach).result(PATIENCE_S)
@@ -159,7 +160,7 @@ def test_each_of_several_models_is_measured_and_nothing_is_published(thread: Eng
     for table in tables:
         table.wait_until(table.full)
     for name in ("llama", "qwen3_next"):
-        assert thread.prefix_of(name) == loop_of(name).prefix_report, "something was kept"
+        assert thread.prefix_of(name) == loop_of(name).prefix_stats, "something was kept"
         assert (thread.load_of(name).decoding, thread.submissions) == (0, 0)
 
 
@@ -207,7 +208,7 @@ def test_nothing_is_measured_while_a_request_waits(thread: EngineThread) -> None
     listener = Listener()
 
     def begin() -> int:
-        loop = EngineLoop(target, VOCAB, LIMITS, memory=memory)
+        loop = build_loop(target, VOCAB, LIMITS, memory=memory)
         used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(
             300
         )  # enough for 256 tokens
@@ -283,7 +284,7 @@ def test_it_holds_no_memory_once_it_is_interrupted() -> None:
 def test_where_memory_is_short_nothing_is_done() -> None:
     used = [0]
     memory = MemoryGuard(1 << 20, lambda: used[0])
-    loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, LIMITS, memory=memory)
+    loop = build_loop(model("llama"), zoo.VOCAB_SIZE, LIMITS, memory=memory)
     used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(256) + 1
     assert complete(loop).state is CalibrationState.PENDING
     assert loop.cost_model.target.widest == 0
@@ -293,9 +294,9 @@ def test_where_memory_is_short_nothing_is_done() -> None:
 
 def test_the_model_is_not_run_to_prepare_it() -> None:
     target = Recording()
-    loop = EngineLoop(target, VOCAB, LIMITS, draft=Counting())
+    loop = build_loop(target, VOCAB, LIMITS, draft=Counting())
     before = len(target.passes)
-    loop.scratch()
+    loop.sibling()
     assert len(target.passes) == before
 
 
@@ -332,7 +333,7 @@ def test_one_slow_pass_says_nothing_yet() -> None:
 
 def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
     target = Recording()
-    loop = EngineLoop(target, VOCAB, LIMITS, draft=Counting())
+    loop = build_loop(target, VOCAB, LIMITS, draft=Counting())
     for _ in range(2):
         loop.cost_model.target.learn(1, 1, 2 * SLICE_SECONDS)
     passes = len(target.passes)
@@ -354,7 +355,7 @@ def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_short_context_is_enough() -> None:
-    loop = EngineLoop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, context_length=16))
+    loop = build_loop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, context_length=16))
     assert complete(loop).state is CalibrationState.DONE
     assert loop.cost_model.target.sample_count(PLAIN, 1) >= MIN_SAMPLES
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
 from omlx.engine.speculation.drafter import Drafter
@@ -27,7 +28,7 @@ def counting(first: int, n: int) -> list[int]:
 
 def apart(poison: int) -> EngineLoop:
     """A loop whose rows run one after another, over a model that cannot read the id `poison`."""
-    return EngineLoop(Counting(frozenset({poison})), VOCAB, LIMITS)
+    return build_loop(Counting(frozenset({poison})), VOCAB, LIMITS)
 
 
 def failure(bench: Bench, name: str) -> Failed:
@@ -138,7 +139,7 @@ def raising(drafter: Drafter, method: str, after: int) -> Drafter:
 
 def counted_with(*drafters: Drafter) -> Bench:
     """A count that begins for the second time, so that lookups know it too, with these drafters; it must come right."""
-    loop = EngineLoop(Counting(), VOCAB, LIMITS)
+    loop = build_loop(Counting(), VOCAB, LIMITS)
     loop.use_drafters([*drafters])
     once_more = request("a", (*range(VOCAB), *range(5)), max_tokens=40, speculation=Speculation())
     bench = Bench(loop).run(once_more)
@@ -182,7 +183,7 @@ def test_a_lookup_that_does_not_say_what_it_would_propose_is_not_followed() -> N
     lookup.propose = lambda _, limit, step: (
         Proposal("ngram", limit, match=3, step=step) if limit > 0 else None
     )
-    loop = EngineLoop(Counting(), VOCAB, LIMITS)
+    loop = build_loop(Counting(), VOCAB, LIMITS)
     loop.use_drafters([lookup])
     bench = Bench(loop).run(request("a", tuple(range(5)), max_tokens=20, speculation=Speculation()))
     assert bench.tokens["a"] == counting(4, 20)
@@ -210,7 +211,7 @@ def test_all_drafters_fall_silent_where_it_is_not_known_who_raised(
 
 
 def test_what_a_drafter_held_when_it_raised_is_not_kept() -> None:
-    loop = EngineLoop(Counting(), VOCAB, LIMITS)
+    loop = build_loop(Counting(), VOCAB, LIMITS)
     drafter = DraftModel("counting", Counting(frozenset({30})), VOCAB, cache_maker(Counting()))
     loop.use_drafters([drafter])
     bench = Bench(loop).run(request("a", (10,), max_tokens=30))
@@ -248,7 +249,7 @@ def test_a_prefix_that_a_draft_could_not_keep_is_not_taken_up(
 
 def stuck_target() -> EngineLoop:
     """A target whose cache claims to be taken back and is not, though nothing turned speculation off."""
-    loop = EngineLoop(Counting(make_cache=lambda: [StuckCache()]), VOCAB, LIMITS)
+    loop = build_loop(Counting(make_cache=lambda: [StuckCache()]), VOCAB, LIMITS)
     loop.use_drafters([Scripted(1, counting(10, 40), [4, 1])])
     return loop
 

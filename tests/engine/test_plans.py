@@ -30,7 +30,7 @@ class Follower:
 
     def step(self) -> None:
         self.bench.step()
-        launch = self.bench.loop._flight
+        launch = self.bench.loop._in_flight
         if launch is None or launch is self._seen:
             return
         self._seen = launch
@@ -83,7 +83,7 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
         follower.step()
     assert bench.tokens["a"] == plain(family, first)
     assert {"open", "rewind", "restore", "save", "drop", "evict"} <= follower.ops
-    assert loop.unbatchable is not None or {"merge", "extract", "filter"} <= follower.ops
+    assert loop.scheduler.batch.off is not None or {"merge", "extract", "filter"} <= follower.ops
     assert follower.symbols > 0
 
 

@@ -64,11 +64,11 @@ def test_they_are_those_of_one_pass(family: str) -> None:
 def test_a_prompt_that_is_there_already_is_computed_again_and_kept_once() -> None:
     bench = Bench(loop_of("llama", limits=SLICES))
     bench.run(request("first", prompt(29), max_tokens=6))
-    before = bench.loop.prefix_report
+    before = bench.loop.prefix_stats
     bench.run(scored())
     assert bench.stats().cached_n == 0
     expect("llama", bench, scored())
-    assert bench.loop.prefix_report.tokens == before.tokens
+    assert bench.loop.prefix_stats.tokens == before.tokens
     bench.run(request("after", prompt(29), max_tokens=6))
     assert bench.stats("after").cached_n > 0
 

@@ -8,6 +8,7 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.engine.batch import LINGER_STEPS
+from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.strategy import DRAFT, NGRAM, OFF
 from omlx.engine.types import Reason, Speculation
@@ -91,7 +92,7 @@ def test_a_lookup_that_has_drafted_is_scored_in_company() -> None:
 @pytest.mark.parametrize("family", UNMERGEABLE)
 def test_an_unmergeable_model_serves_three_requests_at_once(family: str) -> None:
     loop, drafter = half_right(family)
-    assert loop.unbatchable is not None
+    assert loop.scheduler.batch.off is not None
     rows = [request(name, prompt(8 + i, i), max_tokens=14 + 8 * i) for i, name in enumerate("abc")]
     bench = Bench(loop).submit(*rows)
     together = 0
@@ -183,7 +184,7 @@ def test_why_nobody_speculates_is_told() -> None:
 def test_an_unknown_cache_of_target_or_draft_turns_speculation_off_by_name() -> None:
     strange = Counting(make_cache=lambda: [StuckCache()])
     for target, draft in ((strange, Counting()), (Counting(), strange)):
-        bench = Bench(EngineLoop(target, 64, LIMITS, draft=draft)).run(
+        bench = Bench(build_loop(target, 64, LIMITS, draft=draft)).run(
             request(tokens=(5,), max_tokens=8)
         )
         assert bench.tokens["a"] == list(range(6, 14))

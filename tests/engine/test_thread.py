@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, FinishReason, Request, TokensCommitted
@@ -61,7 +62,7 @@ def thread() -> Iterator[EngineThread]:
 
 def serve(thread: EngineThread, name: str = "m", poison: frozenset[int] = frozenset()) -> None:
     """Attach a model that counts; made on the engine thread, as all arrays must be."""
-    thread.call(lambda: thread.attach(name, EngineLoop(Counting(poison), VOCAB, LIMITS))).result(
+    thread.call(lambda: thread.attach(name, build_loop(Counting(poison), VOCAB, LIMITS))).result(
         PATIENCE_S
     )
 
@@ -190,7 +191,8 @@ class Mortal(EngineLoop):
 
 def kill(thread: EngineThread, listener: Listener) -> None:
     """End the thread in the middle of a request."""
-    loop = thread.call(lambda: Mortal(Counting(), VOCAB, LIMITS)).result(PATIENCE_S)
+    built = thread.call(lambda: build_loop(Counting(), VOCAB, LIMITS)).result(PATIENCE_S)
+    loop = Mortal(built.runner, built.scheduler)
     thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
     thread.submit("m", endless(), listener)
     listener.begun()

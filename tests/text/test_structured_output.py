@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import jsonschema
 import pytest
 
+from omlx.engine.build import build_loop
 from omlx.engine.limits import Limits
-from omlx.engine.loop import EngineLoop
 from omlx.engine.strategy import parse
 from omlx.engine.types import (
     Finished,
@@ -71,7 +71,7 @@ class Answers:
         self.tokens: defaultdict[str, list[int]] = defaultdict(list)
         self.proposed: Counter[str] = Counter()
         self.accepted: Counter[str] = Counter()
-        self._loop = EngineLoop(
+        self._loop = build_loop(
             target.model, target.vocab_size, limits, draft=draft.model, draft_name="draft"
         )
         self._strategy, self._sampling = parse(strategy), sampling

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from omlx.engine.build import build_loop
 from omlx.engine.limits import Limits
-from omlx.engine.loop import EngineLoop
 from omlx.engine.strategy import OFF
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
@@ -70,7 +70,7 @@ def alone(folder: Path, rows: int) -> Iterator[Alone]:
     try:
         loaded = engine.call(lambda: load(ModelEntry(MODEL, folder, "bench"), "auto")).result()
         limits = Limits(context_length=loaded.context_length, max_rows=rows)
-        loop = engine.call(lambda: EngineLoop(loaded.model, loaded.vocab_size, limits)).result()
+        loop = engine.call(lambda: build_loop(loaded.model, loaded.vocab_size, limits)).result()
         engine.call(lambda: engine.attach(MODEL, loop)).result()
         yield Alone(engine, loaded.stop_ids)
     finally:

@@ -88,16 +88,16 @@ class Minds:
         loop, key = self._subject.loop, (workload, mode.name)
         if key not in self._kept:
             draft = self._random_draft if random_draft else self._subject.draft
-            loop.cost_model = self._costs()
+            cost_model = self._costs()
             drafters: list[Drafter] = [NgramDrafter()]
             if draft is not None:
                 drafters.append(
                     DraftModel("draft", draft, self._subject.vocab_size, cache_maker(draft))
                 )
-                loop.cost_model.draft_share = weight_bytes(draft) / weight_bytes(
+                cost_model.draft_share = weight_bytes(draft) / weight_bytes(
                     self._subject.model
                 )  # as a server has it
-            loop.use_drafters(drafters, self._off)
+            loop.use_drafters(drafters, self._off, cost_model=cost_model)
             self._kept[key] = loop.scheduler.speculator
         loop.scheduler.planner.speculator = self._kept[key]
         loop.reset_timing()

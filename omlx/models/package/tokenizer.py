@@ -27,7 +27,7 @@ def import_mlx_lm() -> None:
     modules that import each other can deadlock.
     """
     with _IMPORT_LOCK:
-        import_module("omlx.engine.loop")
+        import_module("omlx.engine.build")
 
 
 def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:

@@ -41,7 +41,7 @@ class Embedding:
         """
         read = hidden_states(loop.runner.model)
         if not self._read:
-            self._cache = loop.make_cache()
+            self._cache = loop.runner.make_cache()
         chunk = self.tokens[self._read : self._read + loop.limits.prefill_slice]
         states = read(mx.array([chunk], mx.uint32), self._cache)[0]  # [tokens, hidden]
         states = states.astype(mx.float32)

@@ -148,12 +148,12 @@ class ModelLoader:
         costs: LoadedCosts,
         now: float,
     ) -> ResidentModel:
-        from omlx.engine.loop import EngineLoop  # noqa: PLC0415 — see `import_mlx_lm`
+        from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
 
         entry, speculation = choice.target, choice.speculation
         dtype = speculation.settings.dtype
         limits = limits_of(speculation, target.context_length)
-        loop = EngineLoop(
+        loop = build_loop(
             target.model,
             target.vocab_size,
             limits,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, cast
 
@@ -60,7 +59,7 @@ class DraftModel:
         vocab_size: int,
         make_cache: MakeCache,
         *,
-        prefix_bytes: int = 128 << 20,
+        prefix_bytes: int | None = 128 << 20,
         block_tokens: int = 64,
     ) -> None:
         self.name = name
@@ -71,15 +70,15 @@ class DraftModel:
         self._rows: dict[int, _Row] = {}
         self._kept = Payloads(make_cache)
         self._index: PrefixIndex | None = None
-        if uncacheable(make_cache()) is None:
+        if prefix_bytes is not None and uncacheable(make_cache()) is None:
             self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, prefix_bytes)
         self._rounds = 0
 
-    def scratch(self) -> DraftModel:
-        """The same model beside this one, without rows, keeping nothing."""
-        beside = copy(self)
-        beside._rows, beside._index, beside._rounds = {}, None, 0
-        return beside
+    def sibling(self) -> DraftModel:
+        """Return a drafter over the same model, without rows or a prefix cache."""
+        return DraftModel(
+            self.name, self._model, self._vocab_size, self._make_cache, prefix_bytes=None
+        )
 
     def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         if limit < 1:
