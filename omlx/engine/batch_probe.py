@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 
-from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.model import Cache, MakeCache, Model, merge_caches
 from omlx.engine.rewind import leaves
 from omlx.engine.types import Reason
 
@@ -59,15 +59,6 @@ def batching_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Re
     ) as failure:
         return Reason("batch.off.probe", {"error": f"{type(failure).__name__}: {failure}"})
     return None if error is None else Reason("batch.off.probe", {"error": error})
-
-
-def merge_caches(caches: Sequence[Cache]) -> list[Any]:
-    """One batch cache a layer, its rows in the order of `caches`, which stay as they are."""
-    batch: list[Any] = []
-    for layers in zip(*caches, strict=True):
-        first: Any = layers[0]
-        batch.append(type(first).merge(list(layers)))
-    return batch
 
 
 def _probe(model: Model, make_cache: MakeCache, vocab_size: int) -> str | None:

@@ -1,4 +1,4 @@
-"""The caches of one loaded model: a cache for each single row, one shared by the rows of the batch, kept pieces.
+"""The caches of one loaded model: one for each single row, one shared by the batch, and the saved pieces.
 
 Carries out the cache operations of a plan. `lengths` counts the tokens that each row's cache holds; the layers' own
 counters must agree, which `check` proves.
@@ -6,9 +6,9 @@ counters must agree, which `check` proves.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from omlx.engine.model import Cache, MakeCache
+from omlx.engine.model import Cache, MakeCache, merge_caches
 from omlx.engine.plan import (
     CacheOp,
     Drop,
@@ -27,34 +27,27 @@ from omlx.errors import RewindError
 
 
 class CacheTable:
+    """Caches by row. `members` are the rows of `batch`, in order; `single` holds the caches of the others."""
+
     def __init__(self, make_cache: MakeCache) -> None:
-        self._make_cache = make_cache
         self.single: dict[int, Cache] = {}
-        self.kept = Payloads(make_cache)
         self.batch: list[Any] = []
         self.members: list[int] = []
         self.lengths: dict[int, int] = {}
+        self.kept = Payloads(make_cache)
+        self._make_cache = make_cache
         self._marks: dict[int, Mark] = {}
 
     def apply(self, op: CacheOp) -> None:
-        """Carry out one operation. Raises RewindError if a cache cannot reach the length that the plan counts on."""
+        """Carry out one operation. Raises RewindError if a cache cannot reach the length that the plan requires."""
         match op:
             case Open(row=row):
                 self.single[row], self.lengths[row] = self._make_cache(), 0
             case Restore(row=row, pieces=pieces, length=length, prompt=prompt):
-                self.single[row], self.lengths[row] = (
-                    self.kept.build(pieces, length, prompt),
-                    length,
-                )
-            case Rewind(row=row, length=length):
-                marks = [self._marks[row]] if row in self._marks else []
-                if (
-                    reached := rewind(self.single[row], self.lengths[row], length, marks)
-                ) != length:
-                    raise RewindError(
-                        "rewind.failed", length=length, detail=f"the cache went back to {reached}"
-                    )
+                self.single[row] = self.kept.build(pieces, length, prompt)
                 self.lengths[row] = length
+            case Rewind(row=row, length=length):
+                self._rewind(row, length)
             case Merge(rows=rows):
                 self._merge(rows)
             case Extract(row=row):
@@ -62,8 +55,8 @@ class CacheTable:
                 self.single[row] = [layer.extract(index) for layer in self.batch]
             case Filter(keep=keep):
                 self._filter(list(keep))
-            case Save(row=row, pieces=kept):
-                self.kept.keep(self.single[row], kept)
+            case Save(row=row, pieces=saved):
+                self.kept.keep(self.single[row], saved)
             case Drop(row=row):
                 self.single.pop(row, None)
                 self.lengths.pop(row, None)
@@ -72,33 +65,32 @@ class CacheTable:
                 self.kept.evict(pieces)
 
     def mark(self, row: int) -> None:
-        """Remember where a single row stands, until `forget_marks`. For caches that cannot step back."""
+        """Mark a single row's cache before a pass that may be rolled back. For caches that cannot step back."""
         self._marks[row] = mark(self.single[row], self.lengths[row])
 
     def forget_marks(self) -> None:
-        """Let go of every mark. Before the next pass writes in place, or a held array would force a copy."""
+        """Drop every mark: the next pass writes in place, and would copy an array that a mark still holds."""
         self._marks.clear()
 
     def advance(self, row: int, tokens: int) -> None:
+        """Count the tokens of a pass."""
         self.lengths[row] += tokens
 
     def row_bytes(self, row: int) -> int:
-        """Bytes of the arrays that a row holds, its share if it is in the batch; 0 before it has read anything."""
+        """Bytes of a row's cache arrays; in the batch, its share of them; 0 before its first pass."""
         if not self.lengths.get(row):
-            return 0  # an empty quantized cache cannot tell
+            return 0  # an empty quantized cache has no `nbytes`
         if row in self.members:
-            return sum(int(layer.nbytes) for layer in self.batch) // len(self.members)
+            return self._batch_bytes() // len(self.members)
         return sum(layer.nbytes for layer in self.single.get(row, ()))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of live caches; those of the kept pieces are theirs to tell."""
-        return sum(map(self.row_bytes, self.single)) + sum(
-            int(layer.nbytes) for layer in self.batch
-        )
+        """Bytes of all rows' caches, without the saved pieces."""
+        return sum(map(self.row_bytes, self.single)) + self._batch_bytes()
 
     def check(self) -> None:
-        """Raise AssertionError if a layer holds another number of tokens than is counted here."""
+        """Raise AssertionError if a layer holds another number of tokens than `lengths` says."""
         for row, cache in self.single.items():
             held = length_of(cache)
             assert held is None or held == self.lengths[row], (row, held, self.lengths[row])
@@ -107,11 +99,19 @@ class CacheTable:
             if getattr(layer, "offset", None) is not None:
                 assert layer.offset.tolist() == [self.lengths[row] for row in self.members]
 
+    def _batch_bytes(self) -> int:
+        return sum(int(layer.nbytes) for layer in self.batch)
+
+    def _rewind(self, row: int, length: int) -> None:
+        marks = [self._marks[row]] if row in self._marks else []
+        reached = rewind(self.single[row], self.lengths[row], length, marks)
+        if reached != length:
+            detail = f"the cache went back to {reached}"
+            raise RewindError("rewind.failed", length=length, detail=detail)
+        self.lengths[row] = length
+
     def _merge(self, rows: tuple[int, ...]) -> None:
-        caches = [self.single.pop(row) for row in rows]
-        merged = [
-            cast(Any, type(layers[0])).merge(list(layers)) for layers in zip(*caches, strict=True)
-        ]
+        merged = merge_caches([self.single.pop(row) for row in rows])
         if self.batch:
             for layer, joining in zip(self.batch, merged, strict=True):
                 layer.extend(joining)

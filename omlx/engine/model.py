@@ -1,8 +1,8 @@
-"""What the engine asks of a model: one call. Every text model of mlx-lm answers it."""
+"""What the engine requires of a model: one call. Every text model of mlx-lm provides it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -13,7 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 
 class LayerCache(Protocol):
-    """What every cache class of mlx-lm has."""
+    """What all cache classes of mlx-lm have in common."""
 
     @property
     def state(self) -> Any: ...
@@ -23,25 +23,34 @@ class LayerCache(Protocol):
 
 
 Cache = list[LayerCache]
+"""One cache per layer."""
+
 MakeCache = Callable[[], Cache]
 
 
 class Model(Protocol):
     def __call__(self, inputs: mx.array, /, *, cache: Cache) -> mx.array:
-        """Logits [rows, tokens, V] for ids [rows, tokens]; the cache takes in the tokens."""
+        """Return logits [rows, tokens, V] for ids [rows, tokens]. Appends the tokens to the cache."""
         ...
 
 
 def weight_bytes(model: Model) -> int:
-    """Bytes that a pass reads at most; 0 for what has no weights."""
+    """Bytes of a model's parameters: what a pass reads at most. 0 for a model without parameters."""
     if not isinstance(model, nn.Module):
         return 0
-    return sum(
-        array.nbytes
-        for _, array in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    )
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    return sum(array.nbytes for _, array in parameters)
 
 
 def cache_maker(model: Model) -> MakeCache:
-    """A function that makes empty caches of the model's own kind."""
+    """Return a function that makes empty caches of the model's own kind."""
     return cast(MakeCache, partial(make_prompt_cache, cast(Any, model)))
+
+
+def merge_caches(caches: Sequence[Cache]) -> list[Any]:
+    """Return one batch cache per layer, its rows in the order of `caches`, which are not modified."""
+    batch: list[Any] = []
+    for layers in zip(*caches, strict=True):
+        first: Any = layers[0]
+        batch.append(type(first).merge(list(layers)))
+    return batch

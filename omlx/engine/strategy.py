@@ -1,17 +1,18 @@
-"""Strategy strings: who drafts, in which bounds.
+"""Strategy strings: which drafters may propose, within which bounds.
 
     strategy = step { ";" step }          ngram:n=4,m=32;draft:m=8
     step     = name [ ":" key "=" number { "," key "=" number } ]
     name     = off | auto | draft | ngram
     key      = n (shortest match) | m (longest draft) | min (shortest draft)
 
-llama.cpp's names for drafting from history are read as ngram, and the strategy says so.
+llama.cpp's names for n-gram drafters are read as ngram; `Strategy.notes` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
@@ -23,14 +24,14 @@ REFUSED: Final = ("eagle3", "eagle", "mtp", "dflash", "medusa")
 BOUNDS: Final = {"n": (3, 64), "m": (1, MAX_DRAFT_LENGTH), "min": (1, MAX_DRAFT_LENGTH)}
 """Inclusive, in tokens."""
 
-NGRAM_ONLY: Final = ("n",)
-DIGITS: Final = 9
-"""Longer numbers are out of range, whatever they are."""
+KEYS: Final = {"off": (), "auto": tuple(BOUNDS), "draft": ("m", "min"), "ngram": tuple(BOUNDS)}
+MAX_DIGITS: Final = 9
+"""Longer numbers are out of range; they are not converted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One drafter and its bounds; None where the user set none."""
+    """One drafter and its bounds, in tokens; None: not set."""
 
     name: str
     shortest_match: int | None = None
@@ -40,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Drafters in the order given. `notes` say what was read as something else."""
+    """Drafters in the order given. `notes` say which names were read as others."""
 
     steps: tuple[Step, ...]
     notes: tuple[Reason, ...] = ()
@@ -50,11 +51,11 @@ class Strategy:
         return self.steps[0].name == "off"
 
     def step(self, name: str) -> Step | None:
-        """The step that admits a drafter; `auto` admits all."""
+        """The step that admits a kind of drafter; `auto` admits all."""
         return next((s for s in self.steps if s.name in (name, "auto")), None)
 
     def among(self, kinds: set[str]) -> Strategy:
-        """What is left of it where only these kinds of drafters are: the steps that one of them can take, or off."""
+        """The same strategy without the steps for which no drafter of these kinds is loaded; off if none is left."""
         left = tuple(s for s in self.steps if s.name in kinds or (s.name == "auto" and kinds))
         return Strategy(left or (Step("off"),), self.notes)
 
@@ -69,77 +70,57 @@ NGRAM: Final = Strategy((Step("ngram"),))
 
 
 def parse(text: str, param: str = "speculation") -> Strategy:
-    """Read a strategy string. Raises BadRequest naming the place (1-based column) and what was expected there."""
+    """Parse a strategy. Raises BadRequest with the place (1-based column) and what was expected there."""
+    refuse = partial(BadRequest, param=param)
     steps: list[Step] = []
     notes: list[Reason] = []
-    for at, part in _pieces(text, ";", 1):
-        (column, name), *options = _pieces(part, ":", at, most=1)
+    for start, part in _split(text, ";", 1):
+        (column, name), *options = _split(part, ":", start, limit=1)
         if name in ALIASES:
             notes.append(Reason("strategy.read_as", {"name": name, "meant": ALIASES[name]}))
             name = ALIASES[name]
         if name in REFUSED:
-            raise BadRequest("strategy.refused", param=param, name=name, column=column)
+            raise refuse("strategy.refused", name=name, column=column)
         if name not in NAMES:
-            raise BadRequest(
-                "strategy.name", param=param, name=name, column=column, expected=", ".join(NAMES)
-            )
+            raise refuse("strategy.name", name=name, column=column, expected=", ".join(NAMES))
         if any(step.name == name for step in steps):
-            raise BadRequest("strategy.twice", param=param, name=name, column=column)
+            raise refuse("strategy.twice", name=name, column=column)
         if steps and {name, steps[0].name} & {"off", "auto"}:
             alone = name if name in ("off", "auto") else steps[0].name
-            raise BadRequest("strategy.alone", param=param, name=alone, column=column)
-        values = _options(*options[0], name, param) if options else {}
+            raise refuse("strategy.alone", name=alone, column=column)
+        values = _parse_options(*options[0], name, refuse) if options else {}
         steps.append(Step(name, values.get("n"), values.get("m"), values.get("min")))
     return Strategy(tuple(steps), tuple(notes))
 
 
-def _pieces(text: str, separator: str, column: int, most: int = -1) -> Iterator[tuple[int, str]]:
-    """The parts between separators, without the space around them, and the columns where they begin."""
-    for piece in text.split(separator, most):
-        yield column + len(piece) - len(piece.lstrip()), piece.strip()
-        column += len(piece) + 1
+def _split(text: str, separator: str, column: int, limit: int = -1) -> Iterator[tuple[int, str]]:
+    """The stripped parts between separators, each with the column where it begins."""
+    for part in text.split(separator, limit):
+        yield column + len(part) - len(part.lstrip()), part.strip()
+        column += len(part) + 1
 
 
-def _options(at: int, text: str, name: str, param: str) -> dict[str, int]:
+def _parse_options(
+    start: int, text: str, name: str, refuse: Callable[..., BadRequest]
+) -> dict[str, int]:
+    keys = KEYS[name]
     values: dict[str, int] = {}
-    for column, part in _pieces(text, ",", at):
-        key, equals, number = (piece.strip() for piece in part.partition("="))
-        if key not in BOUNDS or name == "off" or (key in NGRAM_ONLY and name == "draft"):
-            keys = ", ".join(
-                k for k in BOUNDS if name != "off" and (name != "draft" or k not in NGRAM_ONLY)
-            )
-            raise BadRequest(
-                "strategy.key",
-                param=param,
-                key=key,
-                name=name,
-                column=column,
-                expected=keys or "nothing",
-            )
+    for column, part in _split(text, ",", start):
+        key, equals, number = (field.strip() for field in part.partition("="))
+        if key not in keys:
+            expected = ", ".join(keys) or "nothing"
+            raise refuse("strategy.key", key=key, name=name, column=column, expected=expected)
         if not equals or not number.isdecimal():
-            raise BadRequest("strategy.number", param=param, key=key, value=number, column=column)
+            raise refuse("strategy.number", key=key, value=number, column=column)
         low, high = BOUNDS[key]
-        if len(number) > DIGITS or not low <= int(number) <= high:
-            raise BadRequest(
-                "strategy.range",
-                param=param,
-                key=key,
-                value=number,
-                low=low,
-                high=high,
-                column=column,
-            )
+        if len(number) > MAX_DIGITS or not low <= int(number) <= high:
+            raise refuse("strategy.range", key=key, value=number, low=low, high=high, column=column)
         if key in values:
-            raise BadRequest("strategy.twice", param=param, name=key, column=column)
+            raise refuse("strategy.twice", name=key, column=column)
         values[key] = int(number)
-        if values.get("min", 1) > values.get("m", MAX_DRAFT_LENGTH):
-            raise BadRequest(
-                "strategy.min_above_max",
-                param=param,
-                low=values["min"],
-                high=values["m"],
-                column=column,
-            )
+        shortest, longest = values.get("min", 1), values.get("m", MAX_DRAFT_LENGTH)
+        if shortest > longest:
+            raise refuse("strategy.min_above_max", low=shortest, high=longest, column=column)
     return values
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx.engine.batch_probe import merge_caches
+from omlx.engine.model import merge_caches
 from tests import zoo
 from tests.probe.reference import Row, window
 
