@@ -1,4 +1,6 @@
-"""Test lanes: `--quick` runs unit tests alone, and proves that they open no socket. Property tests have no deadline."""
+"""Test lanes: `--quick` runs unit tests alone, and proves that they open no socket. Property tests
+have no deadline.
+"""
 
 from __future__ import annotations
 

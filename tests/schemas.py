@@ -1,6 +1,6 @@
-"""Schemas that answers are held to, by name: what people write, and what is hard to enforce.
+"""JSON schemas for structured output, by name: common ones, and those that are hard to enforce.
 
-Every text, list and number has its bounds, so that a model that knows no better comes to an end.
+Every text, list and number is bounded, so that an untrained model ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SMALL: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 99}
 def record(
     required: list[str] | None = None, more: Schema | None = None, **properties: Any
 ) -> Schema:
-    """An object of just these properties, all of them required unless it says which."""
+    """Return an object of these properties only, all of them required by default."""
     return {
         "type": "object",
         "properties": properties,

@@ -1,4 +1,4 @@
-"""The settings of one model: through the command line, the file and the API; what they change, and when."""
+"""Settings of one model by command line, file and API: their effect, and when it applies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def browser(server: Administered) -> Iterator[httpx.Client]:
 
 
 def sample(row: Setting) -> Any:
-    """A value other than the default, as JSON has it."""
+    """Return a value other than the default, as JSON."""
     if row.name in SAMPLES:
         return SAMPLES[row.name]
     if row.choices:
@@ -70,7 +70,7 @@ def ask(client: httpx.Client, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_each_is_the_same_through_command_line_file_and_api(
+def test_each_setting_is_the_same_by_command_line_file_and_api(
     row: Setting, alone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, value = alone / ".omlx", sample(row)
@@ -97,7 +97,7 @@ def test_each_is_the_same_through_command_line_file_and_api(
         assert (view["stored"], view["source"], view["set"]) == (None, "built_in", False)
 
 
-def test_what_is_left_out_stays_and_null_inherits(browser: httpx.Client) -> None:
+def test_omitted_settings_stay_and_null_inherits(browser: httpx.Client) -> None:
     change(browser, "settings", draft_max=9, temperature=0.5)
     change(browser, MINE, draft_max=4, ttl_seconds=60)
     change(browser, MINE, temperature=0.25)
@@ -150,7 +150,7 @@ def test_two_windows_do_not_overwrite_each_other(browser: httpx.Client) -> None:
         ({"temperature": float("1e9")}, "config.float", "temperature"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name_and_nothing_is_kept(
+def test_invalid_values_are_refused_by_name_and_nothing_is_stored(
     server: Administered,
     browser: httpx.Client,
     changes: dict[str, Any],
@@ -179,7 +179,7 @@ def test_a_model_is_a_name_and_never_a_path(
     assert not (server.home / MODELS_FILE).exists()
 
 
-def test_an_alias_is_taken_once(browser: httpx.Client) -> None:
+def test_an_alias_is_unique(browser: httpx.Client) -> None:
     assert change(browser, MINE, alias="mine").status_code == 200
     assert ask(browser, model="mine")["model"] == TARGET
     assert change(browser, MINE, alias="mine").status_code == 200
@@ -187,7 +187,7 @@ def test_an_alias_is_taken_once(browser: httpx.Client) -> None:
     assert answer.json()["error"]["params"] == {"where": "alias", "alias": "mine", "model": TARGET}
 
 
-def test_sampling_counts_from_the_next_request(browser: httpx.Client) -> None:
+def test_sampling_defaults_apply_from_the_next_request(browser: httpx.Client) -> None:
     ask(browser)
     applied = change(browser, MINE, max_tokens=2, temperature=0).json()["applied"]
     assert applied == {"max_tokens": "at_once", "temperature": "at_once"}
@@ -196,7 +196,7 @@ def test_sampling_counts_from_the_next_request(browser: httpx.Client) -> None:
     assert ask(browser, max_tokens=5)["usage"]["completion_tokens"] == 5
 
 
-def test_a_draft_is_on_from_the_next_idle_moment_and_the_answer_says_which(
+def test_a_draft_model_applies_from_the_next_idle_moment_and_the_response_names_it(
     server: Administered, browser: httpx.Client
 ) -> None:
     ask(browser)
@@ -226,7 +226,7 @@ def test_a_pinned_model_says_so(browser: httpx.Client) -> None:
     assert browser.get(f"/v1/models/{TARGET}").json()["pinned"] is True
 
 
-def test_memory_for_prefixes_and_the_limit_count_at_once(
+def test_prefix_bytes_and_memory_limit_apply_at_once(
     server: Administered, browser: httpx.Client
 ) -> None:
     ask(browser)
@@ -244,7 +244,7 @@ def test_memory_for_prefixes_and_the_limit_count_at_once(
     ask(browser)
 
 
-def test_a_shorter_context_is_taken_up(browser: httpx.Client) -> None:
+def test_a_shorter_context_applies(browser: httpx.Client) -> None:
     ask(browser)
     assert table()["max_context"].meta.applies is AppliesAt.RELOAD
     assert change(browser, MINE, max_context=16).json()["applied"] == {"max_context": "at_once"}

@@ -1,4 +1,4 @@
-"""The probe's verdicts: fresh ones equal docs/model-support.md, and a fault planted in a cache is noticed."""
+"""The probe: new results equal docs/model-support.md, and a fault in a cache is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW_OF = {
 
 
 class Forgetful(KVCache):
-    """Goes back one token too few."""
+    """Cache that trims one token too few."""
 
     def trim(self, n: int) -> int:
         super().trim(n - 1)
@@ -36,7 +36,7 @@ def with_cache(model: nn.Module, cache: type[Any]) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", zoo.MAIN_NAMES)
-def test_a_target_that_rewinds_gives_the_logits_of_reading_token_by_token(name: str) -> None:
+def test_a_target_after_rollback_gives_the_logits_of_single_steps(name: str) -> None:
     result = verify(Row(zoo.build(name), 48, seed=3))
     assert result.gap <= TOLERANCE
     assert result.stepped + result.restored > 5
@@ -45,7 +45,7 @@ def test_a_target_that_rewinds_gives_the_logits_of_reading_token_by_token(name: 
 @pytest.mark.parametrize(
     "name", ["llama", "gemma3_text", "qwen3_next", "recurrent_gemma", "llama4"]
 )
-def test_a_draft_and_a_stored_conversation_that_rewind_give_the_logits_of_reading_afresh(
+def test_a_draft_model_and_a_stored_conversation_after_rollback_give_the_logits_of_an_empty_cache(
     name: str,
 ) -> None:
     rows = references(zoo.build(name))
@@ -53,12 +53,12 @@ def test_a_draft_and_a_stored_conversation_that_rewind_give_the_logits_of_readin
     assert shorten(rows, tries=8).gap <= TOLERANCE
 
 
-def test_rows_of_the_batch_give_the_logits_of_each_alone() -> None:
+def test_rows_of_a_batch_give_the_logits_of_each_alone() -> None:
     rows = references(zoo.build("recurrent_gemma"))
     assert life(rows) <= TOLERANCE
 
 
-def test_the_probe_notices_a_wrong_trim_and_a_wrong_position() -> None:
+def test_the_probe_detects_a_wrong_trim_and_a_wrong_position() -> None:
     model = zoo.build("llama")
     row = Row(model, 40, seed=0)
     late = make_late(zoo.make_cache(model))
@@ -68,7 +68,7 @@ def test_the_probe_notices_a_wrong_trim_and_a_wrong_position() -> None:
 
 
 def make_late(cache: list[Any]) -> list[Any]:
-    """Rows of nothing before the first token."""
+    """Cache with empty rows before the first token."""
     for layer in cache:
         layer.update_and_fetch(mx.zeros((1, 2, 1, 16)), mx.zeros((1, 2, 1, 16)))
     return cache
@@ -76,7 +76,7 @@ def make_late(cache: list[Any]) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", zoo.FAMILIES)
-def test_the_page_says_what_the_probe_finds(name: str) -> None:
+def test_the_page_equals_the_probe(name: str) -> None:
     assert examine(name).line == ROW_OF[name]
 
 

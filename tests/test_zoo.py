@@ -1,4 +1,6 @@
-"""The tiny models are worth comparing: reproducible, wide apart, not cyclic; the copies of them are what they say."""
+"""The tiny models: reproducible, without near-ties, not cyclic; noisy and padded copies behave as
+documented.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ PROMPT = [3, 14, 15, 92, 65, 35]
 
 
 def greedy(model: nn.Module, steps: int) -> tuple[list[int], list[float]]:
-    """Tokens, and by how much each won."""
+    """Return greedy tokens, and the margin of each."""
     cache, window = zoo.make_cache(model), mx.array([PROMPT])
     tokens, margins = [], []
     for _ in range(steps):

@@ -1,1 +1,1 @@
-"""Coding agents against a real server whose model says what the task tells it to."""
+"""Coding agents against a real server with a scripted model."""

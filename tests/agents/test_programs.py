@@ -1,6 +1,6 @@
-"""The agents themselves, where they are installed (npm i -g @anthropic-ai/claude-code @openai/codex): one tool loop.
+"""One tool loop of each agent that is installed (npm i -g @anthropic-ai/claude-code @openai/codex).
 
-They get a home and an environment of their own, so that nothing of the user's is read, and talk to the loopback alone.
+They get a home folder and an environment of their own, and connect to the loopback interface only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def called(name: str, **arguments: object) -> str:
 
 
 def finished(ran: subprocess.CompletedProcess[str], home: Path) -> None:
-    """The command was run, and what came of it was said."""
+    """Check that the command was run and its result reported."""
     proof = home / "work" / PROOF
     assert proof.exists(), ran.stdout[-2000:] + ran.stderr[-2000:]
     assert proof.read_text() == "it rains\n"

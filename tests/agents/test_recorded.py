@@ -1,5 +1,6 @@
-"""Requests as the agents sent them, texts shortened: read, answered with the call that the task asks for, and gone on
-from. They stand in for the programs where those are not installed."""
+"""Recorded requests of the agents, texts shortened, answered with the tool call of the task.
+
+They stand in for the programs where those are not installed."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def recorded(name: str) -> list[dict[str, Any]]:
 
 
 def streamed(http: httpx.Client, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of an answer."""
+    """Return the events of an answer."""
     path = f"{request['path']}?{request['query']}"
     answer = http.post(path, json=request["body"], headers=request["headers"])
     assert answer.status_code == 200, answer.text

@@ -1,1 +1,3 @@
-"""Whatever is sent to the server, it answers or refuses: no 500, no hang, nothing left behind, memory flat."""
+"""Fuzzing: the server answers or refuses every request without a 500, a hang, a leaked request or
+memory growth.
+"""

@@ -1,6 +1,6 @@
-"""Requests as nobody should send them: good bodies with something done to them, and bytes that are no requests at all.
+"""Malformed requests: mutated valid bodies, and bytes that are no HTTP requests.
 
-Everything is drawn from one `random.Random`, so that a seed repeats it.
+Everything is drawn from one `random.Random`, so a seed reproduces it.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ NASTY: Final[tuple[Any, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as bytes. The client goes after `cut` bytes of it, or after reading `read` bytes of the answer."""
+    """One request as bytes. The client disconnects after `cut` bytes, or after reading `read` bytes
+    of the answer.
+    """
 
     method: str
     path: str
@@ -189,7 +191,7 @@ class Sent:
 
 
 def drawn(random: Random, method: str, path: str) -> Sent:
-    """One request for an operation of the API; about half are well-formed JSON of the wrong shape."""
+    """Return one request for an operation of the API; half are valid JSON of the wrong shape."""
     concrete = path.replace("{name}", _name(random)).replace("{id}", _id(random))
     good = GOOD.get(path)
     if good is None or method == "get":
@@ -204,7 +206,7 @@ def drawn(random: Random, method: str, path: str) -> Sent:
 
 
 def _spoil(random: Random, node: Any) -> None:
-    """Change one place of a tree, the deeper ones as likely as the others."""
+    """Change one node of a tree, drawn with equal probability."""
     places = list(_places(node))
     if not places:
         return
@@ -284,7 +286,9 @@ _HEADERS: Final[tuple[tuple[tuple[str, str], ...], ...]] = (
 
 
 def _broken_off(random: Random, sent: Sent) -> Sent:
-    """Sometimes with other headers, sometimes from a client that goes early."""
+    """Return the request, sometimes with other headers, sometimes from a client that disconnects
+    early.
+    """
     chance = random.random()
     if chance < 0.15:
         sent = replace(sent, headers=random.choice(_HEADERS))

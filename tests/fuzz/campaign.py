@@ -1,6 +1,7 @@
-"""One run over the API: what schemathesis makes of the published document, and what `bodies` makes of good requests.
+"""One fuzzing run over the API: requests of schemathesis from the OpenAPI document, and those of
+`bodies`.
 
-python -m tests.fuzz --requests 5000        as many for each operation
+python -m tests.fuzz --requests 5000        for each operation
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running
 
 
 class Faults(logging.Handler):
-    """Keeps what the server has to say of itself: a fault whose answer nobody has read is one too."""
+    """Handler that stores error records of the server: a fault counts even if its response was not
+    read.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -37,12 +40,14 @@ class Faults(logging.Handler):
 
 
 SETTLED_AFTER = 100_000
-"""So many looks at the engine, each behind a step, and what still runs is a leak."""
+"""Snapshots of the engine, one per step, after which a request that is still active is a leak."""
 
 
 @dataclass
 class Campaign:
-    """`statuses` counts answers by operation; the footprint is that of this process, server and all, in bytes."""
+    """Result of a run: `statuses` by operation; footprints of this process with the server, in
+    bytes.
+    """
 
     running: Running
     salt: int = 0
@@ -62,7 +67,9 @@ class Campaign:
         ]
 
     def run(self, requests: int, *, only: str = "", until: float | None = None) -> None:
-        """`requests` for every operation whose path has `only` in it; past the time `until` no more are begun."""
+        """Send `requests` to every operation whose path contains `only`; start none after the time
+        `until`.
+        """
         for number, (method, path) in enumerate(self.operations):
             if only not in path or (until is not None and monotonic() > until):
                 continue
@@ -74,7 +81,7 @@ class Campaign:
             self.salt += 1
 
     def settle(self) -> None:
-        """Wait until nothing runs. Raises AssertionError if something stays behind."""
+        """Wait until no request is active. Raises AssertionError if one remains."""
         engine = self.running.engine
         for _ in range(SETTLED_AFTER):
             engine.call(lambda: None).result(PATIENCE_S)
@@ -138,7 +145,7 @@ class Campaign:
 
 
 def _modes(operation: Any, requests: int) -> Iterator[tuple[GenerationMode, int]]:
-    """Wrong requests where there is something to be wrong."""
+    """Return the modes: invalid requests too where the operation has parameters."""
     if not operation.body:
         yield GenerationMode.POSITIVE, requests
         return

@@ -16,15 +16,15 @@ GROWTH_BYTES = 64 << 20
 
 @contextmanager
 def fuzzed() -> Iterator[Running]:
-    """A server whose answers are short. What it keeps of them is bounded low, so that growth would show."""
+    """A server with short answers and low bounds on what it stores, so that growth is visible."""
     with omlx(
         Settings(max_tokens=16, max_context=512, prefix_bytes=8 << 20), build=spelling_pool
     ) as running:
         yield running
 
 
-def test_whatever_is_sent_nothing_breaks_and_nothing_is_left() -> None:
-    """A slice of what `make fuzz` does."""
+def test_malformed_requests_break_nothing_and_leave_nothing_behind() -> None:
+    """A small part of `make fuzz`."""
     until = monotonic() + SLICE_S
     with fuzzed() as running:
         campaign = Campaign(running)

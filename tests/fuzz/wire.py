@@ -1,4 +1,4 @@
-"""Bytes to a socket of the loopback, and the status that comes back."""
+"""Raw bytes to a loopback socket, and the status of the response."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ PATIENCE_S = 60
 
 
 def send(port: int, sent: Sent) -> int | None:
-    """The status of the answer, read to its end; None where the client goes first or is hung up on without one.
+    """Return the status of the response, read to its end; None if the client or the server
+    disconnects first.
 
-    Raises TimeoutError where nothing comes for `PATIENCE_S`.
+    Raises TimeoutError if nothing arrives for `PATIENCE_S`.
     """
     with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
         raw = sent.raw()
@@ -28,7 +29,7 @@ def send(port: int, sent: Sent) -> int | None:
 
 
 def _read(client: socket.socket, most: int | None) -> bytes:
-    """All that comes, or the first `most` bytes of it."""
+    """Return all received bytes, or the first `most`."""
     read = b""
     while (most is None or len(read) < most) and (piece := client.recv(65536)):
         read = read[:12] + piece if most is None and len(read) >= 12 else read + piece

@@ -1,5 +1,5 @@
-"""Looks at every architecture that mlx-lm has: can its cache be taken back, can its rows share a batch.
+"""Probe of every architecture of mlx-lm: rollback of its cache, and batching of its rows.
 
-`python -m tests.probe` writes what it finds to docs/model-support.md. Everything is measured on the tiny models of
-tests/zoo, whose windows and chunks of 16 tokens the probe runs past.
+`python -m tests.probe` writes the results to docs/model-support.md. It uses the tiny models of
+tests/zoo, and runs past their windows and chunks of 16 tokens.
 """

@@ -1,4 +1,4 @@
-"""Examine every architecture and write the table into docs/model-support.md; what is above the mark stays."""
+"""Probe every architecture and write the table below the mark of docs/model-support.md."""
 
 from __future__ import annotations
 

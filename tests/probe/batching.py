@@ -1,4 +1,4 @@
-"""A batch's life and joint prefill: every row's logits must be those of the row alone."""
+"""Batching and joint prefill: the logits of every row must equal those of the row alone."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from tests import zoo
 from tests.probe.reference import Row, window
 
 DECODED = 4
-"""Tokens decoded between two events of a batch's life."""
+"""Tokens decoded between two changes of a batch."""
 
 
 class Batch:
-    """Rows that share a cache. `at[i]` is how many tokens of row i it holds; `gap` the worst difference so far."""
+    """Rows that share a cache. It holds `at[i]` tokens of row i; `gap` is the largest difference so
+    far.
+    """
 
     def __init__(self, rows: Sequence[Row], caches: Sequence[list[Any]], at: Sequence[int]) -> None:
         self.model, self.rows, self.at = rows[0].model, list(rows), list(at)
@@ -57,7 +59,9 @@ class Batch:
         self.gap = max(self.gap, row.read(at + DECODED, at + DECODED + 5, cache))
 
     def prefill(self, chunks: Sequence[int], step: int) -> None:
-        """Read the next `chunks[i]` tokens of each row in one right-padded pass, `step` columns at a time."""
+        """Compute the next `chunks[i]` tokens of each row in one right-padded pass, `step` columns
+        at a time.
+        """
         longest = max(chunks)
         padding = [longest - chunk for chunk in chunks]
         parts = [
@@ -78,7 +82,9 @@ class Batch:
 
 
 def life(rows: Sequence[Row], lengths: tuple[int, int, int] = (21, 7, 12)) -> float:
-    """Two rows merged, decoded, a third joined, the first left, another extracted. Returns the worst gap."""
+    """Merge two rows, decode, add a third, remove the first, extract another. Returns the largest
+    gap.
+    """
     caches = _alone(rows, lengths)
     batch = Batch(rows[:2], caches[:2], lengths[:2])
     batch.decode()
@@ -93,7 +99,7 @@ def life(rows: Sequence[Row], lengths: tuple[int, int, int] = (21, 7, 12)) -> fl
 
 
 def long_life(rows: Sequence[Row]) -> float:
-    """Rows that pass a window of 16 while they share the batch, one of them the longest all along."""
+    """Decode rows past a window of 16 while they share the batch. Returns the largest gap."""
     batch = Batch(rows[:2], _alone(rows[:2], (3, 14)), (3, 14))
     batch.decode(30)
     batch.leave_with_cache(1)
@@ -104,7 +110,9 @@ def long_life(rows: Sequence[Row]) -> float:
 
 
 def joint_prefill(rows: Sequence[Row], step: int = 64) -> float:
-    """Three prompts of different lengths read in one right-padded pass from empty caches, then decoded."""
+    """Prefill three prompts of different lengths in one right-padded pass, then decode. Returns the
+    largest gap.
+    """
     batch = Batch(rows, [zoo.make_cache(row.model) for row in rows], (0, 0, 0))
     batch.prefill((19, 7, 12), step)
     batch.decode()
@@ -112,7 +120,7 @@ def joint_prefill(rows: Sequence[Row], step: int = 64) -> float:
 
 
 def joint_continuation(rows: Sequence[Row]) -> float:
-    """Rows that hold some tokens already read their next ones in one right-padded pass."""
+    """Prefill further tokens of rows in one right-padded pass. Returns the largest gap."""
     lengths = (11, 5, 20)
     batch = Batch(rows, _alone(rows, lengths), lengths)
     batch.prefill((3, 9, 1), 64)
@@ -121,7 +129,7 @@ def joint_continuation(rows: Sequence[Row]) -> float:
 
 
 def _alone(rows: Sequence[Row], lengths: Sequence[int]) -> list[list[Any]]:
-    """A cache for each row that has read its first `lengths[i]` tokens in one pass; empty where that is none."""
+    """Return a cache per row that holds its first `lengths[i]` tokens, computed in one pass."""
     caches = [zoo.make_cache(row.model) for row in rows]
     for row, cache, length in zip(rows, caches, lengths, strict=True):
         if length:

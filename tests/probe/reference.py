@@ -1,4 +1,4 @@
-"""What a row gives alone, one token at a time: the truth that every probe compares with."""
+"""Reference logits: a row computed alone, token by token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-4
 
 
 class Row:
-    """Random tokens, and the logits [tokens, V] after each of them, read one by one from a fresh cache."""
+    """Random tokens and their logits [tokens, V], computed one by one from an empty cache."""
 
     def __init__(self, model: nn.Module, tokens: int, seed: int) -> None:
         self.model = model
@@ -30,21 +30,23 @@ class Row:
         self.scale = mx.abs(self.logits).max().item()
 
     def read(self, start: int, end: int, cache: list[Any]) -> float:
-        """Read tokens [start, end) as one window. Returns how far the logits are from the reference."""
+        """Compute tokens [start, end) as one window. Returns the gap to the reference."""
         return self.gap(start, self.model(mx.array([self.tokens[start:end]]), cache=cache)[0])
 
     def gap(self, start: int, logits: mx.array) -> float:
-        """Relative difference of `logits` [tokens, V] from those after token `start` and on. NaN counts as infinite."""
+        """Return the relative difference of `logits` [tokens, V] from the reference at `start`. NaN
+        counts as infinite.
+        """
         wanted = self.logits[start : start + logits.shape[0]]
         gap = mx.abs(logits.astype(mx.float32) - wanted).max().item() / self.scale
         return gap if gap == gap else float("inf")
 
 
 def references(model: nn.Module) -> list[Row]:
-    """Three rows, long enough to pass a window of 16 several times."""
+    """Return three rows, several times longer than a window of 16."""
     return [Row(model, 72, seed) for seed in range(3)]
 
 
 def window(rows: Sequence[Row], at: Sequence[int]) -> mx.array:
-    """The token at position `at[i]` of each row: [rows, 1]."""
+    """Return the token at position `at[i]` of each row: [rows, 1]."""
     return mx.array([[row.tokens[position]] for row, position in zip(rows, at, strict=True)])

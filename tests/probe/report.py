@@ -1,4 +1,4 @@
-"""One line for each architecture: what its cache is made of, how it goes back, whether its rows share a batch."""
+"""One line per architecture: classes of its cache, rollback, batching."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ RULE = "|---|---|---|---|---|"
 
 @dataclass(frozen=True)
 class Verdict:
-    """`rewinds`: trim, slice, snapshot, or no with the reason. `batches` and `joint`: yes, or no with the reason."""
+    """`rewinds`: trim, slice, snapshot, or no with the reason. `batches` and `joint`: yes, or no
+    with the reason.
+    """
 
     name: str
     caches: str
@@ -36,7 +38,7 @@ class Verdict:
 
 
 def examine(name: str) -> Verdict:
-    """Run every probe on one architecture."""
+    """Probe one architecture."""
     model = zoo.build(name)
     parts = leaves(zoo.make_cache(model))
     rows = references(model)
@@ -45,7 +47,9 @@ def examine(name: str) -> Verdict:
 
 
 def rewinds(rows: list[Row]) -> str:
-    """How the cache goes back, or why it cannot: as a target, as a draft model, and as a stored conversation."""
+    """Return the rollback of the cache, or the reason for none: as target, draft model and stored
+    conversation.
+    """
     cache = zoo.make_cache(rows[0].model)
     if unknown := unsupported(cache):
         return f"no: {', '.join(unknown)} is unknown"
@@ -61,7 +65,7 @@ def rewinds(rows: list[Row]) -> str:
 
 
 def _batches(rows: list[Row]) -> tuple[str, str]:
-    """Whether rows share a batch, and whether their prompts may be read jointly."""
+    """Return whether rows share a batch, and whether joint prefill is correct."""
     model = rows[0].model
     reason = batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
     if reason is not None and "layer" in reason.params:
@@ -103,13 +107,16 @@ def _first_fault(probes: dict[str, Callable[[], float]]) -> str:
 
 
 def table(verdicts: Iterable[Verdict]) -> str:
-    """The generated part of docs/model-support.md."""
+    """Return the generated part of docs/model-support.md."""
     verdicts = sorted(verdicts, key=lambda verdict: verdict.name.lower())
     ways = Counter(verdict.rewinds.split(":")[0] for verdict in verdicts)
     speculable = ", ".join(f"{way} {ways[way]}" for way in ("trim", "slice", "snapshot", "no"))
     shared = sum(verdict.batches.startswith("yes") for verdict in verdicts)
     joint = sum(verdict.joint == "yes" for verdict in verdicts)
-    counts = f"{len(verdicts)} configurations: {speculable}; rows share a batch in {shared}, joint prefill in {joint}."
+    counts = (
+        f"{len(verdicts)} configurations: {speculable}; "
+        f"rows share a batch in {shared}, joint prefill in {joint}."
+    )
     left_out = "\n".join(f"- {name}: {reason}." for name, reason in sorted(zoo.SKIPPED.items()))
     lines = "\n".join(verdict.line for verdict in verdicts)
     return f"{counts}\n\n{HEADER}\n{RULE}\n{lines}\n\nNot examined:\n\n{left_out}\n"

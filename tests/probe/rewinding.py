@@ -1,7 +1,8 @@
-"""Random windows and rewinds with deferred commit: the logits must be those of reading token by token.
+"""Random windows and rollbacks: the logits must equal those computed token by token.
 
-Each round reads the pending tokens and a draft, of which some first tokens are right; the cache goes back to what was
-accepted, or, where a layer needs a mark, to where the window began, and the accepted tokens stay pending.
+Each round computes the pending tokens and a draft whose first tokens are right. The cache is rolled
+back to the accepted tokens, or, where a layer needs a checkpoint, to the start of the window; the
+accepted tokens stay pending.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ MOST_PENDING = 12
 
 @dataclass
 class Rewinding:
-    """`gap` is the worst relative difference of a logit. `stepped` counts rewinds that reached their target,
-    `restored` those that went back to a mark, or, without one, refused."""
+    """Largest relative `gap` of a logit; rollbacks that reached their target (`stepped`), and those
+    that returned to a checkpoint, or, without one, refused (`restored`).
+    """
 
     gap: float = 0.0
     restored: int = 0
@@ -43,7 +45,7 @@ class Rewinding:
 
 
 def way_back(model: nn.Module) -> str:
-    """trim, slice, snapshot or no: how the layers of this model's cache go back, by their classes."""
+    """Return trim, slice, snapshot or no, by the classes of the model's cache."""
     cache = zoo.make_cache(model)
     if unsupported(cache):
         return "no"
@@ -58,7 +60,9 @@ def way_back(model: nn.Module) -> str:
 
 
 def verify(row: Row, seed: int = 0) -> Rewinding:
-    """As a target does: one window of pending and drafted tokens, then back to what was accepted."""
+    """Run as a target model: one window of pending and draft tokens, then roll back to the accepted
+    ones.
+    """
     rng = random.Random(seed)
     model, cache, result = row.model, zoo.make_cache(row.model), Rewinding()
     tokens = len(row.tokens) - LONGEST_DRAFT - 1
@@ -78,7 +82,9 @@ def verify(row: Row, seed: int = 0) -> Rewinding:
 
 
 def draft(row: Row, seed: int = 0) -> Rewinding:
-    """As a draft model does: pending tokens, then single steps, each overwriting a sliding row; then back."""
+    """Run as a draft model: pending tokens, then single steps that overwrite sliding rows, then
+    roll back.
+    """
     rng = random.Random(seed)
     model, cache, result = row.model, zoo.make_cache(row.model), Rewinding()
     tokens = len(row.tokens) - LONGEST_DRAFT - 1
@@ -104,8 +110,9 @@ def draft(row: Row, seed: int = 0) -> Rewinding:
 
 
 def shorten(rows: Sequence[Row], seed: int = 0, tries: int = 14) -> Rewinding:
-    """As a stored conversation is taken back: by few tokens or by many, with no mark. It may refuse, but what it
-    returns must be exact. Half of the caches were read in one pass, half token by token."""
+    """Shorten stored conversations by few or many tokens, without a checkpoint. It may refuse, but
+    the result must be exact. Half of the caches were computed in one pass, half token by token.
+    """
     rng = random.Random(seed)
     result = Rewinding()
     for attempt in range(tries):

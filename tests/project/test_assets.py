@@ -1,4 +1,4 @@
-"""What comes from npm: by version and hash, from nowhere in particular, and into the wheel."""
+"""Assets from npm: pinned by version and hash, without a host, and part of the wheel."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ def test_the_lock_names_no_host_and_every_package_has_a_hash() -> None:
     text = LOCK.read_text(encoding="utf-8")
     assert "://" not in text
     assert "resolved" not in text
-    packages = {name: each for name, each in json.loads(text)["packages"].items() if name}
+    packages = {name: package for name, package in json.loads(text)["packages"].items() if name}
     assert packages
     assert [
-        name for name, each in packages.items() if not each["integrity"].startswith("sha512-")
+        name for name, package in packages.items() if not package["integrity"].startswith("sha512-")
     ] == []
 
 
-def test_the_lock_is_that_of_what_is_asked_for() -> None:
-    asked = json.loads((ROOT / "package.json").read_text(encoding="utf-8"))
+def test_the_lock_has_the_declared_versions() -> None:
+    declared = json.loads((ROOT / "package.json").read_text(encoding="utf-8"))
     locked = json.loads(LOCK.read_text(encoding="utf-8"))["packages"]
-    wanted = {**asked["dependencies"], **asked["devDependencies"]}
+    wanted = {**declared["dependencies"], **declared["devDependencies"]}
     assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
 
 
-def test_what_is_copied_is_not_committed() -> None:
+def test_installed_assets_are_not_committed() -> None:
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert {"/node_modules/", "/static/vendor/"} <= set(ignored)
 
 
-def test_without_npm_it_says_what_to_do(tmp_path: Path) -> None:
+def test_without_npm_the_error_names_the_command(tmp_path: Path) -> None:
     for tool in ("dirname", "cmp", "sh", "env"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
     copy = tmp_path / "checkout"
     (copy / "scripts").mkdir(parents=True)
     shutil.copy(ROOT / "scripts/assets", copy / "scripts")
     shutil.copy(LOCK, copy)
-    said = subprocess.run(
+    result = subprocess.run(
         [copy / "scripts/assets"],
         env={"PATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert said.returncode == 1
-    assert "make assets" in said.stderr
+    assert result.returncode == 1
+    assert "make assets" in result.stderr
 
 
-def test_the_library_is_what_the_lock_says() -> None:
+def test_the_installed_library_matches_the_lock() -> None:
     vendor = ROOT / "static/vendor"
     if not vendor.exists():
         if os.environ.get("CI"):

@@ -1,7 +1,8 @@
-"""Catalogs of sentences: every key in the sources exists, none is unused, and all languages have the same entries.
+"""Catalogs of sentences: every key in the sources exists, none is unused, and all languages have
+the same entries.
 
-A key is a whole string in the sources (`t('ui.save')`), or a string with a placeholder or an open end where it is
-built: `t('ui.nav.' ~ section)`, t(`ui.saved.${when}`), f"settings.{name}.help".
+A key is a whole string in the sources (`t('ui.save')`), or a string with a placeholder or an open
+end where it is built: `t('ui.nav.' ~ section)`, t(`ui.saved.${when}`), f"settings.{name}.help".
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def source_strings() -> set[str]:
 
 
 def key_pattern(literal: str) -> re.Pattern[str]:
-    """Return the pattern of all keys that a literal with placeholders, or with an open end, can become."""
+    """Return the pattern of all keys that a literal with placeholders, or with an open end, can
+    become.
+    """
     pattern = r"[\w-]+".join(map(re.escape, PLACEHOLDER.split(literal)))
     return re.compile(pattern + r"[\w.-]+" if literal.endswith(".") else pattern)
 

@@ -1,4 +1,6 @@
-"""Names in the documents exist: pages, headings, files, modules, targets of make, commands and options."""
+"""Names in the documents exist: pages, headings, files, modules, targets of make, commands and
+options.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tiny models with random weights, one for every architecture that mlx-lm has.
+"""Tiny models with random weights, one for every architecture of mlx-lm.
 
-`build(name)` gives a float32 model whose outputs are worth comparing: logits spread wide, greedy decoding that
-does not fall into a cycle at once. The same name and seed give the same weights.
+`build(name)` returns a float32 model with widely spread logits, whose greedy decoding does not fall
+into a cycle at once. The same name and seed give the same weights.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ VOCAB_SIZE: int = SMALL["vocab_size"]
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
-    """The tiny model of one architecture: float32, evaluated."""
+    """Return the tiny model of one architecture: float32, evaluated."""
     return build_family(FAMILIES[name], seed)
 
 
 def padded_vocab(name: str, model: nn.Module, extra: int, seed: int = 0) -> nn.Module:
-    """A copy of `model` (built as `name`) whose head is wider by `extra` ids that win nearly every argmax."""
+    """Return a copy of `model` (built as `name`) with `extra` padding ids that win nearly every
+    argmax.
+    """
     return widened(FAMILIES[name], model, extra, seed)
 
 

@@ -1,4 +1,6 @@
-"""Weights for the tiny configurations: random, reproducible, and scaled so that outputs are not near-ties."""
+"""Weights for the tiny configurations: random, reproducible, and scaled so that outputs are not
+near-ties.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from tests.zoo.family import SMALL, Family
 
 LOGIT_STD = 6.0
 GAIN = 1.6
-"""Blocks amplify what they read by about this much: enough for every token of the context to matter."""
+"""Gain of a block, large enough for every token of the context to matter."""
 
 
 def build_family(family: Family, seed: int = 0, vocab_extra: int = 0) -> nn.Module:
-    """A float32 model of `family`, its weights evaluated. `vocab_extra` widens embedding and head."""
+    """Return a float32 model of `family`, evaluated. `vocab_extra` widens embedding and head."""
     mx.random.seed(seed)
     model = _instantiate(family, vocab_extra)
     _randomise(model, seed + family.seed, family.embed_std)
@@ -36,12 +38,14 @@ def build_family(family: Family, seed: int = 0, vocab_extra: int = 0) -> nn.Modu
 
 
 def make_cache(model: nn.Module) -> list[Any]:
-    """Empty layer caches of a model, as mlx-lm makes them."""
+    """Return empty layer caches of a model, as mlx-lm makes them."""
     return make_prompt_cache(model)
 
 
 def noisy_copy(model: nn.Module, scale: float, seed: int = 0) -> nn.Module:
-    """The same architecture, every matrix perturbed by `scale` times its own spread: a draft that is often right."""
+    """Return a copy with every matrix perturbed by `scale` times its spread: a draft model with a
+    high acceptance rate.
+    """
     noisy = copy.deepcopy(model)
     keys = iter(mx.random.split(mx.random.key(seed), len(tree_flatten(model.parameters()))))
 
@@ -61,7 +65,9 @@ def noisy_copy(model: nn.Module, scale: float, seed: int = 0) -> nn.Module:
 
 
 def widened(family: Family, model: nn.Module, extra: int, seed: int = 0) -> nn.Module:
-    """`model` with `extra` more ids: the same logits for the real ones, and larger logits among the extra ones."""
+    """Return `model` with `extra` more ids: the same logits for the real ones, larger logits for
+    the extra ones.
+    """
     wide = build_family(family, vocab_extra=extra)
     real = dict(tree_flatten(model.parameters()))
     rows = mx.random.randint(0, SMALL["vocab_size"], (extra,), key=mx.random.key(seed))
@@ -92,7 +98,9 @@ def _instantiate(family: Family, vocab_extra: int) -> nn.Module:
 
 
 def _randomise(model: nn.Module, seed: int, embed_std: float) -> None:
-    """Matrices normal with a gain per input, embeddings of spread `embed_std`, vectors near their default."""
+    """Draw normal matrices with a gain per input, embeddings of spread `embed_std`, vectors near
+    their default.
+    """
     flat = tree_flatten(model.parameters())
     keys = mx.random.split(mx.random.key(seed), len(flat))
 
@@ -119,8 +127,10 @@ def _is_matrix(weight: mx.array) -> bool:
 
 
 def _calibrate(model: nn.Module) -> None:
-    """Scale the output so that logits spread by LOGIT_STD. With a tied head the final norm is scaled and its signs
-    are drawn, else the newest token, whose embedding the state still holds, would always win."""
+    """Scale the output so that logits spread by LOGIT_STD. With a tied head the final norm is
+    scaled and its signs are drawn, else the newest token, whose embedding the state still holds,
+    would always win.
+    """
     flat = dict(tree_flatten(model.parameters()))
     heads = [path for path in flat if path.endswith(("lm_head", "lm_head.weight"))]
     norms = [

@@ -1,4 +1,4 @@
-"""What a family is: an architecture of mlx-lm, a tiny configuration of it, and what its caches are like."""
+"""Model family: an architecture of mlx-lm, a tiny configuration, and tags of its caches."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Family:
-    """`config` holds what differs from `SMALL`. `module` is the file in mlx_lm.models, the name unless given.
-    `seed` and `embed_std` were chosen so that greedy decoding does not fall into a cycle at once.
+    """`config` holds what differs from `SMALL`. `module` is the file in mlx_lm.models, the name
+    unless given. `seed` and `embed_std` were chosen so that greedy decoding does not fall into a
+    cycle at once.
 
-    Tags: attention, sliding, recurrent, chunked, mla, quantized_kv, concatenate, list (CacheList), wrapper (a
-    multimodal model serving text).
+    Tags: attention, sliding, recurrent, chunked, mla, quantized_kv, concatenate, list (CacheList),
+    wrapper (a multimodal model serving text).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A family as a folder that can be served."""
+"""Model folders with tiny random weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.zoo.family import SMALL, Family
 
 
 def save_family(family: Family, folder: Path) -> None:
-    """Put a model of `family` with tiny random weights in place of the one in `folder`; it has the same tokens."""
+    """Replace the model in `folder` by a tiny random one of `family` with the same tokenizer."""
     vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
     model = build_family(family, vocab_extra=vocab_size - SMALL["vocab_size"])
     mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))

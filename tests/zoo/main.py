@@ -1,4 +1,4 @@
-"""The families that the exactness tests run on: one for each way in which a cache works."""
+"""Families of the exactness tests: one per kind of cache."""
 
 from __future__ import annotations
 

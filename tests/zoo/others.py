@@ -1,4 +1,4 @@
-"""Every other architecture. `SHARED` has the keys that many of them read; an entry adds what only it needs."""
+"""All other architectures. `SHARED` has keys that many of them read; an entry adds its own."""
 
 from __future__ import annotations
 
@@ -310,5 +310,7 @@ SKIPPED: dict[str, str] = {
     "muse_spark": "its query-key norm with rotation exists as a Metal kernel only",
     "olmo": "imports hf_olmo, a package of its own",
     "phi3small": "masks fixed ids above 100,256: a small vocabulary makes it write out of bounds",
-    "prism_hadamard_qwen35": "a packed 2-bit form of qwen3_5, which is here; it needs widths of 512 and a manifest",
+    "prism_hadamard_qwen35": (
+        "a packed 2-bit form of qwen3_5, which is here; it needs widths of 512 and a manifest"
+    ),
 }

@@ -1,4 +1,4 @@
-"""Keys that many configurations read. A module takes the ones it knows, so they can all be offered to each."""
+"""Configuration keys that many architectures read. Each ignores those that it does not know."""
 
 from __future__ import annotations
 
