@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from omlx.atomic_write import SUFFIX, replace_file
 from omlx.errors import ConfigError
 
 FORMAT: Final = "omlx-config/1"
@@ -88,9 +88,9 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
         path.parent.chmod(0o700)
         target = path.resolve()
         text = json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
-        _replace(
-            target, text.encode(errors="backslashreplace")
-        )  # as JSON writes what is no text: a name of a file
+        _remove_leftovers(target)
+        # escapes as JSON does what is not Unicode text, such as a file name
+        replace_file(target, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise ConfigError(
             "config.unwritable", file=str(path), detail=error.strerror or str(error)
@@ -141,23 +141,7 @@ def _keep_aside(path: Path) -> Path:
     return path
 
 
-def _replace(target: Path, data: bytes) -> None:
-    prefix = f".{target.name}.omlx-"
-    for left_over in target.parent.glob(f"{prefix}*"):
-        left_over.unlink()
-    handle, name = tempfile.mkstemp(prefix=prefix, dir=target.parent)  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _remove_leftovers(target: Path) -> None:
+    """Remove what an interrupted write left behind; call it inside `locked`."""
+    for leftover in target.parent.glob(f".{target.name}{SUFFIX}*"):
+        leftover.unlink()

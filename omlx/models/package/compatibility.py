@@ -1,6 +1,4 @@
-"""Whether one model can draft for another: its tokens must mean the same. Needs the tokenizers, not
-the weights.
-"""
+"""Compatibility: whether one model can draft for another, by files and by tokenizers."""
 
 from __future__ import annotations
 
@@ -19,16 +17,16 @@ PROBE = (
     "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"
     "Äpfel, naïve façade — «да», 中文字符, 日本語かな, 한국어, العربية 👩\u200d💻🙂 \u00a0end   \n"
 )
-"""Code, white space, digits, scripts and joined emoji: where tokenizers that look alike come apart.
+"""Code, white space, digits, scripts and joined emoji, which similar tokenizers split differently.
 """
 
 
 _INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")
-"""What a folder of the hub's cache lacks while, or because, a download did not arrive."""
+"""What an incomplete download to the hub's cache lacks."""
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer. Nothing is modified."""
+    """The parts of a tokenizer that are compared; none of them modifies it."""
 
     @property
     def all_special_ids(self) -> Sequence[int]: ...
@@ -42,40 +40,33 @@ class Tokenizer(Protocol):
 
 
 def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Why `draft` cannot draft for `target`, as far as their files tell; None if nothing speaks
-    against it.
-    """
+    """Return why `draft` cannot draft for `target`, judged by their files; None if it may."""
     if draft.path == target.path or draft.id == target.id:
         return Reason("draft.unfit.same_model", {"draft": draft.id})
     if draft.status is not Status.SKIPPED or draft.reason is None:
         return too_large(target, draft)
-    match draft.reason.code:
-        case "model.head_only":
-            return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
-        case "model.gguf_only":
-            return Reason("draft.unfit.gguf", {"draft": draft.id})
-        case code if code == "model.half_download" or (
-            draft.source == HUB_CACHE and code in _INCOMPLETE
-        ):
-            return Reason("draft.unfit.half_download", {"draft": draft.id})
-        case _:
-            return Reason("draft.unfit.unusable", {"draft": draft.id, "why": draft.reason.message})
+    code = draft.reason.code
+    in_cache = draft.source == HUB_CACHE
+    if code == "model.head_only":
+        return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
+    if code == "model.gguf_only":
+        return Reason("draft.unfit.gguf", {"draft": draft.id})
+    if code == "model.half_download" or (in_cache and code in _INCOMPLETE):
+        return Reason("draft.unfit.half_download", {"draft": draft.id})
+    return Reason("draft.unfit.unusable", {"draft": draft.id, "why": draft.reason.message})
 
 
 def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """A draft that is read as slowly as the target gains nothing: the target's own weights, from
-    whichever folder.
-    """
-    return (
-        Reason("draft.unfit.not_smaller", {"draft": draft.id})
-        if draft.size_bytes >= target.size_bytes > 0
-        else None
-    )
+    """Return the reason if the draft's weights are not smaller: reading them takes as long."""
+    if draft.size_bytes >= target.size_bytes > 0:
+        return Reason("draft.unfit.not_smaller", {"draft": draft.id})
+    return None
 
 
 def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
-    """Why the tokens of these two do not mean the same; None if they do. Raises ModelError if one
-    cannot tell.
+    """Return why token ids differ in meaning; None if they agree.
+
+    Raises ModelError if a tokenizer fails.
     """
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
@@ -84,24 +75,25 @@ def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
             "draft.unfit.vocabulary",
             {"target": len(ours), "draft": len(theirs), "differing": differing},
         )
-    differing = len(_special(target) ^ _special(draft))
+    differing = len(_added_tokens(target) ^ _added_tokens(draft))
     if differing:
         return Reason("draft.unfit.special_tokens", {"differing": differing})
-    if _probed(target) != _probed(draft):
+    if _encode_probe(target) != _encode_probe(draft):
         return Reason("draft.unfit.probe")
     return None
 
 
 def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Why `draft` cannot draft for `target`, judged by files and tokenizers. Raises ModelError for
-    broken ones.
+    """Return why `draft` cannot draft for `target`, judged by files and tokenizers.
+
+    Reads the tokenizers. Raises ModelError for those that cannot be read.
     """
     reason = checkpoint_mismatch(target, draft)
     return reason or tokenizer_mismatch(read_tokenizer(target), read_tokenizer(draft))
 
 
 def draft_problem(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """The same, of broken ones too."""
+    """Return the mismatch, or the reason why a tokenizer cannot be read."""
     try:
         return draft_mismatch(target, draft)
     except ModelError as error:
@@ -109,36 +101,30 @@ def draft_problem(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> None:
-    """Raise BadRequest for what names no model, and for one that is here and cannot draft for
-    `target`.
-    """
+    """Raise BadRequest for a malformed reference, or a draft on disk that `target` cannot use."""
     try:
         Reference.parse(name)
     except ModelError as error:
         raise BadRequest(error.code, param="draft_model", **error.params) from error
-    found = find_draft(name, registry)
-    reason = (
-        checkpoint_mismatch(target, found)
-        if target is not None and isinstance(found, ModelEntry)
-        else None
-    )
+    draft = find_draft(name, registry)
+    if target is None or isinstance(draft, Reason):
+        return
+    reason = checkpoint_mismatch(target, draft)
     if reason is not None:
         raise BadRequest(reason.code, param="draft_model", **reason.params)
 
 
-def _probed(tokenizer: Tokenizer) -> list[int]:
+def _encode_probe(tokenizer: Tokenizer) -> list[int]:
     try:
         return list(tokenizer.encode(PROBE, add_special_tokens=False))
     except (
         Exception
-    ) as error:  # the tokenizers library raises bare Exception, for an unknown word too
+    ) as error:  # the tokenizers library raises bare Exception, for unknown words too
         raise ModelError("model.tokenizer", detail=str(error)) from error
 
 
-def _special(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
-    """The added tokens, and whether each is special: a special one is never made from a user's text
-    alike.
-    """
+def _added_tokens(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
+    """Return the ids of added tokens and whether each is special, that is, never made from text."""
     return {
         (token, bool(getattr(added, "special", True)))
         for token, added in tokenizer.added_tokens_decoder.items()

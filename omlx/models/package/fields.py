@@ -1,4 +1,4 @@
-"""Reading a JSON object field by field: what is wrong is a ModelError that names the path to it."""
+"""Typed access to JSON objects; errors name the path of the field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omlx.errors import ModelError
 
 
 class Fields:
-    """One object of a file. Objects inside share its `warnings`, to which passing over keys adds."""
+    """One JSON object of a file; nested objects share its `warnings`."""
 
     def __init__(
         self, values: Mapping[str, Any], path: str = "", warnings: list[Reason] | None = None
@@ -29,10 +29,11 @@ class Fields:
         return len(self._values)
 
     def at(self, key: str = "") -> str:
+        """Return the dotted path of a field."""
         return ".".join(part for part in (self._path, key) if part)
 
     def required(self, key: str) -> Fields:
-        """Itself, if it has the key."""
+        """Return the object itself. Raises ModelError if it lacks the key."""
         if self._values.get(key) is None:
             raise ModelError("package.missing", at=self.at(key))
         return self
@@ -46,21 +47,20 @@ class Fields:
         return value
 
     def number(self, key: str, low: int, high: int) -> int | None:
-        """A whole number from `low` to `high`."""
+        """Return an integer field. Raises ModelError outside `low` to `high`."""
         value: int | None = self._of_type(key, int, "a whole number")
         if value is not None and not low <= value <= high:
             raise ModelError("package.range", at=self.at(key), value=value, low=low, high=high)
         return value
 
-    def pass_over_except(self, *known: str) -> None:
-        """Warn of keys that nobody reads."""
+    def warn_except(self, *known: str) -> None:
+        """Warn of keys that are not `known`."""
         unknown = [key for key in self._values if key not in known]
         self.warnings += [Reason("package.unknown_key", {"at": self.at(key)}) for key in unknown]
 
     def _of_type(self, key: str, kind: type, expected: str) -> Any:
         value = self._values.get(key)
-        if value is not None and (
-            not isinstance(value, kind) or (kind is int and isinstance(value, bool))
-        ):
+        is_bool_for_int = kind is int and isinstance(value, bool)
+        if value is not None and (not isinstance(value, kind) or is_bool_for_int):
             raise ModelError("package.type", at=self.at(key), expected=expected)
         return value

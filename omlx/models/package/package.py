@@ -4,18 +4,18 @@
         "default": "small",
         "strategies": {
           "small": {"type": "draft-model", "draft_model": "org/name[:quant][@revision]",
-                    "window_policy": {"default": "adaptive", "initial_window": 16, "min_window": 2, "max_window": 16}},
+                    "window_policy": {"default": "adaptive",
+                                      "initial_window": 16, "min_window": 2, "max_window": 16}},
           "lookup": {"type": "ngram", "shortest_match": 3}}}}}
 
-Only the default counts. Keys that are not known are passed over with a warning, and so are
-strategies of unknown types unless one of them is the default. Everything else that is wrong is an
-error which names its place in the file.
+Only the default strategy counts. Unknown keys, and other strategies of unknown types, are ignored
+with a warning; anything else that is wrong is an error that names its place in the file.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -31,24 +31,25 @@ from omlx.settings.schema import Value
 
 FILE: Final = "model-package.json"
 ADAPTIVE, FIXED = "adaptive", "fixed"
-_FIRST, _LAST = 4, 16
+_DEFAULT_INITIAL, _DEFAULT_MAX = 4, 16
+"""Draft lengths in tokens of a policy that leaves them open."""
 _FIELDS = {name: field for field, name in SETTINGS.items()}
 _NUMBER = re.compile(r"\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """How many tokens to draft: `initial` at first, then between the bounds; always `initial`, or
-    none, if `kind` is fixed.
-    """
+    """The draft length of a strategy: adaptive within bounds, or fixed at `initial` or none."""
 
     kind: str
     length: DraftLength
 
     @property
     def values(self) -> dict[str, Value]:
-        """The same as settings. Not `num_draft_tokens`, which is obeyed at any cost: what a
-        stranger declares is used where it pays.
+        """The policy as settings.
+
+        A fixed policy is not `num_draft_tokens`, which drafts whatever it costs: a package counts
+        only where drafting is faster.
         """
         initial, length = self.length.initial, self.length
         if self.kind == FIXED:
@@ -57,7 +58,7 @@ class WindowPolicy:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The same as the file holds it."""
+        """The policy as JSON of the package file."""
         bounds = {
             "initial_window": self.length.initial,
             "min_window": self.length.min,
@@ -66,7 +67,7 @@ class WindowPolicy:
         return {"default": self.kind, **bounds}
 
     def __str__(self) -> str:
-        """How `--window` says it."""
+        """Return the policy in the form of `--window`."""
         if self.kind == FIXED:
             return f"{FIXED}:{self.length.initial}"
         return f"{self.kind}:{self.length.initial},{self.length.min},{self.length.max}"
@@ -74,7 +75,7 @@ class WindowPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """`size_bytes` is what the weights took where the package was written."""
+    """The strategy `draft-model`. `size_bytes` of weights, when the package was written."""
 
     draft: Reference
     window: WindowPolicy | None
@@ -82,31 +83,33 @@ class DraftModel:
 
     @property
     def values(self) -> dict[str, Value]:
-        return {"draft_model": str(self.draft), **(self.window.values if self.window else {})}
+        return {"draft_model": str(self.draft), **_window_values(self.window)}
 
 
 @dataclass(frozen=True, slots=True)
 class Ngram:
+    """The strategy `ngram`: prompt lookup. `shortest_match` in tokens."""
+
     window: WindowPolicy | None
     shortest_match: int | None
 
     @property
     def values(self) -> dict[str, Value]:
-        match = "" if self.shortest_match is None else f":n={self.shortest_match}"
-        return {"speculation": f"ngram{match}", **(self.window.values if self.window else {})}
+        strategy = "ngram"
+        if self.shortest_match is not None:
+            strategy += f":n={self.shortest_match}"
+        return {"speculation": strategy, **_window_values(self.window)}
 
 
-Declared: TypeAlias = DraftModel | Ngram
+DeclaredStrategy: TypeAlias = DraftModel | Ngram
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What a package declares. `reason` says why its default cannot be used; `warnings` what was
-    passed over.
-    """
+    """What a package declares: its default strategy, or the `reason` why that cannot be used."""
 
     default: str | None = None
-    declared: Declared | None = None
+    declared: DeclaredStrategy | None = None
     reason: Reason | None = None
     warnings: tuple[Reason, ...] = ()
 
@@ -116,14 +119,15 @@ class Package:
 
 
 def read_package(directory: Path) -> Package:
-    """The package of a model; an empty one if it has none, or none that speaks of speculation.
-    Raises ModelError.
+    """Return the package of a model; an empty one without a file or a section on speculation.
+
+    Raises ModelError for a malformed file.
     """
     generation = Fields(read_config(directory, FILE)).object("generation")
     block = generation.object("speculative_decoding") if generation is not None else None
     if block is None or not block:
         return Package()
-    block.pass_over_except("default", "strategies")
+    block.warn_except("default", "strategies")
     strategies = block.required("strategies").object("strategies")
     assert strategies is not None
     default = block.text("default")
@@ -136,51 +140,49 @@ def read_package(directory: Path) -> Package:
     for name in strategies:
         fields = strategies.required(name).object(name)
         assert fields is not None
-        declared = _declared(fields)
-        if name == default:
-            package = Package(default, declared if not isinstance(declared, Reason) else None)
-            if isinstance(declared, Reason):
-                package = Package(default, reason=declared)
-        elif isinstance(declared, Reason):
-            block.warnings.append(declared)
-    return Package(package.default, package.declared, package.reason, tuple(block.warnings))
+        strategy = _strategy(fields)
+        if isinstance(strategy, Reason):
+            if name == default:
+                package = Package(default, reason=strategy)
+            else:
+                block.warnings.append(strategy)
+        elif name == default:
+            package = Package(default, strategy)
+    return replace(package, warnings=tuple(block.warnings))
 
 
 def usable_package(directory: Path) -> Package:
-    """The package of a model. One that is wrong is an empty one with the reason: it never stops a
-    start.
-    """
+    """Return the package of a model; an empty one with the reason if it is malformed."""
     try:
         return read_package(directory)
     except ModelError as error:
         return Package(reason=Reason(error.code, error.params))
 
 
-def _declared(fields: Fields) -> Declared | Reason:
+def _strategy(fields: Fields) -> DeclaredStrategy | Reason:
     match fields.required("type").text("type"):
         case "draft-model":
-            fields.pass_over_except("type", "draft_model", "window_policy", "size_bytes")
-            named = fields.required("draft_model").text("draft_model") or ""
+            fields.warn_except("type", "draft_model", "window_policy", "size_bytes")
+            name = fields.required("draft_model").text("draft_model") or ""
             try:
-                draft = Reference.parse(named)
+                draft = Reference.parse(name)
             except ModelError:
-                raise ModelError(
-                    "package.draft", at=fields.at("draft_model"), value=named
-                ) from None
+                place = fields.at("draft_model")
+                raise ModelError("package.draft", at=place, value=name) from None
             return DraftModel(draft, read_window(fields), fields.number("size_bytes", 0, 1 << 62))
         case "ngram":
-            fields.pass_over_except("type", "window_policy", "shortest_match")
+            fields.warn_except("type", "window_policy", "shortest_match")
             return Ngram(read_window(fields), fields.number("shortest_match", *BOUNDS["n"]))
         case other:
             return Reason("package.unknown_type", {"at": fields.at("type"), "type": other})
 
 
 def read_window(fields: Fields, key: str = "window_policy") -> WindowPolicy | None:
-    """The window policy in `fields`, if there is one. Raises ModelError."""
+    """Return the window policy in `fields`, None without one. Raises ModelError."""
     policy = fields.object(key)
     if policy is None:
         return None
-    policy.pass_over_except("default", "initial_window", "min_window", "max_window")
+    policy.warn_except("default", "initial_window", "min_window", "max_window")
     kind = policy.text("default") or ADAPTIVE
     if kind not in (ADAPTIVE, FIXED):
         raise ModelError(
@@ -196,12 +198,14 @@ def read_window(fields: Fields, key: str = "window_policy") -> WindowPolicy | No
 
 
 def window_policy(kind: str, given: DraftLength, at: str) -> WindowPolicy:
-    """Close the bounds that are open. Raises ModelError where min <= initial <= max does not hold."""
+    """Return the policy with defaults for open bounds. Raises ModelError unless min <= initial <=
+    max.
+    """
     low = given.min or 1
-    high = given.max or max(low, _LAST, given.initial)
-    initial = given.initial or min(max(_FIRST, low), high)
+    high = given.max or max(low, _DEFAULT_MAX, given.initial)
+    initial = given.initial or min(max(_DEFAULT_INITIAL, low), high)
     length = DraftLength(low, initial, high)
-    # The outer bounds are compared first: an error names the one that is too large, not the initial length.
+    # The outer bounds come first, so that an error names those and not the initial length.
     contradiction = DraftLength(low, max=high).contradiction or length.contradiction
     if contradiction is not None:
         raise ModelError(
@@ -216,15 +220,11 @@ def window_policy(kind: str, given: DraftLength, at: str) -> WindowPolicy:
 
 
 def window_from(text: str) -> WindowPolicy:
-    """`adaptive:INITIAL,MIN,MAX` or `fixed:N`, as on the command line. Raises ModelError."""
+    """Parse `adaptive:INITIAL,MIN,MAX` or `fixed:N`, as of `--window`. Raises ModelError."""
     kind, _, numbers = text.partition(":")
     parts = numbers.split(",") if numbers else []
-    wanted = {ADAPTIVE: 3, FIXED: 1}.get(kind)
-    if (
-        wanted is None
-        or len(parts) != wanted
-        or not all(_NUMBER.fullmatch(part.strip()) for part in parts)
-    ):
+    are_numbers = all(_NUMBER.fullmatch(part.strip()) for part in parts)
+    if len(parts) != {ADAPTIVE: 3, FIXED: 1}.get(kind) or not are_numbers:
         raise ModelError("package.window_text", value=text)
     values = [int(part) for part in parts]
     if not all(1 <= value <= MAX_DRAFT_LENGTH for value in values):
@@ -233,14 +233,18 @@ def window_from(text: str) -> WindowPolicy:
     return window_policy(kind, DraftLength(low, initial, high), text)
 
 
-def strategy_record(declared: Declared) -> dict[str, Any]:
-    """What the file holds for a strategy."""
+def strategy_record(strategy: DeclaredStrategy) -> dict[str, Any]:
+    """Return a strategy as JSON of the package file."""
     record: dict[str, Any]
-    match declared:
+    match strategy:
         case DraftModel(draft, _, size_bytes):
             record = {"type": "draft-model", "draft_model": str(draft), "size_bytes": size_bytes}
         case Ngram(_, shortest_match):
             record = {"type": "ngram", "shortest_match": shortest_match}
-    if declared.window is not None:
-        record["window_policy"] = declared.window.record
+    if strategy.window is not None:
+        record["window_policy"] = strategy.window.record
     return {key: value for key, value in record.items() if value is not None}
+
+
+def _window_values(window: WindowPolicy | None) -> dict[str, Value]:
+    return window.values if window is not None else {}

@@ -1,14 +1,13 @@
-"""Writing `model-package.json`: only what has been found to work here is declared."""
+"""Writing `model-package.json`: a draft is declared only if it works on this machine."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from omlx.atomic_write import replace_file
 from omlx.engine.types import Reason
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import Registry
@@ -19,7 +18,7 @@ from omlx.models.package.compatibility import draft_mismatch
 from omlx.models.package.fields import Fields
 from omlx.models.package.package import (
     FILE,
-    Declared,
+    DeclaredStrategy,
     DraftModel,
     Package,
     WindowPolicy,
@@ -30,22 +29,21 @@ from omlx.models.package.package import (
 
 
 def declare_draft(
-    target: ModelEntry, draft: str, window: WindowPolicy | None, registry: Registry
+    target: ModelEntry, name: str, window: WindowPolicy | None, registry: Registry
 ) -> DraftModel:
-    """A declaration of `draft` for `target`. Raises ModelError if it is not here or does not fit."""
-    found = find_draft(draft, registry)
-    reason = found if isinstance(found, Reason) else draft_mismatch(target, found)
-    if isinstance(found, Reason) or reason is not None:
-        assert reason is not None
+    """Return a strategy that drafts with `name`. Raises ModelError unless it is compatible."""
+    draft = find_draft(name, registry)
+    if isinstance(draft, Reason):
+        raise ModelError(draft.code, param=None, **draft.params)
+    reason = draft_mismatch(target, draft)
+    if reason is not None:
         raise ModelError(reason.code, param=None, **reason.params)
-    reference = Reference.parse(draft if "/" in draft else found.id)
-    return DraftModel(reference, window, found.size_bytes)
+    reference = Reference.parse(name if "/" in name else draft.id)
+    return DraftModel(reference, window, draft.size_bytes)
 
 
 def check_package(target: ModelEntry, registry: Registry) -> Package:
-    """The package of a model, and that what it declares works here. Raises ModelError for the first
-    thing that does not.
-    """
+    """Return the package of a model. Raises ModelError if it does not work on this machine."""
     package = read_package(target.path)
     if package.reason is not None:
         raise ModelError(package.reason.code, param=None, **package.reason.params)
@@ -54,36 +52,30 @@ def check_package(target: ModelEntry, registry: Registry) -> Package:
     return package
 
 
-def write_package(directory: Path, declared: Declared, name: str) -> Path:
-    """Make `declared` the default strategy of a model, by `name`, and leave everything else in the
-    file as it is.
+def write_package(directory: Path, strategy: DeclaredStrategy, name: str) -> Path:
+    """Make `strategy` the default of a model, called `name`; return the file.
 
-    Raises ModelError if the file that is there is malformed, or cannot be written.
+    The rest of the file is kept. Raises ModelError for a malformed file, or if writing fails.
     """
     content = read_config(directory, FILE)
     read_package(directory)
-    generation = _inner(content, "generation")
-    block = _inner(generation, "speculative_decoding")
-    strategies = _inner(block, "strategies")
-    strategies[name] = strategy_record(declared)
-    block["default"] = name
+    section = _object(_object(content, "generation"), "speculative_decoding")
+    _object(section, "strategies")[name] = strategy_record(strategy)
+    section["default"] = name
     path = directory / FILE
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     try:
-        _replace(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        # replaces a link of the hub's cache, not the blob that it points to
+        replace_file(path, text.encode(), mode=0o644)
     except OSError as error:
-        raise ModelError(
-            "package.unwritable", file=str(path), detail=error.strerror or str(error)
-        ) from error
+        detail = error.strerror or str(error)
+        raise ModelError("package.unwritable", file=str(path), detail=detail) from error
     return path
 
 
 def window_from_bench(file: Path) -> WindowPolicy:
-    """The window that a benchmark found best: the object `draft_window` of its JSON, written like a
-    `window_policy`.
-
-    Raises ModelError.
-    """
-    if not os.path.isfile(file):  # which is false for a name that is too long, too
+    """Return the window policy in `draft_window` of a benchmark's JSON. Raises ModelError."""
+    if not os.path.isfile(file):  # false for too long a name, too, where Path.is_file raises
         raise ModelError("package.no_bench", file=str(file))
     window = read_window(Fields(read_config(file.parent, file.name)), "draft_window")
     if window is None:
@@ -91,27 +83,9 @@ def window_from_bench(file: Path) -> WindowPolicy:
     return window
 
 
-def _inner(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """The object in `values` that readers find there: null is as absent."""
+def _object(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the object at `key`, created if it is missing or null."""
     if values.get(key) is None:
         values[key] = {}
     inner: dict[str, Any] = values[key]
     return inner
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write beside and rename: a link, as the hub's cache has them, is replaced and what it points
-    to is not.
-    """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise

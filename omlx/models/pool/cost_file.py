@@ -15,14 +15,13 @@ import math
 import os
 import platform
 import re
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 
+from omlx.atomic_write import replace_file
 from omlx.engine.speculation.cost_model import CostModel
 
 FORMAT: Final = "omlx-costs/1"
@@ -96,7 +95,7 @@ class CostFiles:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.chmod(0o700)
-            _replace(path, json.dumps(content, allow_nan=False).encode())
+            replace_file(path, json.dumps(content, allow_nan=False).encode())
         except (OSError, ValueError) as error:
             _warn("costs not kept", path, error)
 
@@ -141,21 +140,6 @@ def _validated(costs: dict[str, Any]) -> dict[str, Any]:
         if not all(math.isfinite(seconds) and seconds > 0 for seconds in row["seconds"]):
             raise ValueError("a time is not one")
     return costs
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically: readers see the old content or the new."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _warn(event: str, path: Path, error: Exception) -> None:

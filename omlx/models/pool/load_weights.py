@@ -1,16 +1,15 @@
-"""Load one model on the calling thread, which must be the one that will run it.
+"""Reading the weights of one model, on the engine thread.
 
-    check the files ─► build the model, lazily ─► cast ─► read the weights, some at a time ─► LoadedWeights
+    check files ─► build the model, lazily ─► cast ─► read weights in portions ─► LoadedWeights
 
-Everything that can be wrong with a directory becomes a ModelError that names it. No code of a model
-is run unless the caller says that it is trusted.
+Every problem with a directory becomes a ModelError that names the model. No code of a model runs
+unless the caller says that it is trusted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -43,7 +42,7 @@ _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Bytes of weights that are in memory, of all that will be."""
+    """Bytes of weights in memory, and in total."""
 
     done: int
     total: int
@@ -51,9 +50,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """A model in memory. `vocab_size` is the length of its tokenizer; the model's own width may be
-    larger.
-    """
+    """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider."""
 
     model: Model
     tokenizer: TokenizerWrapper
@@ -69,7 +66,7 @@ class LoadedWeights:
 def load(
     entry: ModelEntry, dtype: Dtype, progress: Callable[[LoadProgress], None] | None = None
 ) -> LoadedWeights:
-    """Load a model in one go. Raises ModelError."""
+    """Load a model at once. Raises ModelError."""
     steps = load_steps(entry, dtype)
     while True:
         try:
@@ -88,11 +85,10 @@ def load_steps(
     tokenizer: TokenizerWrapper | None = None,
     trusted: bool = False,
 ) -> Generator[LoadProgress, None, LoadedWeights]:
-    """Load a model some weights at a time, so that other work can run in between; returns it.
-    Raises ModelError.
+    """Load a model in portions, so that other work can run in between; return it.
 
-    The first progress says how many bytes there will be; until the next one nothing is read. A
-    `tokenizer` that has been read already is taken as it is.
+    The first progress has the total size, before anything is read. `tokenizer`: the one to use, if
+    it has been read already. Raises ModelError.
     """
     try:
         return (yield from _steps(entry, dtype, tokenizer, trusted))
@@ -127,7 +123,7 @@ def _steps(
 
 
 def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
-    """The model with lazy weights, and its config."""
+    """Return the model, with lazy weights, and its config."""
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
     config = read_config(directory, "config.json")
@@ -137,12 +133,12 @@ def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
         raise ModelError("model.remote_code", file=str(config["model_file"]))
     try:
         return utils.load_model(directory, lazy=True, trust_remote_code=trusted)
-    except Exception as error:  # architectures of mlx-lm divide by what a wrong config holds, assert and look it up
-        raise ModelError("model.build", detail=_said(error)) from error
+    except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
+        raise ModelError("model.build", detail=_one_line(error)) from error
 
 
 def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
-    """Give dense weights the type asked for, lazily. Quantized models are left as they are."""
+    """Cast dense weights lazily; `auto` means float32 on a CPU. Quantized models are unchanged."""
     if config.get("quantization") or config.get("quantization_config"):
         return
     if dtype != "auto":
@@ -152,10 +148,9 @@ def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
 
 
 def _read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
-    """Evaluate the parameters in the model's order; returns their bytes."""
-    arrays = [
-        array for _, array in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    ]
+    """Evaluate the parameters in portions; return their bytes."""
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    arrays = [array for _, array in parameters]
     total = sum(array.nbytes for array in arrays)
     yield LoadProgress(0, total)
     done = 0
@@ -163,24 +158,23 @@ def _read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
         try:
             mx.eval(portion)
         except RuntimeError as error:
-            raise ModelError("model.weights_unreadable", detail=_said(error)) from error
+            raise ModelError("model.weights_unreadable", detail=_one_line(error)) from error
         done += sum(array.nbytes for array in portion)
         yield LoadProgress(done, total)
     return total
 
 
 def _portions(arrays: list[mx.array]) -> Iterator[list[mx.array]]:
-    """Consecutive arrays of about `_STEP_BYTES` together."""
-    cuts, size = [0], 0
-    for index, array in enumerate(arrays, 1):
-        size += array.nbytes
-        if size >= _STEP_BYTES or index == len(arrays):
-            cuts.append(index)
-            size = 0
-    for start, stop in pairwise(cuts):
-        yield arrays[start:stop]
+    """Yield consecutive arrays of about `_STEP_BYTES` together."""
+    portion: list[mx.array] = []
+    for array in arrays:
+        portion.append(array)
+        if sum(array.nbytes for array in portion) >= _STEP_BYTES:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
 
 
-def _said(error: Exception) -> str:
-    """What an error says, on one line and not without end."""
+def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]

@@ -114,7 +114,9 @@ class ResidentModels:
             self.update_budgets()
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run `work` on the engine thread, the only writer of the memory guard, unless it has ended."""
+        """Run `work` on the engine thread, the only writer of the memory guard, unless it has
+        ended.
+        """
         with suppress(EngineDead):
             self._engine.call(work)
 
