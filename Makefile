@@ -68,10 +68,10 @@ train-demo: ## train the bundled models again (hours; an environment of its own)
 	.venv-train/bin/python -m pip install --quiet -r training/requirements.txt
 	.venv-train/bin/python -m training.train $(ARGS)
 
-bench: setup-run ## compare the engine with mlx-lm (ARGS= goes to omlx bench engine)
-	$(FAST) $(PYTHON) -m omlx bench engine --model $(DEMO)/target --draft $(DEMO)/draft $(ARGS)
+bench: setup-run ## compare the engine with mlx-lm (ARGS= goes to python -m benchmarks engine)
+	$(FAST) $(PYTHON) -m benchmarks engine --model $(DEMO)/target --draft $(DEMO)/draft $(ARGS)
 
-bench-spec: setup-run ## measure speculation into docs/benchmarks.md (hours; ARGS="--trials 3" is quicker)
+bench-spec: setup-dev ## measure speculation into docs/benchmarks.md (hours; ARGS="--trials 3" is quicker)
 	OPENBLAS=$(OPENBLAS) scripts/bench-spec $(ARGS)
 
 clean: ## remove what was built here

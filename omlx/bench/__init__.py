@@ -1,2 +1,4 @@
-"""`omlx bench`: interleaved pairs, medians of ratios within them, and whether both sides said the same. Programs, never
-tests."""
+"""`omlx bench`: measurements on a user's own machine and models. Programs, never tests.
+
+Interleaved pairs, medians of ratios within trials, and a comparison of all tokens.
+"""

@@ -1,4 +1,4 @@
-"""What the bench reads from its command line: the flags that several commands have, and how their values are read."""
+"""The flags that several benchmarks share, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 
 def model_dir(text: str) -> Path:
+    """Parse a model directory."""
     path = Path(text).expanduser()
     if not (path / "config.json").is_file():
         raise argparse.ArgumentTypeError(f"{text} is not a model folder: it has no config.json")
@@ -16,7 +17,7 @@ def model_dir(text: str) -> Path:
 
 
 def output(text: str) -> Path:
-    """A file to write: what would fail after hours of measuring fails before."""
+    """Parse a file to write, and fail now rather than after hours of measuring."""
     path = Path(text).expanduser()
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(
@@ -26,56 +27,48 @@ def output(text: str) -> Path:
 
 
 def one_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
-    """A list of names separated by commas, each among `choices`."""
+    """Return a parser of names separated by commas, each among `choices`."""
 
     def names(text: str) -> tuple[str, ...]:
-        found = tuple(text.split(","))
-        if unknown := set(found) - set(choices):
+        chosen = tuple(text.split(","))
+        unknown = set(chosen) - set(choices)
+        if unknown:
             raise argparse.ArgumentTypeError(
                 f"{', '.join(sorted(unknown))}: choose from {', '.join(choices)}"
             )
-        return found
+        return chosen
 
     return names
 
 
 def positive(text: str) -> int:
+    """Parse a whole number above 0."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
 def not_negative(text: str) -> float:
+    """Parse a number from 0 on."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not value >= 0:
+    if not value >= 0:  # NaN is refused too
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return value
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """`1,4,8`, or `1-8` for all from 1 to 8. Each once, the least first."""
+    """Parse `1,4,8`, or `1-8` for all from 1 to 8. Returns each once, the least first."""
     first, dash, last = text.partition("-")
-    several: Iterable[int] = (
-        range(positive(first), positive(last) + 1) if dash else map(positive, text.split(","))
-    )
-    if not (found := tuple(sorted(set(several)))):
+    values: Iterable[int] = map(positive, text.split(","))
+    if dash:
+        values = range(positive(first), positive(last) + 1)
+    ordered = tuple(sorted(set(values)))
+    if not ordered:
         raise argparse.ArgumentTypeError(f"{text!r} has no numbers: the first is above the last")
-    return found
-
-
-def amount(text: str) -> int:
-    """`20M`, `1.5B`, `500k` or a plain number."""
-    factor = {"k": 10**3, "m": 10**6, "b": 10**9}.get(text[-1:].lower(), 1)
-    try:
-        value = int(float(text[:-1] if factor > 1 else text) * factor)
-    except (ValueError, OverflowError):
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of parameters such as 20M")
-    return value
+    return ordered
 
 
 FLAGS: Final[dict[str, dict[str, Any]]] = {
@@ -97,19 +90,11 @@ FLAGS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "BITS",
         "help": "quantize the weights",
     },
-    "--inflate": {
-        "type": amount,
-        "default": 0,
-        "metavar": "N",
-        "help": "add identity layers up to N parameters, such as 20M",
-    },
-    "--inflate-draft": {"action": "store_true", "help": "grow the draft by the same factor"},
     "--json": {"type": output, "metavar": "FILE", "help": "write everything, raw samples too"},
-    "--plot": {"type": output, "metavar": "FILE", "help": "write the ratios as SVG"},
 }
 
 
 def add(parser: argparse.ArgumentParser, *flags: str) -> None:
-    """Give `parser` those of `FLAGS`."""
+    """Add those of `FLAGS` to `parser`."""
     for flag in flags:
         parser.add_argument(flag, **FLAGS[flag])

@@ -1,129 +1,209 @@
-"""Whether two sides said the same. Where they first differ, how near a tie it was: kernels round by shape."""
+"""`omlx bench exact`: every mode against plain decoding, token by token, in any weights.
+
+Every answer that differs is listed with its first difference and how near a tie it was there. A
+difference that was no near-tie is a bug. Modes that adapt get fixed costs under which speculation
+pays, so that they draft where they can: the question is not whether it pays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from math import inf
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
-from omlx.bench.measure import Measured, Run
-from omlx.bench.result import Difference, Exactness
-from omlx.bench.sides import engine, request
-from omlx.bench.subject import Subject
-from omlx.bench.suites import Settings
-from omlx.engine.sampling import noise_key
+from omlx.bench.arguments import add, not_negative, one_of, positive
+from omlx.bench.divergence import Divergence, divergence
+from omlx.bench.drive import run as run_requests
+from omlx.bench.fixed_costs import fixed_costs
+from omlx.bench.progress import Progress
+from omlx.bench.report import Json, table, write_json
+from omlx.bench.speculation.modes import MODE_NAMES, PLAIN, LearnedStates, Mode, chosen_modes
+from omlx.bench.speculation.trials import SpeculationCase, requests
+from omlx.bench.subject import Subject, read_subject
+from omlx.bench.workloads import WORKLOAD_NAMES, WORKLOADS
 from omlx.engine.types import Request
+from omlx.measure.sample import Sample, total
+
+WARM: Final = 0.8
+"""Temperature at which every greedy request is repeated."""
+
+CONTEXT: Final = 400
+"""Default length of prompt and answer, in tokens."""
+
+TOLERANCE: Final = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+"""Largest gap in logits that rounding may decide, by the dtype of activations."""
+
+HEAD: Final = ("mode", "answers", "tokens", "drafted", "accepted", "differ", "farthest")
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """Where an answer first differs from another one. In logits, as plain decoding sees that place: `margin` lies
-    between its best two candidates, `apart` between the two tokens that came. Infinite where one merely ended earlier.
-    """
+class NearTie(Divergence):
+    """Where a mode's answer diverges from plain decoding's."""
 
-    token: int
-    margin: float
-    apart: float
+    mode: str
+    workload: str
+    temperature: float
 
-
-def exactness(subject: Subject, settings: Settings, measured: Measured) -> Exactness | None:
-    """Greedy answers against mlx-lm's; sampled ones against the engine's own without speculation, seed by seed."""
-    case = measured.case
-    prompts = subject.prompts[: settings.prompts]
-    if case.suite == "batch":
-        prompts = [
-            subject.prompts[i % len(subject.prompts)] for i in range(int(case.params["rows"]))
-        ]
-    temperature = float(case.params.get("temperature", 0.0))
-    asked = [
-        [
-            request(
-                prompt,
-                settings.tokens,
-                stop_ids=subject.stop_ids,
-                temperature=temperature,
-                seed=seed,
-            )
-            for prompt in prompts
-        ]
-        for seed in range(len(measured.ours))
-    ]
-    if temperature == 0.0:
-        return _compare(subject, asked, measured.ours, "mlx-lm", measured.theirs)
-    plain = [[engine(subject.loop, [one]) for one in trial] for trial in asked]
-    return _compare(subject, asked, measured.ours, "omlx without speculation", plain)
+    def __str__(self) -> str:
+        place = f"{self.mode}, {self.workload}, T={self.temperature:g}, token {self.token}"
+        return f"{place}: best two {self.margin:.4f} apart, the one that came {self.apart:.4f}"
 
 
-def _compare(
+@dataclass(frozen=True, slots=True)
+class ModeComparison:
+    """The answers of one mode to all questions, in counts of answers and tokens."""
+
+    mode: str
+    answers: int
+    tokens: int
+    proposed: int
+    accepted: int
+    near_ties: tuple[NearTie, ...]
+
+    @property
+    def farthest(self) -> float:
+        """The largest gap between two tokens that differ, in logits."""
+        return max((tie.apart for tie in self.near_ties), default=0.0)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        counts = (self.answers, self.tokens, self.proposed, self.accepted, len(self.near_ties))
+        return (self.mode, *map(str, counts), f"{self.farthest:.4f}" if self.near_ties else "")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags to `parser`."""
+    tolerances = ", ".join(f"{value:g} {name}" for name, value in TOLERANCE.items())
+    add(parser, "--model", "--draft")
+    parser.add_argument(
+        "--workloads",
+        type=one_of(WORKLOAD_NAMES),
+        default=WORKLOAD_NAMES,
+        metavar="NAME,…",
+        help="of bench speculation",
+    )
+    parser.add_argument(
+        "--modes", type=one_of(MODE_NAMES), metavar="NAME,…", help=f"of {','.join(MODE_NAMES)}"
+    )
+    parser.add_argument(
+        "--trials", type=positive, default=1, metavar="N", help="questions a workload, about"
+    )
+    parser.add_argument(
+        "--context", type=positive, default=CONTEXT, metavar="N", help="tokens of prompt and answer"
+    )
+    parser.add_argument("--tokens", type=positive, metavar="N", help="longest answer")
+    add(parser, "--dtype", "--quantize", "--json")
+    parser.add_argument(
+        "--tolerance",
+        type=not_negative,
+        metavar="LOGITS",
+        help=f"else by the type: {tolerances}",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, print, write. Returns 1 if a difference was no near-tie, 2 if models do not fit."""
+    try:
+        modes = chosen_modes(args.modes, draft=args.draft is not None)
+        subject = read_subject(args.model, args.draft, dtype=args.dtype, bits=args.quantize)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    tolerance = tolerance_of(subject) if args.tolerance is None else args.tolerance
+    asked = list(questions(subject, args.workloads, args.trials, args.context, args.tokens))
+    with Progress(len(modes) * len(asked), "answer") as progress:
+        compared = compare(subject, modes, asked, progress)
+    record: Json = {
+        "models": subject.describe(),
+        "tolerance": tolerance,
+        "modes": [asdict(comparison) for comparison in compared],
+    }
+    write_json(args.json, record)
+    lines = [table([HEAD, *(comparison.cells for comparison in compared)])]
+    for comparison in compared:
+        lines += [f"First difference: {tie}" for tie in comparison.near_ties]
+    exact = all(comparison.farthest <= tolerance for comparison in compared)
+    verdict = "All within" if exact else "NOT all within"
+    lines.append(f"{verdict} the tolerance of {tolerance:g} logits.")
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0 if exact else 1
+
+
+def questions(
     subject: Subject,
-    asked: Iterable[Iterable[Request]],
-    ours: Iterable[Iterable[Run]],
-    reference: str,
-    theirs: Iterable[Iterable[Run]],
-) -> Exactness:
-    same = of = 0
-    first: Difference | None = None
-    for requests, our_trial, their_trial in zip(asked, ours, theirs, strict=True):
-        for i, answers in enumerate(
-            zip(requests, _answers(their_trial), _answers(our_trial), strict=True)
-        ):
-            of += 1
-            _, one, other = answers
-            if one == other:
-                same += 1
-            elif first is None and (found := parting(subject, *answers)) is not None:
-                first = Difference(i, found.token, found.apart)
-    return Exactness(reference, same, of, first)
+    workloads: Sequence[str],
+    trials: int,
+    context: int,
+    longest: int | None = None,
+) -> Iterator[tuple[str, Request]]:
+    """Yield workload names and requests; greedy requests are repeated at temperature `WARM`.
+
+    `context` and the `longest` answer are in tokens.
+    """
+    states = LearnedStates(subject, None)
+    for workload in WORKLOADS:
+        if workload.name not in workloads:
+            continue
+        case = SpeculationCase("model", subject, states, workload, PLAIN, 1, context)
+        for trial in range(trials):
+            for (asked,) in requests(case, trial):
+                assert asked.max_tokens is not None
+                max_tokens = min(asked.max_tokens, longest or asked.max_tokens)
+                bounded = replace(asked, max_tokens=max_tokens)
+                yield workload.name, bounded
+                if asked.sampling.temperature == 0.0:
+                    warm = replace(asked.sampling, temperature=WARM)
+                    yield workload.name, replace(bounded, sampling=warm)
 
 
-def parting(subject: Subject, asked: Request, one: Seq[int], other: Seq[int]) -> Parting | None:
-    """Where two answers to a request part, or None if they are the same."""
-    place = first_difference(one, other)
-    if place is None:
-        return None
-    if place >= min(len(one), len(other)):
-        return Parting(place, inf, inf)
-    scores = seen_by_plain(subject, asked, one[:place])
-    second, best = (float(score) for score in mx.sort(scores)[-2:])
-    return Parting(
-        place, best - second, abs(float(scores[one[place]]) - float(scores[other[place]]))
-    )
+def compare(
+    subject: Subject,
+    modes: Sequence[Mode],
+    asked: Sequence[tuple[str, Request]],
+    progress: Progress,
+) -> list[ModeComparison]:
+    """Compare every mode with plain decoding; each answer of a mode is a unit of `progress`."""
+    states = LearnedStates(subject, None, fixed_costs)
+    progress.start(PLAIN.name)
+    plain = [_answer(subject, states, PLAIN, request) for _, request in asked]
+    comparisons = []
+    for mode in modes:
+        answers: list[Sample] = []
+        ties = []
+        for (workload, request), reference in zip(asked, plain, strict=True):
+            progress.start(f"{mode.name}, {workload}")
+            answer = _answer(subject, states, mode, request)
+            answers.append(answer)
+            found = divergence(subject, request, reference.tokens[0], answer.tokens[0])
+            if found is not None:
+                place = (found.token, found.margin, found.apart)
+                ties.append(NearTie(*place, mode.name, workload, request.sampling.temperature))
+            progress.tick()
+        whole = total(answers)
+        comparisons.append(
+            ModeComparison(
+                mode=mode.name,
+                answers=len(answers),
+                tokens=sum(map(len, whole.tokens)),
+                proposed=whole.proposed,
+                accepted=whole.accepted,
+                near_ties=tuple(ties),
+            )
+        )
+    return comparisons
 
 
-def first_difference(one: Seq[int], other: Seq[int]) -> int | None:
-    """The first place at which two answers differ, or None if they are the same."""
-    for i, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return i
-    return None if len(one) == len(other) else min(len(one), len(other))
+def tolerance_of(subject: Subject) -> float:
+    """Return the tolerance for the dtype of the logits; of quantized weights, of their scales."""
+    logits: mx.array = subject.model(mx.zeros((1, 1), mx.uint32))
+    return TOLERANCE[str(logits.dtype).removeprefix("mlx.core.")]
 
 
-def seen_by_plain(subject: Subject, asked: Request, said: Seq[int]) -> mx.array:
-    """What plain decoding chooses by behind the tokens `said` of its answer: logits [V], float32, and noise if it
-    samples, which counts as much as the temperature. The passes have the shapes that the engine's have."""
-    cache = make_prompt_cache(subject.model)
-    *prompt, newest = asked.tokens
-    chunk = subject.loop.limits.prefill_chunk
-    for start in range(0, len(prompt), chunk):
-        subject.model(mx.array([prompt[start : start + chunk]], mx.uint32), cache=cache)
-    for token in (newest, *said):
-        logits = subject.model(mx.array([[token]], mx.uint32), cache=cache)[
-            0, -1, : subject.vocab_size
-        ]
-        mx.eval(logits)
-    scores: mx.array = logits.astype(mx.float32)
-    sampling = asked.sampling
-    if sampling.temperature == 0.0:
-        return scores
-    key = mx.array(
-        noise_key(sampling.seed, sampling.choice, len(asked.tokens) + len(said)), mx.uint32
-    )
-    return scores + sampling.temperature * mx.random.gumbel((1, scores.size), key=key)[0]
-
-
-def _answers(runs: Iterable[Run]) -> list[tuple[int, ...]]:
-    return [tokens for run in runs for tokens in run.tokens]
+def _answer(subject: Subject, states: LearnedStates, mode: Mode, request: Request) -> Sample:
+    """Run one request in a mode. Raises the error that it failed with."""
+    states.enter("", mode, random_draft=False)
+    return run_requests(subject.loop, [replace(request, speculation=mode.speculation)])

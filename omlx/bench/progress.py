@@ -1,4 +1,4 @@
-"""How far a measurement has come: a bar on a terminal; elsewhere, as in a log, a line from time to time."""
+"""Progress of a measurement: a bar on a terminal; in a log, a line every half minute."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Final, NoReturn, Self
 
 from tqdm import tqdm
 
-SILENCE: Final = 30.0
-"""Seconds between two lines, at least."""
+LOG_INTERVAL_S: Final = 30.0
 
 
 class Progress:
-    """Of `total` units, as far as they come before `deadline`, a time of the `clock`."""
+    """Progress in `total` units; `deadline` (a time of the `clock`, seconds) bounds what is left."""
 
     def __init__(
         self,
@@ -29,7 +28,7 @@ class Progress:
         self._deadline = inf if deadline is None else deadline
         self._clock = clock
         self._began = clock()
-        self._told = -inf
+        self._logged_at = -inf
 
     def __enter__(self) -> Self:
         return self
@@ -37,23 +36,23 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
-    def runs(self, name: str) -> None:
-        """From now on this is what runs."""
+    def start(self, name: str) -> None:
+        """Show what runs from now on."""
         now = self._clock()
         if not self._done:
-            self._began = now  # what came before the first unit says nothing of the others
+            self._began = now  # time before the first unit says nothing about the others
         self._bar.set_description(name)
-        if self._bar.disable and now >= self._told + SILENCE:
-            self._told = now
-            self.tell(f"{name}: {self._done} of {self._total} {self._unit}s{self._left(now)}")
+        if self._bar.disable and now >= self._logged_at + LOG_INTERVAL_S:
+            self._logged_at = now
+            self.write(f"{name}: {self._done} of {self._total} {self._unit}s{self._left(now)}")
 
     def tick(self) -> None:
-        """One more is done."""
+        """Count one finished unit."""
         self._done += 1
         self._bar.update()
 
-    def tell(self, line: str) -> None:
-        """Write a line of its own, above the bar."""
+    def write(self, line: str) -> None:
+        """Write a line above the bar."""
         self._bar.write(line, file=sys.stderr)
 
     def _left(self, now: float) -> str:

@@ -1,60 +1,68 @@
-"""What is measured: a model, its draft, and the prompts as its tokenizer writes them."""
+"""The subject of a measurement: a model, its draft, and the prompts as its tokenizer writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm import load
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
-from omlx.bench.inflate import flat, inflate, parameters
 from omlx.bench.prompts import encode
-from omlx.bench.result import Json
+from omlx.bench.report import Json
 from omlx.engine.build import build_loop
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 
-GROUP: Final = 64
-"""Weights that share a scale, when quantized."""
+GROUP_SIZE: Final = 64
+"""Weights that share a scale when quantized."""
+
+QUANTIZED: Final = (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)
+WORD_BITS: Final = 32
+"""Bits of the words into which quantized modules pack weights."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`stop_ids` end an answer; `vocab_size` is the tokenizer's length; `names` are the folders of model and draft."""
+    """`stop_ids` end an answer; `names` are the directory names of model and draft."""
 
     model: Any
     draft: Any | None
     vocab_size: int
     stop_ids: frozenset[int]
-    prompts: Seq[tuple[int, ...]]
+    prompts: Sequence[tuple[int, ...]]
     names: tuple[str, ...] = ("model", "draft")
     tokenizer: Any = None
 
     @cached_property
     def loop(self) -> EngineLoop:
-        """The engine that serves it. It keeps no prefixes: every run computes its prompts anew."""
+        """The engine that serves it, without a prefix cache: every run computes its prompts."""
         return self.new_loop(prefix_bytes=0)
 
     def new_loop(self, prefix_bytes: int) -> EngineLoop:
-        """An engine of one's own, which keeps so much of the prompts that it has read."""
+        """Return another engine with a prefix cache of that size."""
         limits = Limits(context_length=1 << 20, max_rows=64, prefix_bytes=prefix_bytes)
         return build_loop(self.model, self.vocab_size, limits, draft=self.draft)
 
     @cached_property
     def mlx_lm_speculates(self) -> bool:
-        """Whether mlx-lm can verify drafts with this model: it needs every layer to trim."""
+        """Whether mlx-lm can speculate with this model: it needs every layer to trim."""
         return bool(can_trim_prompt_cache(make_prompt_cache(self.model)))
 
     def describe(self) -> Json:
-        models = {"model": self.model, "draft": self.draft}
-        pairs = zip(models.items(), self.names, strict=True)
-        return {role: _describe(model, name) for (role, model), name in pairs if model is not None}
+        model_name, draft_name = self.names
+        described: Json = {"model": _describe(self.model, model_name)}
+        if self.draft is not None:
+            described["draft"] = _describe(self.draft, draft_name)
+        return described
 
 
 def read_subject(
@@ -62,41 +70,38 @@ def read_subject(
     draft_dir: Path | None,
     *,
     dtype: str | None = None,
-    inflate_to: int = 0,
-    inflate_draft: bool = False,
+    grow: Callable[[Any, Any | None], None] | None = None,
     workload: str = "edit",
     bits: int | None = None,
 ) -> Subject:
     """Load a model and its draft.
 
-    `dtype` (float32, bfloat16, …) converts both; `inflate_to` is a number of parameters, 0 for as they are, and
-    `inflate_draft` grows the draft by the same factor; `bits` quantizes the weights of both. Raises ValueError if the
-    draft speaks another vocabulary.
+    `dtype` (float32, bfloat16, …) converts the weights of both, then `grow(model, draft)` may
+    change them, then `bits` quantizes them. Raises ValueError if the vocabularies differ.
     """
     model, tokenizer, *_ = load(str(model_dir))
-    vocab = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     draft = None
     if draft_dir is not None:
         draft, draft_tokenizer, *_ = load(str(draft_dir))
-        if draft_tokenizer.get_vocab() != vocab:
+        if draft_tokenizer.get_vocab() != vocabulary:
             raise ValueError(
                 f"{draft_dir} has another vocabulary than {model_dir}: it cannot draft for it"
             )
-    trained = parameters(model)
-    for each in (model, draft):
-        if each is not None and dtype is not None:
-            each.set_dtype(getattr(mx, dtype))
-    inflate(model, inflate_to)
-    if draft is not None and inflate_draft:
-        inflate(draft, parameters(draft) * parameters(model) // trained)
-    for each in (model, draft):
-        if each is not None and bits is not None:
-            _quantize(each, bits)
-    mx.eval(model.parameters(), {} if draft is None else draft.parameters())
+    loaded = [model] if draft is None else [model, draft]
+    if dtype is not None:
+        for network in loaded:
+            network.set_dtype(getattr(mx, dtype))
+    if grow is not None:
+        grow(model, draft)
+    if bits is not None:
+        for network in loaded:
+            _quantize(network, bits)
+    mx.eval([network.parameters() for network in loaded])
     return Subject(
         model=model,
         draft=draft,
-        vocab_size=max(vocab.values()) + 1,
+        vocab_size=max(vocabulary.values()) + 1,
         stop_ids=frozenset(tokenizer.eos_token_ids),
         prompts=encode(tokenizer, workload),
         names=(model_dir.name, draft_dir.name if draft_dir else ""),
@@ -104,23 +109,56 @@ def read_subject(
     )
 
 
+def untrained(model: Any | None) -> Any | None:
+    """Return a model of the same shape with random weights, or None for None."""
+    if model is None:
+        return None
+    copied = copy.deepcopy(model)
+    keys = iter(mx.random.split(mx.random.key(0), 10_000))
+    copied.update(tree_map(lambda weight: _noise(weight, next(keys)), copied.parameters()))
+    mx.eval(copied.parameters())
+    return copied
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Return the number of weights; of quantized modules the packed ones, without scales."""
+    count = sum(array.size for _, array in flat_parameters(model))
+    for module in model.modules():
+        if isinstance(module, QUANTIZED):
+            names = [name for name in ("weight", "scales", "biases") if name in module]
+            packed, *others = [module[name].size for name in names]
+            count += packed * WORD_BITS // module.bits - packed - sum(others)
+    return count
+
+
+def flat_parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
+    """Return the model's arrays with their paths."""
+    return cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+
+
+def _noise(weight: mx.array, key: mx.array) -> mx.array:
+    """Return noise for a matrix; norms (one dimension) and packed integers stay as they are."""
+    if weight.ndim < 2 or not mx.issubdtype(weight.dtype, mx.floating):
+        return weight
+    scale: float = weight.shape[-1] ** -0.5
+    return mx.random.normal(weight.shape, weight.dtype, scale=scale, key=key)
+
+
 def _quantize(model: Any, bits: int) -> None:
-    """In groups of 64 weights, where a matrix divides into them."""
-    nn.quantize(
-        model,
-        group_size=GROUP,
-        bits=bits,
-        class_predicate=lambda _, module: (
-            hasattr(module, "to_quantized") and module.weight.shape[-1] % GROUP == 0
-        ),
-    )
+    """Quantize the matrices that divide into groups, in place."""
+
+    def divides(_: str, module: Any) -> bool:
+        return hasattr(module, "to_quantized") and module.weight.shape[-1] % GROUP_SIZE == 0
+
+    nn.quantize(model, group_size=GROUP_SIZE, bits=bits, class_predicate=divides)
 
 
 def _describe(model: Any, name: str) -> Json:
+    dtypes = {str(array.dtype).removeprefix("mlx.core.") for _, array in flat_parameters(model)}
     return {
         "name": name,
         "architecture": type(model).__module__.rpartition(".")[2],
-        "parameters": parameters(model),
+        "parameters": parameter_count(model),
         "layers": len(model.layers),
-        "dtype": sorted({str(array.dtype).removeprefix("mlx.core.") for _, array in flat(model)}),
+        "dtype": sorted(dtypes),
     }

@@ -1,4 +1,4 @@
-"""`omlx bench exact`: what it compares, what it lists, and when it fails."""
+"""`omlx bench exact`: what it compares, what it lists, when it fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from omlx.bench.cli import add_arguments, run
-from omlx.bench.speculation.imagined import flat, imagined
+from omlx.bench.fixed_costs import fixed_costs, flat
 from omlx.engine.plan import Read
 from omlx.models.catalog.discovery import BUNDLED
 
@@ -21,13 +21,13 @@ MODES = "draft 4,ngram,auto"
 def compared(
     file: Path, model: str, *arguments: str, modes: str = MODES, status: int = 0
 ) -> list[dict[str, Any]]:
-    """What the program found of each mode."""
+    """Return the command's record of each mode."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     models = ("--model", str(DEMO / model), "--draft", str(DEMO / "draft"), "--json", str(file))
     assert run(parser.parse_args(["exact", *models, "--modes", modes, *arguments])) == status
-    found: list[dict[str, Any]] = json.loads(file.read_text())["modes"]
-    return found
+    comparisons: list[dict[str, Any]] = json.loads(file.read_text())["modes"]
+    return comparisons
 
 
 BFLOAT16 = ("--dtype", "bfloat16")
@@ -42,11 +42,11 @@ def test_what_differs_in_coarse_weights_was_a_near_tie(
     model: str, weights: tuple[str, ...], tmp_path: Path
 ) -> None:
     size = ("--workloads", "small edit", "--context", "120", "--tokens", "28")
-    found = compared(tmp_path / "found.json", model, *weights, *size)
-    assert [each["mode"] for each in found] == MODES.split(",")
-    for each in found:
-        assert each["answers"] == 2
-        assert each["proposed"] >= each["accepted"] > 0, "there was nothing to compare"
+    comparisons = compared(tmp_path / "exact.json", model, *weights, *size)
+    assert [comparison["mode"] for comparison in comparisons] == MODES.split(",")
+    for comparison in comparisons:
+        assert comparison["answers"] == 2
+        assert comparison["proposed"] >= comparison["accepted"] > 0, "nothing was compared"
 
 
 @pytest.mark.slow
@@ -60,10 +60,9 @@ def test_in_every_mode_and_workload(
     model: str, weights: tuple[str, ...], longest: int, tmp_path: Path
 ) -> None:
     modes = "draft 1,draft 4,draft 16,draft,ngram,chain,auto"
-    found = compared(
-        tmp_path / "found.json", model, *weights, "--tokens", str(longest), modes=modes
-    )
-    assert all(each["accepted"] > 0 for each in found)
+    length = ("--tokens", str(longest))
+    comparisons = compared(tmp_path / "exact.json", model, *weights, *length, modes=modes)
+    assert all(comparison["accepted"] > 0 for comparison in comparisons)
 
 
 def test_a_verification_that_accepts_too_much_is_found(
@@ -71,23 +70,22 @@ def test_a_verification_that_accepts_too_much_is_found(
 ) -> None:
     monkeypatch.setattr(Read, "accepted", property(lambda read: len(read.draft)))
     size = ("--workloads", "reasoning", "--context", "80")
-    (found,) = compared(
-        tmp_path / "found.json", "target", "--dtype", "float32", *size, modes="draft 4", status=1
+    weights = ("--dtype", "float32")
+    (comparison,) = compared(
+        tmp_path / "exact.json", "target", *weights, *size, modes="draft 4", status=1
     )
-    assert found["near_ties"]
-    assert max(each["apart"] for each in found["near_ties"]) > 1.0
+    ties = comparison["near_ties"]
+    assert max(tie["apart"] for tie in ties) > 1.0
     printed = capsys.readouterr().out
-    assert printed.count("First difference: draft 4, reasoning") == len(found["near_ties"])
+    assert printed.count("First difference: draft 4, reasoning") == len(ties)
     assert "NOT all within the tolerance of 0.001 logits" in printed
 
 
-def test_an_imagined_machine_learns_nothing() -> None:
-    costs = imagined(flat, "small", 0.3)
+def test_fixed_costs_learn_nothing() -> None:
+    costs = fixed_costs(flat, "small", 0.3)
     for width in (0, 1, 5, 40):
         costs.target.learn(width, 100, 77.0)
     costs.learn_draft("small", 4, 1, 100, 77.0)
-    assert [costs.target.plain(100), costs.verify(40, 100), costs.draft("small", 1, 100)] == [
-        1.0,
-        flat(40),
-        0.3,
-    ]
+    assert costs.target.plain(100) == 1.0
+    assert costs.verify(40, 100) == flat(40)
+    assert costs.draft("small", 1, 100) == 0.3

@@ -1,4 +1,4 @@
-"""What figures are made of trials: those that cannot be timed, failures, answers that end early, windows to declare."""
+"""Outcomes of trials: without a time, with failures, of answers that end early; declared lengths."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from functools import cache
 from math import inf, isnan, nan
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
-from omlx.bench.measure import Run
+from omlx.bench.divergence import Divergence, divergence, plain_scores
+from omlx.bench.drive import Driven, request, run
 from omlx.bench.report import write_json
-from omlx.bench.result import Samples
-from omlx.bench.sides import Driven, request
-from omlx.bench.speculation.compare import draft_window
-from omlx.bench.speculation.modes import MODES, Minds
+from omlx.bench.speculation.compare import declared_draft_length
+from omlx.bench.speculation.modes import MODES, LearnedStates
 from omlx.bench.speculation.outcome import Outcome, outcome
 from omlx.bench.speculation.report import row
-from omlx.bench.speculation.trials import Case, Measured, Trial
-from omlx.bench.subject import Subject
+from omlx.bench.speculation.trials import CaseTrials, SpeculationCase, Trial
+from omlx.bench.subject import Subject, untrained
 from omlx.bench.workloads import WORKLOADS
 from omlx.engine.model import weight_bytes
 from omlx.errors import OmlxError, Overloaded
+from omlx.measure.sample import Sample
+from omlx.measure.spread import Series
 from tests.bench.subjects import PROMPTS, subject
 
-SAID = (1, 2, 3, 4)
+ANSWER = (1, 2, 3, 4)
+OVERLOADED = Overloaded("engine.queue_full", waiting=1, limit=1)
 
 
 def driven(
-    tokens: Sequence[int] = SAID, counted: int = 3, seconds: float = 1.0, *errors: OmlxError
+    tokens: Sequence[int] = ANSWER, counted: int = 3, seconds: float = 1.0, *errors: OmlxError
 ) -> Driven:
-    return Driven(
-        Run((tuple(tokens),), counted, seconds, seconds, seconds + 1.0), {}, dict(enumerate(errors))
-    )
+    sample = Sample((tuple(tokens),), counted, seconds, seconds, seconds + 1.0)
+    return Driven(sample, {}, dict(enumerate(errors)))
 
 
 def trial(ours: Driven, theirs: Driven) -> Trial:
@@ -42,92 +44,115 @@ def trial(ours: Driven, theirs: Driven) -> Trial:
 
 
 @cache
-def served() -> tuple[Subject, Minds]:
-    return subject(), Minds(subject(), None)
+def served() -> tuple[Subject, LearnedStates]:
+    measured = subject()
+    return measured, LearnedStates(measured, None)
 
 
-def case(mode: str = "draft 4", workload: str = "verbatim") -> Case:
-    modes, workloads = {each.name: each for each in MODES}, {each.name: each for each in WORKLOADS}
-    return Case("model", *served(), workloads[workload], modes[mode], 1, 100)
+def case(mode: str = "draft 4", workload: str = "verbatim") -> SpeculationCase:
+    modes = {item.name: item for item in MODES}
+    workloads = {item.name: item for item in WORKLOADS}
+    return SpeculationCase("model", *served(), workloads[workload], modes[mode], 1, 100)
 
 
-def found(*trials: Trial, of: Case | None = None) -> Outcome | None:
-    return outcome(Measured(of or case(), trial(driven(), driven()), list(trials)), None)
+def outcome_of(*trials: Trial, of: SpeculationCase | None = None) -> Outcome | None:
+    return outcome(CaseTrials(of or case(), trial(driven(), driven()), list(trials)))
 
 
 def gaining(gain: float, mode: str, workload: str) -> Outcome:
-    made = found(trial(driven(seconds=1 / gain), driven()), of=case(mode, workload))
-    assert made is not None
-    return made
+    result = outcome_of(trial(driven(seconds=1 / gain), driven()), of=case(mode, workload))
+    assert result is not None
+    return result
 
 
-def test_what_cannot_be_timed_counts_for_nothing() -> None:
-    at_once = driven(SAID[:1], counted=0, seconds=0.0)
-    made = found(
-        trial(at_once, at_once), trial(driven(seconds=0.5), driven()), trial(at_once, driven())
-    )
-    assert made is not None
-    assert isnan(made.gain.values[0])
-    assert (made.gain.known, made.gain.median) == ((2.0,), 2.0)
-    assert "×2.00–2.00" in row(made)
-    assert found(trial(at_once, at_once)) is None
-    assert found() is None
+def test_trials_that_cannot_be_timed_count_for_nothing() -> None:
+    at_once = driven(ANSWER[:1], counted=0, seconds=0.0)
+    halved = trial(driven(seconds=0.5), driven())
+    result = outcome_of(trial(at_once, at_once), halved, trial(at_once, driven()))
+    assert result is not None
+    assert isnan(result.gain.values[0])
+    assert result.gain.known == (2.0,)
+    assert "×2.00–2.00" in row(result)
+    assert outcome_of(trial(at_once, at_once)) is None
+    assert outcome_of() is None
 
 
-def test_samples_without_a_figure() -> None:
-    some = Samples((nan, 2.0, 4.0, nan))
-    assert (some.least, some.median, some.most, some.quartiles) == (2.0, 3.0, 4.0, (2.5, 3.5))
-    assert all(
-        map(isnan, (Samples((nan,)).least, Samples((nan,)).median, Samples((nan,)).quartiles[0]))
-    )
-
-
-def test_what_json_has_no_word_for_is_null(tmp_path: Path) -> None:
+def test_figures_that_json_cannot_hold_are_null(tmp_path: Path) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(word)
 
-    write_json(tmp_path / "r.json", {"gain": Samples((nan, 2.0)).to_json(), "margins": (inf, 0.5)})
-    told = json.loads((tmp_path / "r.json").read_text(), parse_constant=refuse)
-    assert (told["gain"]["samples"], told["gain"]["median"], told["margins"]) == (
-        [None, 2.0],
-        2.0,
-        [None, 0.5],
-    )
+    write_json(tmp_path / "r.json", {"gain": Series((nan, 2.0)).to_json(), "margins": (inf, 0.5)})
+    report = json.loads((tmp_path / "r.json").read_text(), parse_constant=refuse)
+    assert report["gain"]["samples"] == [None, 2.0]
+    assert report["gain"]["median"] == 2.0
+    assert report["margins"] == [None, 0.5]
 
 
 def test_failures_of_both_sides_are_counted() -> None:
-    error = Overloaded("engine.queue_full", waiting=1, limit=1)
-    made = found(
-        trial(driven(SAID, 3, 1.0, error), driven()), trial(driven(), driven(SAID, 3, 1.0, error))
-    )
-    assert made is not None
-    assert made.errors == 2
+    failed = driven(ANSWER, 3, 1.0, OVERLOADED)
+    result = outcome_of(trial(failed, driven()), trial(driven(), failed))
+    assert result is not None
+    assert result.errors == 2
 
 
 def test_an_answer_that_ended_early_is_no_near_tie() -> None:
-    other = (*SAID[:3], 9)
-    made = found(trial(driven(other), driven()), trial(driven(SAID[:2]), driven()))
-    assert made is not None
-    assert [each.token for each in made.divergences] == [3, 2]
-    assert made.divergences[0].margin < made.divergences[1].margin == inf
-    assert "2 differ, margin ≤ inf" in row(made)[-2]
+    other = driven((*ANSWER[:3], 9))
+    result = outcome_of(trial(other, driven()), trial(driven(ANSWER[:2]), driven()))
+    assert result is not None
+    assert [found.token for found in result.divergences] == [3, 2]
+    assert result.divergences[0].margin < result.divergences[1].margin == inf
+    assert "2 differ, margin ≤ inf" in row(result)[-2]
 
 
-def test_windows_are_compared_over_the_workloads_that_all_of_them_ran() -> None:
+def test_draft_lengths_are_compared_over_the_workloads_that_all_of_them_ran() -> None:
     outcomes = [gaining(2.0, "draft 2", "verbatim"), gaining(2.2, "draft 4", "verbatim")]
     late = [gaining(1.0, "draft 4", "prose"), gaining(9.0, "ngram", "prose")]
-    window = {"default": "adaptive", "initial_window": 4, "min_window": 4, "max_window": 4}
-    assert draft_window(outcomes + late) == window
-    assert draft_window([outcomes[0], late[0]]) is None
-    assert draft_window(late[1:]) is None
+    length = {"default": "adaptive", "initial_window": 4, "min_window": 4, "max_window": 4}
+    assert declared_draft_length(outcomes + late) == length
+    assert declared_draft_length([outcomes[0], late[0]]) is None
+    assert declared_draft_length(late[1:]) is None
 
 
-def test_a_mode_begins_with_what_a_server_knows_of_the_draft() -> None:
-    it = subject()
+def test_a_mode_starts_with_what_a_server_knows_of_the_draft() -> None:
+    measured = subject()
     small = subject("gemma3_text").model
-    minds = Minds(replace(it, draft=small), None)
-    minds.enter("verbatim", MODES[0], random_draft=False)
-    (kept,) = minds._kept.values()
-    assert kept.cost_model.draft_share == pytest.approx(
-        weight_bytes(small) / weight_bytes(it.model)
-    )
+    states = LearnedStates(replace(measured, draft=small), None)
+    speculator = states.enter("verbatim", MODES[0], random_draft=False)
+    share = weight_bytes(small) / weight_bytes(measured.model)
+    assert speculator.cost_model.draft_share == pytest.approx(share)
+
+
+def test_modes_cover_fixed_lengths_and_every_strategy() -> None:
+    assert [mode.name for mode in MODES[-4:]] == ["draft", "ngram", "chain", "auto"]
+    assert [mode.draft_length for mode in MODES if mode.draft_length] == [1, 2, 4, 8, 16]
+    assert [mode.name for mode in MODES if not mode.needs_draft] == ["ngram", "auto"]
+
+
+def test_an_untrained_model_is_another_one_and_leaves_the_original_alone() -> None:
+    model = subject().model
+    tokens = mx.arange(6)[None]
+    before = model(tokens)
+    other = untrained(model)
+    assert other is not None
+    assert mx.array_equal(before, model(tokens))
+    assert not mx.allclose(before, other(tokens))
+    assert untrained(None) is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_margin_is_measured_in_the_scores_by_which_tokens_are_chosen(temperature: float) -> None:
+    measured, _ = served()
+    asked = request((1, 2, 3, 4), 12, temperature=temperature, seed=7)
+    (answer,) = run(measured.loop, [asked]).tokens
+    for place, chosen in enumerate(answer):
+        scores = plain_scores(measured, asked, answer[:place])
+        assert int(mx.argmax(scores)) == chosen
+        *_, third, second, _ = (int(token) for token in mx.argsort(scores))
+        found = divergence(measured, asked, answer, (*answer[:place], third))
+        assert found is not None
+        assert found.token == place
+        best = float(scores[chosen])
+        assert found.margin == pytest.approx(best - float(scores[second]), abs=1e-5)
+        assert found.apart == pytest.approx(best - float(scores[third]), abs=1e-5)
+    assert divergence(measured, asked, answer, answer[:5]) == Divergence(5, inf, inf)
+    assert divergence(measured, asked, answer, answer) is None

@@ -1,4 +1,4 @@
-"""What somebody sees who waits for a measurement, at a terminal and in a log."""
+"""The progress of a measurement, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Clock:
 
 def work(progress: Progress, clock: Clock, units: int, seconds: float) -> None:
     for i in range(units):
-        progress.runs(f"unit {i}")
+        progress.start(f"unit {i}")
         clock.now += seconds
         progress.tick()
 
 
-def test_a_log_has_a_line_now_and_then_with_what_runs_and_how_much_is_left(
+def test_a_log_has_a_line_every_half_minute_with_what_runs_and_the_time_left(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
     with Progress(60, "pair", clock=clock) as progress:
-        progress.runs("what passes cost")
+        progress.start("what passes cost")
         clock.now += 300
         work(progress, clock, 10, seconds=12)
-        progress.tell("a result")
+        progress.write("a result")
     assert capsys.readouterr().err.splitlines() == [
         "what passes cost: 0 of 60 pairs",
         "unit 0: 0 of 60 pairs",
@@ -43,7 +43,7 @@ def test_a_log_has_a_line_now_and_then_with_what_runs_and_how_much_is_left(
     ]
 
 
-def test_no_more_is_left_than_the_deadline_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_left_ends_at_the_deadline(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with Progress(100, "pair", deadline=clock.now + 300, clock=clock) as progress:
         work(progress, clock, 4, seconds=120)

@@ -1,4 +1,4 @@
-"""The questions: made anew for every trial, the same at every run, of the length that was asked for."""
+"""Questions: new ones in every trial, the same in every run, of the requested length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from omlx.bench.workloads import TEXTS, WORKLOADS, Workload, names, questions, renamed, uses, vary
+from omlx.bench.prompts import TEXTS
+from omlx.bench.workloads import WORKLOADS, Workload, names, questions, renamed, uses, vary
 
 CONTEXT = 600
 FUNCTIONS = (TEXTS / "functions.txt").read_text(encoding="utf-8").strip().split("\n\n\n")
@@ -19,31 +20,30 @@ def count(text: str) -> int:
     return len(text) // 3
 
 
-def said(workload: Workload, trial: int, rows: int = 1) -> list[str]:
+def prompts(workload: Workload, trial: int, rows: int = 1) -> list[str]:
     made = questions(workload, trial, rows, CONTEXT, count)
     return ["\n".join(message["content"] for message in question.messages) for question in made]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_every_trial_asks_something_new_and_every_run_the_same(workload: Workload) -> None:
-    trials = [said(workload, trial) for trial in range(10)]
-    assert trials == [said(workload, trial) for trial in range(10)]
-    asked = [text for trial in trials for text in trial]
-    assert len(set(asked)) == len(asked)
+    trials = [prompts(workload, trial) for trial in range(10)]
+    assert trials == [prompts(workload, trial) for trial in range(10)]
+    texts = [text for texts in trials for text in texts]
+    assert len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_rows_ask_different_things(workload: Workload) -> None:
-    texts = said(workload, 1, rows=4)
+    texts = prompts(workload, 1, rows=4)
     assert len(texts) == 4 * workload.repeats == len(set(texts))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_prompt_and_answer_stay_near_the_context_that_was_asked_for(workload: Workload) -> None:
     for trial in range(5):
-        for text, question in zip(
-            said(workload, trial), questions(workload, trial, 1, CONTEXT, count), strict=True
-        ):
+        made = questions(workload, trial, 1, CONTEXT, count)
+        for text, question in zip(prompts(workload, trial), made, strict=True):
             assert count(text) + question.longest < 1.3 * CONTEXT
 
 
@@ -69,20 +69,24 @@ def test_names_and_uses() -> None:
     assert renamed(code, "ab", "x") == "def f(a, x):\n    c = a + x\n    return c.a\n"
 
 
-def test_no_text_stands_in_the_standard_library() -> None:
-    """Four lines in a row would say that a function was taken from there."""
+def code_lines(text: str) -> list[str]:
+    """The lines that hold something, without indentation."""
+    stripped = (line.strip() for line in text.splitlines())
+    return [line for line in stripped if line]
+
+
+def test_no_text_is_in_the_standard_library() -> None:
+    """Four equal lines in a row would say that a function was taken from there."""
     runs = set()
     for code in FUNCTIONS:
-        lines = [line.strip() for line in code.splitlines() if line.strip()]
+        lines = code_lines(code)
         runs |= {tuple(lines[i : i + 4]) for i in range(len(lines) - 3)}
-    root = Path(sysconfig.get_paths()["stdlib"])
     firsts = {run[0] for run in runs}
-    for path in root.rglob("*.py"):
+    for path in Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"):
         if "site-packages" in path.parts:
             continue
-        lines = [
-            line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
-        ]
-        lines = [line for line in lines if line]
+        lines = code_lines(path.read_text(encoding="utf-8", errors="replace"))
+        if firsts.isdisjoint(lines):
+            continue
         for i, line in enumerate(lines):
             assert line not in firsts or tuple(lines[i : i + 4]) not in runs, (path, i)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from omlx.bench.speculation.imagined import flat, imagined
+from omlx.bench.fixed_costs import fixed_costs, flat
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.strategy import NGRAM, parse
@@ -73,7 +73,7 @@ def tried(
         max_tokens=8 if company == "left" else 24,
         speculation=speculation,
     )
-    costs = imagined(COSTS[pace], "tiny", DRAFT_PRICE) if pace in COSTS else CostModel()
+    costs = fixed_costs(COSTS[pace], "tiny", DRAFT_PRICE) if pace in COSTS else CostModel()
     draft = noisy(target) if strategy == "auto" else model(target)
     bench = Bench(loop_of(target, draft, costs=costs))
     return bench.prove(
@@ -150,7 +150,7 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
     foreseen = 310
     answer = plain(target, unassisted(one))
     speculation = Speculation(parse("ngram;draft"), DEFAULT_DRAFT_LENGTH, tuple(answer[:foreseen]))
-    costs = imagined(flat, "tiny", 3 * DRAFT_PRICE)
+    costs = fixed_costs(flat, "tiny", 3 * DRAFT_PRICE)
     bench = Bench(loop_of(target, model(target), costs=costs)).run(
         replace(one, speculation=speculation)
     )
@@ -177,7 +177,7 @@ def test_no_draft_is_shorter_than_asked_for(strategy: str, window: DraftLength) 
         max_tokens=56,
         speculation=Speculation(parse(strategy), window),
     )
-    costs = imagined(flat, "tiny", DRAFT_PRICE)
+    costs = fixed_costs(flat, "tiny", DRAFT_PRICE)
     bench = Bench(loop_of("llama", model("llama"), costs=costs)).run(one)
     assert bench.tokens["a"] == plain("llama", unassisted(one))
     lengths = [
@@ -196,14 +196,16 @@ def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str
         speculation=Speculation(NGRAM, DEFAULT_DRAFT_LENGTH),
     )
     answer = plain(target, unassisted(one))
-    whole = Bench(loop_of(target, costs=imagined(sawtooth))).run(expecting(target, "perfect", one))
+    whole = Bench(loop_of(target, costs=fixed_costs(sawtooth))).run(
+        expecting(target, "perfect", one)
+    )
     windows = [w for plan in whole.plans for f in plan.forwards for w in f.windows if w.draft_n]
     drafted = [
         w.start + w.pending - len(one.tokens) + i for w in windows for i in range(w.draft_n - 1)
     ]
     stop = next(answer[i] for i in reversed(drafted) if answer[i] not in answer[:i])
     first = replace(expecting(target, "perfect", one), stop_ids=frozenset({stop}))
-    bench = Bench(loop_of(target, costs=imagined(sawtooth))).run(first)
+    bench = Bench(loop_of(target, costs=fixed_costs(sawtooth))).run(first)
     assert bench.tokens["a"] == answer[: answer.index(stop) + 1]
     assert bench.stats().drafters["ngram"].spans["stopped"] == 1
     again = replace(

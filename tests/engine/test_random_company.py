@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from omlx.bench.speculation.imagined import flat, imagined
+from omlx.bench.fixed_costs import fixed_costs, flat
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.plan import Window
@@ -87,7 +87,7 @@ class Company:
         self.conversations: list[tuple[int, ...]] = []
         strange = model(rng.choice(("lfm2", "gemma3_text", "llama4")), seed=1)
         draft = rng.choice((None, model(family), noisy(family), strange))
-        costs = imagined(flat, "tiny", rng.choice((0.02, 0.3)))
+        costs = fixed_costs(flat, "tiny", rng.choice((0.02, 0.3)))
         limits = replace(
             LIMITS,
             max_rows=rng.choice((1, 2, 4)),

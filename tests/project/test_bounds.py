@@ -22,7 +22,7 @@ EXCEPTIONS = {
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    for folder in ("omlx", "admin"):
+    for folder in ("omlx", "admin", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
 

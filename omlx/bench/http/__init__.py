@@ -1,1 +1,1 @@
-"""The HTTP layer against the engine alone: the same requests, through a socket and without one."""
+"""`omlx bench http`: the same requests through a socket and without one."""

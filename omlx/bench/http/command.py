@@ -1,7 +1,8 @@
-"""`omlx bench http`: tokens per second of streams over HTTP against the engine alone, and how soon an error answers.
+"""`omlx bench http`: tokens per second of streams over HTTP against the engine alone.
 
-The server is a process of its own. The engine alone runs in this one, which while it measures the server does nothing
-but read bytes. The two take turns; each answers the same questions, greedily and plainly.
+The server is a process of its own. The engine alone runs in this one, which while it measures the
+server only reads bytes. The two take turns with the same requests, greedily and without
+speculation. The time to the first byte of an error is measured too.
 """
 
 from __future__ import annotations
@@ -10,47 +11,63 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from omlx.bench.arguments import add, numbers, positive
 from omlx.bench.http import streams
-from omlx.bench.http.alone import Alone, alone
-from omlx.bench.prefix.servers import Server, omlx_server
-from omlx.bench.prompts import WORKLOADS
-from omlx.bench.report import machine, table, versions, write_json
-from omlx.bench.result import Json
+from omlx.bench.http.engine_alone import EngineAlone, engine_alone
+from omlx.bench.http.server import Server, omlx_server
+from omlx.bench.prompts import prompts
+from omlx.bench.report import Json, environment, table, write_json
+from omlx.measure.interleave import run_pair
+from omlx.measure.spread import Series
 
-ERRORS = 50
+ERRORS: Final = 50
+HEAD: Final = (
+    "streams",
+    "engine, tokens/s",
+    "HTTP, tokens/s",
+    "HTTP / engine (median)",
+    "least",
+    "most",
+)
 
 
-@dataclass(slots=True)
-class Compared:
-    """Tokens per second of `streams` at once, by trial."""
+@dataclass(frozen=True, slots=True)
+class StreamRates:
+    """Tokens per second of `streams` requests at once, by trial."""
 
     streams: int
-    http: list[float] = field(default_factory=list)
-    engine: list[float] = field(default_factory=list)
+    http: Series
+    engine: Series
 
     @property
-    def ratios(self) -> list[float]:
-        """Of neighbours in time: what else the machine did counts for both."""
-        return [http / engine for http, engine in zip(self.http, self.engine, strict=True)]
+    def ratio(self) -> Series:
+        return self.http.over(self.engine)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        rates = f"{self.engine.median:.0f}", f"{self.http.median:.0f}"
+        ratio = self.ratio
+        ratios = f"{ratio.median:.3f}", f"{ratio.least:.3f}", f"{ratio.most:.3f}"
+        return (str(self.streams), *rates, *ratios)
 
     def to_json(self) -> Json:
         return {
             "streams": self.streams,
-            "http": self.http,
-            "engine": self.engine,
-            "ratio": median(self.ratios),
+            "http": list(self.http.values),
+            "engine": list(self.engine.values),
+            "ratio": self.ratio.median,
         }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` the flags of `omlx bench http`."""
+    """Add the command's flags to `parser`."""
     add(parser, "--model", "--json")
     parser.add_argument(
         "--streams", type=numbers, default=(1, 16), metavar="N,…", help="how many at once"
@@ -68,73 +85,61 @@ def run(args: argparse.Namespace) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="omlx-bench-") as home,
         omlx_server(args.model, Path(home), "--max-concurrent-requests", str(rows)) as server,
-        alone(args.model, rows) as engine,
+        engine_alone(args.model, rows) as engine,
     ):
-        compared = [compare(server, engine, n, args.trials, args.tokens) for n in args.streams]
-        errors = sorted(streams.first_byte_of_an_error(server.port) for _ in range(ERRORS))
+        rates = [compare(server, engine, n, args.trials, args.tokens) for n in args.streams]
+        errors = sorted(streams.seconds_to_error(server.port) for _ in range(ERRORS))
     report: Json = {
-        "machine": machine(load_before),
-        "versions": versions(),
+        **environment(load_before),
         "model": args.model.name,
         "settings": {"trials": args.trials, "tokens": args.tokens},
-        "streams": [each.to_json() for each in compared],
+        "streams": [rate.to_json() for rate in rates],
         "error_seconds": errors,
     }
     write_json(args.json, report)
-    sys.stdout.write(to_text(compared, errors))
+    sys.stdout.write(to_text(rates, errors))
     return 0
 
 
-def compare(server: Server, engine: Alone, n: int, trials: int, max_tokens: int) -> Compared:
-    """The first trial warms up and does not count. Raises RuntimeError where the two did not do the same."""
-    bodies = [body(i, max_tokens) for i in range(n)]
-    prompts = [tuple(server.tokens(each["messages"])) for each in bodies]
-    found = Compared(n)
-    sides: list[tuple[list[float], Callable[[], tuple[int, float]]]] = [
-        (found.http, lambda: streams.run(server.port, bodies)),
-        (found.engine, lambda: engine.run(prompts, max_tokens)),
-    ]
+def compare(
+    server: Server, engine: EngineAlone, count: int, trials: int, max_tokens: int
+) -> StreamRates:
+    """Measure `count` streams. The first trial warms up and is not counted.
+
+    Raises RuntimeError if the two sides made different numbers of tokens.
+    """
+    bodies = [body(number, max_tokens) for number in range(count)]
+    ids = [tuple(server.tokens(asked["messages"])) for asked in bodies]
+    rates: list[tuple[float, float]] = []
     for trial in range(trials + 1):
-        made = set()
-        for rates, ask in sides:
-            tokens, seconds = ask()
-            made.add(tokens)
-            if trial:
-                rates.append(tokens / seconds)
-        if len(made) > 1:
-            raise RuntimeError(f"with HTTP and without it, {sorted(made)} tokens were made")
-        sides.reverse()  # who comes second finds the machine warmer, or slower
-    return found
+        (http_tokens, http_s), (engine_tokens, engine_s) = run_pair(
+            partial(streams.run, server.port, bodies),
+            partial(engine.run, ids, max_tokens),
+            swap=trial % 2 == 1,
+        )
+        if http_tokens != engine_tokens:
+            made = sorted({http_tokens, engine_tokens})
+            raise RuntimeError(f"with HTTP and without it, {made} tokens were made")
+        if trial:
+            rates.append((http_tokens / http_s, engine_tokens / engine_s))
+    http, alone = zip(*rates, strict=True)
+    return StreamRates(count, Series(http), Series(alone))
 
 
 def body(number: int, max_tokens: int) -> dict[str, Any]:
-    texts = WORKLOADS["edit"]
-    asked = {
+    """Return a streamed, greedy request without speculation."""
+    texts = prompts("edit")
+    return {
+        "temperature": 0,
+        "speculation": "off",
+        "stream": True,
         "messages": [{"role": "user", "content": texts[number % len(texts)]}],
         "max_tokens": max_tokens,
     }
-    return {"temperature": 0, "speculation": "off", "stream": True, **asked}
 
 
-def to_text(compared: Sequence[Compared], errors: Sequence[float]) -> str:
-    head = (
-        "streams",
-        "engine, tokens/s",
-        "HTTP, tokens/s",
-        "HTTP / engine (median)",
-        "least",
-        "most",
-    )
-    rows = [
-        (
-            str(each.streams),
-            f"{median(each.engine):.0f}",
-            f"{median(each.http):.0f}",
-            f"{median(each.ratios):.3f}",
-            f"{min(each.ratios):.3f}",
-            f"{max(each.ratios):.3f}",
-        )
-        for each in compared
-    ]
-    said = f"first byte of an error: {1000 * median(errors):.1f} ms (median), {1000 * max(errors):.1f} ms (most)"
-    return f"{table([head, *rows])}\n\n{said}\n"
+def to_text(rates: Sequence[StreamRates], errors: Sequence[float]) -> str:
+    """`errors`: seconds to the first byte."""
+    rows = table([HEAD, *(rate.cells for rate in rates)])
+    times = f"{1000 * median(errors):.1f} ms (median), {1000 * max(errors):.1f} ms (most)"
+    return f"{rows}\n\nfirst byte of an error: {times}\n"

@@ -1,1 +1,1 @@
-"""Measures speculation against plain decoding, mode by mode and workload by workload. A program, never a test."""
+"""`omlx bench speculation`: every way to speculate against plain decoding, with tokens compared."""

@@ -1,26 +1,26 @@
-"""What follows from several results: `auto` beside the best window, a hybrid beside its twin, a window to declare."""
+"""Comparisons of outcomes: `auto` with the best fixed draft length, and a length to declare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from omlx.bench.result import Json, Samples, geometric_mean
+from omlx.bench.report import Json
 from omlx.bench.speculation.modes import AUTO, OFF
 from omlx.bench.speculation.outcome import Outcome
+from omlx.measure.spread import Series, geometric_mean
 
 MODEL: Final = "model"
-HYBRID: Final = "hybrid"
+"""The role of the measured model in reports."""
 
 AS_GOOD: Final = 0.97
-"""Windows whose mean gain is at least this share of the best one's are as good."""
+"""Share of the best mean speed-up from which on a draft length counts as equally good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two gains over plain decoding, each model's over its own: medians, and that of their ratio within trials."""
+    """Two speed-ups over plain decoding: their medians, and that of their ratio within trials."""
 
     model: str
     workload: str
@@ -30,68 +30,64 @@ class Comparison:
     other_gain: float
     ratio: float
 
+    @classmethod
+    def of(cls, outcome: Outcome, against: str, other: Series) -> Comparison:
+        """Compare over the trials that both finished, which asked the same questions."""
+        return cls(
+            model=outcome.case.role,
+            workload=outcome.case.workload.name,
+            mode=outcome.case.mode.name,
+            gain=outcome.gain.median,
+            against=against,
+            other_gain=other.median,
+            ratio=outcome.gain.over(other).median,
+        )
+
     @property
     def cells(self) -> tuple[str, ...]:
-        gains = f"{self.gain:.2f}", f"{self.other_gain:.2f}", f"{self.ratio:.2f}"
-        return (self.model, self.workload, self.mode, gains[0], self.against, *gains[1:])
+        gains = (f"{self.gain:.2f}", self.against, f"{self.other_gain:.2f}", f"{self.ratio:.2f}")
+        return (self.model, self.workload, self.mode, *gains)
 
     def to_json(self) -> Json:
         return asdict(self)
 
 
-def auto_against_fixed(outcomes: Seq[Outcome]) -> Iterator[Comparison]:
-    """Where a single stream was measured with `auto` and with fixed windows, of which drafting nothing is one."""
+def auto_against_fixed(outcomes: Sequence[Outcome]) -> Iterator[Comparison]:
+    """Compare single streams of `auto` with the best fixed draft length; drafting nothing is one."""
     for auto in outcomes:
         if auto.case.mode.name != AUTO or auto.case.streams > 1:
             continue
-        gains = {
-            each.case.mode.name: each.gain
-            for each in outcomes
-            if _alike(each, auto) and each.case.mode.window is not None
-        }
+        gains = {}
+        for outcome in outcomes:
+            if _same_work(outcome, auto) and outcome.case.mode.draft_length is not None:
+                gains[outcome.case.mode.name] = outcome.gain
         if gains:
-            gains[OFF] = Samples((1.0,) * len(auto.gain.values))
+            gains[OFF] = Series((1.0,) * len(auto.gain.values))
             best = max(gains, key=lambda name: gains[name].median)
-            yield _compared(auto, best, gains[best])
+            yield Comparison.of(auto, best, gains[best])
 
 
-def hybrid_against_twin(outcomes: Seq[Outcome]) -> Iterator[Comparison]:
-    """A single stream of the hybrid beside the same workload and mode of the attention model."""
-    twins = {
-        (each.case.workload.name, each.case.mode.name): each.gain
-        for each in outcomes
-        if (each.case.role, each.case.streams) == (MODEL, 1)
-    }
-    for hybrid in outcomes:
-        key = hybrid.case.workload.name, hybrid.case.mode.name
-        if (hybrid.case.role, hybrid.case.streams) == (HYBRID, 1) and key in twins:
-            yield _compared(hybrid, MODEL, twins[key])
+def declared_draft_length(outcomes: Sequence[Outcome]) -> Json | None:
+    """Return the draft length that a model package should declare, or None if there is none.
 
-
-def draft_window(outcomes: Seq[Outcome]) -> Json | None:
-    """What a package should say of the draft model: the best fixed window over the workloads that all of them were
-    measured with, bounded by those that are nearly as good. None where there is no such workload."""
+    The best fixed length over the workloads that all lengths were measured with, bounded by the
+    lengths that are nearly as good.
+    """
     gains: dict[int, dict[str, float]] = {}
     for outcome in outcomes:
         case = outcome.case
-        if (
-            case.mode.window is not None
-            and (case.role, case.streams) == (MODEL, 1)
-            and not case.workload.random_draft
-        ):
-            gains.setdefault(case.mode.window, {})[case.workload.name] = outcome.gain.median
-    shared = [
-        name
-        for name in next(iter(gains.values()), {})
-        if all(name in found for found in gains.values())
-    ]
+        length, workload = case.mode.draft_length, case.workload
+        single = (case.role, case.streams) == (MODEL, 1)
+        if length is not None and single and not workload.random_draft:
+            gains.setdefault(length, {})[workload.name] = outcome.gain.median
+    shared: set[str] = set.intersection(*map(set, gains.values())) if gains else set()
     if not shared:
         return None
-    means = {
-        window: geometric_mean(found[name] for name in shared) for window, found in gains.items()
-    }
-    best = max(means, key=lambda window: means[window])
-    good = [window for window, mean in means.items() if mean >= AS_GOOD * means[best]]
+    means = {}
+    for length, by_workload in gains.items():
+        means[length] = geometric_mean(by_workload[name] for name in sorted(shared))
+    best = max(means, key=lambda length: means[length])
+    good = [length for length, mean in means.items() if mean >= AS_GOOD * means[best]]
     return {
         "default": "adaptive",
         "initial_window": best,
@@ -100,17 +96,6 @@ def draft_window(outcomes: Seq[Outcome]) -> Json | None:
     }
 
 
-def _compared(one: Outcome, against: str, other: Samples) -> Comparison:
-    """Over the trials that both finished, which asked the same."""
-    ratio = Samples(
-        tuple(a / b for a, b in zip(one.gain.values, other.values, strict=False))
-    ).median
-    case = one.case
-    return Comparison(
-        case.role, case.workload.name, case.mode.name, one.gain.median, against, other.median, ratio
-    )
-
-
-def _alike(one: Outcome, other: Outcome) -> bool:
+def _same_work(one: Outcome, other: Outcome) -> bool:
     a, b = one.case, other.case
     return (a.role, a.workload.name, a.streams) == (b.role, b.workload.name, b.streams)

@@ -1,27 +1,29 @@
-"""What a case came to: rates and times with their spread, acceptance, and whether the tokens were the same."""
+"""The outcome of a case: rates and times with their spread, acceptance, and exactness."""
 
 from __future__ import annotations
 
-import zlib
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-from omlx.bench.exact import parting
-from omlx.bench.measure import Run, tokens_per_second
-from omlx.bench.result import Json, Samples
-from omlx.bench.sides import Driven
-from omlx.bench.speculation.oracle import Bound, RoundCosts, allowed, bound
-from omlx.bench.speculation.trials import Case, Measured, Trial
+from omlx.bench.divergence import divergence
+from omlx.bench.drive import Driven
+from omlx.bench.report import Json
+from omlx.bench.speculation.trials import CaseTrials, Group, SpeculationCase, Trial
 from omlx.engine.types import Request
-from omlx.records import sum_drafters
+from omlx.measure.exactness import checksum
+from omlx.measure.sample import Sample, total
+from omlx.measure.spread import Series
+from omlx.records import RequestStats, sum_drafters
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
-    """Where an answer first differs from plain decoding's. `margin` lies between the two tokens, in logits: near zero,
-    rounding decided. Infinite where one answer merely ended earlier."""
+class AnswerDivergence:
+    """Where an answer first differs from plain decoding's.
+
+    `margin` lies between the two tokens, in logits: near zero, rounding decided. It is infinite
+    where one answer merely ended earlier.
+    """
 
     trial: int
     answer: int
@@ -31,69 +33,41 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rates in tokens a second, times in seconds with the prompt read. Ratios within trials; above 1 the mode is
-    faster. `cold` is the ratio of the first request that the mode ever saw. `errors` are those of both sides, `reasons`
-    counts the codes of requests, `gates` by drafter those of its gate, or `on`. `bounds`, if any, are one a trial;
-    `allowed` is the gain that their share of copied tokens allows.
+    """Rates in tokens per second, wall times in seconds with prefill; ratios within trials.
+
+    A ratio above 1 means that the mode is faster; `cold` is that of the mode's first request.
+    `sample` sums up our trials; `errors` counts failures of both sides, `reasons` the codes of
+    requests, `gates` by drafter those of its gate, or its state.
     """
 
-    case: Case
-    rate: Samples
-    plain_rate: Samples
-    gain: Samples
-    wall: Samples
-    plain_wall: Samples
-    wall_gain: Samples
-    tokens: int
-    proposed: int
-    accepted: int
+    case: SpeculationCase
+    rate: Series
+    plain_rate: Series
+    gain: Series
+    wall: Series
+    plain_wall: Series
+    wall_gain: Series
+    sample: Sample
     errors: int
     checksum: str
     plain_checksum: str
-    divergences: tuple[Divergence, ...]
+    divergences: tuple[AnswerDivergence, ...]
     cold: float
     reasons: dict[str, int]
     gates: dict[str, dict[str, int]]
     drafters: dict[str, Json]
-    bounds: tuple[Bound, ...] = ()
-    allowed: float | None = None
-
-    @property
-    def acceptance(self) -> float | None:
-        return self.accepted / self.proposed if self.proposed else None
 
     @property
     def exact(self) -> bool:
         return self.checksum == self.plain_checksum
 
     @property
-    def bound(self) -> Bound | None:
-        """Of all answers together."""
-        return sum(self.bounds, Bound()) if self.bounds else None
-
-    @property
-    def reached(self) -> Samples | None:
-        """The gain as a share of a perfect lookup's with the same answer."""
-        if not self.bounds:
-            return None
-        pairs = zip(self.gain.values, self.bounds, strict=True)
-        return Samples(tuple(gain / bound.speedup for gain, bound in pairs))
-
-    @property
-    def said(self) -> str:
-        """Of the request and of every drafter's gate, what was said most."""
-        gates = [f"{name} {_most(codes)}" for name, codes in self.gates.items()]
-        return "; ".join([_most(self.reasons), *gates])
+    def commonest_codes(self) -> str:
+        """The commonest code of the requests and of every drafter's gate."""
+        gates = [f"{name} {_commonest(codes)}" for name, codes in self.gates.items()]
+        return "; ".join([_commonest(self.reasons), *gates])
 
     def to_json(self) -> Json:
-        perfect: Json | None = None
-        if self.bound is not None and self.reached is not None:
-            told = {
-                "share": self.bound.share,
-                "allowed": self.allowed,
-                "speedup": self.bound.speedup,
-            }
-            perfect = asdict(self.bound) | told | {"reached": self.reached.to_json()}
         return {
             "model": self.case.role,
             "workload": self.case.workload.name,
@@ -106,127 +80,105 @@ class Outcome:
             "plain_wall_s": self.plain_wall.to_json(),
             "wall_gain": self.wall_gain.to_json(),
             "cold_gain": self.cold,
-            "tokens": self.tokens,
-            "proposed": self.proposed,
-            "accepted": self.accepted,
+            "tokens": sum(map(len, self.sample.tokens)),
+            "proposed": self.sample.proposed,
+            "accepted": self.sample.accepted,
             "errors": self.errors,
             "checksum": self.checksum,
             "plain_checksum": self.plain_checksum,
-            "divergences": [asdict(each) for each in self.divergences],
+            "divergences": [asdict(item) for item in self.divergences],
             "reasons": self.reasons,
             "gates": self.gates,
             "drafters": self.drafters,
-            "perfect_lookup": perfect,
+            "perfect_lookup": None,
         }
 
 
-def outcome(measured: Measured, costs: RoundCosts | None) -> Outcome | None:
-    """The outcome of a case, or None if no trial could be timed. `costs` for the bound of a perfect lookup."""
-    ours = [trial.our_run for trial in measured.trials]
-    theirs = [trial.their_run for trial in measured.trials]
-    gain = Samples(tuple(map(_gain, ours, theirs)))
+def outcome(measured: CaseTrials) -> Outcome | None:
+    """Return the outcome of a case, or None if no trial could be timed."""
+    ours = [trial.our_sample for trial in measured.trials]
+    theirs = [trial.their_sample for trial in measured.trials]
+    rate = Series(tuple(sample.rate for sample in ours))
+    plain_rate = Series(tuple(sample.rate for sample in theirs))
+    gain = rate.over(plain_rate)
     if not gain.known or measured.cold is None:
         return None
-    whole = [*measured.trials, measured.cold]
-    sides = [driven for trial in whole for driven in trial.ours]
-    bounds = () if costs is None else tuple(_bound(trial, costs) for trial in measured.trials)
+    trials = [*measured.trials, measured.cold]
+    our_groups = [driven for trial in trials for driven in trial.ours]
+    their_groups = [driven for trial in trials for driven in trial.theirs]
+    stats = [record for driven in our_groups for record in driven.stats.values()]
+    wall = Series(tuple(sample.total_s for sample in ours))
+    plain_wall = Series(tuple(sample.total_s for sample in theirs))
     return Outcome(
         case=measured.case,
-        rate=Samples(tuple(map(tokens_per_second, ours))),
-        plain_rate=Samples(tuple(map(tokens_per_second, theirs))),
+        rate=rate,
+        plain_rate=plain_rate,
         gain=gain,
-        wall=Samples(tuple(run.total_s for run in ours)),
-        plain_wall=Samples(tuple(run.total_s for run in theirs)),
-        wall_gain=Samples(tuple(b.total_s / a.total_s for a, b in zip(ours, theirs, strict=True))),
-        tokens=sum(len(tokens) for run in ours for tokens in run.tokens),
-        proposed=sum(run.proposed for run in ours),
-        accepted=sum(run.accepted for run in ours),
-        errors=sum(
-            len(driven.errors) for trial in whole for driven in (*trial.ours, *trial.theirs)
-        ),
-        checksum=checksum(tokens for driven in sides for tokens in driven.run.tokens),
-        plain_checksum=checksum(
-            tokens for trial in whole for side in trial.theirs for tokens in side.run.tokens
-        ),
+        wall=wall,
+        plain_wall=plain_wall,
+        wall_gain=plain_wall.over(wall),
+        sample=total(ours),
+        errors=sum(len(driven.errors) for driven in (*our_groups, *their_groups)),
+        checksum=checksum(_answers(our_groups)),
+        plain_checksum=checksum(_answers(their_groups)),
         divergences=tuple(_divergences(measured)),
-        cold=_gain(measured.cold.our_run, measured.cold.their_run),
-        reasons=dict(
-            Counter(told.speculation.code for driven in sides for told in driven.stats.values())
-        ),
-        gates=_gates(sides),
-        drafters=_drafters(sides),
-        bounds=bounds,
-        allowed=None if costs is None else allowed(sum(bounds, Bound()).share, costs),
+        cold=measured.cold.our_sample.rate / measured.cold.their_sample.rate,
+        reasons=dict(Counter(record.speculation.code for record in stats)),
+        gates=_gates(stats),
+        drafters=_drafters(stats),
     )
 
 
-def checksum(answers: Iterable[Iterable[int]]) -> str:
-    """Of all tokens in order, ends of answers included."""
-    value = 0
-    for tokens in answers:
-        value = zlib.crc32(array("q", [*tokens, -1]).tobytes(), value)
-    return f"{value:08x}"
+def _answers(groups: Iterable[Driven]) -> Iterator[tuple[int, ...]]:
+    for driven in groups:
+        yield from driven.sample.tokens
 
 
-def _gain(ours: Run, theirs: Run) -> float:
-    return tokens_per_second(ours) / tokens_per_second(theirs)
-
-
-def _divergences(measured: Measured) -> Iterator[Divergence]:
+def _divergences(measured: CaseTrials) -> Iterator[AnswerDivergence]:
+    case = measured.case
     trials = [measured.cold, *measured.trials] if measured.cold else measured.trials
     for number, trial in enumerate(trials):
-        for answer, (group, asked, ours, theirs) in enumerate(_answers(trial)):
+        for answer, (group, request, ours, theirs) in enumerate(answers_of(trial)):
             if ours == theirs:
                 continue
-            measured.case.rehearse(group)
-            if (found := parting(measured.case.subject, asked, theirs, ours)) is not None:
-                yield Divergence(number, answer, found.token, found.apart)
+            case.prepare(group)
+            found = divergence(case.subject, request, theirs, ours)
+            assert found is not None
+            yield AnswerDivergence(number, answer, found.token, found.apart)
 
 
-def _answers(
+def answers_of(
     trial: Trial,
-) -> Iterator[tuple[tuple[Request, ...], Request, tuple[int, ...], tuple[int, ...]]]:
-    """Of every request: those that ran with it, itself, and its answer on both sides."""
-    for group, ours, theirs in zip(trial.asked, trial.ours, trial.theirs, strict=True):
-        for answer in zip(group, ours.run.tokens, theirs.run.tokens, strict=True):
-            yield group, *answer
+) -> Iterator[tuple[Group, Request, tuple[int, ...], tuple[int, ...]]]:
+    """Yield every request with its group, and the answers of both sides."""
+    for group, ours, theirs in zip(trial.groups, trial.ours, trial.theirs, strict=True):
+        answers = zip(group, ours.sample.tokens, theirs.sample.tokens, strict=True)
+        for request, our_answer, their_answer in answers:
+            yield group, request, our_answer, their_answer
 
 
-def _bound(trial: Trial, costs: RoundCosts) -> Bound:
-    """Of what the clock saw of this trial's answers."""
-    found = Bound()
-    for group, driven, theirs in zip(trial.asked, trial.ours, trial.theirs, strict=True):
-        for asked, answer in zip(group, theirs.run.tokens, strict=True):
-            given = len(driven.run.tokens[0]) - driven.run.counted
-            found += bound(asked.tokens, answer, costs, given)
-    return found
-
-
-def _most(codes: dict[str, int]) -> str:
+def _commonest(codes: dict[str, int]) -> str:
     return max(codes, key=lambda code: codes[code], default="")
 
 
-def _gates(sides: Iterable[Driven]) -> dict[str, dict[str, int]]:
-    found: dict[str, Counter[str]] = {}
-    for driven in sides:
-        for told in driven.stats.values():
-            for name, gate in told.gates.items():
-                found.setdefault(name, Counter())[
-                    gate.reason.code if gate.reason else gate.state
-                ] += 1
-    return {name: dict(codes) for name, codes in found.items()}
+def _gates(stats: Iterable[RequestStats]) -> dict[str, dict[str, int]]:
+    counts: dict[str, Counter[str]] = {}
+    for record in stats:
+        for name, gate in record.gates.items():
+            code = gate.reason.code if gate.reason else gate.state
+            counts.setdefault(name, Counter())[code] += 1
+    return {name: dict(codes) for name, codes in counts.items()}
 
 
-def _drafters(sides: Iterable[Driven]) -> dict[str, Json]:
-    """Counts by drafter, over all requests."""
-    answers = [stats for driven in sides for stats in driven.stats.values()]
+def _drafters(stats: Iterable[RequestStats]) -> dict[str, Json]:
+    """Return the counts of each drafter over all requests."""
     return {
         name: {
-            "proposed": total.proposed,
-            "accepted": total.accepted,
-            "rounds": total.rounds,
-            "spans": total.spans,
-            "repairs": total.repairs,
+            "proposed": drafter.proposed,
+            "accepted": drafter.accepted,
+            "rounds": drafter.rounds,
+            "spans": drafter.spans,
+            "repairs": drafter.repairs,
         }
-        for name, total in sum_drafters(answers).items()
+        for name, drafter in sum_drafters(stats).items()
     }

@@ -1,0 +1,37 @@
+"""`python -m benchmarks COMMAND`: `omlx bench` with more to measure, and the pages made from it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+from benchmarks import document, engine, prefix, speculation
+
+COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
+    "engine": (engine, "omlx bench engine, and the host's share of a step"),
+    "speculation": (speculation, "omlx bench speculation, and upper bounds and hybrids"),
+    "prefix": (prefix, "prefix caches of omlx and of mlx-lm's server"),
+    "document": (document, "write reports into a page"),
+}
+"""Modules with `add_arguments(parser)` and `run(args)`, and their help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status. SIGTERM is handled as an interrupt."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, text) in COMMANDS.items():
+        module.add_arguments(commands.add_parser(name, help=text))
+    args = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    module, _ = COMMANDS[args.command]
+    status: int = module.run(args)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

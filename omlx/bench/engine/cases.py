@@ -1,0 +1,77 @@
+"""Cases of interleaved pairs. A pair is the same work on both sides: ours, and mlx-lm's.
+
+trial 1   A B   B A   A B …      one pair after another, in alternating order
+trial 2   B A   A B   B A …      a trial's figure is that of the sum over its pairs
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from omlx.bench.drive import settle
+from omlx.measure.interleave import run_pair
+from omlx.measure.sample import Sample
+
+WARM_UP: Final = -1
+"""Number of the trial before the first, which is not counted."""
+
+Side = Callable[[int], Sample]
+"""Does the work once. Takes the trial's number as its seed."""
+
+
+def decode_rate(sample: Sample) -> float:
+    return sample.rate
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCase:
+    """`metric` turns the sum of a trial's samples into its figure; `baseline` names mlx-lm's side."""
+
+    suite: str
+    name: str
+    baseline: str
+    pairs: Sequence[tuple[Side, Side]]
+    params: Mapping[str, int | float] = field(default_factory=dict)
+    unit: str = "tok/s"
+    metric: Callable[[Sample], float] = decode_rate
+    smaller_is_better: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSamples:
+    """The samples of a case, by trial, then by pair."""
+
+    case: EngineCase
+    ours: tuple[tuple[Sample, ...], ...]
+    theirs: tuple[tuple[Sample, ...], ...]
+
+
+def measure(case: EngineCase, trials: int, tick: Callable[[], object]) -> CaseSamples:
+    """Run one round of warm-up, then `trials`. Calls `tick` after every pair."""
+    ours: list[tuple[Sample, ...]] = []
+    theirs: list[tuple[Sample, ...]] = []
+    for trial in range(WARM_UP, trials):
+        gc.collect()
+        samples = []
+        for number, (our_side, their_side) in enumerate(case.pairs):
+            samples.append(
+                run_pair(
+                    partial(_run_settled, our_side, trial),
+                    partial(_run_settled, their_side, trial),
+                    swap=(trial + number) % 2 == 0,
+                )
+            )
+            tick()
+        if trial != WARM_UP:
+            ours.append(tuple(our_sample for our_sample, _ in samples))
+            theirs.append(tuple(their_sample for _, their_sample in samples))
+    return CaseSamples(case, tuple(ours), tuple(theirs))
+
+
+def _run_settled(side: Side, trial: int) -> Sample:
+    settle()
+    return side(max(trial, 0))

@@ -1,0 +1,124 @@
+"""A server under test: a process that listens on a loopback port, called as clients call it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+Message = dict[str, str]
+
+START_S: Final = 180
+ANSWER_S: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`seconds` until it was complete; `computed` of its `prompt` tokens were not in a cache."""
+
+    text: str
+    seconds: float
+    prompt: int
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that listens on `port` and knows the model as `model`."""
+
+    name: str
+    port: int
+    model: str
+
+    def ask(self, messages: Sequence[Message], max_tokens: int) -> Answer:
+        """Return the greedy answer of at most `max_tokens` tokens to a conversation."""
+        body = {
+            "model": self.model,
+            "messages": list(messages),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+        }
+        started = time.perf_counter()
+        response = _call(self.port, "POST", "/v1/chat/completions", body)
+        seconds = time.perf_counter() - started
+        usage = response["usage"]
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        text = response["choices"][0]["message"].get("content") or ""
+        return Answer(text, seconds, usage["prompt_tokens"], usage["prompt_tokens"] - cached)
+
+    def tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Return the token ids of a prompt, if the server has such an endpoint."""
+        body = {"messages": list(messages)}
+        ids: list[int] = _call(self.port, "POST", "/tokenize", body)["tokens"]
+        return ids
+
+
+@contextmanager
+def omlx_server(folder: Path, home: Path, *flags: str) -> Iterator[Server]:
+    """Serve a model without speculation, with `home` as the folder of its settings."""
+    port = free_port()
+    command = ["omlx", "serve", str(folder.resolve()), "--speculation", "off", "--home", str(home)]
+    with running([*command, "--port", str(port), *flags], port):
+        yield Server("omlx", port, folder.name)
+
+
+@contextmanager
+def running(module: Sequence[str], port: int) -> Iterator[None]:
+    """Run a Python module with its arguments until it answers on `port`, and stop it at the end.
+
+    Raises RuntimeError if the process ends or does not answer in time.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", *module],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    ) as process:
+        try:
+            _wait(process, port)
+            yield
+        finally:
+            process.terminate()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(
+                f"a server ended with {process.returncode} before it answered: {process.args!r}"
+            )
+        with suppress(OSError):
+            _call(port, "GET", "/health")
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"no server answers on port {port} after {START_S} s")
+
+
+def _call(port: int, method: str, path: str, body: object = None) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
+    try:
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, content, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{path}: {response.status} {answer[:400]!r}")
+        return json.loads(answer)
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,1 +1,0 @@
-"""What kept prefixes are worth: servers side by side, over HTTP."""
