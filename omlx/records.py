@@ -1,4 +1,5 @@
-"""Statistics of requests, drafters and prefix caches: one record of each, for engine, API, metrics, log and dashboard.
+"""Statistics of requests, drafters and prefix caches: one record of each, for engine, API, metrics,
+log and dashboard.
 
 The engine fills them in. Above it they are read only.
 """
@@ -16,12 +17,13 @@ from omlx.errors import Reason
 class DrafterStats:
     """What one drafter did, in one request or in several.
 
-    A round is one draft-and-verify iteration. `accepted_at[i]` counts the rounds in which the first i + 1 draft tokens
-    were accepted; `spans` counts rounds by how their window ended, `repairs` by how the cache was rolled back.
+    A round is one draft-and-verify iteration. `accepted_at[i]` counts the rounds in which the first
+    i + 1 draft tokens were accepted; `spans` counts rounds by how their window ended, `repairs` by
+    how the cache was rolled back.
 
-    Times are of rounds that no other request shared, so of most and not of all. `draft_ms` is measured where drafting
-    is timed separately, and estimated by the cost model elsewhere; a prompt lookup counts as 0. `verify_ms` is the
-    rest of the round: the target's pass and the host's work.
+    Times are of rounds that no other request shared, so of most and not of all. `draft_ms` is
+    measured where drafting is timed separately, and estimated by the cost model elsewhere; a prompt
+    lookup counts as 0. `verify_ms` is the rest of the round: the target's pass and the host's work.
     """
 
     proposed: int = 0
@@ -66,7 +68,10 @@ class DrafterStats:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether a drafter may draft for a request: `state` is observing, on or off; `reason` says why, unless it is on."""
+    """Whether a drafter may draft for a request.
+
+    `state` is observing, on or off; `reason` says why, unless it is on.
+    """
 
     state: str
     reason: Reason | None = None
@@ -76,8 +81,9 @@ class Gate:
 class RequestStats:
     """One finished sequence. Counts in tokens, times in milliseconds.
 
-    `cached_n` of the `prompt_n` prompt tokens were restored from the prefix cache. `queue_ms` lasts from submission to
-    admission, `prompt_ms` to the first output token, `predicted_ms` from the first output token to the last.
+    `cached_n` of the `prompt_n` prompt tokens were restored from the prefix cache. `queue_ms` lasts
+    from submission to admission, `prompt_ms` to the first output token, `predicted_ms` from the
+    first output token to the last.
     """
 
     prompt_n: int
@@ -96,7 +102,7 @@ class RequestStats:
     """Parts of the requested strategy that were read as something else."""
     gates: dict[str, Gate] = field(default_factory=dict)
     speedup: float | None = None
-    """Throughput / measured throughput of plain decoding, over the steps that no other request shared."""
+    """Throughput over that of plain decoding, in the steps that no other request shared."""
 
     @property
     def proposed(self) -> int:
@@ -118,8 +124,9 @@ class RequestStats:
 class PrefixStats:
     """One model's prefix cache: its size now, and counts since the model was loaded.
 
-    `off` says why nothing is cached. `stored` and `evicted` count cache pieces by kind (rows, window, state);
-    `states_used` counts restored recurrent states. Of `asked` insertions, `refused` found no room.
+    `off` says why nothing is cached. `stored` and `evicted` count cache pieces by kind (rows,
+    window, state); `states_used` counts restored recurrent states. Of `asked` insertions, `refused`
+    found no room.
     """
 
     off: Reason | None

@@ -1,1 +1,1 @@
-"""HTTP. Dialects decode requests to one `GenerationRequest` and encode one event stream; nothing here imports mlx."""
+"""HTTP: dialects read bodies into one `GenerationRequest` and encode one event stream."""

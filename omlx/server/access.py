@@ -1,4 +1,5 @@
-"""The outermost middleware: one log line for each request, and a response where our own code failed.
+"""The outermost middleware: one log line for each request, and a response where our own code
+failed.
 
 The line says what was requested, how it ended and how fast. Never any text of prompt or output.
 """
@@ -24,7 +25,8 @@ CLIENT_GONE: Final = 499
 _NOTES: Final = "omlx.notes"
 _UNLOGGED: Final = frozenset({"/health", "/metrics"})
 _POLLED: Final = ("/admin/parts/", "/admin/static/", "/admin/api/live")
-"""Files and parts of pages that an open dashboard requests every few seconds: logged only if they fail."""
+"""Files and parts of pages that an open dashboard requests every few seconds: logged only if
+they fail."""
 _NO_ROUTE: Final = "other"
 
 log = logging.getLogger("omlx.server")
@@ -95,7 +97,8 @@ class _ResponseWatch:
 
 
 def _route(scope: Scope) -> tuple[str, str]:
-    """Method and route as metric labels, of a bounded number of values: unknown routes are `other`."""
+    """Method and route as metric labels, of a bounded number of values: unknown routes are
+    `other`."""
     route = scope.get("route")
     if isinstance(route, Route) and scope["method"] in (route.methods or ()):
         return scope["method"], route.path

@@ -1,6 +1,7 @@
 """Requests in progress and statistics of finished ones, for metrics, model status and dashboard.
 
-Lives on the event loop and sees the events that streams see, once a step; it asks nothing of the engine.
+Lives on the event loop and sees the events that streams see, once a step; it asks nothing of the
+engine.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ MAX_RECENT: Final = 32
 class Running:
     """A request in progress. Times are monotonic, in seconds; None before the first token.
 
-    `read` of the `prompt` tokens are in the cache, as far as events have arrived. `drafted` of the generated `tokens`
-    were proposed by a drafter. `opening` tokens came with the first event.
+    `read` of the `prompt` tokens are in the cache, as far as events have arrived. `drafted` of the
+    generated `tokens` were proposed by a drafter. `opening` tokens came with the first event.
     """
 
     id: str

@@ -42,7 +42,8 @@ def create_app(
 ) -> FastAPI:
     """The HTTP server over `services`, with its background tasks.
 
-    A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients keep it open.
+    A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients keep it
+    open.
     """
     app = Application(
         title="omlx",

@@ -17,7 +17,9 @@ class ClientGone(Exception):
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. Cancels it and raises ClientGone if the client disconnects first.
+    """Return the result of `work`.
+
+    Cancels it and raises ClientGone if the client disconnects first.
 
     The request's body must have been read: after it, `receive` waits for the client to disconnect.
     """

@@ -1,6 +1,7 @@
-"""An API dialect for the rest of the server: a pure encoder of one answer, and the framing of its streams.
+"""An API dialect for the rest of the server: a pure encoder of one answer, and the framing of its
+streams.
 
-events ─► Encoder.start, feed, feed, …  ─► Wire ─► a stream          (after an error: Encoder.failed)
+events ─► Encoder.start, feed, feed, …  ─► Wire ─► a stream    (after an error: failed)
 events ─► Encoder.body                         ─► one JSON body
 """
 
@@ -45,7 +46,8 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """`frame` encodes one payload, `idle` is sent to keep a silent stream open, `done` after the last payload."""
+    """`frame` encodes one payload, `idle` is sent to keep a silent stream open, `done` after the
+    last payload."""
 
     frame: Callable[[Json], bytes]
     idle: bytes = sse.KEEP_ALIVE

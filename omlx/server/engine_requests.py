@@ -1,4 +1,6 @@
-"""From a `GenerationRequest` and a loaded model to the engine's requests. Pure; runs templates and tokenizers.
+"""From a `GenerationRequest` and a loaded model to the engine's requests.
+
+Pure; runs templates and tokenizers.
 
 GenerationRequest ─► tokenize ─► TokenizedRequest ─► engine_requests ─► one Request for each choice
 """
@@ -32,8 +34,8 @@ DETOKENIZER_CONTEXT: Final = 4
 class TokenizedRequest:
     """A request's texts as ids, and its grammars compiled.
 
-    `grammar` constrains the answer to its structured output. `calls` constrains tool calls within the answer, or the
-    answer itself where a call is forced.
+    `grammar` constrains the answer to its structured output. `calls` constrains tool calls within
+    the answer, or the answer itself where a call is forced.
     """
 
     prompts: list[Prompt]
@@ -43,7 +45,8 @@ class TokenizedRequest:
 
 
 def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedRequest:
-    """Raises BadRequest for invalid ids, templates, schemas, and for a prediction longer than the context."""
+    """Raises BadRequest for invalid ids, templates, schemas, and for a prediction longer than
+    the context."""
     grammar = calls = None
     if request.structured_output is not None:
         grammar = served.grammars.compile(request.structured_output)
@@ -76,8 +79,8 @@ def check_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
 def check_model(request: GenerationRequest, served: ServedModel) -> None:
     """Check what depends on the model; the engine checks the length of the prompt.
 
-    Raises BadRequest for a drafter requested by name that the model does not have (`auto` takes any), and for biases
-    of ids outside the vocabulary.
+    Raises BadRequest for a drafter requested by name that the model does not have (`auto` takes
+    any), and for biases of ids outside the vocabulary.
     """
     steps = () if request.speculation is None else request.speculation.steps
     names = {step.name for step in steps}
@@ -97,8 +100,8 @@ def engine_requests(
 ) -> Iterator[tuple[Request, OutputSpec]]:
     """Yield each choice with how its output is parsed.
 
-    Choice i of prompt p has number p · n + i, which ends its id. The choices of each prompt are sampled as if it were
-    the only one.
+    Choice i of prompt p has number p · n + i, which ends its id. The choices of each prompt are
+    sampled as if it were the only one.
     """
     bias = tuple(sorted(request.logit_bias.items()))
     sampling = replace(sampling_of(served, request.sampling), seed=seed, logit_bias=bias)
@@ -127,7 +130,8 @@ def engine_requests(
 
 
 def sampling_of(served: ServedModel, requested: Mapping[str, float]) -> Sampling:
-    """Merge sampling parameters: the request's over the settings' over those of the model's own files.
+    """Merge sampling parameters: the request's over the settings' over those of the model's own
+    files.
 
     `top_p` 0 means the most likely token only, which the engine expresses as `top_k` 1.
     """
@@ -207,7 +211,8 @@ def _stop_matcher(served: ServedModel, spec: OutputSpec) -> StopMatcher | None:
 def _mask(
     served: ServedModel, request: GenerationRequest, prompt: Prompt, texts: TokenizedRequest
 ) -> TokenMask | None:
-    """The token mask of a forced call or of a structured output; of calls alone where the answer is free.
+    """The token mask of a forced call or of a structured output; of calls alone where the answer is
+    free.
 
     A structured output may begin with reasoning unless the request switches it off.
     """

@@ -1,6 +1,7 @@
 """Errors as HTTP responses: status, body, headers. The only place where errors meet HTTP.
 
-Paths below /v1/messages speak Anthropic's dialect, and so do clients with its header; all others OpenAI's.
+Paths below /v1/messages speak Anthropic's dialect, and so do clients with its header; all others
+OpenAI's.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def field_error(code: str, field: str, **params: Param) -> BadRequest:
 
 
 def openai(error: OmlxError, prompt: str = "messages") -> dict[str, Any]:
-    """The error object of OpenAI's API, with our code and parameters so that clients can translate the message.
+    """The error object of OpenAI's API, with our code and parameters so that clients can translate
+    the message.
 
     `prompt` is the name of the request field that held the prompt.
     """
@@ -125,7 +127,8 @@ def response(error: OmlxError, scope: Scope) -> Response:
 def from_validation(error: ValidationError) -> BadRequest:
     """The first invalid field of a body, named as the client wrote it: `messages[0].role`.
 
-    Where a field may have one of several types, the error is that of the type which matched most of the value.
+    Where a field may have one of several types, the error is that of the type which matched most of
+    the value.
     """
     details = error.errors(include_url=False)
     of_field = [detail for detail in details if detail["loc"][:1] == details[0]["loc"][:1]]
@@ -137,7 +140,8 @@ def from_validation(error: ValidationError) -> BadRequest:
 
 
 def from_http(error: HTTPException, scope: Scope) -> OmlxError:
-    """A routing error of the framework: an unknown path, or a method that the path does not have."""
+    """A routing error of the framework: an unknown path, or a method that the path does not
+    have."""
     path = scope["path"][:_SHOWN]
     if error.status_code == 404:
         return NotFound("http.not_found", path=path)

@@ -1,4 +1,7 @@
-"""Fields that bodies of several dialects share, as pydantic models. Wrong types are refused, unknown names kept."""
+"""Fields that bodies of several dialects share, as pydantic models.
+
+Wrong types are refused, unknown names kept.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,8 @@ class Sampled(Body):
         return bounds
 
     def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:
-        """Raise BadRequest for an unsupported field, unless its value is one of those that request nothing."""
+        """Raise BadRequest for an unsupported field, unless its value is one of those that
+        request nothing."""
         for name, value in (self.model_extra or {}).items():
             if name in unsupported and value is not None and value not in unsupported[name]:
                 raise BadRequest("request.unsupported", param=name, field=name)
@@ -116,7 +120,10 @@ def bias(given: Mapping[str, float] | None) -> dict[int, float]:
 
 
 def joined(content: str | list[ContentPart], field: str, types: Sequence[str]) -> str:
-    """Join the texts of parts. Raises BadRequest for parts that are not of `types`; images have an error of their own."""
+    """Join the texts of parts.
+
+    Raises BadRequest for parts that are not of `types`; images have an error of their own.
+    """
     if isinstance(content, str):
         return content
     texts = []
@@ -136,7 +143,8 @@ def read(kind: type[B], body: bytes) -> B:
     except ValidationError as error:
         raise errors.from_validation(error) from error
     try:
-        # pydantic accepts NaN and Infinity in fields of any type; an answer that repeats them would not be JSON.
+        # pydantic accepts NaN and Infinity in fields of any type. An answer that repeats them
+        # would not be JSON.
         json.dumps(from_json(body), allow_nan=False)
     except ValueError as error:
         raise BadRequest("request.json", detail=str(error)) from error

@@ -1,4 +1,5 @@
-"""From a `GenerationRequest` to a running stream: lease the model, tokenize, submit every choice to the engine."""
+"""From a `GenerationRequest` to a running stream: lease the model, tokenize, submit every choice
+to the engine."""
 
 from __future__ import annotations
 
@@ -31,14 +32,15 @@ from omlx.server.stream import GenerationStream
 T = TypeVar("T")
 
 SEED_BITS: Final = 53
-"""Of a random seed: clients that keep numbers as doubles, as JavaScript does, can send it back exactly."""
+"""Of a random seed: clients that keep numbers as doubles, as JavaScript does, can send it back
+exactly."""
 
 
 class GenerationService:
     """Opens streams, whose events `activity` observes.
 
-    What a request leaves open is decided by the settings, then by the model's own files. `newest` holds the ids of the
-    last prompt of each model, in memory only.
+    What a request leaves open is decided by the settings, then by the model's own files. `newest`
+    holds the ids of the last prompt of each model, in memory only.
     """
 
     def __init__(self, engine: EngineThread, pool: Pool, activity: Activity) -> None:
@@ -46,7 +48,7 @@ class GenerationService:
         self._pool = pool
         self._activity = activity
         self._router = Router()
-        # One thread: templates and tokenizers of long prompts stay off the event loop, one caller at a time.
+        # Long prompts stay off the event loop. One thread: tokenizers take one caller at a time.
         self._text = ThreadPoolExecutor(1, "omlx-text")
         self.newest: dict[str, tuple[int, ...]] = {}
 
@@ -77,7 +79,7 @@ class GenerationService:
         return list(prompt.tokens)
 
     async def tokenize(self, model: str | None, text: str, *, special: bool) -> list[int]:
-        """Return the ids of a text, with the model's leading tokens if `special`. Raises OmlxError."""
+        """Return the ids of a text; `special` adds the model's leading tokens. Raises OmlxError."""
         tokenizer = await self._pool.tokenizer(model)
 
         def encode() -> list[int]:

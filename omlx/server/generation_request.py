@@ -1,4 +1,5 @@
-"""What to generate, in no API's dialect: every dialect reads its bodies into a `GenerationRequest`."""
+"""What to generate, in no API's dialect: every dialect reads its bodies into a
+`GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ SAMPLING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """None, or a name missing from `sampling`, leaves a parameter to the settings and the model's own defaults.
+    """None, or a name missing from `sampling`, leaves a parameter to the settings and the model's
+    own defaults.
 
-    Either `messages` of a conversation, which the model's template renders, or `prompts`, texts or ids that are
-    continued as they are. `suffix` follows the gap that the output fills (infill). `prediction` is a text that the
-    answer is expected to resemble (predicted outputs).
+    Either `messages` of a conversation, which the model's template renders, or `prompts`, texts or
+    ids that are continued as they are. `suffix` follows the gap that the output fills (infill).
+    `prediction` is a text that the answer is expected to resemble (predicted outputs).
     """
 
     messages: Sequence[Message] = ()

@@ -1,10 +1,10 @@
 """Access control: ASGI middleware outside of everything but CORS and the access log.
 
-- Host must be a loopback name, an IP address, or allowed: a page that rebinds its own DNS name to 127.0.0.1 sends that
-  name. An address in Host cannot come from a rebound name.
-- Origin, if a browser sends one, must be the server itself or allowed, on every method that can change something. Below
-  `/admin` it must be the server itself: a page on another port of the host is same-site, so its requests carry the
-  session cookie.
+- Host must be a loopback name, an IP address, or allowed: a page that rebinds its own DNS name to
+  127.0.0.1 sends that name. An address in Host cannot come from a rebound name.
+- Origin, if a browser sends one, must be the server itself or allowed, on every method that can
+  change something. Below `/admin` it must be the server itself: a page on another port of the host
+  is same-site, so its requests carry the session cookie.
 - API key, if one is set, and limits on the body's length and on pauses within it.
 """
 
@@ -40,8 +40,8 @@ class ApiKey:
 class Guard:
     """`hosts` and `origins` are allowed beside the built-in ones; "*" allows any.
 
-    The key comes as `Authorization: Bearer` or `x-api-key`. A body may have at most `max_body_bytes`, whatever its
-    Content-Length says, and pause for at most `body_timeout_s`.
+    The key comes as `Authorization: Bearer` or `x-api-key`. A body may have at most
+    `max_body_bytes`, whatever its Content-Length says, and pause for at most `body_timeout_s`.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class _BoundedReceive:
 
 
 def same_key(sent: bytes, key: str) -> bool:
-    """Compare header bytes with the key as UTF-8 or, as some clients send it, Latin-1; each in constant time."""
+    """Compare header bytes with the key as UTF-8 or, as some clients send it, Latin-1; each in
+    constant time."""
     matches = hmac.compare_digest(sent, key.encode())
     return hmac.compare_digest(sent, key.encode("latin-1", "backslashreplace")) or matches
 

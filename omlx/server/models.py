@@ -1,4 +1,5 @@
-"""Endpoints about the server and its models: health, metrics, the list of models, one model, load and unload."""
+"""Endpoints about the server and its models: health, metrics, the list of models, one model,
+load and unload."""
 
 from __future__ import annotations
 
@@ -70,11 +71,15 @@ class ModelEndpoints:
         return JSONResponse(record)
 
     async def load_model(self, request: Request, name: str) -> Response:
-        """Load a model; answers when it is in memory. Loading continues if the client disconnects."""
+        """Load a model; answers when it is in memory.
+
+        Loading continues if the client disconnects.
+        """
         return await self._move(request, name, self._pool.load)
 
     async def unload_model(self, request: Request, name: str) -> Response:
-        """Unload a model; answers when it is out of memory, after its running requests have ended."""
+        """Unload a model; answers when it is out of memory, after its running requests have
+        ended."""
         return await self._move(request, name, self._pool.unload)
 
     async def _move(
@@ -87,7 +92,8 @@ class ModelEndpoints:
         return await self.show_model(request, name)
 
     async def _snapshot(self, model: str) -> ModelSnapshot | None:
-        """None while the engine is busy with something long, such as loading, or dead: a status does not wait."""
+        """None while the engine is busy with something long, such as loading, or dead: a status
+        does not wait."""
         with suppress(TimeoutError, EngineDead):
             snapshot = asyncio.wrap_future(self._engine.snapshot(model))
             return await asyncio.wait_for(snapshot, SNAPSHOT_TIMEOUT_S)

@@ -1,4 +1,5 @@
-"""Reasoning that is not shown, encoded in a field that clients send back unread (a signature, "encrypted" content).
+"""Reasoning that is not shown, encoded in a field that clients send back unread (a signature,
+"encrypted" content).
 
 It is not secret: anyone who runs the server can read it.
 """

@@ -1,6 +1,7 @@
 """The OpenAPI document: the framework's paths, with request bodies from our pydantic models.
 
-Endpoints read bodies themselves, so that errors are in the dialect of the path; the framework does not see them.
+Endpoints read bodies themselves, so that errors are in the dialect of the path; the framework does
+not see them.
 """
 
 from __future__ import annotations

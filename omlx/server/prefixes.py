@@ -29,14 +29,19 @@ class PrefixService:
         self._pool.resolve(name)
 
     async def clear(self, name: str) -> None:
-        """Forget every prefix of a model; returns after the current step. Raises NotFound, EngineDead."""
+        """Forget every prefix of a model; returns after the current step.
+
+        Raises NotFound, EngineDead.
+        """
         model = self._pool.resolve(name).id
         await asyncio.wrap_future(self._engine.clear_prefixes(model))
 
     async def probe(self, name: str, request: GenerationRequest) -> Json:
-        """Return how many tokens the prompt has and how many of them are cached, null if the model is not loaded.
+        """Return how many tokens the prompt has and how many of them are cached, null if the model
+        is not loaded.
 
-        Modifies nothing, loads nothing. Raises NotFound, EngineDead, and BadRequest for an invalid prompt.
+        Modifies nothing, loads nothing. Raises NotFound, EngineDead, and BadRequest for an invalid
+        prompt.
         """
         model = self._pool.resolve(name).id
         tokens = await self._generations.prompt_ids(replace(request, model=model))

@@ -1,8 +1,9 @@
 """HTTP/1.1 with time-outs for clients that do not read the answer or do not finish their request.
 
-A writer waits until its client has read: without a limit, a client that stays connected and reads nothing would keep
-its row and its model loaded. An application can neither end a connection nor see a request whose head is incomplete;
-this protocol can. Time-outs of bodies are the application's (`guard`).
+A writer waits until its client has read: without a limit, a client that stays connected and reads
+nothing would keep its row and its model loaded. An application can neither end a connection nor see
+a request whose head is incomplete; this protocol can. Time-outs of bodies are the application's
+(`guard`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from omlx.server import errors
 class TimeoutProtocol(H11Protocol):
     """Closes a connection whose full write buffer was not read from for `read_timeout_s`.
 
-    Closes one whose next request is not complete up to its body `head_timeout_s` after its first byte: with 408, or
-    without an answer if nothing was sent since the connection was opened, or only the rest of a body that was answered
-    before it was read. How long a connection may be idle after an answer is uvicorn's `timeout_keep_alive`.
+    Closes one whose next request is not complete up to its body `head_timeout_s` after its first
+    byte: with 408, or without an answer if nothing was sent since the connection was opened, or
+    only the rest of a body that was answered before it was read. How long a connection may be idle
+    after an answer is uvicorn's `timeout_keep_alive`.
     """
 
     read_timeout_s: ClassVar[float] = 120.0
@@ -31,7 +33,8 @@ class TimeoutProtocol(H11Protocol):
     _read_timer: asyncio.TimerHandle | None = None
     _head_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's narrows it too
+    # uvicorn narrows the type of the transport too.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._update_head_timer()
 
@@ -91,7 +94,8 @@ class TimeoutProtocol(H11Protocol):
             self._read_timer.cancel()
 
     def _check_read(self, buffered: int) -> None:
-        """Abort unless the client has read since the timer started: a slow connection may take as long as it needs."""
+        """Abort unless the client has read since the timer started: a slow connection may take
+        as long as it needs."""
         if self.transport.get_write_buffer_size() < buffered:
             self._start_read_timer()
         else:

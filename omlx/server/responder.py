@@ -2,8 +2,8 @@
 
     Exchange ─► GenerationService.open ─► GenerationStream ─► Encoder ─► JSON body, or frames
 
-Both kinds of response share everything but the encoding: the same events, the same errors, the same cancellation when
-the client disconnects.
+Both kinds of response share everything but the encoding: the same events, the same errors, the same
+cancellation when the client disconnects.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _ignore(encoder: Encoder) -> None:
 class Exchange:
     """One request of a dialect: what to generate, and how to answer.
 
-    `encoder` makes the encoder of a started stream. `on_end` is called once with it when nothing more will come,
-    for whatever reason.
+    `encoder` makes the encoder of a started stream. `on_end` is called once with it when nothing
+    more will come, for whatever reason.
     """
 
     generation: GenerationRequest
@@ -45,21 +45,28 @@ class Exchange:
 
 
 class Responder:
-    """A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients keep it open."""
+    """A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients
+    keep it open."""
 
     def __init__(self, generations: GenerationService, keep_alive_s: float) -> None:
         self._generations = generations
         self._keep_alive_s = keep_alive_s
 
     async def open(self, request: Request, exchange: Exchange) -> GenerationStream:
-        """Start generating. Raises OmlxError; ClientGone if the client disconnects before the stream is open."""
+        """Start generating.
+
+        Raises OmlxError; ClientGone if the client disconnects before the stream is open.
+        """
         opening = self._generations.open(exchange.generation, exchange.id_prefix)
         stream = await while_connected(request.receive, opening)
         note(request.scope, stream)
         return stream
 
     async def respond(self, request: Request, exchange: Exchange) -> Response:
-        """Generate, and answer in the dialect. Raises OmlxError for what fails before the first byte."""
+        """Generate, and answer in the dialect.
+
+        Raises OmlxError for what fails before the first byte.
+        """
         stream = await self.open(request, exchange)
         encoder = exchange.encoder(stream)
 
@@ -81,7 +88,7 @@ class Responder:
     async def _frames(
         self, stream: GenerationStream, encoder: Encoder, wire: Wire
     ) -> AsyncGenerator[bytes, None]:
-        """Yield one write a batch. An error after the first byte becomes the stream's last event."""
+        """Yield one write a batch. An error after the first byte becomes the last event."""
         yield b"".join(map(wire.frame, encoder.start()))
         try:
             async for batch in stream.batches(self._keep_alive_s):

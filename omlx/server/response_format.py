@@ -1,7 +1,8 @@
 """Structured outputs: the field of a request that constrains the answer, in any dialect.
 
-OpenAI's `response_format` and `text.format` and Anthropic's `output_config.format` hold a JSON schema. Clients of other
-servers send vLLM's `structured_outputs` (formerly `guided_…`), or llama.cpp's `json_schema` and `grammar`.
+OpenAI's `response_format` and `text.format` and Anthropic's `output_config.format` hold a JSON
+schema. Clients of other servers send vLLM's `structured_outputs` (formerly `guided_…`), or
+llama.cpp's `json_schema` and `grammar`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ OTHER_FIELDS: Final = {
 def structured_output(
     format: Mapping[str, Any] | None, param: str, others: Mapping[str, Any] | None = None
 ) -> StructuredOutput | None:
-    """The structured output that the standard field, called `param`, or one of `others` requests; None: free text.
+    """The structured output that the standard field, called `param`, or one of `others` requests;
+    None: free text.
 
     Raises BadRequest for one that is invalid or too large, and for several.
     """
@@ -49,7 +51,8 @@ def structured_output(
 
 
 def _standard(format: Mapping[str, Any], param: str) -> StructuredOutput | None:
-    """The schema is one level deeper in OpenAI's chat than elsewhere; llama.cpp's `json_object` may have one too."""
+    """The schema is one level deeper in OpenAI's chat than elsewhere; llama.cpp's `json_object`
+    may have one too."""
     match kind := format.get("type", "text"):
         case "text":
             return None
@@ -86,7 +89,10 @@ def _vllm(value: object) -> list[StructuredOutput | None]:
 def _read(
     kind: GrammarKind, value: object, param: str, *, lenient: bool = False
 ) -> StructuredOutput | None:
-    """None for an empty `value`. Raises BadRequest for a value of the wrong type, or one that is too large."""
+    """None for an empty `value`.
+
+    Raises BadRequest for a value of the wrong type, or one that is too large.
+    """
     if value is None or value == "":
         return None
     match kind, value:

@@ -1,7 +1,8 @@
 """From the engine thread to the event loop: each event to the stream that waits for it.
 
-Events after a pause are delivered at once, and so are finishes. Steps that follow one another quickly are delivered
-together: a wake-up and a write for every token of a small model would take processor time from the model itself.
+Events after a pause are delivered at once, and so are finishes. Steps that follow one another
+quickly are delivered together: a wake-up and a write for every token of a small model would take
+processor time from the model itself.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import Final
 from omlx.engine.types import Event, Failed, Finished
 
 DELIVERY_INTERVAL_S: Final = 0.033
-"""Between two deliveries, for each open stream: streams share the event loop. Text at 30 updates a second is fluent."""
+"""Between two deliveries, for each open stream: streams share the event loop.
+
+Text at 30 updates a second is fluent.
+"""
 
 MAX_DELIVERY_INTERVAL_S: Final = 0.066
 
 
 class Router:
-    """The engine's event sink. Delivers on `loop`, by default the one that opens the first stream."""
+    """The engine's event sink. `loop`: by default the one that opens the first stream."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop

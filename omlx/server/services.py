@@ -1,4 +1,5 @@
-"""What the API endpoints and the dashboard share, built once by the composition root and passed on."""
+"""What the API endpoints and the dashboard share, built once by the composition root and passed
+on."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Services:
 
 
 def build_services(engine: EngineThread, pool: Pool, api_key: str | None) -> Services:
-    """Build what serves one engine thread and its models. The caller starts and stops the engine."""
+    """Build the services of one engine thread, which the caller starts and stops."""
     metrics = Metrics(lambda: _gauges(engine, pool))
     activity = Activity(metrics)
     generations = GenerationService(engine, pool, activity)

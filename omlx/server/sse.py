@@ -34,7 +34,10 @@ def named(payload: dict[str, Any]) -> bytes:
 
 
 class EventStream(Response):
-    """Sends `frames` as they are yielded. `close` is called once, at the end, for whatever reason it ended."""
+    """Sends `frames` as they are yielded.
+
+    `close` is called once, at the end, for whatever reason it ended.
+    """
 
     media_type = "text/event-stream"
 

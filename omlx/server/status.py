@@ -1,4 +1,6 @@
-"""The status of one model for GET /v1/models/{id}: memory, speculation, batching, prefix cache. Pure: data in, JSON out.
+"""The status of one model for GET /v1/models/{id}: memory, speculation, batching, prefix cache.
+
+Pure: data in, JSON out.
 
     configured   settings and package, from `omlx.models.pool.speculation_status`
     effective    the configured strategy, reduced to the loaded drafters, and why it differs
@@ -36,7 +38,8 @@ def speculation(
     snapshot: ModelSnapshot | None,
     recent: Sequence[RequestStats],
 ) -> Json:
-    """`served` and `snapshot` are None while the model is not loaded; `recent`: its answers, the newest last."""
+    """`served` and `snapshot` are None while the model is not loaded; `recent`: its answers, the
+    newest last."""
     record: Json = speculation_record(configured, served)
     off = None if served is None else served.off
     if snapshot is not None:
@@ -130,15 +133,19 @@ def _drafter(name: str, recent: Sequence[RequestStats], total: DrafterStats) -> 
 
 
 def _acceptance_by_position(stats: DrafterStats) -> list[float] | None:
-    """The share of rounds in which the draft was accepted up to each position; None if nothing was drafted."""
+    """The share of rounds in which the draft was accepted up to each position; None if nothing
+    was drafted."""
     if not stats.rounds:
         return None
     return [round(count / stats.rounds, 4) for count in stats.accepted_at]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Json:
-    """Median milliseconds: `ms[i][j]` of a pass over `widths[i]` rows at a context of up to `contexts[j]` tokens,
-    `plain_ms[j]` of the interval between plain decoding steps there."""
+    """Median milliseconds:
+
+    `ms[i][j]` of a pass over `widths[i]` rows at a context of up to `contexts[j]` tokens,
+    `plain_ms[j]` of the interval between plain decoding steps there.
+    """
     buckets = sorted({row["bucket"] for row in rows})
     widths = sorted({row["width"] for row in rows} - {PLAIN})
     measured = {

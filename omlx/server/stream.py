@@ -1,7 +1,7 @@
 """The running choices of one request: n sequences of the engine, one stream of events.
 
-Events cross from the engine thread through one `Router`. A stream that is closed early cancels its running sequences;
-its lease on the model ends with the last of them, not with the client.
+Events cross from the engine thread through one `Router`. A stream that is closed early cancels its
+running sequences; its lease on the model ends with the last of them, not with the client.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from omlx.text.output import OutputParser, OutputSpec
 class GenerationStream:
     """`batches` yields the events, once; `close` may be called at any time and is final.
 
-    `finishes` fills as choices end. `prompt_n` is the length in tokens of the newest prompt; `first_tokens` holds the
-    first id of each prompt. `seed` is the one in use, requested or drawn. `activity` observes every event, also after
-    the client has disconnected.
+    `finishes` fills as choices end. `prompt_n` is the length in tokens of the newest prompt;
+    `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
+    `activity` observes every event, also after the client has disconnected.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GenerationStream:
         return len(self._outputs)
 
     def submit(self, request: Request, spec: OutputSpec, number: int) -> None:
-        """Start choice `number` of the answer. Raises EngineDead; then the stream must be closed."""
+        """Start choice `number`. Raises EngineDead; then the stream must be closed."""
         self._outputs[request.id] = number, OutputParser(self.served.tokenizer, spec)
         self.prompt_n = len(request.tokens)
         if request.sampling.choice == 0:
@@ -92,7 +92,10 @@ class GenerationStream:
             raise
 
     async def started(self, timeout_s: float) -> None:
-        """Wait for the first event, at most `timeout_s`. Raises an error that came before any output."""
+        """Wait for the first event, at most `timeout_s`.
+
+        Raises an error that came before any output.
+        """
         await self._wait(timeout_s)
         for event in self._inbox:
             if isinstance(event, Failed):
@@ -102,7 +105,8 @@ class GenerationStream:
     async def batches(self, idle_s: float | None = None) -> AsyncGenerator[list[ChoiceEvent], None]:
         """Yield everything new since the last batch; an empty batch after `idle_s` without output.
 
-        Raises the error that ended the stream. Prefill progress and text that is held back are no output.
+        Raises the error that ended the stream. Prefill progress and text that is held back are no
+        output.
         """
         clock = asyncio.get_running_loop().time
         yielded_at = clock()
@@ -140,7 +144,7 @@ class GenerationStream:
         self._wake.clear()
 
     def _parse(self, event: Event) -> list[ChoiceEvent]:
-        """Turn an engine event into output events of its choice. Modifies `finishes` and `error`."""
+        """Turn an engine event into output events. Modifies `finishes` and `error`."""
         choice, parser = self._outputs[event.request_id]
         output: list[OutputEvent] = []
         match event:
@@ -175,7 +179,8 @@ class GenerationStream:
 
 
 def _merge_tokens(events: Iterable[Event]) -> list[Event]:
-    """Merge neighbouring tokens of each choice into one event: delivered together, they make one frame."""
+    """Merge neighbouring tokens of each choice into one event: delivered together, they make one
+    frame."""
     merged: list[Event] = []
     newest: dict[str, int] = {}  # request id: index of its last event in `merged`
     for event in events:

@@ -19,8 +19,11 @@ from omlx.text.tools import ToolUse
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
 _ESCAPE: Final = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.S,
+    r"\\(?:"
+    r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    r"|.)",
+    re.DOTALL,
 )
 """A pair of surrogates, a lone one, or any other escape of JSON."""
 MAX_TOOLS: Final = 1024
@@ -29,7 +32,8 @@ MAX_MESSAGES: Final = 100_000
 
 
 def function(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Json:
-    """A function without `parameters` takes no arguments; templates expect a schema that says so."""
+    """A function without `parameters` takes no arguments; templates expect a schema that says
+    so."""
     declared: Json = {"name": name}
     if description is not None:
         declared["description"] = description
@@ -49,10 +53,12 @@ def tool_use(
 ) -> ToolUse | None:
     """How the answer may call functions. None if it may not: then the template does not list them.
 
-    The template lists `allowed` functions only. `name` is the function that must be called, `forced` requires any call,
-    `single` allows one call, `strict` names functions whose arguments must match their schema.
+    The template lists `allowed` functions only. `name` is the function that must be called,
+    `forced` requires any call, `single` allows one call, `strict` names functions whose arguments
+    must match their schema.
 
-    Raises BadRequest for too many or too large functions, duplicate names, and for a choice that is not a function.
+    Raises BadRequest for too many or too large functions, duplicate names, and for a choice that is
+    not a function.
     """
     names = _checked_names(functions)
     offered: Collection[str] = names if allowed is None else dict.fromkeys(allowed)
@@ -89,7 +95,8 @@ def _checked_names(functions: Sequence[Json]) -> Collection[str]:
 
 
 def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
-    """A past call as templates expect it: arguments as an object if they parse as one, else as text.
+    """A past call as templates expect it: arguments as an object if they parse as one, else as
+    text.
 
     Arguments nested deeper than a body may be, which no template could render, stay text.
     """
@@ -103,7 +110,8 @@ def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
 
 
 def written(arguments: str) -> Json | str:
-    """Parse the arguments that a model wrote, complete or not; text that is no object, or is nested too deep, as it is.
+    """Parse the arguments that a model wrote, complete or not; text that is no object, or is nested
+    too deep, as it is.
 
     null and U+FFFD replace values that JSON and UTF-8 cannot hold.
     """
@@ -131,7 +139,8 @@ def _finite(value: Any) -> Any:
 
 
 def with_names(messages: Sequence[Json]) -> list[Json]:
-    """Add to each tool result the name of the function that was called, which some templates repeat."""
+    """Add to each tool result the name of the function that was called, which some templates
+    repeat."""
     names: dict[str, str] = {}
     for message in messages:
         names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}

@@ -1,4 +1,7 @@
-"""Token counts and times of finished requests, as the APIs report them. Pure: finishes in, JSON out."""
+"""Token counts and times of finished requests, as the APIs report them.
+
+Pure: finishes in, JSON out.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from omlx.text.events import Finish
 
 
 def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
-    """OpenAI's usage object. A prompt and its cached tokens count once, however many choices share it."""
+    """OpenAI's usage object.
+
+    A prompt and its cached tokens count once, however many choices share it.
+    """
     stats = [finish.stats for finish in finishes]
     prompt_n, cached_n = _prompt_tokens(stats, prompts)
     completion = sum(choice.predicted_n for choice in stats)
@@ -31,10 +37,12 @@ def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
 
 
 def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
-    """llama-server's `timings`, with statistics by drafter. `prompt_n` excludes the `cache_n` cached tokens.
+    """llama-server's `timings`, with statistics by drafter.
 
-    Of several choices, tokens and drafters add up, times are those of the slowest, and seed and speculation are those
-    of the first. Each prompt counts once.
+    `prompt_n` excludes the `cache_n` cached tokens.
+
+    Of several choices, tokens and drafters add up, times are those of the slowest, and seed and
+    speculation are those of the first. Each prompt counts once.
     """
     stats = [finish.stats for finish in finishes]
     prompt_n, cached_n = _prompt_tokens(stats, prompts)
@@ -67,7 +75,8 @@ def optional_reason(reason: Reason | None) -> dict[str, Any] | None:
 
 
 def _prompt_tokens(stats: Sequence[RequestStats], prompts: int) -> tuple[int, int]:
-    """Tokens of all prompts, and how many of them were cached, from the first choice of each prompt."""
+    """Tokens of all prompts, and how many of them were cached, from the first choice of each
+    prompt."""
     firsts = stats[:: len(stats) // prompts]
     return sum(first.prompt_n for first in firsts), sum(first.cached_n for first in firsts)
 

@@ -1,1 +1,1 @@
-"""What the server tells about itself. Never what its users say."""
+"""Metrics and logs of the server. Never any text of prompts or output."""

@@ -1,7 +1,9 @@
-"""Logging: JSON lines in `OMLX_HOME/logs/omlx.log`, the human form on the terminal. Standard library only.
+"""Logging: JSON lines in `OMLX_HOME/logs/omlx.log`, the human form on the terminal.
 
-No prompt or output text is ever logged: requests are logged as `Fields` of known names, and of an exception only its
-type and where it was raised, since its message may quote the prompt.
+Standard library only.
+
+No text of prompts or output is ever logged: requests are logged as `Fields` of known names,
+exceptions as their type and traceback only, since their message may quote the prompt.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ _requests = logging.getLogger("omlx.request")
 
 
 def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO) -> None:
-    """Log to `home`/logs and, in the human form, to `terminal`. Replaces what was set up before.
+    """Log to `home`/logs and, in the human form, to `terminal`. Replaces an earlier set-up.
 
-    Where nothing can be written into `home`, that is the first thing logged.
+    If nothing can be written into `home`, the first line says so.
     """
     tear_down()
     logger = logging.getLogger("omlx")
@@ -69,7 +71,7 @@ def log_request(fields: Fields) -> None:
 
 
 class PrivateFile(RotatingFileHandler):
-    """Only the owner can read the file and those it was rotated to."""
+    """A log file, and its rotated copies, that only the owner can read."""
 
     def _open(self) -> TextIO:  # type: ignore[override]
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -88,36 +90,28 @@ class JsonLines(logging.Formatter):
         line |= fields_of(record)
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = record.exc_info[0].__name__
-            line["frames"] = [
-                f"{f.filename}:{f.lineno} {f.name}"
-                for f in traceback.extract_tb(record.exc_info[2])
-            ]
+            frames = traceback.extract_tb(record.exc_info[2])
+            line["frames"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
         return json.dumps(line, ensure_ascii=False)
 
 
 class Human(logging.Formatter):
-    """`14:03:21 POST /v1/chat/completions 200 · omlx-demo/target · 120 tokens at 85.2/s · 44/60 drafted tokens …`"""
+    """`14:03:21 POST /v1/chat/completions 200 · omlx-demo/target · 120 tokens at 85.2/s · …`"""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         fields = fields_of(record)
         if record.name == _requests.name:
             return f"{clock} {human(fields)}"
-        text = " · ".join(
-            [
-                f"{clock} {record.levelname.lower()}: {record.getMessage()}",
-                *map(str, fields.values()),
-            ]
-        )
+        message = f"{clock} {record.levelname.lower()}: {record.getMessage()}"
+        text = " · ".join([message, *map(str, fields.values())])
         if record.exc_info and record.exc_info[0] is not None:
             text += f" ({record.exc_info[0].__name__}; the log file says where)"
         return text
 
 
 def human(fields: Fields) -> str:
-    path = "".join(
-        character if character.isprintable() else "?" for character in str(fields["path"])
-    )
+    path = "".join(char if char.isprintable() else "?" for char in str(fields["path"]))
     parts = [f"{fields['method']} {path} {fields['status']}"]
     parts += [str(fields[key]) for key in ("model", "error", "reason") if key in fields]
     if "predicted_n" in fields:

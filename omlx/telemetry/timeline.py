@@ -1,6 +1,6 @@
-"""What was generated lately, in steps of a few seconds: a bounded ring of sums.
+"""Generated tokens of the last minutes, in steps of a few seconds: a bounded ring of sums.
 
-Whoever has something to add adds it to the step of that moment. Where nothing happens there is no step, and no work.
+A step without tokens is not stored.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 STEP_S: Final = 2
-KEPT: Final = 450
-"""A quarter of an hour without a pause."""
+MAX_STEPS: Final = 450
+"""A quarter of an hour of tokens without a pause."""
 
 
 @dataclass(slots=True)
 class Step:
-    """What came in the `STEP_S` seconds from `at` on, in seconds since the epoch: tokens, and how many were drafted."""
+    """Tokens of the `STEP_S` seconds from `at` (seconds since the epoch), and how many of them
+    were drafted."""
 
     at: int
     tokens: int = 0
@@ -26,11 +27,14 @@ class Step:
 
 
 class Timeline:
-    """`wall` tells the time of day. Where it is set back, the newest step takes what comes until it has caught up."""
+    """`wall` is the time of day in seconds.
 
-    def __init__(self, wall: Callable[[], float] = time.time, kept: int = KEPT) -> None:
+    While it is set back, tokens are added to the newest step.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, max_steps: int = MAX_STEPS) -> None:
         self._wall = wall
-        self._steps: deque[Step] = deque(maxlen=kept)
+        self._steps: deque[Step] = deque(maxlen=max_steps)
 
     def add(self, tokens: int, drafted: int) -> None:
         at = int(self._wall()) // STEP_S * STEP_S
@@ -40,5 +44,5 @@ class Timeline:
         self._steps[-1].drafted += drafted
 
     def since(self, at: float) -> Sequence[Step]:
-        """The steps that begin at `at` or later, the newest last; that one may still grow."""
+        """The steps that begin at `at` or later, the newest last, which may still grow."""
         return [step for step in self._steps if step.at >= at]

@@ -11,7 +11,7 @@ from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.dialect import ChoiceEvent, Encoder
 from omlx.server.openai.responses.encoder import ResponseEncoder
-from omlx.server.openai.responses.tools import Called
+from omlx.server.openai.responses.tools import ToolName
 from omlx.text.events import (
     Finish,
     OutputEvent,
@@ -37,7 +37,7 @@ def called(arguments: str, *, stop: str | None = None) -> list[ChoiceEvent]:
 
 
 def custom() -> Encoder:
-    return ResponseEncoder(HEAD, {}, tools={"look": Called("look", custom=True)})
+    return ResponseEncoder(HEAD, {}, tools={"look": ToolName("look", custom=True)})
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_what_comes_within_a_step_is_added_up_and_silence_leaves_no_step() -> No
 
 def test_it_is_bounded_and_survives_a_clock_that_is_set_back() -> None:
     wall = Wall()
-    timeline = Timeline(wall, kept=3)
+    timeline = Timeline(wall, max_steps=3)
     for _ in range(10):
         timeline.add(1, 0)
         wall.now += STEP_S

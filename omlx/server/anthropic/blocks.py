@@ -12,7 +12,8 @@ from omlx.server.errors import field_error
 from omlx.server.fields import IMAGES, Body, Listed
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""Prefix of a first system block that changes with every request: it is dropped, for the prefix cache."""
+"""Prefix of a first system block that changes with every request: it is dropped, for the prefix
+cache."""
 
 FAILED: Final = "Error: "
 """Prefix of the result of a tool call that failed."""
@@ -21,7 +22,10 @@ _BETWEEN: Final = "\n\n"
 
 
 class Block(Body):
-    """A block of any type; its fields depend on the type. `cache_control` is ignored: every prefix is cached."""
+    """A block of any type; its fields depend on the type.
+
+    `cache_control` is ignored: every prefix is cached.
+    """
 
     type: str
     text: str | None = None
@@ -51,7 +55,8 @@ def system(given: str | Sequence[Block] | None) -> list[Json]:
 
 
 def rendered(messages: Sequence[Message]) -> list[Json]:
-    """Messages as templates expect them: neighbours of one role are merged, results of tools are separate messages.
+    """Messages as templates expect them: neighbours of one role are merged, results of tools are
+    separate messages.
 
     Raises BadRequest for unsupported blocks, and for results without a call.
     """
@@ -128,7 +133,7 @@ def _add_user(
 
 
 def _result(block: Block, at: str) -> str:
-    """The text of a tool result. Templates have no field for `is_error`, so a prefix expresses it."""
+    """The text of a tool result. Templates have no field for `is_error`: a prefix replaces it."""
     if block.content is None or isinstance(block.content, str):
         text = block.content or ""
     else:

@@ -1,4 +1,5 @@
-"""POST /v1/messages and /v1/messages/count_tokens: read the body, generate, answer in Anthropic's dialect."""
+"""POST /v1/messages and /v1/messages/count_tokens: read the body, generate, answer in
+Anthropic's dialect."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Anthropic's dialect: events to a message or to the events of a stream. Pure; no I/O.
 
-A stream is: message_start, ping, content blocks one after another (start, deltas, stop), message_delta with the stop
-reason and the final counts, message_stop. How much of the prompt was cached is known at the end: `input_tokens` of
-message_start counts the whole prompt, that of message_delta what was not cached.
+A stream is: message_start, ping, content blocks one after another (start, deltas, stop),
+message_delta with the stop reason and the final counts, message_stop. How much of the prompt was
+cached is known at the end: `input_tokens` of message_start counts the whole prompt, that of
+message_delta what was not cached.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ PING: Final[Json] = {"type": "ping"}
 
 
 class MessageEncoder:
-    """`prompt_n`: tokens of the prompt; `max_tokens`: as requested; `hidden`: reasoning is not shown."""
+    """`prompt_n`: tokens of the prompt; `max_tokens`: as requested; `hidden`: reasoning is not
+    shown."""
 
     def __init__(
         self, id: str, model: str, prompt_n: int, *, max_tokens: int, hidden: bool = False

@@ -1,6 +1,7 @@
 """Anthropic's dialect: a JSON body to a `GenerationRequest`.
 
-Unknown fields are ignored, as are beta headers. Tools that Anthropic's servers would run are refused by name.
+Unknown fields are ignored, as are beta headers. Tools that Anthropic's servers would run are
+refused by name.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Tool(Body):
     strict: bool | None = None
 
     def own_name(self, at: str) -> str:
-        """Raises BadRequest for a tool that Anthropic's servers would run; some of those have no name."""
+        """Raises BadRequest for a tool that Anthropic's servers would run; some of those have no
+        name."""
         if self.type not in (None, "custom"):
             raise field_error("tools.server", at, type=str(self.type))
         if self.name is None:
@@ -72,7 +74,8 @@ class OutputConfig(Body):
 
 
 class MessageRequest(Sampled):
-    """The body of POST /v1/messages, and of /v1/messages/count_tokens, which needs no `max_tokens`."""
+    """The body of POST /v1/messages, and of /v1/messages/count_tokens, which needs no
+    `max_tokens`."""
 
     messages: Annotated[Listed[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -125,7 +128,10 @@ class MessageRequest(Sampled):
         )
 
     def _variables(self) -> Json:
-        """Template variables: without `thinking` there is no reasoning. A client's own variables win."""
+        """Template variables: without `thinking` there is no reasoning.
+
+        A client's own variables win.
+        """
         variables: Json = {}
         if self.thinking is None or self.thinking.type == "disabled":
             variables["enable_thinking"] = False
@@ -158,7 +164,10 @@ class MessageRequest(Sampled):
 
 
 def _continues(last: Json) -> bool:
-    """Whether the answer completes the last message. Raises BadRequest for one that cannot be continued."""
+    """Whether the answer completes the last message.
+
+    Raises BadRequest for one that cannot be continued.
+    """
     if last["role"] != "assistant":
         return False
     if "tool_calls" in last:

@@ -1,4 +1,5 @@
-"""POST /v1/chat/completions and /v1/completions: read the body, generate, answer in OpenAI's dialect."""
+"""POST /v1/chat/completions and /v1/completions: read the body, generate, answer in OpenAI's
+dialect."""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ class Head:
 
 
 def reason(finish: Finish) -> str:
-    """The finish reason in OpenAI's terms. A choice that ends within a call, by a stop string, is no tool call."""
+    """The finish reason in OpenAI's terms.
+
+    A choice that ends within a call, by a stop string, is no tool call.
+    """
     if finish.tool_calls and finish.stop is None and finish.reason is FinishReason.STOP:
         return "tool_calls"
     return _REASONS[finish.reason]

@@ -1,7 +1,7 @@
 """OpenAI's chat completions: events to a JSON body or to chunks. Pure; no I/O.
 
-A stream is: a chunk with the role for each choice, deltas, a chunk with the finish reason for each choice, and with
-`include_usage` a last one without choices. `timings` are in the last chunk.
+A stream is: a chunk with the role for each choice, deltas, a chunk with the finish reason for each
+choice, and with `include_usage` a last one without choices. `timings` are in the last chunk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OpenAI's chat completions: a JSON body to a `GenerationRequest`.
 
-Fields in UNSUPPORTED would change the meaning of the answer and are refused by name; other unknown fields are ignored,
-as clients send many that are meant for other servers.
+Fields in UNSUPPORTED would change the meaning of the answer and are refused by name; other unknown
+fields are ignored, as clients send many that are meant for other servers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class ChatMessage(Body):
     prefix: bool | None = None
 
     def rendered(self, at: int) -> Json:
-        """Message number `at` as templates expect it: `content` is one text, `developer` is `system`.
+        """Message number `at` as templates expect it.
+
+        `content` is one text, `developer` is `system`.
 
         Raises BadRequest for what no template can render.
         """
@@ -209,7 +211,8 @@ class ChatRequest(Sampled):
 
     @property
     def _continues(self) -> bool:
-        """Whether the answer completes the last message, in any of the ways in which servers let clients say so."""
+        """Whether the answer completes the last message, in any of the ways in which servers let
+        clients say so."""
         last = self.messages[-1]
         no_prompt = self.add_generation_prompt is False and last.role == "assistant"
         return bool(self.continue_final_message or last.prefix or no_prompt)

@@ -20,10 +20,13 @@ KIND: Final = "text_completion"
 
 
 class CompletionEncoder:
-    """An answer of `n` choices for each prompt. `echoes`: by prompt, the text that its choices begin with.
+    """An answer of `n` choices for each prompt.
 
-    `first_tokens`: the first id of each prompt, which has no logprob, where logprobs of an echo are requested. `silent`
-    answers have no tokens: the engine generates at least one, which is left out.
+    `echoes`: by prompt, the text that its choices begin with.
+
+    `first_tokens`: the first id of each prompt, which has no logprob, where logprobs of an echo are
+    requested. `silent` answers have no tokens: the engine generates at least one, which is left
+    out.
     """
 
     def __init__(
@@ -131,13 +134,17 @@ class CompletionEncoder:
         return {"usage": usage(finishes, prompts), "timings": timings(finishes, prompts)}
 
     def _first(self, choice: int) -> list[TokenLogprob]:
-        """The first token of a choice's prompt, without a logprob, if logprobs of the echo are requested."""
+        """The first token of a choice's prompt, without a logprob, if logprobs of the echo are
+        requested."""
         if not self._first_tokens:
             return []
         return [TokenLogprob(self._first_tokens[choice // self._n], nan)]
 
     def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:
-        """`text_offset` counts characters of the choice, echo included. The first token's logprob is null."""
+        """`text_offset` counts characters of the choice, echo included.
+
+        The first token's logprob is null.
+        """
         token_bytes = self._head.token_bytes
         if token_bytes is None or not entries:
             return None
@@ -166,7 +173,10 @@ def _without_tokens(event: OutputEvent) -> OutputEvent:
 
 
 def _top(token_bytes: Callable[[int], bytes], entry: TokenLogprob) -> Json:
-    """Logprobs by text, best first. Of tokens with the same text (parts of characters), the best one counts."""
+    """Logprobs by text, best first.
+
+    Of tokens with the same text (parts of characters), the best one counts.
+    """
     top: Json = {}
     for id, value in entry.top:
         top.setdefault(_shown(token_bytes, id), finite(value))

@@ -1,4 +1,5 @@
-"""POST /v1/embeddings: texts to vectors, one after another, in chunks between the steps of running requests."""
+"""POST /v1/embeddings: texts to vectors, one after another, in chunks between the steps of
+running requests."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class EmbeddingEndpoint:
             lease.release()
 
     async def _ids(self, text: str | tuple[int, ...], served: ServedModel) -> tuple[int, ...]:
-        """Raises BadRequest for an id outside the vocabulary and for a text longer than the context."""
+        """Raises BadRequest for an id outside the vocabulary and for a text longer than the
+        context."""
         if isinstance(text, str):
             ids = tuple(await self._generations.tokenize(served.id, text, special=True))
         else:

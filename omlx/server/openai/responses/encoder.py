@@ -1,13 +1,13 @@
-"""The Responses API, outwards: events to a response or to the events of a stream. Pure; no I/O.
+"""The Responses API: events to a response or to the events of a stream. Pure; no I/O.
 
-A stream is: response.created, response.in_progress, then items one after another (added, their content, done), then
-response.completed, or incomplete, or failed. Every event has a number, counted from 0.
+A stream is: response.created, response.in_progress, items one after another (added, their content,
+done), and response.completed, or incomplete, or failed. Events are numbered from 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError
@@ -15,7 +15,7 @@ from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import logprob_entries
 from omlx.server.openai.head import Head
-from omlx.server.openai.responses.tools import Called
+from omlx.server.openai.responses.tools import ToolName
 from omlx.server.usage import timings, usage
 from omlx.text.events import (
     Finish,
@@ -29,26 +29,29 @@ from omlx.text.events import (
     ToolCallStart,
 )
 
-_STATUS = {
+_STATUS: Final = {
     FinishReason.STOP: "completed",
     FinishReason.LENGTH: "incomplete",
     FinishReason.CANCELLED: "cancelled",
 }
-_FUNCTION = ("function_call", "fc", "arguments")
-_CUSTOM = ("custom_tool_call", "ctc", "input")
-_NO_TOOLS: Mapping[str, Called] = {}
+_FUNCTION: Final = ("function_call", "fc", "arguments")
+"""Of a call: the type of its item, the prefix of its id, the field of its arguments."""
+_CUSTOM: Final = ("custom_tool_call", "ctc", "input")
+_NO_TOOLS: Final[Mapping[str, ToolName]] = {}
 
 
 class ResponseEncoder:
-    """`echo` holds the fields that repeat the request. `tools` are by the name that the model knows. `encrypted`:
-    reasoning also comes in the field that clients bring back unread."""
+    """`echo`: fields that repeat the request. `tools`: by the name that the model sees.
+
+    `encrypted`: reasoning is also sent in the field that clients send back unread.
+    """
 
     def __init__(
         self,
         head: Head,
         echo: Json,
         *,
-        tools: Mapping[str, Called] = _NO_TOOLS,
+        tools: Mapping[str, ToolName] = _NO_TOOLS,
         encrypted: bool = False,
     ) -> None:
         self._head = head
@@ -65,7 +68,7 @@ class ResponseEncoder:
             "usage": None,
             **echo,
         }
-        self._told = 0
+        self._sequence_number = 0
         self._open: Json | None = None
         self._text = ""
         self._logprobs: list[Json] = []
@@ -77,14 +80,15 @@ class ResponseEncoder:
         ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        return [told for each in events for told in self._encode(each.event)]
+        payloads: list[Json] = []
+        for event in events:
+            payloads += self._encode(event.event)
+        return payloads
 
     def failed(self, error: OmlxError) -> list[Json]:
-        told = errors.openai(error)["error"]
-        self.response |= {
-            "status": "failed",
-            "error": {"code": told["code"], "message": told["message"]},
-        }
+        body = errors.openai(error)["error"]
+        self.response["status"] = "failed"
+        self.response["error"] = {"code": body["code"], "message": body["message"]}
         return [self._event("response.failed", response=self._snapshot())]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
@@ -95,30 +99,27 @@ class ResponseEncoder:
         return self.response | {"output": list(self.response["output"])}
 
     def _event(self, kind: str, **fields: Any) -> Json:
-        number, self._told = self._told, self._told + 1
+        number = self._sequence_number
+        self._sequence_number += 1
         return {"type": kind, "sequence_number": number, **fields}
 
     def _encode(self, event: OutputEvent) -> list[Json]:
         entries = self._entries(event.logprobs)
         match event:
             case TextDelta(text=text):
-                entered = self._enter("message")
+                payloads = self._enter("message")
                 self._logprobs += entries
-                return [
-                    *entered,
-                    self._part("response.output_text.delta", delta=text, logprobs=entries),
-                ]
+                delta = self._part("response.output_text.delta", delta=text, logprobs=entries)
+                return [*payloads, delta]
             case ReasoningDelta(text=text):
-                return [
-                    *self._enter("reasoning"),
-                    self._part("response.reasoning_text.delta", delta=text),
-                ]
+                payloads = self._enter("reasoning")
+                return [*payloads, self._part("response.reasoning_text.delta", delta=text)]
             case ToolCallStart(id=id, name=name):
                 return self._call(id, name)
             case ToolCallArguments(text=text):
                 self._text += text
                 if self._open is not None and self._open["type"] == "custom_tool_call":
-                    return []  # the text is inside of JSON, which ends later
+                    return []  # the tool's text is a string within JSON that is not complete
                 return [self._item("response.function_call_arguments.delta", delta=text)]
             case ToolCallEnd(complete=complete):
                 return self._leave("completed" if complete else "incomplete")
@@ -129,28 +130,24 @@ class ResponseEncoder:
                 return self._end(event)
 
     def _enter(self, kind: str) -> list[Json]:
-        """Go on with an item of this kind, or end the open one and begin another."""
+        """Continue an item of this kind, or end the open one and start another."""
         if self._open is not None and self._open["type"] == kind:
             return []
-        left = self._leave("completed")
-        fields: Json = (
-            {"role": "assistant", "content": []}
-            if kind == "message"
-            else {"summary": [], "content": []}
-        )
-        added = self._add(
-            {"type": kind, "id": self._id("msg" if kind == "message" else "rs"), **fields}
-        )
-        return [*left, added, self._part("response.content_part.added", part=self._content())]
+        payloads = self._leave("completed")
+        item: Json = {"type": kind, "id": self._id("rs"), "summary": [], "content": []}
+        if kind == "message":
+            item = {"type": kind, "id": self._id("msg"), "role": "assistant", "content": []}
+        added = self._add(item)
+        return [*payloads, added, self._part("response.content_part.added", part=self._content())]
 
     def _call(self, id: str, name: str) -> list[Json]:
-        left = self._leave("completed")
-        tool = self._tools.get(name, Called(name))
+        payloads = self._leave("completed")
+        tool = self._tools.get(name, ToolName(name))
         kind, short, field = _CUSTOM if tool.custom else _FUNCTION
         item = {"type": kind, "id": self._id(short), "call_id": id, "name": tool.name, field: ""}
         if tool.namespace is not None:
             item["namespace"] = tool.namespace
-        return [*left, self._add(item)]
+        return [*payloads, self._add(item)]
 
     def _add(self, item: Json) -> Json:
         self._open, self._text, self._logprobs = item | {"status": "in_progress"}, "", []
@@ -161,48 +158,38 @@ class ResponseEncoder:
         item = self._open
         if item is None:
             return []
-        told = self._closed(item)
+        payloads = self._complete(item)
         item["status"] = status
-        told.append(self._item("response.output_item.done", item=item))
+        payloads.append(self._item("response.output_item.done", item=item))
         self.response["output"].append(item)
         self._open = None
-        return told
+        return payloads
 
-    def _closed(self, item: Json) -> list[Json]:
-        """Fill in what the item has become, and say so."""
-        match item["type"]:
-            case "function_call":
-                item["arguments"] = self._text
-                return [
-                    self._item(
-                        "response.function_call_arguments.done",
-                        arguments=self._text,
-                        name=item["name"],
-                    )
-                ]
-            case "custom_tool_call":
-                item["input"] = _input(self._text)
-                delta = self._item("response.custom_tool_call_input.delta", delta=item["input"])
-                return [
-                    delta,
-                    self._item("response.custom_tool_call_input.done", input=item["input"]),
-                ]
+    def _complete(self, item: Json) -> list[Json]:
+        """Fill in the item's content, and return the events that say so."""
+        text = self._text
+        if item["type"] == "function_call":
+            item["arguments"] = text
+            fields = {"arguments": text, "name": item["name"]}
+            return [self._item("response.function_call_arguments.done", **fields)]
+        if item["type"] == "custom_tool_call":
+            item["input"] = _input(text)
+            kind = "response.custom_tool_call_input"
+            delta = self._item(f"{kind}.delta", delta=item["input"])
+            return [delta, self._item(f"{kind}.done", input=item["input"])]
         part = self._content()
         item["content"] = [part]
-        done = {"text": self._text}
         if item["type"] == "message":
-            done["logprobs"] = part["logprobs"]
-        elif self._encrypted:
-            item["encrypted_content"] = opaque_reasoning.encode(self._text)
-        name = (
-            "response.output_text.done"
-            if item["type"] == "message"
-            else "response.reasoning_text.done"
-        )
-        return [self._part(name, **done), self._part("response.content_part.done", part=part)]
+            fields = {"text": text, "logprobs": part["logprobs"]}
+            done = self._part("response.output_text.done", **fields)
+        else:
+            done = self._part("response.reasoning_text.done", text=text)
+            if self._encrypted:
+                item["encrypted_content"] = opaque_reasoning.encode(text)
+        return [done, self._part("response.content_part.done", part=part)]
 
     def _content(self) -> Json:
-        """The one part of the open item, as far as it has come."""
+        """The only content part of the open item, so far."""
         assert self._open is not None
         if self._open["type"] == "message":
             return {
@@ -226,13 +213,12 @@ class ResponseEncoder:
 
     def _end(self, finish: Finish) -> list[Json]:
         status = _STATUS[finish.reason]
-        told = self._leave("completed" if status == "completed" else "incomplete")
+        payloads = self._leave("completed" if status == "completed" else "incomplete")
+        if status == "incomplete":
+            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
         counts = usage([finish])
         self.response |= {
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"}
-            if status == "incomplete"
-            else None,
             "usage": {
                 "input_tokens": counts["prompt_tokens"],
                 "input_tokens_details": {
@@ -246,22 +232,21 @@ class ResponseEncoder:
             "timings": timings([finish]),
         }
         name = "response.completed" if status == "completed" else "response.incomplete"
-        return [*told, self._event(name, response=self._snapshot())]
+        return [*payloads, self._event(name, response=self._snapshot())]
 
     def _id(self, kind: str) -> str:
-        """Ids of items follow from the response's own, so that they are the same wherever they are made."""
+        """Ids of items derive from the response's, so that stream and stored response agree."""
         return f"{kind}_{self._head.id.partition('_')[2]}_{len(self.response['output'])}"
 
     def _entries(self, logprobs: Sequence[TokenLogprob]) -> list[Json]:
-        return (
-            logprob_entries(logprobs, self._head.token_bytes)
-            if self._head.token_bytes is not None
-            else []
-        )
+        if self._head.token_bytes is None:
+            return []
+        return logprob_entries(logprobs, self._head.token_bytes)
 
 
 def _input(arguments: str) -> str:
-    """The text that a custom tool was called with; what is no such call goes through as it is."""
-    known = tooling.written(arguments)
-    found = known.get("input") if isinstance(known, dict) else None
-    return found if isinstance(found, str) else arguments
+    """The text argument of a call of a custom tool; arguments of another form are returned
+    unchanged."""
+    parsed = tooling.written(arguments)
+    text = parsed.get("input") if isinstance(parsed, dict) else None
+    return text if isinstance(text, str) else arguments

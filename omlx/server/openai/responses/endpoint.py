@@ -31,7 +31,10 @@ class Page(Body):
     after: str | None = None
 
     def of(self, items: Sequence[Json]) -> Json:
-        """The page as the API's object; `items`: the oldest first. Raises BadRequest for an unknown `after`."""
+        """The page as the API's object; `items`: the oldest first.
+
+        Raises BadRequest for an unknown `after`.
+        """
         ordered = list(items) if self.order == "asc" else list(reversed(items))
         if self.after is not None:
             ids = [item["id"] for item in ordered]
@@ -53,7 +56,8 @@ class ResponseEndpoints:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def create(self, request: Request) -> Response:
-        """A response: whole, as a stream, or generated after the answer to this request (`background`)."""
+        """A response: whole, as a stream, or generated after the answer to this request
+        (`background`)."""
         body = response_request.parse(await request.body())
         body = body.model_copy(update={"input": self.store.resolved(body.items)})
         conversation = body.conversation(self.store.before(body.previous_response_id))

@@ -1,15 +1,15 @@
-"""Input items of the Responses API, and the messages that templates make of them."""
+"""Input items of the Responses API, and the messages of templates that they become."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from omlx.errors import BadRequest
 from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
+from omlx.server.errors import field_error
 from omlx.server.fields import Body, ContentPart, Listed, joined
-from omlx.server.openai.responses.tools import Called
+from omlx.server.openai.responses.tools import ToolName
 
 _TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text")
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -17,7 +17,7 @@ _BETWEEN = "\n\n"
 
 
 class Item(Body):
-    """An item of any type; which fields it has depends on the type. A message may leave its type out."""
+    """An item of any type; its fields depend on the type. A message may omit its type."""
 
     type: str = "message"
     id: str | None = None
@@ -34,98 +34,96 @@ class Item(Body):
 
     def as_output(self) -> Json:
         """As clients read it back: the content of a message is a list of parts."""
-        told = self.model_dump(exclude_none=True)
+        output = self.model_dump(exclude_none=True)
         if self.type == "message" and isinstance(self.content, str):
-            kind = (
-                {"type": "output_text", "annotations": []}
-                if self.role == "assistant"
-                else {"type": "input_text"}
-            )
-            told["content"] = [kind | {"text": self.content}]
-        return told
+            part: Json = {"type": "input_text"}
+            if self.role == "assistant":
+                part = {"type": "output_text", "annotations": []}
+            output["content"] = [part | {"text": self.content}]
+        return output
 
 
 class Conversation:
-    """Builds messages out of items. What the model said between two turns of others is one message.
+    """Builds messages from items. Successive output of the model becomes one message.
 
-    `before` are the messages that an earlier response left.
+    `before`: the messages of the conversation that the items continue.
     """
 
     def __init__(self, before: Sequence[Json] = ()) -> None:
         self.messages = [dict(message) for message in before]
-        self._called = {call["id"] for message in before for call in message.get("tool_calls", ())}
-        self._fresh = True
+        self._called: set[str] = set()
+        for message in before:
+            self._called |= {call["id"] for call in message.get("tool_calls", ())}
+        self._new_turn = True
 
     def add(self, item: Item, at: str) -> None:
-        """Raises BadRequest for items that this server does not have, and for results of calls nobody made."""
+        """Append an item; `at` is its name in errors.
+
+        Raises BadRequest for unsupported items, and for results without a call.
+        """
         match item.type:
             case "message":
                 self._message(item, at)
             case "reasoning":
-                told = joined(item.content or "", f"{at}.content", _TEXTS)
-                self._said(
-                    "reasoning_content", opaque_reasoning.decode(told, item.encrypted_content)
-                )
+                shown = joined(item.content or "", f"{at}.content", _TEXTS)
+                reasoning = opaque_reasoning.decode(shown, item.encrypted_content)
+                self._add_output("reasoning_content", reasoning)
             case "function_call" | "custom_tool_call":
                 self._call(item, at)
             case "function_call_output" | "custom_tool_call_output":
                 self._result(item, at)
             case _:
-                raise BadRequest("request.item", param=at, field=at, type=item.type)
+                raise field_error("request.item", at, type=item.type)
 
     def _message(self, item: Item, at: str) -> None:
         role = _ROLES.get(item.role or "")
         if role is None or item.content is None:
-            missing = f"{at}.{'role' if role is None else 'content'}"
-            raise BadRequest("request.missing", param=missing, field=missing)
+            missing = "role" if role is None else "content"
+            raise field_error("request.missing", f"{at}.{missing}")
         text = joined(item.content, f"{at}.content", _TEXTS)
         if role == "assistant":
-            self._said("content", text)
+            self._add_output("content", text)
             return
-        self._fresh = True
-        if (
-            role == "system"
-            and self.messages
-            and all(each["role"] == "system" for each in self.messages)
-        ):
-            self.messages[-1] = {
-                "role": role,
-                "content": self.messages[-1]["content"] + _BETWEEN + text,
-            }
-        else:
-            self.messages.append({"role": role, "content": text})
+        self._new_turn = True
+        leading = all(message["role"] == "system" for message in self.messages)
+        if role == "system" and self.messages and leading:
+            text = self.messages.pop()["content"] + _BETWEEN + text
+        self.messages.append({"role": role, "content": text})
 
-    def _said(self, name: str, text: str) -> None:
-        """Reasoning begins a message of its own, unless nothing was said since the last one began."""
+    def _add_output(self, name: str, text: str) -> None:
+        """Add to the model's message.
+
+        Reasoning starts a new one, unless the message holds nothing else yet.
+        """
         last = self._assistant()
         if name == "reasoning_content" and (last["content"] or "tool_calls" in last):
-            self._fresh = True
+            self._new_turn = True
             last = self._assistant()
         if text:
             last[name] = last.get(name, "") + text
 
     def _call(self, item: Item, at: str) -> None:
         if not item.call_id or not item.name:
-            missing = f"{at}.{'name' if item.call_id else 'call_id'}"
-            raise BadRequest("request.missing", param=missing, field=missing)
+            missing = "name" if item.call_id else "call_id"
+            raise field_error("request.missing", f"{at}.{missing}")
         arguments: str | dict[str, Any] = item.arguments or ""
         if item.type == "custom_tool_call":
             arguments = {"input": item.input or ""}
         self._called.add(item.call_id)
-        name = Called(item.name, item.namespace).told
+        name = ToolName(item.name, item.namespace).qualified
         self._assistant().setdefault("tool_calls", []).append(
             tooling.call(item.call_id, name, arguments)
         )
 
     def _result(self, item: Item, at: str) -> None:
         if item.call_id not in self._called:
-            raise BadRequest("tools.no_call", param=at, field=at, id=str(item.call_id))
+            raise field_error("tools.no_call", at, id=str(item.call_id))
         output = joined(item.output or "", f"{at}.output", _TEXTS)
         self.messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
-        self._fresh = True
+        self._new_turn = True
 
     def _assistant(self) -> Json:
-        if self._fresh or not self.messages:
+        if self._new_turn or not self.messages:
             self.messages.append({"role": "assistant", "content": ""})
-            self._fresh = False
+            self._new_turn = False
         return self.messages[-1]

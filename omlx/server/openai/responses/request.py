@@ -1,4 +1,4 @@
-"""The Responses API, inwards: a JSON body to a `GenerationRequest`."""
+"""The Responses API: a JSON body to a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field
 from omlx.errors import BadRequest
 from omlx.server import response_format, tooling
 from omlx.server.dialect import Json
+from omlx.server.errors import field_error
 from omlx.server.fields import Body, Choice, Listed, Sampled, Text, read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.request import variables
@@ -17,16 +18,16 @@ from omlx.server.openai.head import Head
 from omlx.server.openai.responses import tools as response_tools
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.items import Conversation, Item
-from omlx.server.openai.responses.tools import Called, Tool
+from omlx.server.openai.responses.tools import Tool, ToolName
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 
-# Fields that are not supported, each with the values that ask for nothing.
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "conversation": (),
     "prompt": (),
     "moderation": (),
 }
+"""Fields that are not supported, each with the values that request nothing."""
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED: Final = "reasoning.encrypted_content"
 
@@ -37,8 +38,8 @@ class Named(Body):
     namespace: Text | None = None
 
     @property
-    def told(self) -> str:
-        return Called(self.name, self.namespace).told
+    def qualified(self) -> str:
+        return ToolName(self.name, self.namespace).qualified
 
 
 class AllowedTools(Body):
@@ -81,39 +82,38 @@ class ResponseRequest(Sampled):
 
     @property
     def items(self) -> list[Item]:
-        return (
-            [Item(role="user", content=self.input)]
-            if isinstance(self.input, str)
-            else self.input or []
-        )
+        if isinstance(self.input, str):
+            return [Item(role="user", content=self.input)]
+        return self.input or []
 
     def conversation(self, before: Sequence[Json]) -> list[Json]:
-        """What was said so far, without the instructions. Raises BadRequest."""
-        found = Conversation(before)
+        """The messages `before` and those of the input, without the instructions.
+
+        Raises BadRequest.
+        """
+        conversation = Conversation(before)
         items = self.items
         tooling.check_count(items, "input")
         for at, item in enumerate(items):
-            found.add(item, f"input[{at}]")
-        if not found.messages:
-            raise BadRequest(
-                "request.empty", param="input", field="input", detail="there is nothing to answer"
-            )
-        return found.messages
+            conversation.add(item, f"input[{at}]")
+        if not conversation.messages:
+            raise field_error("request.empty", "input", detail="there is nothing to answer")
+        return conversation.messages
 
     def generation_request(self, conversation: Sequence[Json]) -> GenerationRequest:
-        """The same, free of this dialect. Raises BadRequest for what one field cannot know of another."""
+        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
         if self.background and self.stream:
             raise BadRequest("request.background_stream", param="background")
         if self.background and not self.stored:
             raise BadRequest("request.background_store", param="background")
+        effort = self.reasoning.effort if self.reasoning else None
+        format = self.text.format if self.text else None
         return GenerationRequest(
             messages=tooling.with_names(_instructed(self.instructions, conversation)),
             model=self.model,
             draft_model=self.draft_model,
-            template_variables=variables(
-                self.reasoning.effort if self.reasoning else None, self.chat_template_kwargs
-            ),
+            template_variables=variables(effort, self.chat_template_kwargs),
             tools=self._tools(),
             sampling=self.sampling,
             seed=self.seed,
@@ -121,13 +121,11 @@ class ResponseRequest(Sampled):
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
-            structured_output=response_format.structured_output(
-                self.text.format if self.text else None, "text.format"
-            ),
+            structured_output=response_format.structured_output(format, "text.format"),
         )
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
-        tools = response_tools.by_told_name(self.tools or ())
+        tools = response_tools.by_qualified_name(self.tools or ())
         encrypted = ENCRYPTED in (self.include or ())
         head = Head.of(stream, logprobs=self._logprobs)
         return ResponseEncoder(head, self._echo(), tools=tools, encrypted=encrypted)
@@ -137,10 +135,9 @@ class ResponseRequest(Sampled):
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
     def _echo(self) -> Json:
-        """What a response repeats of its request."""
-        told = self.model_dump(
-            exclude_none=True, include={"tools", "reasoning", "text", "tool_choice"}
-        )
+        """Fields of the request that the response repeats."""
+        fields = {"tools", "reasoning", "text", "tool_choice"}
+        given = self.model_dump(exclude_none=True, include=fields)
         return {
             "instructions": self.instructions,
             "previous_response_id": self.previous_response_id,
@@ -150,10 +147,10 @@ class ResponseRequest(Sampled):
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "tools": told.get("tools", []),
-            "tool_choice": told.get("tool_choice", "auto"),
-            "reasoning": {"effort": None, "summary": None} | told.get("reasoning", {}),
-            "text": {"format": {"type": "text"}} | told.get("text", {}),
+            "tools": given.get("tools", []),
+            "tool_choice": given.get("tool_choice", "auto"),
+            "reasoning": {"effort": None, "summary": None} | given.get("reasoning", {}),
+            "text": {"format": {"type": "text"}} | given.get("text", {}),
             "truncation": "disabled",
             "metadata": self.metadata or {},
             "user": self.user,
@@ -161,21 +158,25 @@ class ResponseRequest(Sampled):
 
     def _tools(self) -> ToolUse | None:
         choice = self.tool_choice
-        named = choice.told if isinstance(choice, Named) else None
-        allowed = choice if isinstance(choice, AllowedTools) else None
+        name, mode, allowed = None, choice, None
+        if isinstance(choice, Named):
+            name = choice.qualified
+        elif isinstance(choice, AllowedTools):
+            mode = choice.mode
+            allowed = [tool.qualified for tool in choice.tools]
         return tooling.tool_use(
             response_tools.functions(self.tools or ()),
-            none=choice == "none",
-            forced=named is not None or (choice if allowed is None else allowed.mode) == "required",
-            name=named,
-            allowed=None if allowed is None else [each.told for each in allowed.tools],
+            none=mode == "none",
+            forced=name is not None or mode == "required",
+            name=name,
+            allowed=allowed,
             single=self.parallel_tool_calls is False,
             strict=response_tools.strict(self.tools or ()),
         )
 
 
 def _instructed(instructions: str | None, conversation: Sequence[Json]) -> list[Json]:
-    """Instructions and the developer's first words are one message: few templates take two."""
+    """Merge the instructions and a leading system message: few templates accept two."""
     if not instructions:
         return list(conversation)
     first, rest = conversation[0], conversation[1:]
@@ -185,5 +186,5 @@ def _instructed(instructions: str | None, conversation: Sequence[Json]) -> list[
 
 
 def parse(body: bytes) -> ResponseRequest:
-    """Raises BadRequest, naming the field, for anything that is not such a request."""
+    """Raises BadRequest, naming the field, for an invalid body."""
     return read(ResponseRequest, body)

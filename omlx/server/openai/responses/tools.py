@@ -1,7 +1,9 @@
-"""Tools of the Responses API as the model is told of them: functions, custom tools, and namespaces of both.
+"""Tools of the Responses API as templates list them: functions, custom tools, and namespaces of
+both.
 
-`custom` tools take a text; a model calls them with an object that holds it. A function of a namespace is told as
-`namespace.function`, and its calls go out with both names apart.
+`custom` tools take a text; the model calls them with an object that holds it. The model sees a
+function of a namespace as `namespace.function`; in responses, its calls have both names as separate
+fields.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from omlx.errors import BadRequest
 from omlx.server import tooling
 from omlx.server.dialect import Json
+from omlx.server.errors import field_error
 from omlx.server.fields import Body, Listed, Text
 
 _INPUT: Final[Json] = {
@@ -33,47 +35,48 @@ class Tool(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """What a call goes out as."""
+class ToolName:
+    """A tool as calls in responses name it."""
 
     name: str
     namespace: str | None = None
     custom: bool = False
 
     @property
-    def told(self) -> str:
-        """The name by which the model knows it."""
+    def qualified(self) -> str:
+        """The name that the model sees."""
         return self.name if self.namespace is None else f"{self.namespace}{_BETWEEN}{self.name}"
 
 
 def functions(tools: Sequence[Tool]) -> list[Json]:
-    """As templates know them. Raises BadRequest for tools that run on the API's own servers."""
-    return [
-        tooling.function(named.told, tool.description, _INPUT if named.custom else tool.parameters)
-        for named, tool in _flat(tools)
-    ]
+    """As templates expect them. Raises BadRequest for tools that run on OpenAI's servers."""
+    declared = []
+    for name, tool in _flat(tools):
+        parameters = _INPUT if name.custom else tool.parameters
+        declared.append(tooling.function(name.qualified, tool.description, parameters))
+    return declared
 
 
 def strict(tools: Sequence[Tool]) -> list[str]:
-    """The names, as the model knows them, of functions whose calls must have their schema."""
-    return [named.told for named, tool in _flat(tools) if tool.strict]
+    """Qualified names of functions whose arguments must match their schema."""
+    return [name.qualified for name, tool in _flat(tools) if tool.strict]
 
 
-def by_told_name(tools: Sequence[Tool]) -> dict[str, Called]:
-    return {named.told: named for named, _ in _flat(tools)}
+def by_qualified_name(tools: Sequence[Tool]) -> dict[str, ToolName]:
+    return {name.qualified: name for name, _ in _flat(tools)}
 
 
 def _flat(
     tools: Sequence[Tool], namespace: str | None = None, field: str = "tools"
-) -> Iterator[tuple[Called, Tool]]:
+) -> Iterator[tuple[ToolName, Tool]]:
     for i, tool in enumerate(tools):
         at = f"{field}[{i}]"
-        inside = tool.type == "namespace" and namespace is None
-        if not inside and tool.type not in ("function", "custom"):
-            raise BadRequest("tools.server", param=at, field=at, type=tool.type)
+        is_namespace = tool.type == "namespace" and namespace is None
+        if not is_namespace and tool.type not in ("function", "custom"):
+            raise field_error("tools.server", at, type=tool.type)
         if tool.name is None:
-            raise BadRequest("request.missing", param=f"{at}.name", field=f"{at}.name")
-        if inside:
+            raise field_error("request.missing", f"{at}.name")
+        if is_namespace:
             yield from _flat(tool.tools or (), tool.name, f"{at}.tools")
         else:
-            yield Called(tool.name, namespace, tool.type == "custom"), tool
+            yield ToolName(tool.name, namespace, tool.type == "custom"), tool
