@@ -22,7 +22,7 @@ def model_path(model: str) -> str:
 
 
 def own_page(address: str | None) -> str:
-    """Return `address` if it is a page of the dashboard, else `HOME`: no redirect leaves the site."""
+    """Return `address` if it is a page of the dashboard, else `HOME`."""
     if address is not None and address.startswith((f"{HOME}/", f"{HOME}?")):
         return address
     return HOME

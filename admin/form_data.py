@@ -8,6 +8,6 @@ from fastapi import Request
 
 
 async def form_data(request: Request) -> dict[str, str]:
-    """Return the fields of a urlencoded form: the last value of each name, empty values left out."""
+    """Return the last value of each field of a urlencoded form, without empty ones."""
     fields = parse_qs((await request.body()).decode("latin-1"))
     return {name: values[-1] for name, values in fields.items()}

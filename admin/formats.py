@@ -13,7 +13,7 @@ _THIN: Final = "\u202f"
 def size(nbytes: int) -> str:
     """Bytes in decimal units: `5.3 MB`, `17 GB`."""
     value, unit = (nbytes / _GB, "GB") if nbytes >= _GB else (nbytes / 1000**2, "MB")
-    digits = 0 if value >= 10 else 1
+    digits = int(value < 10)
     return f"{value:.{digits}f}{_THIN}{unit}"
 
 
@@ -29,7 +29,7 @@ def percent(share: float) -> str:
 
 def rate(tokens: float) -> str:
     """Tokens per second: `8.3`, `142`."""
-    digits = 0 if tokens >= 99.95 else 1
+    digits = int(tokens < 99.95)
     return f"{tokens:.{digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""Security headers of every response below /admin: no foreign content, no inline scripts, no frames."""
+"""Security headers below /admin: no foreign content, no inline scripts, no frames."""
 
 from __future__ import annotations
 

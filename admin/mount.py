@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 
 from . import preferences
+from .addresses import HOME
 from .files import serve_files
 from .login.api import LoginApi
 from .login.credentials import Credentials
@@ -33,11 +34,11 @@ from .trial.trial_service import TrialService
 
 
 def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, home: Path) -> None:
-    """Add the dashboard. `configuration` has a store; a changed API key counts from the next request on."""
+    """Add the dashboard to `app`. `configuration` has a store."""
     pool, key = services.pool, services.api_key
 
     def publish_key(value: str | None) -> None:
-        key.value = value
+        key.value = value  # the guard reads it at every request
 
     gate = Gate(Credentials(home), Sessions(), Throttle(), lambda: key.value)
     pages = Pages(gate.logged_in)
@@ -50,17 +51,16 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ModelsPage(snapshots).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
     SettingsPage(settings, pool).register(pages)
-    routers: list[APIRouter] = [
-        LoginPage(pages, gate).routes(),
-        LoginApi(gate).routes(),
-        SettingsApi(gate, pool, settings).routes(),
-        ModelsApi(gate, pool, services.prefixes).routes(),
-        TrialApi(gate, trials).routes(),
-        LiveApi(gate, figures).routes(),
-        preferences.routes(),
-        pages.router,
-    ]
-    for router in routers:
+    LoginPage(pages, gate).register()
+    pages.form(f"{HOME}/preferences", preferences.store)
+
+    api = gate.router()
+    SettingsApi(gate, pool, settings).register(api)
+    ModelsApi(pool, services.prefixes).register(api)
+    TrialApi(gate, trials).register(api)
+    LiveApi(figures).register(api)
+
+    for router in (LoginApi(gate).routes(), api, pages.router):
         app.include_router(router)
     serve_files(app)
     app.add_exception_handler(HTTPException, pages.misrouted)

@@ -75,8 +75,12 @@ class Pages:
 
         self.router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
 
+    def form(self, path: str, action: Callable[[Request], Awaitable[Response]]) -> None:
+        """Answer POST at `path`, the address of an HTML form, with or without a session."""
+        self.router.add_api_route(path, action, methods=["POST"], include_in_schema=False)
+
     async def misrouted(self, request: Request, error: Exception) -> Response:
-        """Answer a browser with an error page if there is no page below `HOME`; others with JSON."""
+        """Answer a browser with an error page if there is no such page, others with JSON."""
         assert isinstance(error, HTTPException)
         wants_page = "text/html" in request.headers.get("accept", "")
         if error.status_code != 404 or not wants_page or not is_dashboard(request.url.path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import RedirectResponse, Response
 
 from omlx.catalog import SOURCE, languages
@@ -21,12 +21,6 @@ LANGUAGE_COOKIE: Final = "omlx_language"
 THEME_COOKIE: Final = "omlx_theme"
 THEMES: Final = ("auto", "light", "dark")
 _YEAR_S = 366 * 86400
-
-
-def routes() -> APIRouter:
-    router = APIRouter()
-    router.add_api_route(f"{HOME}/preferences", store, methods=["POST"], include_in_schema=False)
-    return router
 
 
 async def store(request: Request) -> Response:
@@ -54,7 +48,7 @@ def theme_of(request: Request) -> str:
 
 
 def choose_language(cookie: str | None, accepted: str | None, available: Collection[str]) -> str:
-    """Return one of `available`; `accepted` is an Accept-Language header: `ko-KR,ko;q=0.9,en;q=0.8`.
+    """Return one of `available`; `accepted` is a header like `ko-KR,ko;q=0.9,en;q=0.8`.
 
     Only the primary part of a language tag counts: every variant of Chinese is the same language.
     """

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from omlx.errors import BadRequest, Unauthorized
 
+from ..addresses import API
 from .credentials import Credentials
 from .sessions import COOKIE, Session, Sessions, Throttle
 
@@ -81,6 +82,14 @@ class Gate:
         self.sessions.end(request.cookies.get(COOKIE, ""))
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
+    def router(self) -> APIRouter:
+        """Return a router of the API whose endpoints all answer Unauthorized without a session."""
+
+        async def check(request: Request) -> None:
+            self.session(request)
+
+        return APIRouter(prefix=API, dependencies=[Depends(check)])
+
     async def admit(self, login: Login) -> bool:
         """Check a login and return whether it was by a link.
 
@@ -95,13 +104,16 @@ class Gate:
         return login.token is not None
 
     async def set_password(self, session: Session, new: NewPassword) -> None:
-        """Change the password; all sessions end. Raises Unauthorized, TooManyAttempts, BadRequest."""
+        """Change the password; all sessions end.
+
+        Raises Unauthorized, TooManyAttempts, BadRequest.
+        """
         if self.credentials.has_password and not session.by_link:
             await self._check(new.current or "")
         await asyncio.to_thread(self.credentials.set_password, new.password)
 
     async def _check(self, password: str) -> None:
-        """Raise Unauthorized for a wrong password, TooManyAttempts during the delay after several."""
+        """Raise Unauthorized for a wrong password, TooManyAttempts during the delay."""
         self.throttle.check()
         self.throttle.failed()  # before the slow comparison, so that parallel attempts all count
         if not await asyncio.to_thread(self.credentials.is_password, password):

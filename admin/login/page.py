@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import RedirectResponse, Response
 
 from omlx.errors import OmlxError
@@ -28,22 +28,16 @@ PASSWORD: Final = f"{HOME}/password"
 
 @dataclass(frozen=True, slots=True)
 class LoginView:
-    """`token` is that of a login link, `then` the page to continue with, `problem` a refusal."""
+    """Data of both pages. `then` is the page to continue with, `problem` a refusal.
 
-    token: str | None
-    password_set: bool
-    then: str
-    problem: OmlxError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PasswordView:
-    """`wants_current`: the current password is needed to change it."""
+    `token` is that of a login link; `wants_current`: the current password is needed to change it.
+    """
 
     password_set: bool
-    wants_current: bool
     then: str
-    problem: OmlxError | None = None
+    problem: OmlxError | None
+    token: str | None = None
+    wants_current: bool = False
     shortest: int = MIN_LENGTH
     longest: int = MAX_LENGTH
 
@@ -53,14 +47,12 @@ class LoginPage:
     pages: Pages
     gate: Gate
 
-    def routes(self) -> APIRouter:
+    def register(self) -> None:
         self.pages.route(LOGIN, self.show, public=True)
         self.pages.route(PASSWORD, self.show_password)
-        router = APIRouter(include_in_schema=False)
-        router.add_api_route(LOGIN, self.log_in, methods=["POST"])
-        router.add_api_route(LOGOUT, self.log_out, methods=["POST"])
-        router.add_api_route(PASSWORD, self.change_password, methods=["POST"])
-        return router
+        self.pages.form(LOGIN, self.log_in)
+        self.pages.form(LOGOUT, self.log_out)
+        self.pages.form(PASSWORD, self.change_password)
 
     async def show(self, request: Request) -> Page:
         query = request.query_params
@@ -105,12 +97,13 @@ class LoginPage:
         return response
 
     def _login(self, token: str | None, then: str, problem: OmlxError | None = None) -> Page:
-        view = LoginView(token, self.gate.credentials.has_password, then, problem)
+        view = LoginView(self.gate.credentials.has_password, then, problem, token)
         return Page("login/page.html", view, status=_status(problem))
 
     def _password(self, request: Request, then: str, problem: OmlxError | None = None) -> Page:
         password_set, session = self.gate.credentials.has_password, self.gate.session(request)
-        view = PasswordView(password_set, password_set and not session.by_link, then, problem)
+        wants_current = password_set and not session.by_link
+        view = LoginView(password_set, then, problem, wants_current=wants_current)
         return Page("login/password_page.html", view, status=_status(problem))
 
 

@@ -21,7 +21,7 @@ MAX_WAIT_S: Final = 300.0
 
 @dataclass(slots=True)
 class Session:
-    """One login. `by_link`: through a link made on this machine, so the old password is not needed."""
+    """One login. `by_link`: through a link made on this machine, which stands for the password."""
 
     begun: float
     seen: float
@@ -37,7 +37,7 @@ class Sessions:
         self._open: dict[str, Session] = {}
 
     def begin(self, fingerprint: str, *, by_link: bool) -> str:
-        """Open a session and return its cookie value; the least recently used one may end for it."""
+        """Open a session and return its cookie value. Beyond `MAX_SESSIONS` the least used ends."""
         token, now = secrets.token_urlsafe(32), self._clock()
         self._open[token_digest(token)] = Session(now, now, fingerprint, by_link)
         while len(self._open) > MAX_SESSIONS:
@@ -61,7 +61,7 @@ class Sessions:
 
 
 class Throttle:
-    """Delay after wrong passwords: from `FREE_TRIES` failures on each doubles the wait, for all clients."""
+    """Delay after wrong passwords: from `FREE_TRIES` on each doubles the wait of all clients."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -18,8 +18,6 @@ from omlx.server.fields import read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.prefixes import PrefixService
 
-from ..addresses import API
-from ..login.gate import Gate
 from ..settings.view import Json
 
 
@@ -33,49 +31,42 @@ class PrefixProbe(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModelsApi:
-    gate: Gate
     pool: Pool
     prefixes: PrefixService
 
-    def routes(self) -> APIRouter:
-        router = APIRouter(prefix=f"{API}/models")
-        router.add_api_route("", self.show, methods=["GET"])
-        router.add_api_route("/{name:path}/load", self.load, methods=["POST"])
-        router.add_api_route("/{name:path}/unload", self.unload, methods=["POST"])
-        router.add_api_route("/{name:path}/prefixes", self.clear_prefixes, methods=["DELETE"])
-        router.add_api_route("/{name:path}/prefixes/probe", self.probe_prefixes, methods=["POST"])
-        return router
+    def register(self, router: APIRouter) -> None:
+        model = "/models/{name:path}"
+        router.add_api_route("/models", self.show, methods=["GET"])
+        router.add_api_route(f"{model}/load", self.load, methods=["POST"])
+        router.add_api_route(f"{model}/unload", self.unload, methods=["POST"])
+        router.add_api_route(f"{model}/prefixes", self.clear_prefixes, methods=["DELETE"])
+        router.add_api_route(f"{model}/prefixes/probe", self.probe_prefixes, methods=["POST"])
 
     async def show(self, request: Request) -> Response:
         """List every model of the registry, usable or not, and the memory of the pool."""
-        self.gate.session(request)
         memory = {"limit_bytes": self.pool.limit_bytes, "used_bytes": self.pool.used_bytes}
         models = [self._record(entry) for entry in self.pool.registry.entries]
         return JSONResponse({"memory": memory, "default": self.pool.default, "models": models})
 
     async def load(self, request: Request, name: str) -> Response:
         """Load a model; answers once it is in memory."""
-        self.gate.session(request)
         await request.body()
         await while_connected(request.receive, self.pool.load(name))
         return JSONResponse(self._record(self.pool.resolve(name)))
 
     async def unload(self, request: Request, name: str) -> Response:
         """Unload a model or cancel its loading; answers once it is out of memory."""
-        self.gate.session(request)
         await request.body()
         await while_connected(request.receive, self.pool.unload(name))
         return JSONResponse(self._record(self.pool.resolve(name)))
 
     async def clear_prefixes(self, request: Request, name: str) -> Response:
         """Clear the prefix cache. A model that is not in memory has none."""
-        self.gate.session(request)
         await self.prefixes.clear(name)
         return Response(status_code=204)
 
     async def probe_prefixes(self, request: Request, name: str) -> Response:
-        """Return the cached length of a prompt, null for a model not in memory. Computes nothing."""
-        self.gate.session(request)
+        """Return the cached length of a prompt, null for a model not in memory."""
         prompt = read(PrefixProbe, await request.body()).prompt
         chat = GenerationRequest(messages=[{"role": "user", "content": prompt}])
         return JSONResponse(await self.prefixes.probe(name, chat))

@@ -80,7 +80,7 @@ def _obstacle(model: ModelSnapshot, configured: SpeculationConfig) -> Chip | Non
 
 
 def _active(model: ModelSnapshot) -> Chip | None:
-    active = model.residency.active
+    active = model.status.active
     if active < 2:
         return None
     reason = Reason("spec.paused.several_active", {"active": active})
@@ -106,7 +106,7 @@ def _latest(model: ModelSnapshot) -> Chip | None:
         case "spec.off.does_not_pay":
             speedup = float(reason.params["speedup"] or 0)
             return Chip(Tone.QUIET, "ui.chip.does_not_pay", speedup=speedup, reason=reason)
-        case "spec.observing" if model.residency.draft is None:
+        case "spec.observing" if model.status.draft is None:
             return Chip(Tone.WATCH, "ui.chip.nothing_repeats", reason=reason)
         case "spec.observing":
             return Chip(Tone.WATCH, "ui.chip.watching", reason=reason)

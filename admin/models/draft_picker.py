@@ -11,7 +11,7 @@ from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.records import RequestStats, sum_drafters
 
-from ..trial.trial_service import Measurement
+from ..settings.view import Json
 from .draft_compatibility import Compatibility
 
 NGRAM: Final = "ngram"
@@ -41,13 +41,11 @@ class DraftCandidate:
     """
 
     id: str
-    name: str
-    owner: str
-    size_bytes: int
-    adds_bytes: int
-    fits: bool
-    chosen: bool
-    declared: bool
+    size_bytes: int = 0
+    adds_bytes: int = 0
+    fits: bool = True
+    chosen: bool = False
+    declared: bool = False
     checked: bool = True
     result: DrafterResult | None = None
     reason: Reason | None = None
@@ -92,12 +90,13 @@ def draft_picker(
     limit_bytes: int,
 ) -> DraftPicker:
     """Build the picker of `drafts`, the smallest first, under a memory limit for all models."""
-    results = drafter_results(evidence.recent)
+    results, missing = drafter_results(evidence.recent), None
+    if choice.missing is not None:
+        name = str(choice.missing.params.get("draft", ""))
+        missing = DraftCandidate(name, chosen=True, reason=choice.missing)
     candidates = [
         DraftCandidate(
             id=draft.id,
-            name=draft.name,
-            owner=draft.id.rpartition("/")[0],
             size_bytes=draft.size_bytes,
             adds_bytes=0 if draft.id in evidence.in_memory else draft.size_bytes,
             fits=target.size_bytes + draft.size_bytes <= limit_bytes,
@@ -115,7 +114,7 @@ def draft_picker(
         without=results.get(NGRAM),
         fit=[candidate for candidate in candidates if candidate.reason is None],
         unfit=[candidate for candidate in candidates if candidate.reason is not None],
-        missing=None if choice.missing is None else _missing(choice.missing),
+        missing=missing,
     )
 
 
@@ -129,13 +128,13 @@ def drafter_results(recent: Sequence[RequestStats]) -> dict[str, DrafterResult]:
     return {name: _result(name, requests) for name, requests in alone.items()}
 
 
-def trial_speedups(results: Mapping[str, Measurement]) -> dict[str, TrialSpeedup]:
+def trial_speedups(results: Json) -> dict[str, TrialSpeedup]:
     """Return the speed-up of each draft over all kinds of text of its last trial."""
     speedups = {}
-    for draft, measurement in results.items():
-        overall = measurement.result.record["overall"]
+    for draft, result in results.items():
+        overall = result["record"]["overall"]
         if overall is not None:
-            speedups[draft] = TrialSpeedup(overall["median"], stale=bool(measurement.stale))
+            speedups[draft] = TrialSpeedup(overall["median"], stale=bool(result["stale"]))
     return speedups
 
 
@@ -144,19 +143,3 @@ def _result(name: str, requests: Sequence[RequestStats]) -> DrafterResult:
     rate = sum_drafters(requests)[name].acceptance_rate
     assert rate is not None, "only requests with proposed tokens are counted"
     return DrafterResult(round(median(speedups), 2) if speedups else None, round(rate, 3))
-
-
-def _missing(reason: Reason) -> DraftCandidate:
-    id = str(reason.params.get("draft", ""))
-    owner, _, name = id.rpartition("/")
-    return DraftCandidate(
-        id,
-        name,
-        owner,
-        size_bytes=0,
-        adds_bytes=0,
-        fits=True,
-        chosen=True,
-        declared=False,
-        reason=reason,
-    )

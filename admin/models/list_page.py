@@ -8,8 +8,8 @@ from typing import Final
 
 from fastapi import Request
 
-from omlx.errors import Reason
-from omlx.models.pool.resident import State
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.resident import ModelStatus, State
 
 from ..addresses import MODELS, PARTS
 from ..pages import Page, Pages
@@ -26,51 +26,23 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Residency:
-    """`progress` is the loaded share of the weights, None before their size is known."""
-
-    state: State
-    progress: float | None
-    active: int
-    waiting: int
-    weights_bytes: int
-
-    @property
-    def loading(self) -> bool:
-        return self.state is State.LOADING
-
-    @property
-    def in_memory(self) -> bool:
-        return self.state in (State.READY, State.DRAINING)
-
-
-@dataclass(frozen=True, slots=True)
 class ModelRow:
-    id: str
-    name: str
-    owner: str
-    kind: tuple[str, ...]
-    size_bytes: int
-    found_in: str
-    path: str
-    residency: Residency
+    entry: ModelEntry
+    status: ModelStatus
     pinned: bool
     is_default: bool
     chip: Chip | None
 
-
-@dataclass(frozen=True, slots=True)
-class SkippedRow:
-    id: str
-    path: str
-    reason: Reason
+    @property
+    def id(self) -> str:
+        return self.entry.id
 
 
 @dataclass(frozen=True, slots=True)
 class ModelsView:
     memory: Memory
     models: Sequence[ModelRow]
-    skipped: Sequence[SkippedRow]
+    skipped: Sequence[ModelEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +70,12 @@ def models_view(
 ) -> ModelsView:
     """`default` is the id of the model that serves requests without one."""
     rows = [model_row(snapshot, default) for snapshot in snapshots if snapshot.usable]
-    rows.sort(key=lambda row: row.residency.state is State.UNLOADED)
-    skipped = [_skipped(snapshot) for snapshot in snapshots if not snapshot.usable]
+    rows.sort(key=lambda row: row.status.state is State.UNLOADED)
+    skipped = [snapshot.entry for snapshot in snapshots if not snapshot.usable]
     return ModelsView(memory, rows, skipped)
 
 
 def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
-    entry = model.entry
-    return ModelRow(
-        id=entry.id,
-        name=entry.name,
-        owner=entry.id.rpartition("/")[0],
-        kind=tuple(part for part in (entry.model_type, entry.quantization) if part),
-        size_bytes=entry.size_bytes,
-        found_in=entry.source,
-        path=str(entry.path),
-        residency=_residency(model),
-        pinned=model.speculative is not None and model.speculative.settings.pinned,
-        is_default=entry.id == default,
-        chip=model_chip(model),
-    )
-
-
-def _residency(model: ModelSnapshot) -> Residency:
-    residency, progress = model.residency, None
-    if residency.progress is not None and residency.progress.total:
-        progress = residency.progress.done / residency.progress.total
-    return Residency(
-        state=residency.state,
-        progress=progress,
-        active=residency.active,
-        waiting=residency.waiting,
-        weights_bytes=residency.weights_bytes,
-    )
-
-
-def _skipped(model: ModelSnapshot) -> SkippedRow:
-    entry = model.entry
-    assert entry.reason is not None, "a model that cannot be used has a reason"
-    return SkippedRow(entry.id, str(entry.path), entry.reason)
+    pinned = model.speculative is not None and model.speculative.settings.pinned
+    is_default = model.entry.id == default
+    return ModelRow(model.entry, model.status, pinned, is_default, model_chip(model))

@@ -13,20 +13,32 @@ from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.reference import find_draft
 from omlx.models.package.package import DraftModel, usable_package
 from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.records import PrefixStats
 
 from ..addresses import MODELS, PARTS
 from ..pages import Page, Pages
 from ..preferences import language_of
 from ..settings.service import SettingsService
-from ..settings.view import FieldGroup
-from ..trial.card import TrialCard, TrialDraft, outcome_view, trial_card
-from ..trial.trial_service import TrialService, TrialStatus
+from ..settings.view import FieldGroup, Json
+from ..trial.card import TrialCard, outcome_view, trial_card
+from ..trial.trial_service import TrialService
 from .draft_compatibility import DraftCompatibility
 from .draft_picker import DraftChoice, DraftEvidence, DraftPicker, draft_picker, trial_speedups
 from .list_page import SECTION, ModelRow, model_row
 from .model_snapshot import ModelSnapshot, ModelSnapshots
-from .prefix_card import PrefixCard, prefix_card
 from .speculation_card import SETTINGS, SpeculationCard, speculation_card
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCard:
+    """The prefix cache; `stats` is None for a model that is not in memory.
+
+    `share` of the prompt tokens of recent requests came from the cache, None without requests.
+    """
+
+    model: str
+    stats: PrefixStats | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +86,7 @@ class ModelPage:
 
     async def show_trial(self, request: Request) -> Page:
         model = self.snapshots.pool.entry(request.path_params["name"]).id
-        view = outcome_view(await self.trials.status(model), language_of(request))
+        view = outcome_view(await self.trials.status(model, language_of(request)))
         return Page("trial/outcome.html", view)
 
     async def _snapshot(self, request: Request) -> ModelSnapshot:
@@ -87,15 +99,17 @@ class ModelPage:
         if model.speculative is None:
             return ModelView(row, settings.revision, advanced, reason=model.entry.reason)
         inherited = await asyncio.to_thread(self.settings.inherited, row.id)
-        status = await self.trials.status(row.id)
-        drafts = await self._drafts(model, model.speculative, status)
+        status = await self.trials.status(row.id, language)
+        drafts = await self._drafts(model, model.speculative, status["results"])
         speculation = speculation_card(model.speculative, settings.settings, inherited, drafts)
-        trial = trial_card(status, _trial_drafts(drafts), language)
+        sizes = {draft.id: draft.size_bytes for draft in drafts.fit}
+        likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
+        trial = trial_card(status, sizes, likely)
         prefixes = prefix_card(model)
         return ModelView(row, settings.revision, advanced, speculation, trial, prefixes)
 
     async def _drafts(
-        self, model: ModelSnapshot, configured: SpeculationConfig, status: TrialStatus
+        self, model: ModelSnapshot, configured: SpeculationConfig, results: Json
     ) -> DraftPicker:
         pool, target = self.snapshots.pool, model.entry
         others = [
@@ -107,7 +121,7 @@ class ModelPage:
         in_memory |= {served.draft for served in pool.loaded if served.draft is not None}
         evidence = DraftEvidence(
             await self.compatibility.of(target, others),
-            trial_speedups(status.results),
+            trial_speedups(results),
             model.recent,
             in_memory,
         )
@@ -132,10 +146,7 @@ class ModelPage:
         return DraftChoice(chosen, declared, missing)
 
 
-def _trial_drafts(drafts: DraftPicker) -> list[TrialDraft]:
-    return [
-        TrialDraft(
-            draft.id, draft.name, draft.owner, draft.size_bytes, draft.chosen or draft.declared
-        )
-        for draft in drafts.fit
-    ]
+def prefix_card(model: ModelSnapshot) -> PrefixCard:
+    prompt = sum(request.prompt_n for request in model.recent)
+    cached = sum(request.cached_n for request in model.recent)
+    return PrefixCard(model.entry.id, model.prefixes, cached / prompt if prompt else None)

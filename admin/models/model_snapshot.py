@@ -1,4 +1,4 @@
-"""State of a model at one moment: catalog entry, residency, speculation, recent requests, prefixes."""
+"""State of a model at one moment: catalog, memory, speculation, recent requests, prefixes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ModelSnapshot:
     """
 
     entry: ModelEntry
-    residency: ModelStatus
+    status: ModelStatus
     speculative: SpeculationConfig | None = None
     served: ServedModel | None = None
     recent: Sequence[RequestStats] = ()

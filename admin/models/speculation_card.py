@@ -64,7 +64,7 @@ def speculation_card(
     inherited: Settings,
     drafts: DraftPicker,
 ) -> SpeculationCard:
-    """`settings` are the model's; `inherited` those it would have without stored ones of its own."""
+    """`settings` are the model's, `inherited` those it would have without stored ones."""
     setting, reason = settings[STRATEGY], configured.reason
     shown = setting.text or setting.effect
     on_picker = reason is not None and reason.code.startswith(_ON_PICKER)

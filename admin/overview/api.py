@@ -14,8 +14,6 @@ from omlx.server.fields import Body, read_query
 from omlx.server.services import Services
 from omlx.telemetry.timeline import STEP_S
 
-from ..addresses import API
-from ..login.gate import Gate
 from .live import SHOWN_S, WAITING, Live, answer_view, current_rate, request_views, step_views
 
 
@@ -59,15 +57,11 @@ class LiveQuery(Body):
 
 @dataclass(frozen=True, slots=True)
 class LiveApi:
-    gate: Gate
     figures: LiveFigures
 
-    def routes(self) -> APIRouter:
-        router = APIRouter(prefix=API)
+    def register(self, router: APIRouter) -> None:
         router.add_api_route("/live", self.show, methods=["GET"])
-        return router
 
     async def show(self, request: Request) -> Response:
-        self.gate.session(request)
         since = read_query(LiveQuery, request.query_params).since
         return JSONResponse(asdict(self.figures.now(since)))

@@ -39,7 +39,7 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """Throughput from `at` on, for `STEP_S` seconds or a minute, and the share of drafted tokens in it."""
+    """Throughput from `at` on, for `STEP_S` or a minute; `drafted` is that of drafted tokens."""
 
     at: int
     rate: float
@@ -85,7 +85,10 @@ class Live:
 
 
 def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> RequestViews:
-    """`queued` counts the engine's queue by model: of the requests without an event, the last ones wait."""
+    """`queued` is the length of the engine's queue by model.
+
+    Of the requests without an event so far, the last ones are those in the queue.
+    """
     silent: defaultdict[str, list[str]] = defaultdict(list)
     for request in running:
         if not request.started:

@@ -38,7 +38,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class OverviewView:
-    """`address` is the server's as the browser knows it; `has_charts`: the chart library is installed."""
+    """`address` is the server's in the browser; `has_charts`: the chart library is installed."""
 
     live: Live
     welcome: Welcome | None
@@ -99,5 +99,5 @@ def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
 
 def welcome(live: Live, resident: Sequence[ModelSnapshot], model: str | None) -> Welcome | None:
     """Return None once a model is in memory or a request was answered."""
-    loaded = [model for model in resident if model.residency.state is not State.LOADING]
+    loaded = [model for model in resident if model.status.state is not State.LOADING]
     return None if live.prompt or loaded else Welcome(model, loading=bool(resident))

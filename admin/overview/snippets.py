@@ -1,4 +1,4 @@
-"""Commands and configurations that connect clients to this server. They name the key's variable, not the key."""
+"""Commands and configurations that connect clients to this server, without the API key itself."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from omlx.errors import Unconditional
 from omlx.models.pool.pool import Pool
 from omlx.server.fields import read
 
-from ..addresses import API
 from ..login.gate import Gate
 from .service import Change, SettingsService
 from .view import SettingsView
@@ -24,20 +23,16 @@ class SettingsApi:
     pool: Pool
     settings: SettingsService
 
-    def routes(self) -> APIRouter:
-        router = APIRouter(prefix=API)
+    def register(self, router: APIRouter) -> None:
         router.add_api_route("/settings", self.show, methods=["GET"])
         router.add_api_route("/settings", self.change, methods=["PATCH"])
         router.add_api_route("/models/{name:path}/settings", self.show_model, methods=["GET"])
         router.add_api_route("/models/{name:path}/settings", self.change_model, methods=["PATCH"])
-        return router
 
     async def show(self, request: Request) -> Response:
-        self.gate.session(request)
         return _answer(await asyncio.to_thread(self.settings.view, None))
 
     async def show_model(self, request: Request, name: str) -> Response:
-        self.gate.session(request)
         return _answer(await asyncio.to_thread(self.settings.view, self.pool.entry(name).id))
 
     async def change(self, request: Request) -> Response:
@@ -49,7 +44,6 @@ class SettingsApi:
         return response
 
     async def change_model(self, request: Request, name: str) -> Response:
-        self.gate.session(request)
         return _answer(await self._change(request, self.pool.entry(name).id))
 
     async def _change(self, request: Request, model: str | None) -> SettingsView:

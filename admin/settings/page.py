@@ -8,22 +8,19 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from omlx.errors import Reason
 from omlx.models.pool.pool import Pool
 
 from ..addresses import SETTINGS
 from ..pages import Page, Pages
 from .service import SettingsService
-from .view import FieldGroup
+from .view import SettingsView
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsForm:
     """`models` are the ids that complete a setting that names a model."""
 
-    revision: str
-    notes: Sequence[Reason]
-    groups: Sequence[FieldGroup]
+    settings: SettingsView
     models: Sequence[str]
 
 
@@ -38,5 +35,4 @@ class SettingsPage:
     async def show(self, request: Request) -> Page:
         view = await asyncio.to_thread(self.settings.view, None)
         models = [entry.id for entry in self.pool.models]
-        form = SettingsForm(view.revision, view.notes, view.groups(), models)
-        return Page("settings/page.html", form, "settings")
+        return Page("settings/page.html", SettingsForm(view, models), "settings")

@@ -30,7 +30,7 @@ from .view import CONFIRMED, SettingsView, applied, setting_views
 
 
 class Change(BaseModel):
-    """Body of a change: null leaves a setting to the next source; `confirm` names risky settings."""
+    """Body of a change: null removes a stored value; `confirm` names risky settings."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -57,10 +57,9 @@ class SettingsService:
 
         Reads files. Raises NotFound.
         """
-        scope = Scope.GLOBAL if model is None else Scope.MODEL
         configuration = self._live.refresh()
         stored = configuration.stored
-        settings = setting_views(scope, self._resolve(model), stored.layer(model))
+        settings = setting_views(_scope(model), self._resolve(model), stored.layer(model))
         speculative = None
         if model is not None and self._pool.entry(model).status is Status.USABLE:
             speculative = self._pool.speculation(model)
@@ -94,12 +93,11 @@ class SettingsService:
         return await asyncio.to_thread(self._applied, change, model, busy)
 
     def _applied(self, change: Change, model: str | None, busy: bool) -> SettingsView:
-        own = Source.GLOBAL if model is None else Source.MODEL
-        when = applied(change.changes, self._resolve(model), own, busy=busy)
+        when = applied(change.changes, self._resolve(model), _scope(model), busy=busy)
         return replace(self.view(model), applied=when)
 
     def _check(self, change: Change, model: str | None) -> None:
-        """Raise ConfigError or BadRequest, naming the setting, for what the store does not check."""
+        """Check what the store does not. Raises ConfigError, BadRequest, naming the setting."""
         for name, raw in change.changes.items():
             self._check_setting(name, raw, model)
             if name in CONFIRMED and raw and name not in change.confirm:
@@ -111,7 +109,7 @@ class SettingsService:
                 check_exposure(address, None if key is None else str(key))
 
     def _check_setting(self, name: str, raw: object, model: str | None) -> None:
-        scope = Scope.GLOBAL if model is None else Scope.MODEL
+        scope = _scope(model)
         row = table().get(name)
         if row is None:
             raise ConfigError("config.unknown", param=name, name=name)
@@ -142,3 +140,7 @@ class SettingsService:
             return self._live.current.resolve()
         package = usable_package(self._pool.entry(model).path)
         return self._live.current.resolve(model, package.layer)
+
+
+def _scope(model: str | None) -> Scope:
+    return Scope.GLOBAL if model is None else Scope.MODEL

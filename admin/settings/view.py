@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import Reason
@@ -35,20 +36,23 @@ class Control(StrEnum):
 CONFIRMED: Final = frozenset({"trust_remote_code"})
 """Settings that take a confirmation to turn on."""
 
-_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object"}
-_CONTROLS: Final = {
-    bool: Control.SWITCH,
-    int: Control.NUMBER,
-    float: Control.NUMBER,
-    dict: Control.OBJECT,
+_KINDS: Final[Mapping[type, tuple[str, Control]]] = {
+    str: ("string", Control.TEXT),
+    int: ("integer", Control.NUMBER),
+    float: ("number", Control.NUMBER),
+    bool: ("boolean", Control.SWITCH),
+    dict: ("object", Control.OBJECT),
+    Path: ("path", Control.TEXT),
 }
+"""Type in the API, and control in the forms, by the type of a value."""
+
 _UNITS: Final = (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
 _LOCKING: Final = (Source.CLI, Source.ENVIRONMENT)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingView:
-    """One setting: `value` in effect, set by `source`; `stored` is None where the next source decides."""
+    """One setting: `value` is in effect, set by `source`; `stored` is None if nothing is stored."""
 
     row: Setting
     value: object
@@ -66,6 +70,10 @@ class SettingView:
         return self.source in _LOCKING
 
     @property
+    def type(self) -> str:
+        return "list" if self.row.repeatable else _KINDS[self.row.kind][0]
+
+    @property
     def control(self) -> Control:
         if self.row.meta.secret:
             return Control.SECRET
@@ -73,7 +81,9 @@ class SettingView:
             return Control.SIZE
         if self.row.choices:
             return Control.CHOICE
-        return Control.LINES if self.row.repeatable else _CONTROLS.get(self.row.kind, Control.TEXT)
+        if self.row.repeatable:
+            return Control.LINES
+        return _KINDS[self.row.kind][1]
 
     @property
     def text(self) -> str:
@@ -84,14 +94,6 @@ class SettingView:
     def effect(self) -> str:
         """The value in effect as it would be typed."""
         return _text(self.value, self.control)
-
-    @property
-    def takes(self) -> AppliesAt:
-        return self.row.meta.applies
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        return self.row.choices
 
     @property
     def keyboard(self) -> str:
@@ -105,10 +107,12 @@ class SettingView:
 
     def record(self) -> Json:
         meta = self.row.meta
-        low, high = (meta.low, meta.high) if meta.low < meta.high else (None, None)
+        low = high = None
+        if meta.low < meta.high:
+            low, high = meta.low, meta.high
         return {
             "group": meta.group.value,
-            "type": "list" if self.row.repeatable else _TYPES.get(self.row.kind, "path"),
+            "type": self.type,
             "choices": list(self.row.choices) or None,
             "low": low,
             "high": high,
@@ -187,21 +191,24 @@ def setting_views(scope: Scope, resolution: Resolution, stored: Layer) -> dict[s
 
 
 def applied(
-    names: Iterable[str], resolution: Resolution, own: Source, *, busy: bool
+    names: Iterable[str], resolution: Resolution, scope: Scope, *, busy: bool
 ) -> dict[str, str]:
     """Return when each changed setting takes effect: `at_once`, `when_idle` or `restart`.
 
-    `overridden` stands for a setting that a source above `own` decides. `busy`: a model that has
+    `overridden` stands for a setting that a source above `scope` decides. `busy`: a model that has
     to reload for the change has requests.
     """
+    own = Source(scope.value)
     return {name: _applied(table()[name], resolution.sources[name], own, busy) for name in names}
 
 
 def _applied(row: Setting, source: Source, own: Source, busy: bool) -> str:
     if source.rank < own.rank:
         return "overridden"
+    if row.meta.applies is AppliesAt.RELOAD and busy:
+        return "when_idle"
     if row.meta.applies is AppliesAt.RELOAD:
-        return "when_idle" if busy else "at_once"
+        return "at_once"
     return row.meta.applies.value
 
 
@@ -213,11 +220,9 @@ def _text(value: object, control: Control) -> str:
     match value:
         case None:
             return ""
-        case bool():
-            return "true" if value else "false"
         case list():
             return "\n".join(map(str, value))
-        case dict():
+        case bool() | dict():
             return json.dumps(value, ensure_ascii=False)
         case int() if control is Control.SIZE:
             return _size(value)

@@ -28,10 +28,9 @@ from omlx.trial.report import report
 from omlx.trial.texts import WRITTEN, Kind
 from omlx.trial.trial import Plan, Trial
 
-from ..addresses import API
 from ..login.gate import Gate
 from ..preferences import language_of
-from .records import estimate_record, report_record, status_record
+from .records import estimate_record, report_record
 from .trial_service import TrialService
 
 TOKENS: Final = 128
@@ -68,34 +67,32 @@ class TrialApi:
     gate: Gate
     service: TrialService
 
-    def routes(self) -> APIRouter:
-        router = APIRouter(prefix=f"{API}/models/{{name:path}}/trial")
-        router.add_api_route("", self.show, methods=["GET"])
-        router.add_api_route("", self.begin, methods=["POST"])
-        router.add_api_route("/events", self.follow, methods=["GET"])
+    def register(self, router: APIRouter) -> None:
+        trial = "/models/{name:path}/trial"
+        router.add_api_route(trial, self.show, methods=["GET"])
+        router.add_api_route(trial, self.begin, methods=["POST"])
+        router.add_api_route(f"{trial}/events", self.follow, methods=["GET"])
         for action in (self.estimate, self.cancel, self.apply, self.undo, self.write):
-            router.add_api_route(f"/{action.__name__}", action, methods=["POST"])
-        return router
+            router.add_api_route(f"{trial}/{action.__name__}", action, methods=["POST"])
 
     async def show(self, request: Request, name: str) -> Response:
-        status = await self.service.status(self._model(request, name))
-        return JSONResponse(status_record(status, language_of(request)))
+        return JSONResponse(await self.service.status(self._id(name), language_of(request)))
 
     async def estimate(self, request: Request, name: str) -> Response:
         """Estimate time and memory. Loads nothing."""
-        plan = await self._plan(request, self._model(request, name))
+        plan = await self._plan(request, self._id(name))
         rate = await self.service.plain_rate(plan.model)
         estimate = await self.service.planner.estimate(plan, rate)
         return JSONResponse(estimate_record(estimate, language_of(request)))
 
     async def begin(self, request: Request, name: str) -> Response:
         """Begin a trial; answers at once."""
-        plan = await self._plan(request, self._model(request, name))
+        plan = await self._plan(request, self._id(name))
         trial = self.service.trials.begin(plan)
         return JSONResponse(report_record(report(trial), language_of(request)), 202)
 
     async def follow(self, request: Request, name: str) -> Response:
-        model = self._model(request, name)
+        model = self._id(name)
         trial = self.service.trials.of(model)
         if trial is None:
             raise Conflict("trial.not_running", model=model)
@@ -103,31 +100,30 @@ class TrialApi:
 
     async def cancel(self, request: Request, name: str) -> Response:
         """Stop the trial; answers once it has stopped."""
-        model = self._model(request, name)
+        model = self._id(name)
         await request.body()
         trial = await self.service.trials.cancel(model)
         return JSONResponse(report_record(report(trial), language_of(request)))
 
     async def apply(self, request: Request, name: str) -> Response:
-        """Store a configuration: `takes` says when each setting takes effect, `revision` is the new one."""
-        model = self._model(request, name)
+        """Store a configuration as the model's settings; say when each of them takes effect."""
+        model = self._id(name)
         configuration = await self._configuration(request, model)
         applied = await self.service.applier.apply(model, configuration)
         return JSONResponse({"setup": configuration.name, **asdict(applied)})
 
     async def undo(self, request: Request, name: str) -> Response:
-        model = self._model(request, name)
+        model = self._id(name)
         await request.body()
         return JSONResponse(asdict(await self.service.applier.undo(model)))
 
     async def write(self, request: Request, name: str) -> Response:
-        model = self._model(request, name)
+        model = self._id(name)
         configuration = await self._configuration(request, model)
         return JSONResponse(asdict(await self.service.applier.write(model, configuration)))
 
-    def _model(self, request: Request, name: str) -> str:
-        """Return the id of a model. Raises Unauthorized, NotFound."""
-        self.gate.session(request)
+    def _id(self, name: str) -> str:
+        """Raises NotFound."""
         return self.service.pool.entry(name).id
 
     async def _plan(self, request: Request, model: str) -> Plan:

@@ -11,8 +11,7 @@ from omlx.models.package.package import DeclaredStrategy, Ngram
 from omlx.models.package.write_package import declare_draft, write_package
 from omlx.models.pool.pool import Pool
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Source
-from omlx.settings.schema import Value
+from omlx.settings.schema import Scope, Value
 from omlx.trial.configurations import PLAIN, TrialConfiguration
 
 from ..settings.view import applied
@@ -20,7 +19,7 @@ from ..settings.view import applied
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The stored values before a configuration was applied (None: not set), and the revision after."""
+    """`before` are the values stored before (None: none), `revision` the settings' one after."""
 
     configuration: TrialConfiguration
     before: Mapping[str, Value]
@@ -29,7 +28,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class AppliedSettings:
-    """`takes` says when each setting takes effect; `revision` is that of the model's settings now."""
+    """`takes` says when each setting takes effect; `revision` is the new one of the settings."""
 
     takes: Mapping[str, str]
     revision: str
@@ -44,7 +43,7 @@ class WrittenPackage:
 
 
 class TrialApplier:
-    """A configuration applied in this run can be undone until the model's settings change otherwise."""
+    """Applies configurations. Each can be undone until the model's settings change otherwise."""
 
     def __init__(self, pool: Pool, configuration: LiveConfiguration) -> None:
         self._pool = pool
@@ -71,7 +70,7 @@ class TrialApplier:
         return await self._reconfigured(model, configuration.changes)
 
     async def undo(self, model: str) -> AppliedSettings:
-        """Restore what was stored before. Raises Conflict without a change, Outdated after another one."""
+        """Restore the values stored before. Raises Conflict if there are none, Outdated."""
         applied = self._applied.get(model)
         if applied is None:
             raise Conflict("trial.nothing_applied", model=model)
@@ -113,5 +112,5 @@ class TrialApplier:
         reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
         busy = model in reloading and self._pool.status(model).active > 0
         resolution = self._settings.current.resolve(model)
-        takes = applied(changes, resolution, Source.MODEL, busy=busy)
+        takes = applied(changes, resolution, Scope.MODEL, busy=busy)
         return AppliedSettings(takes, await self._revision(model))

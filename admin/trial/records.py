@@ -8,31 +8,13 @@ from typing import Any
 
 from omlx.catalog import sentence
 from omlx.errors import Reason
+from omlx.trial.conditions import Conditions
 from omlx.trial.estimate import Estimate
-from omlx.trial.planning import MAX_DRAFTS
 from omlx.trial.render_verdict import render_verdict
-from omlx.trial.report import configuration_record
-from omlx.trial.texts import WRITTEN
+from omlx.trial.result_store import StoredResult
 
 from .. import formats
 from ..settings.view import Json
-from .trial_service import Measurement, TrialStatus
-
-
-def status_record(status: TrialStatus, language: str) -> Json:
-    trial, last, applied = status.trial, status.last, status.applied
-    results = status.results.items()
-    return {
-        "model": status.model,
-        "running": status.running,
-        "kinds": [kind.value for kind in WRITTEN],
-        "conversation": status.conversation,
-        "most_drafts": MAX_DRAFTS,
-        "trial": None if trial is None else report_record(trial, language),
-        "last": None if last is None else measurement_record(last, language),
-        "results": {draft: measurement_record(result, language) for draft, result in results},
-        "applied": None if applied is None else configuration_record(applied),
-    }
 
 
 def report_record(report: Mapping[str, Any], language: str) -> Json:
@@ -48,13 +30,13 @@ def report_record(report: Mapping[str, Any], language: str) -> Json:
     return record
 
 
-def measurement_record(measurement: Measurement, language: str) -> Json:
+def stored_record(result: StoredResult, now: Conditions, language: str) -> Json:
     """A stored result: `at` in seconds since the epoch; `stale` says why it no longer holds."""
-    record = dict(measurement.result.record)
+    record = dict(result.record)
     if "verdict" in record:
         record = report_record(record, language)
-    stale = [reason_record(reason, language) for reason in measurement.stale]
-    return {"record": record, "at": measurement.result.at, "stale": stale}
+    stale = [reason_record(reason, language) for reason in result.stale(now)]
+    return {"record": record, "at": result.at, "stale": stale}
 
 
 def estimate_record(estimate: Estimate, language: str = "en") -> Json:

@@ -1,51 +1,28 @@
-"""Status of a model's trials: the one of this run, stored results, and what was taken up."""
+"""Trials of a model: the one of this run, stored results, and the applied configuration.
+
+A trial has one form, the record of `omlx.trial.report`: it is stored, sent and rendered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omlx.errors import BadRequest, Conflict, Reason
+from omlx.errors import BadRequest, Conflict
 from omlx.server.services import Services
 from omlx.trial.configurations import PLAIN, TrialConfiguration, find_configuration
-from omlx.trial.planning import Planner
-from omlx.trial.report import report
-from omlx.trial.result_store import ResultStore, StoredResult
+from omlx.trial.planning import MAX_DRAFTS, Planner
+from omlx.trial.report import configuration_record, report
+from omlx.trial.result_store import ResultStore
 from omlx.trial.run_sample import SampleRunner
+from omlx.trial.texts import WRITTEN
 from omlx.trial.trial import State, TrialRunner
 from omlx.trial.trials import Trials
 
+from ..settings.view import Json
 from .apply import TrialApplier
-
-Report = Mapping[str, Any]
-"""A trial as `omlx.trial.report` writes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """A stored result; `stale` says why it no longer holds, and is empty if it does."""
-
-    result: StoredResult
-    stale: tuple[Reason, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TrialStatus:
-    """`running` is the model of the running trial, of all models; `conversation`: a recent prompt can be tried.
-
-    `trial` is the newest trial of this run, `last` the newest complete one, of earlier runs too,
-    `results` the last one of each draft, `applied` the configuration that can be undone.
-    """
-
-    model: str
-    running: str | None = None
-    conversation: bool = False
-    trial: Report | None = None
-    last: Measurement | None = None
-    results: Mapping[str, Measurement] = field(default_factory=dict)
-    applied: TrialConfiguration | None = None
+from .records import report_record, stored_record
 
 
 class TrialService:
@@ -57,24 +34,34 @@ class TrialService:
         self.trials = Trials(pool, runner, ResultStore(home))
         self.planner = Planner(engine, pool, generations)
 
-    async def status(self, model: str) -> TrialStatus:
+    async def status(self, model: str, language: str) -> Json:
+        """Return the record of a model's trials.
+
+        `running` is the model of the running trial, of all models; `trial` the newest trial of
+        this run, `last` the newest complete one, of earlier runs too, `results` the last one of
+        each draft, `applied` the configuration that can be undone.
+        """
         history = await self.trials.history(model)
-        trial, running = self.trials.of(model), self.trials.running
-        last = None
-        if history.report is not None:
-            last = await self._measurement(history.report, model, *history.report.record["drafts"])
-        results = {}
+        trial, running, last = self.trials.of(model), self.trials.running, history.report
+        applied = self.applier.applied(model)
+        record: Json = {
+            "model": model,
+            "running": None if running is None else running.plan.model,
+            "kinds": [kind.value for kind in WRITTEN],
+            "conversation": self.planner.has_conversation(model),
+            "most_drafts": MAX_DRAFTS,
+            "trial": None if trial is None else report_record(report(trial), language),
+            "last": None,
+            "results": {},
+            "applied": None if applied is None else configuration_record(applied),
+        }
+        if last is not None:
+            conditions = await self.trials.conditions((model, *last.record["drafts"]))
+            record["last"] = stored_record(last, conditions, language)
         for draft, result in history.drafts.items():
-            results[draft] = await self._measurement(result, model, draft)
-        return TrialStatus(
-            model,
-            running=None if running is None else running.plan.model,
-            conversation=self.planner.has_conversation(model),
-            trial=None if trial is None else report(trial),
-            last=last,
-            results=results,
-            applied=self.applier.applied(model),
-        )
+            conditions = await self.trials.conditions((model, draft))
+            record["results"][draft] = stored_record(result, conditions, language)
+        return record
 
     async def plain_rate(self, model: str) -> float | None:
         """Return tokens per second of plain decoding in the last trial, None if that is stale."""
@@ -102,12 +89,9 @@ class TrialService:
             raise BadRequest("trial.unknown_setup", param="setup", setup=name)
         return configuration
 
-    async def _result(self, model: str) -> Report | None:
+    async def _result(self, model: str) -> Mapping[str, Any] | None:
         trial = self.trials.of(model)
         if trial is not None and trial.state is State.DONE:
             return report(trial)
         last = (await self.trials.history(model)).report
         return None if last is None else last.record
-
-    async def _measurement(self, result: StoredResult, *models: str) -> Measurement:
-        return Measurement(result, result.stale(await self.trials.conditions(models)))

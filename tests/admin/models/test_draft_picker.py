@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from omlx.admin.models.draft_picker import (
     DraftCandidate,
@@ -16,12 +15,9 @@ from omlx.admin.models.draft_picker import (
     drafter_results,
     trial_speedups,
 )
-from omlx.admin.trial.trial_service import Measurement
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.records import DrafterStats, RequestStats
-from omlx.trial.conditions import Conditions
-from omlx.trial.result_store import StoredResult
 
 BIG = ModelEntry("org/big", Path("/m/big"), "home", size_bytes=800)
 SMALL = ModelEntry("org/small", Path("/m/small"), "home", size_bytes=100)
@@ -36,12 +32,6 @@ def request(speedup: float | None, **accepted: int) -> RequestStats:
     return RequestStats(1, 0, 1, 0.0, 1.0, 1.0, 1, drafters, Reason("spec.on"), speedup=speedup)
 
 
-def candidate(id: str, size_bytes: int = 0, adds_bytes: int = 0, **fields: Any) -> DraftCandidate:
-    owner, _, name = id.rpartition("/")
-    usual: dict[str, Any] = {"fits": True, "chosen": False, "declared": False, **fields}
-    return DraftCandidate(id, name, owner, size_bytes, adds_bytes, **usual)
-
-
 def test_fitting_drafts_are_listed_by_size_before_those_that_do_not_fit() -> None:
     evidence = DraftEvidence(
         {SMALL.id: None, HEAD.id: NO_HEAD}, recent=[request(1.1, ngram=2)], in_memory={SMALL.id}
@@ -52,17 +42,17 @@ def test_fitting_drafts_are_listed_by_size_before_those_that_do_not_fit() -> Non
         none_chosen=False,
         without=DrafterResult(1.1, 0.2),
         fit=[
-            candidate("org/small", 100, declared=True),
-            candidate("middle", 300, 300, fits=False, chosen=True, checked=False),
+            DraftCandidate("org/small", 100, declared=True),
+            DraftCandidate("middle", 300, 300, fits=False, chosen=True, checked=False),
         ],
-        unfit=[candidate("org/head", 10, 10, reason=NO_HEAD)],
+        unfit=[DraftCandidate("org/head", 10, 10, reason=NO_HEAD)],
     )
 
 
 def test_a_configured_draft_that_is_not_here_is_shown_with_the_reason() -> None:
     absent = Reason("draft.not_here", {"draft": "org/gone:4bit"})
     picker = draft_picker(BIG, [], DraftEvidence(), DraftChoice(missing=absent), LIMIT_BYTES)
-    gone = candidate("org/gone:4bit", chosen=True, reason=absent)
+    gone = DraftCandidate("org/gone:4bit", chosen=True, reason=absent)
     assert picker == DraftPicker(none_chosen=False, without=None, fit=[], unfit=[], missing=gone)
 
 
@@ -83,11 +73,9 @@ def test_a_result_counts_requests_in_which_one_drafter_was_alone() -> None:
 
 
 def test_the_last_trial_of_a_draft_gives_its_speedup() -> None:
-    conditions = Conditions("")
-    measured = StoredResult({"overall": {"median": 1.7}}, 0.0, conditions)
-    silent = StoredResult({"overall": None}, 0.0, conditions)
+    stale = [{"code": "trial.stale.machine"}]
     results = {
-        "org/small": Measurement(measured, (Reason("trial.stale.machine"),)),
-        "org/silent": Measurement(silent, ()),
+        "org/small": {"record": {"overall": {"median": 1.7}}, "stale": stale},
+        "org/silent": {"record": {"overall": None}, "stale": []},
     }
     assert trial_speedups(results) == {"org/small": TrialSpeedup(1.7, stale=True)}

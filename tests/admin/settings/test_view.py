@@ -9,7 +9,7 @@ from omlx.admin.settings.view import Control, SettingsView, SettingView, setting
 from omlx.catalog import catalog
 from omlx.settings.layer import Layer, Source
 from omlx.settings.resolve import resolve
-from omlx.settings.schema import AppliesAt, Scope, Value, table
+from omlx.settings.schema import Scope, Value, table
 
 
 def view(
@@ -47,7 +47,7 @@ def test_a_field_that_a_flag_overrides() -> None:
     field = view("draft_max", Scope.MODEL, cli={"draft_max": 5}, draft_max=9)
     assert (field.name, field.control, field.keyboard) == ("draft_max", Control.NUMBER, "numeric")
     assert (field.text, field.effect, field.is_set) == ("9", "5", True)
-    assert (field.source, field.locked, field.takes) == (Source.CLI, True, AppliesAt.RELOAD)
+    assert (field.source, field.locked) == (Source.CLI, True)
     assert (field.record()["low"], field.record()["high"]) == (1, 64)
     assert not field.confirm
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
-from omlx.admin.trial.card import (
-    Bar,
-    Label,
-    OutcomeView,
-    Progress,
-    TrialCard,
-    TrialDraft,
-    outcome_view,
-    trial_card,
-)
-from omlx.admin.trial.records import estimate_record
-from omlx.admin.trial.trial_service import TrialStatus
+from omlx.admin.rendering import render
+from omlx.admin.settings.view import Json
+from omlx.admin.trial.card import OutcomeView, outcome_view, trial_card
+from omlx.admin.trial.records import estimate_record, report_record
+from omlx.catalog import catalog
 from omlx.errors import Reason
 from omlx.measure.sample import Sample
 from omlx.trial.configurations import TrialConfiguration
@@ -30,8 +23,8 @@ from omlx.trial.trial import Plan, State, Trial
 
 DRAFT = "org/small"
 AUTO = TrialConfiguration("auto", DRAFT)
-PLAIN_LABEL, AUTO_LABEL = Label("off", "off", ""), Label("auto:org/small", "auto", "small")
-STATUS = TrialStatus("org/big")
+SETUPS = ["off", "ngram", f"draft:{DRAFT}", f"auto:{DRAFT}"]
+STATUS: Json = {"model": "org/big", "trial": None, "last": None, "applied": None}
 
 
 def outcome(**fields: Any) -> OutcomeView:
@@ -40,59 +33,60 @@ def outcome(**fields: Any) -> OutcomeView:
     place = Place(0, DRAFT, Kind.CODE, AUTO)
     trial.samples.add(place.plain, Sample((tuple(range(101)),), 100, 1.0))
     trial.samples.add(place, Sample((tuple(range(101)),), 100, 0.5, proposed=80, accepted=60))
-    return outcome_view(replace(STATUS, trial=report(trial)), "en")
+    return outcome_view({**STATUS, "trial": report_record(report(trial), "en")})
 
 
-def draft(name: str, *, checked: bool = False) -> TrialDraft:
-    return TrialDraft(f"org/{name}", name, "org", 1, checked)
-
-
-def card(*drafts: TrialDraft, running: str | None = None) -> TrialCard:
-    return trial_card(replace(STATUS, running=running), drafts, "en")
+def html(view: OutcomeView) -> str:
+    return render("trial/outcome.html", "en", view=view)
 
 
 def test_a_running_trial_shows_its_progress() -> None:
     place = Place(0, DRAFT, Kind.CODE, AUTO)
     view = outcome(now=place, now_tokens=25, discarded=1, spent_s=2.0)
-    assert view.progress == Progress(False, 2.25, 12, 10.0, "code", AUTO_LABEL, 1)
-    assert view.result is None
-    plain, ngram, _, auto = view.charts[0].bars
-    assert (plain, ngram.rate) == (Bar(PLAIN_LABEL, 100.0, 50.0), None)
-    assert auto == Bar(AUTO_LABEL, 200.0, 100.0, 2.0, 2.0, 2.0, "faster", 0.75)
-    paused = outcome(state=State.PAUSED).progress
-    assert paused is not None
-    assert paused.paused
+    assert view.running
+    (chart,) = view.trial_charts
+    assert chart.kind == "code"
+    assert [bar.setup["name"] for bar in chart.bars] == SETUPS
+    assert [bar.share for bar in chart.bars] == [50.0, 0.0, 0.0, 100.0]
+    shown = html(view)
+    assert 'value="2.25" max="12"' in shown
+    assert "code edits: auto with small" in shown
+    assert "10\u202fs" in shown
+    assert "Measuring" in shown
+
+
+def test_a_paused_trial_says_so() -> None:
+    view = outcome(state=State.PAUSED)
+    assert view.running
+    assert catalog()["ui.try.paused"] in html(view)
 
 
 def test_a_cancelled_trial_shows_neither_progress_nor_result() -> None:
     view = outcome(state=State.CANCELLED)
-    assert (view.progress, view.ended, view.reason, view.result) == (None, "cancelled", None, None)
+    assert (view.running, view.trial_charts, view.last_charts) == (False, (), ())
+    assert html(view).strip() == f'<p class="hint">{catalog()["ui.try.cancelled"]}</p>'
 
 
 def test_a_failed_trial_shows_its_reason() -> None:
-    view = outcome(state=State.FAILED, reason=Reason("model.no_weights", {"model": "org/big"}))
-    assert view.ended == "failed"
-    assert view.reason
+    reason = Reason("model.no_weights", {"path": "/m"})
+    view = outcome(state=State.FAILED, reason=reason)
+    assert html(view).strip() == f'<p class="hint hint-wait">{escape(reason.message)}</p>'
 
 
 @pytest.mark.parametrize(
-    ("drafts", "checked"),
+    ("drafts", "likely", "checked"),
     [
-        ([draft("small"), draft("large", checked=True)], ["large"]),
-        ([draft("small"), draft("large")], ["small"]),
-        ([draft(name, checked=True) for name in "abcd"], ["a", "b", "c"]),
-        ([], []),
+        (["small", "large"], ["large"], ["large"]),
+        (["small", "large"], [], ["small"]),
+        (["a", "b", "c", "d"], ["a", "b", "c", "d"], ["a", "b", "c"]),
+        ([], [], []),
     ],
 )
-def test_likely_drafts_are_checked_else_the_smallest(
-    drafts: list[TrialDraft], checked: list[str]
+def test_likely_drafts_are_checked_else_the_first(
+    drafts: list[str], likely: list[str], checked: list[str]
 ) -> None:
-    assert [choice.name for choice in card(*drafts).drafts if choice.checked] == checked
-
-
-def test_a_trial_of_another_model_is_named() -> None:
-    assert card(running="org/other").elsewhere == "org/other"
-    assert card(running="org/big").elsewhere is None
+    card = trial_card(STATUS, dict.fromkeys(drafts, 1), likely)
+    assert card.checked == checked
 
 
 def test_an_estimate_has_sentences() -> None:
