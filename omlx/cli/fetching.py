@@ -12,7 +12,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from omlx.catalog import sentence
 from omlx.cli.columns import size
 from omlx.cli.environment import environment
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 from omlx.models.catalog.reference import MissingDraft, Reference
 
 

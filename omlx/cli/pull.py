@@ -13,7 +13,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from omlx.catalog import sentence
 from omlx.cli.columns import size
 from omlx.cli.configured import configured
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 from omlx.models.catalog.discovery import Registry, discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE

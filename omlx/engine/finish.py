@@ -1,4 +1,4 @@
-"""Where an answer ends, and what is told about it then."""
+"""The end of a request: stops in its newest tokens, its statistics, its error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omlx.records import RequestStats
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop was found: a stop id, or (None) a stop string or the end of what the mask allows."""
+    """A stop token; `token` None: a stop string, or the end of structured output."""
 
     token: int | None
 
@@ -22,7 +22,7 @@ class Stop:
 def truncate_at_stop(
     request: Request, tokens: tuple[int, ...]
 ) -> tuple[tuple[int, ...], Stop | None]:
-    """The tokens up to and including the first that ends the request. Modifies its stop matcher and its mask.
+    """Return the tokens up to and including the first stop, and that stop. Advances stop matcher and mask.
 
     Raises EngineError for a token that the mask does not allow.
     """
@@ -40,6 +40,7 @@ def truncate_at_stop(
 
 
 def failed(request: Request, error: Exception) -> Failed:
+    """Return the last event of a request that raised `error`."""
     if isinstance(error, OmlxError):
         return Failed(request.id, error)
     return Failed(request.id, EngineError("engine.step", detail=f"{type(error).__name__}: {error}"))

@@ -1,4 +1,4 @@
-"""The bounds one loaded model works within, and what its caches can do."""
+"""The bounds of one loaded model, and the abilities of its caches."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rows are sequences; budgets are tokens; `*_bytes` are bytes of cache arrays.
+    """`*_rows` and `max_waiting` count sequences, `*_bytes` bytes of cache arrays, all else tokens.
 
-    `prefill_chunk` bounds one forward pass over a prompt while nobody decodes, `prefill_slice` while somebody does:
-    it is the longest stall a running stream may see. `prefix_bytes` bounds the prefixes that are kept, draft included,
-    in blocks of `block_tokens`. `num_draft_tokens` fixes the window of requests that ask for none;
-    None leaves it to the policy. Ids from `vocab_size` on are refused.
+    `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do: it is the longest stall
+    of a stream. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks of `block_tokens`.
+    `num_draft_tokens` fixes the draft length of requests that set none; None leaves it to the policy. Token ids from
+    `vocab_size` on are refused.
     """
 
     context_length: int
@@ -29,7 +29,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a model's cache can do. `sliding_window` is the smallest one, in tokens, or None."""
+    """What kinds of layers a cache has. `sliding_window` is the smallest one in tokens, or None.
+
+    `unsupported` names the cache classes that cannot be rolled back.
+    """
 
     recurrent: bool
     sliding_window: int | None
@@ -37,7 +40,7 @@ class Traits:
 
     @property
     def trims(self) -> bool:
-        """Whether going back any number of tokens moves a counter and no more."""
+        """Whether a rollback by any number of tokens only moves a counter."""
         return not self.recurrent and self.sliding_window is None and not self.unsupported
 
     @property

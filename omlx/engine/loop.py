@@ -23,7 +23,8 @@ from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.types import Event, Load, ModelSnapshot, Reason, Request
+from omlx.engine.types import Event, Load, ModelSnapshot, Request
+from omlx.errors import Reason
 from omlx.records import PrefixStats
 
 DRAFT_SHARE: Final = 8

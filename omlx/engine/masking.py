@@ -1,6 +1,7 @@
-"""What a request may say next: the `TokenMask` of its output, looked at along a draft. Pure Python.
+"""Token masks of structured output, evaluated along a draft. Pure Python.
 
-A mask follows what is committed. Whoever looks further ahead takes it back, so that nothing of a rejected path stays.
+A mask stands at the committed tokens. What advances it further takes it back, so that nothing of a rejected draft
+stays.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from omlx.engine.types import TokenMask
 
 
 class Lookahead:
-    """A mask advanced on trial, inside a `with`: at its end, all that was advanced is taken back."""
+    """Context in which a mask is advanced on trial; on exit it is rolled back."""
 
     def __init__(self, mask: TokenMask) -> None:
         self._mask = mask
-        self._taken = 0
+        self._advanced = 0
 
     def __enter__(self) -> Lookahead:
         return self
@@ -27,20 +28,20 @@ class Lookahead:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._mask.rollback(self._taken)
+        self._mask.rollback(self._advanced)
 
     def advance(self, token: int) -> bool:
-        """Go on past a token; False if it may not come, or if nothing may follow it."""
+        """Advance past a token. Return False if it is not allowed, or if the output ends with it."""
         if not self._mask.advance(token):
             return False
-        self._taken += 1
+        self._advanced += 1
         return not self._mask.ended
 
 
 def masks_along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:
-    """The masks of the rows that verify a draft, as if draft[:i] were accepted: one more than it has tokens.
+    """Return the masks of the len(draft) + 1 positions that verify a draft: row i as if draft[:i] were accepted.
 
-    Rows behind a token that may not come, or that ends the output, are never reached: they are left free.
+    Rows behind a token that is not allowed, or that ends the output, are never reached: they are None.
     """
     rows: list[bytes | None] = [mask.bits()]
     with Lookahead(mask) as ahead:
@@ -52,7 +53,7 @@ def masks_along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:
 
 
 def allowed_prefix(mask: TokenMask | None, draft: tuple[int, ...]) -> tuple[int, ...]:
-    """The beginning of a draft that may come."""
+    """Return the leading tokens of a draft that the mask allows, none behind the end of the output."""
     if mask is None:
         return draft
     with Lookahead(mask) as ahead:
@@ -65,18 +66,18 @@ def allowed_prefix(mask: TokenMask | None, draft: tuple[int, ...]) -> tuple[int,
 
 
 def forced_tokens(mask: TokenMask, limit: int) -> tuple[int, ...]:
-    """The tokens that must come next, each the only one that may: at most `limit`."""
-    found: list[int] = []
+    """Return the next tokens as long as the mask allows exactly one, at most `limit`."""
+    forced: list[int] = []
     with Lookahead(mask) as ahead:
-        while len(found) < limit and (token := only_token(mask.bits())) is not None:
-            found.append(token)
+        while len(forced) < limit and (token := only_token(mask.bits())) is not None:
+            forced.append(token)
             if not ahead.advance(token):
                 break
-    return tuple(found)
+    return tuple(forced)
 
 
 def only_token(bits: bytes | None) -> int | None:
-    """The one id that a row of bits allows; None if it allows another number of them."""
+    """Return the id that a mask allows if it is the only one, else None."""
     if bits is None:
         return None
     number = int.from_bytes(bits, "little")
@@ -88,7 +89,7 @@ def allows(bits: bytes | None, token: int) -> bool:
 
 
 def with_ids(bits: bytes, ids: Iterable[int]) -> bytes:
-    """A row of bits that allows these ids as well."""
+    """Return a mask that allows these ids as well."""
     row = bytearray(bits)
     for token in ids:
         row[token // 8] |= 1 << token % 8

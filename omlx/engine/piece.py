@@ -1,4 +1,4 @@
-"""What of a cache is kept apart: rows that a span of tokens left behind, or a state at its end. Pure Python.
+"""Pieces: the units of the prefix cache. A piece holds the rows of a span of tokens, or a state at its end. Pure Python.
 
 | kind   | of layers that                         | holds                     | a hit at length n needs |
 |--------|----------------------------------------|---------------------------|-------------------------|
@@ -6,8 +6,7 @@
 | window | attend to the last `window` tokens     | the rows of [start, stop) | all of [n - window, n)  |
 | state  | are recurrent                          | the state behind `stop`   | the one whose stop is n |
 
-A row depends on nothing but the tokens up to it, so rows of a sliding layer are kept by span like those of any other:
-windows that overlap, as those of a conversation's turns do, share them.
+Rows depend only on the tokens up to them, so windows that overlap, as those of a conversation's turns do, share pieces.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from typing import Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["rows", "window", "state"]
 
-LEAST_INTERVAL: Final = 512
-MANY: Final = 1 << 14
+MIN_INTERVAL: Final = 512
+MAX_INTERVAL: Final = 1 << 14
+"""Bounds of `Layout.interval`, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A payload, by its id. `stop - start` tokens need not be read again where it is there; a state's `start` is the
-    end of the state before it."""
+    """A payload by its id. It saves the prefill of `stop - start` tokens; a state starts at the state before it."""
 
     id: int
     kind: Kind
@@ -38,9 +37,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What one model's cache takes, in bytes: a token's rows, by kind of layer, and its recurrent states.
+    """Bytes that one model's cache takes: per token and kind of layer, and for all recurrent states.
 
-    `window` is how many rows back a sliding layer looks, None where there is none. `row_bytes` may be 0.
+    `window` is how many tokens back a sliding layer attends, None where there is none. `row_bytes` may be 0.
     """
 
     row_bytes: int
@@ -51,19 +50,17 @@ class Layout:
 
     @property
     def resumes_anywhere(self) -> bool:
-        """Whether any matched length can be continued, or only those at which something was kept."""
+        """Whether a cache can be restored at any matched length, or only where pieces end."""
         return self.window is None and not self.recurrent
 
     @property
     def interval(self) -> int:
-        """Tokens between two states of a long prompt: what a state takes is then at most what the rows between take,
-        so that being able to resume anywhere costs no more than resuming does."""
+        """Tokens between two states of a long prompt: a state then takes at most as much as the rows in between."""
         if not self.recurrent:
-            return self.window or MANY
-        return min(
-            MANY,
-            max(LEAST_INTERVAL, self.state_bytes // self.row_bytes if self.row_bytes else MANY),
-        )
+            return self.window or MAX_INTERVAL
+        if not self.row_bytes:
+            return MAX_INTERVAL
+        return min(MAX_INTERVAL, max(MIN_INTERVAL, self.state_bytes // self.row_bytes))
 
     def nbytes(self, piece: Piece) -> int:
         if piece.kind == "state":
@@ -71,6 +68,6 @@ class Layout:
         return piece.tokens * (self.row_bytes if piece.kind == "rows" else self.window_bytes)
 
     def cache_bytes(self, tokens: int) -> int:
-        """A live cache of so many tokens."""
+        """Bytes of a KV cache of so many tokens."""
         sliding = tokens if self.window is None else min(tokens, self.window)
         return tokens * self.row_bytes + sliding * self.window_bytes + self.state_bytes

@@ -1,7 +1,7 @@
-"""A step as data: cache operations in order, then the windows to read. Survives a round trip through bytes.
+"""A step as data: cache operations in order, then the windows to read. Can be serialised.
 
-Nothing in a plan refers to an array. Two symbols stand for what only the device knows: `LAST`, the token that the
-step in flight samples for this row, and a `draft` of None with `draft_n` > 0, the proposal of the draft model.
+A plan refers to no array. Two symbols stand for what only the device knows: `LAST`, the token that the step in flight
+samples for this row, and a `draft` of None with `draft_n` > 0, the proposal of the draft model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAST: Final = "last"
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A new row with an empty cache."""
+    """Start a row with an empty cache."""
 
     row: int
     sampling: Sampling
@@ -31,7 +31,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """An open row gets a cache of `length` tokens, made of kept pieces, with room for a prompt of `prompt` tokens."""
+    """Build an open row's cache of `length` tokens from saved pieces, with room for `prompt` tokens."""
 
     row: int
     pieces: tuple[int, ...]
@@ -42,7 +42,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The row's cache goes back to `length` tokens."""
+    """Roll the row's cache back to `length` tokens."""
 
     row: int
     length: int
@@ -51,7 +51,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Single rows join the batch, behind those already in it."""
+    """Append single rows to the batch."""
 
     rows: tuple[int, ...]
     op: Literal["merge"] = "merge"
@@ -59,7 +59,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """A batch row gets a cache of its own again. It stays in the batch until a filter."""
+    """Copy a batch row into a cache of its own. It stays in the batch until a filter."""
 
     row: int
     op: Literal["extract"] = "extract"
@@ -67,7 +67,7 @@ class Extract:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The batch keeps only these rows, in this order; an empty batch is dropped."""
+    """Reduce the batch to these rows, in this order; drop it if there are none."""
 
     keep: tuple[int, ...]
     op: Literal["filter"] = "filter"
@@ -75,7 +75,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Copy pieces out of the row's own cache, which goes on as it is."""
+    """Copy pieces of the row's own cache into the prefix cache."""
 
     row: int
     pieces: tuple[Piece, ...]
@@ -84,7 +84,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The row is forgotten, with its cache if it still has one."""
+    """Delete a row, with its cache if it still has one."""
 
     row: int
     op: Literal["drop"] = "drop"
@@ -92,7 +92,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Forget kept pieces."""
+    """Delete saved pieces."""
 
     pieces: tuple[int, ...]
     op: Literal["evict"] = "evict"
@@ -106,13 +106,14 @@ CacheOp: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one forward pass reads for one row: pending tokens, then the draft.
+    """What one forward pass reads for one row: pending tokens, then the draft, then padding.
 
-    `start` tokens are in the cache before it. The last `draft_n` + 1 logits are sampled, for the positions from
-    `start + pending` on; a prefill chunk (`sample` False) needs none. If it has an `end`, the prompt's token behind it,
-    the logprobs of its tokens but the first, and of that one, are read. `pad` tokens behind the draft only fill the
-    pass up to a width that costs less; nobody looks at them. `history` holds the tokens before `start` that penalties
-    see.
+        start ── pending ──┬── draft_n ──┬── pad         in the cache before the pass: `start` tokens
+                           └─ samples draft_n + 1 positions, from start + pending on
+
+    A prefill chunk (`sample` False) samples nothing; if `end`, the prompt's next token, is given, it scores its own
+    tokens but the first, and that one. `pad` fills the pass up to a width that is faster; its logits are ignored.
+    `history` holds the tokens before `start` that penalties look at.
     """
 
     row: int
@@ -137,7 +138,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One call of the target: one row with its own cache, or all rows of the batch, a token each."""
+    """One pass of the target: one row with its own cache, or all rows of the batch, one token each."""
 
     windows: tuple[Window, ...]
     batched: bool = False
@@ -149,17 +150,13 @@ class Plan:
     forwards: tuple[Forward, ...]
 
     def with_drafts(self, drafts: dict[int, tuple[int, ...]]) -> Plan:
-        """The same plan with device drafts replaced by what was read: row -> token ids. For replay elsewhere."""
-        forwards = tuple(
-            replace(
-                f,
-                windows=tuple(
-                    replace(w, draft=drafts[w.row]) if w.draft_n else w for w in f.windows
-                ),
-            )
-            for f in self.forwards
-        )
-        return replace(self, forwards=forwards)
+        """Return the plan with device drafts replaced by the ids that were read, by row. For replay elsewhere."""
+
+        def read(window: Window) -> Window:
+            return replace(window, draft=drafts[window.row]) if window.draft_n else window
+
+        forwards = [replace(f, windows=tuple(map(read, f.windows))) for f in self.forwards]
+        return replace(self, forwards=tuple(forwards))
 
     def to_bytes(self) -> bytes:
         return _ADAPTER.dump_json(self)
@@ -186,13 +183,15 @@ class ScheduledStep:
 
 
 LogprobRows: TypeAlias = tuple[tuple[float, tuple[tuple[int, float], ...]], ...]
-"""For each sampled id: its logprob, and the best (id, logprob) pairs."""
+"""For each token: its logprob, and the best (id, logprob) pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What came back for one window: the sampled ids, the draft they verify, or why there is nothing. `logprobs` are
-    those of the sampled ids, or of a prompt's."""
+    """The result of one window: the sampled ids and the draft that they verify, or an error.
+
+    `logprobs` are those of the sampled ids, or of a prompt's tokens.
+    """
 
     sampled: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
@@ -201,7 +200,7 @@ class Read:
 
     @property
     def accepted(self) -> int:
-        """The length of the leading run in which the target sampled just what was drafted."""
+        """How many leading draft tokens equal the sampled ones."""
         for i, token in enumerate(self.draft):
             if token != self.sampled[i]:
                 return i
@@ -210,7 +209,7 @@ class Read:
     def token_logprobs(
         self, tokens: Iterable[int], top: int | None
     ) -> tuple[TokenLogprob, ...] | None:
-        """Logprobs of the first of `tokens`, as many as were read, each with its `top` alternatives; None: unwanted."""
+        """Return logprobs of `tokens`, as many as were read, with `top` alternatives each; None if not requested."""
         if top is None or self.logprobs is None:
             return None
         pairs = zip(tokens, self.logprobs, strict=False)

@@ -38,10 +38,10 @@ from omlx.engine.types import (
     Finished,
     FinishReason,
     PrefillProgress,
-    Reason,
     Request,
     TokensCommitted,
 )
+from omlx.errors import Reason
 
 
 class Scheduler:

@@ -1,9 +1,9 @@
 """The one mutable record of a request. The scheduler alone writes to it.
 
     0 ............ computed ........... len(tokens)
-    |  in the cache   |     pending         |  + unread (sampled on the device, not yet read)
+    |  in the KV cache  |     pending     |  + unread (sampled on the device, not yet read)
 
-Prefill, decode and verification are one thing: computed catches up with what is known.
+Prefill, decode and verification are one thing: computed catches up with known.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Clock:
     last_token: float = 0.0
 
     def tick(self, now: float) -> bool:
-        """Record that tokens were committed; return whether they are the first ones."""
+        """Record that tokens were committed. Return whether they are the first ones."""
         first = not self.first_token
         if first:
             self.first_token = now
@@ -49,8 +49,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The time between two reads, and how many rows the pass had that it was for; 0 if before both of them the next
-    step had been launched already."""
+    """Seconds between two reads, and the width of the pass in between.
+
+    `width` is 0 for plain steps that overlap: each was read behind the launch of the next one.
+    """
 
     seconds: float
     width: int = 0
@@ -58,10 +60,11 @@ class Interval:
 
 @dataclass(slots=True)
 class Sequence:
-    """`computed` counts the tokens that the target's cache holds once every launched step has run.
+    """One row: a request with its tokens so far, prompt included.
 
-    `unverified` counts the draft tokens in flight, with what pads them. `end` is the length at which the request is
-    full: prompt plus max_tokens, bounded by the context.
+    `end` is the length at which it is full: prompt plus max_tokens, bounded by the context. `computed` counts the tokens
+    that the target's KV cache holds once every launched step has run, `cached` those of the prompt that came from the
+    prefix cache. `unread` counts sampled tokens in flight, `unverified` draft tokens in flight with their padding.
     """
 
     row: int
@@ -81,15 +84,16 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Tokens that the next window must read; the unread one counts, though the host does not know it."""
+        """Tokens that the next window must read, the unread one included."""
         return len(self.tokens) + self.unread + self.unverified - self.computed
 
     @property
     def remaining(self) -> int:
-        """How many tokens may still be sampled."""
+        """How many more tokens may be sampled."""
         return self.end - len(self.tokens) - self.unread
 
     def move(self, status: Status) -> None:
+        """Change the status. Raises ValueError for a transition that MOVES does not list."""
         if status not in MOVES[self.status]:
             raise ValueError(f"a {self.status} sequence cannot become {status}")
         self.status = status

@@ -1,4 +1,4 @@
-"""What crosses the border of the engine: requests in, events out. All frozen; safe to hand from thread to thread."""
+"""The engine's interface: requests in, events out. Frozen, so that threads can share them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any, Protocol, TypeAlias
 
 from omlx.draft_length import DraftLength
 from omlx.engine.strategy import AUTO, Strategy
-from omlx.errors import OmlxError
-from omlx.errors import Reason as Reason
+from omlx.errors import OmlxError, Reason
 from omlx.records import PrefixStats, RequestStats
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn. Penalties look at the last `*_context` tokens, prompt included (as mlx-lm does)."""
+    """Sampling parameters. Penalties look at the last `*_context` tokens, prompt included (as in mlx-lm).
+
+    `choice` numbers the answers to one chat request: each has noise of its own.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -50,7 +52,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What a request asks of speculation. `draft_length` None leaves its bounds to the model's defaults.
+    """Speculation as requested. `draft_length` None: the model's default.
 
     `prediction` holds the ids of a text that the answer is expected to resemble (predicted outputs).
     """
@@ -61,37 +63,37 @@ class Speculation:
 
 
 class StopMatcher(Protocol):
-    """Watches one request's output for stop strings. Injected from above; lives on the engine thread."""
+    """Finds stop strings in one request's output. Used on the engine thread only."""
 
     def push(self, token: int) -> bool:
-        """Take the next committed token; True if a stop string is now complete. Modifies the matcher."""
+        """Append a committed token. Return whether a stop string is complete. Modifies the matcher."""
         ...
 
 
 class TokenMask(Protocol):
-    """Says which tokens may come next in one request's output. Injected from above; lives on the engine thread.
+    """Which tokens structured output allows next. Used on the engine thread only.
 
-    It follows what is committed. For what is only drafted it is advanced and taken back.
+    It stands at the committed tokens. For drafts it is advanced and rolled back.
     """
 
     @property
     def ended(self) -> bool:
-        """Whether the output is complete: nothing may follow."""
+        """Whether the output is complete: no token is allowed."""
         ...
 
     def bits(self) -> bytes | None:
-        """A bit for each id, set if it may come next; the lowest bit of the first byte is id 0. None: any may.
+        """One bit per id, set if the id is allowed next; the lowest bit of the first byte is id 0. None: all are.
 
-        At least one bit is set. Modifies nothing. Raises EngineError if that cannot be told.
+        At least one bit is set. Modifies nothing. Raises EngineError if the mask cannot be computed.
         """
         ...
 
     def advance(self, token: int) -> bool:
-        """Take the next token. False if it may not come; then nothing is modified. Raises EngineError."""
+        """Append a token. Return False, and modify nothing, if it is not allowed. Raises EngineError."""
         ...
 
     def rollback(self, n: int) -> None:
-        """Take back the newest n tokens. Raises EngineError."""
+        """Remove the newest n tokens. Raises EngineError."""
         ...
 
 
@@ -99,11 +101,10 @@ class TokenMask(Protocol):
 class Request:
     """One sequence to generate. A chat request with `n` choices becomes n of these.
 
-    `tokens` is the prompt (ids, at least one). `max_tokens` None means to the end of the context.
-    `top_logprobs` None: no logprobs; 0..20: logprob of the token and that many alternatives.
-    `prompt_logprobs`: the same for every token of the prompt but the first; all of it is computed then.
-    The first `stable` tokens are those that the next turn of a conversation will begin with; 0: nobody knows.
-    The `mask` bounds what may be said; None: anything.
+    `tokens` is the prompt (ids, at least one). `max_tokens` None: to the end of the context. `top_logprobs` None: no
+    logprobs; 0 to 20: the logprob of each output token and of so many alternatives. `prompt_logprobs`: the same for the
+    prompt but its first token; no prefix is restored then. The first `stable` tokens are those with which the next
+    turn of the conversation begins; 0: unknown. `mask` constrains the output; None: free text.
     """
 
     id: str
@@ -127,7 +128,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many requests of one model are where."""
+    """How many requests of one model wait, prefill and decode."""
 
     waiting: int
     prefilling: int
@@ -135,8 +136,7 @@ class Load:
 
 
 class CalibrationState(StrEnum):
-    """Whether passes of a model are measured in idle moments: never, in those to come, no more, or no more because
-    something went wrong."""
+    """Whether a model's passes are measured while the engine is idle."""
 
     OFF = "off"
     PENDING = "pending"
@@ -146,8 +146,11 @@ class CalibrationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSnapshot:
-    """What there is to say of a loaded model between two steps. `drafters` are kinds by name; `off` says why none of
-    them may draft, `no_draft` why no model is among them; `costs` is what `CostModel.to_json` gives."""
+    """The state of a loaded model between two steps.
+
+    `drafters` are kinds by name; `off` says why none of them may draft, `no_draft` why no draft model is among them,
+    `unbatchable` why rows cannot share a batch. `costs` is made by `CostModel.to_json`.
+    """
 
     drafters: dict[str, str]
     off: Reason | None
@@ -160,8 +163,10 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-softmax after penalties, before filters and temperature; of a prompt's tokens, that of the model's own
-    logits. `top` holds (id, logprob), best first."""
+    """Log-softmax after penalties, before filters and temperature; for prompt tokens, of the unprocessed logits.
+
+    `top` holds (id, logprob), best first.
+    """
 
     token: int
     logprob: float
@@ -170,7 +175,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """`done` of `total` prompt tokens are read. `logprobs`, where asked for, go on where the event before it ended."""
+    """`done` of `total` prompt tokens are computed. `logprobs`, if requested, continue those of the event before."""
 
     request_id: str
     done: int
@@ -180,7 +185,7 @@ class PrefillProgress:
 
 @dataclass(frozen=True, slots=True)
 class TokensCommitted:
-    """New output tokens, in order. The stop token itself is committed too and is the last one of its event.
+    """New output tokens, in order. A stop token is committed too, as the last one.
 
     `drafted[i]` says whether token i was proposed by a drafter.
     """
@@ -193,7 +198,7 @@ class TokensCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of a request that ended well. `stopped_by` is the stop id, or None (length, stop string)."""
+    """The last event of a successful request. `stopped_by` is the stop token; None: length, stop string, end of mask."""
 
     request_id: str
     reason: FinishReason
@@ -203,7 +208,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The last event of a request that did not end well."""
+    """The last event of a failed request."""
 
     request_id: str
     error: OmlxError
@@ -213,6 +218,6 @@ Event: TypeAlias = PrefillProgress | TokensCommitted | Finished | Failed
 
 
 class EventSink(Protocol):
-    """Where the events of one step go; called on the engine thread, must not block."""
+    """Receiver of the events of one step. Called on the engine thread; must not block."""
 
     def __call__(self, events: Seq[Event], /) -> None: ...

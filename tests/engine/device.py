@@ -31,7 +31,8 @@ from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Status
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.types import Event, Reason, Request, Sampling
+from omlx.engine.types import Event, Request, Sampling
+from omlx.errors import Reason
 
 PLAIN = Traits(recurrent=False, sliding_window=None, unsupported=())
 RECURRENT = Traits(recurrent=True, sliding_window=None, unsupported=())

@@ -11,7 +11,7 @@ import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from omlx.engine.batch_probe import batching_refusal
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 from tests import zoo
 
 

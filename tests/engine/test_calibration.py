@@ -23,7 +23,8 @@ from omlx.engine.speculation.cost_model import MIN_SAMPLES, PLAIN, WIDTHS, CostM
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.strategy import AUTO
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import CalibrationState, Finished, Reason, Request, Speculation
+from omlx.engine.types import CalibrationState, Finished, Request, Speculation
+from omlx.errors import Reason
 from tests import zoo
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, loop_of, model, plain, request

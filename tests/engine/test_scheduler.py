@@ -13,8 +13,8 @@ from omlx.engine.limits import Limits
 from omlx.engine.plan import Filter, Merge, Open, Plan, Rewind
 from omlx.engine.sequence import MOVES, Clock, Sequence, Status
 from omlx.engine.speculation.proposal import Draft
-from omlx.engine.types import Failed, Finished, FinishReason, PrefillProgress, Reason
-from omlx.errors import BadRequest, Overloaded
+from omlx.engine.types import Failed, Finished, FinishReason, PrefillProgress
+from omlx.errors import BadRequest, Overloaded, Reason
 from tests.engine.device import PLAIN, RECURRENT, Desk, answer, ask
 from tests.engine.fakes import Scripted
 

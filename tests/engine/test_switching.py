@@ -11,7 +11,8 @@ from omlx.engine.batch import LINGER_STEPS
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.strategy import DRAFT, NGRAM, OFF
-from omlx.engine.types import Reason, Speculation
+from omlx.engine.types import Speculation
+from omlx.errors import Reason
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
 from tests.engine.harness import (
     GREEDY,

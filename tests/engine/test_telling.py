@@ -16,7 +16,8 @@ from omlx.engine.speculation.row_record import MAX_UNLEARNED
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.strategy import AUTO, OFF, Step, Strategy, parse
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Reason, Speculation
+from omlx.engine.types import Speculation
+from omlx.errors import Reason
 from omlx.records import Gate
 from tests.engine.harness import Bench, loop_of, model, request
 

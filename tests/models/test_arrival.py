@@ -14,8 +14,7 @@ import pytest
 
 from omlx.engine.strategy import AUTO, DRAFT
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Reason
-from omlx.errors import BadRequest, ModelError
+from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.discovery import BUNDLED, Registry, scan_places
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.places import Folder

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omlx.catalog import catalog
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.places import Folder

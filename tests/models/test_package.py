@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from omlx.draft_length import DraftLength
-from omlx.engine.types import Reason
-from omlx.errors import ModelError
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.reference import Reference
 from omlx.models.package.package import (
     FILE,

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress, Reason
+from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress
+from omlx.errors import Reason
 from omlx.records import RequestStats
 from omlx.server.router import Router
 

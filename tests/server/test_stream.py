@@ -16,13 +16,12 @@ from omlx.engine.types import (
     Finished,
     FinishReason,
     PrefillProgress,
-    Reason,
     Request,
     Sampling,
     TokenLogprob,
     TokensCommitted,
 )
-from omlx.errors import EngineDead, EngineError
+from omlx.errors import EngineDead, EngineError, Reason
 from omlx.models.pool.pool import Lease, ServedModel
 from omlx.records import RequestStats
 from omlx.server.activity import Activity

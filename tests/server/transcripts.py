@@ -11,7 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from omlx.engine.types import FinishReason, Reason
+from omlx.engine.types import FinishReason
+from omlx.errors import Reason
 from omlx.records import RequestStats
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import ChoiceEvent, Encoder

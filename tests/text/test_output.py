@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.types import FinishReason, Reason, TokenLogprob
+from omlx.engine.types import FinishReason, TokenLogprob
+from omlx.errors import Reason
 from omlx.records import RequestStats
 from omlx.text.events import Finish, HiddenLogprobs, OutputEvent, ReasoningDelta, TextDelta
 from omlx.text.output import OutputParser, OutputSpec

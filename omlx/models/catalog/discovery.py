@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from omlx.engine.types import Reason
-from omlx.errors import ModelError, NotFound
+from omlx.errors import ModelError, NotFound, Reason
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.places import Place, places

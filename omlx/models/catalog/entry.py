@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 
 
 class Status(StrEnum):

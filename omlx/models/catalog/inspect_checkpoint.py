@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.model_config import json_object, text_config
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from omlx.engine.types import Reason
-from omlx.errors import ModelError, NotFound, Param
+from omlx.errors import ModelError, NotFound, Param, Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint

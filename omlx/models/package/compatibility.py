@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from omlx.engine.types import Reason
-from omlx.errors import BadRequest, ModelError
+from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE

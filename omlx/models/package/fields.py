@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omlx.engine.types import Reason
-from omlx.errors import ModelError
+from omlx.errors import ModelError, Reason
 
 
 class Fields:

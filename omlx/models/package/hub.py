@@ -28,8 +28,7 @@ from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
 
-from omlx.engine.types import Reason
-from omlx.errors import ModelError
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.reference import Reference
 from omlx.models.package.package import FILE
 

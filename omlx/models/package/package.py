@@ -21,8 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.strategy import BOUNDS
-from omlx.engine.types import Reason
-from omlx.errors import ModelError
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.model_config import read_config
 from omlx.models.catalog.reference import Reference
 from omlx.models.package.fields import Fields

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx.atomic_write import replace_file
-from omlx.engine.types import Reason
-from omlx.errors import ModelError
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import read_config

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omlx.engine.types import Reason
-from omlx.errors import BadRequest, ModelError
+from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find_draft

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.pool.failure_cache import FolderStamp, folder_stamp

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx.engine.limits import Limits
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.cost_file import LoadedCosts
 from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress

@@ -9,8 +9,7 @@ from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.strategy import AUTO, Strategy, parse
-from omlx.engine.types import Reason
-from omlx.errors import BadRequest, ConfigError
+from omlx.errors import BadRequest, ConfigError, Reason
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, find_draft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omlx.engine.types import Reason
+from omlx.errors import Reason
 from omlx.models.catalog.reference import MissingDraft
 from omlx.models.pool.resident import ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.types import FinishReason, Reason, TokenLogprob
+from omlx.engine.types import FinishReason, TokenLogprob
+from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate, RequestStats
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import ChatEncoder
