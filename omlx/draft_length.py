@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 MAX_DRAFT_LENGTH: Final = 64
-"""Tokens. The cost model knows verification passes up to this width; for wider ones it would have to guess."""
+"""Tokens. The widest verification pass that calibration measures is as wide."""
 
 SETTINGS: Final = {
     "min": "draft_min",
@@ -20,7 +20,7 @@ SETTINGS: Final = {
 
 
 class Contradiction(NamedTuple):
-    """`low` is set to `smaller` tokens, more than `high` with `larger` tokens. Names are those of settings."""
+    """The setting `low` has `smaller` tokens, and yet more than `high`, which has `larger`."""
 
     low: str
     smaller: int
@@ -32,8 +32,8 @@ class Contradiction(NamedTuple):
 class DraftLength:
     """Bounds of the draft length, in tokens; 0 leaves a bound open.
 
-    `initial` bounds the first drafts of a request. `fixed` drafts exactly so many tokens whatever they cost, 0 none at
-    all; None leaves the length to the policy, even where `min` equals `max`.
+    `initial` bounds the first drafts of a request. `fixed` is the exact draft length whatever it
+    costs, 0 for none; None leaves it to the policy to draft, even where `min` equals `max`.
     """
 
     min: int = 0
@@ -47,13 +47,13 @@ class DraftLength:
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> DraftLength:
-        """Read the bounds from settings or from the fields of a request; a bound that is absent or None is open."""
+        """Read settings, or the fields of a request. An absent bound, or None, is open."""
         bounds = {field: values.get(name) for field, name in SETTINGS.items()}
         return cls(**{field: value for field, value in bounds.items() if isinstance(value, int)})
 
     @classmethod
     def merge(cls, *sources: DraftLength) -> DraftLength:
-        """Return closed bounds from several sources, the one with the highest precedence first.
+        """Return closed bounds from several sources, the highest precedence first.
 
         Bounds of a later source count as far as those of earlier ones leave room. The defaults come last.
         """
@@ -76,7 +76,7 @@ class DraftLength:
 
     @property
     def contradiction(self) -> Contradiction | None:
-        """The first pair of closed bounds of which the smaller one exceeds the larger one, or None."""
+        """The first pair of bounds of which the smaller one exceeds the larger one, or None."""
         for (low, smaller), (high, larger) in combinations(self.values.items(), 2):
             overruled = {low, high} == {SETTINGS["initial"], SETTINGS["fixed"]}
             if smaller > larger and not overruled:

@@ -16,9 +16,7 @@ FILE, FUNCTION, CLASS, LINE = 400, 60, 250, 120
 PACKAGES = {"omlx/engine": 2600, "omlx/engine/prefix": 800, "omlx/engine/speculation": 1400}
 
 # path or path::name -> why it may be longer
-EXCEPTIONS = {
-    "omlx/engine/prefix/index.py::PrefixIndex": "to be split",
-}
+EXCEPTIONS = {}
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""Prefixes that were computed once: an index over tokens (pure Python), and the pieces of caches behind it (mlx)."""
+"""Prefix cache: an index over tokens (pure Python) and the cache pieces behind it (mlx)."""

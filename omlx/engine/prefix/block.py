@@ -1,9 +1,9 @@
-"""The nodes of the prefix index: blocks of tokens, each with the pieces that they left behind. Pure Python."""
+"""A node of the prefix tree: a block of tokens and their cache pieces. Pure Python."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from omlx.engine.piece import Piece
@@ -11,10 +11,11 @@ from omlx.engine.piece import Piece
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """`tokens` from `start` on. Its `rows` pieces cover it without a gap; `states` are by the length they stand at.
+    """`tokens` from position `start` on.
 
-    `children` are in the order of their tokens, none of which begin with all of another's. `used` is when a request
-    last read it, `locks` how many hold it or a block behind it.
+    `rows` cover them without a gap; `states` are by the position they stand at. `children` are in
+    the order of their tokens, and none begins with all of another's. `used` is when a request last
+    read the block, `locks` how many requests hold it or a block behind it.
     """
 
     start: int
@@ -33,7 +34,7 @@ class Block:
 
     @property
     def extras(self) -> list[Piece]:
-        """What decides where a prefix may be continued."""
+        """Windows and states, which decide where a prefix can be restored."""
         return [*self.windows, *self.states.values()]
 
     @property
@@ -41,25 +42,26 @@ class Block:
         return [*self.rows, *self.extras]
 
     def place(self, tokens: tuple[int, ...]) -> int:
-        """Where among the children one with these tokens stands or would stand."""
+        """Return the index among the children where one with these tokens is or would be."""
         return bisect_left(self.children, tokens, key=lambda child: child.tokens)
 
     def upwards(self) -> Iterator[Block]:
-        """From here up to the first of the branch."""
+        """Yield this block and those before it, up to the first of the branch."""
         block = self
         while block.parent is not None:
             yield block
             block = block.parent
 
     def below(self) -> Iterator[Block]:
-        """This one and all behind it."""
+        """Yield this block and all behind it."""
         stack = [self]
         while stack:
-            yield (here := stack.pop())
-            stack += here.children
+            block = stack.pop()
+            yield block
+            stack += block.children
 
     def check(self, block_tokens: int) -> None:
-        """Raise AssertionError if it contradicts itself."""
+        """Raise AssertionError if the block contradicts itself."""
         assert 0 < len(self.tokens) <= block_tokens
         assert self.start % block_tokens == 0
         assert not self.children or len(self.tokens) == block_tokens
@@ -75,45 +77,34 @@ class Block:
         for piece in self.windows:
             assert at <= piece.start < piece.stop <= self.stop
             at = piece.stop
-        assert all(
-            self.start < end == piece.stop <= self.stop for end, piece in self.states.items()
-        )
+        for end, piece in self.states.items():
+            assert self.start < end == piece.stop <= self.stop
 
 
-def descend(root: Block, tokens: Sequence[int], block_tokens: int) -> list[Block]:
-    """The full blocks that `tokens` run through."""
-    path: list[Block] = []
-    node = root
-    while len(wanted := tuple(tokens[node.stop : node.stop + block_tokens])) == block_tokens:
-        at = node.place(wanted)
-        if at == len(node.children) or node.children[at].tokens != wanted:
-            break
-        node = node.children[at]
-        path.append(node)
-    return path
+def similar_children(
+    node: Block, wanted: tuple[int, ...], *, every: bool
+) -> list[tuple[Block, int]]:
+    """Return the children that begin like `wanted`, and for how many tokens, the longest first.
 
-
-def alike(node: Block, wanted: tuple[int, ...], *, all_of_them: bool) -> list[tuple[Block, int]]:
-    """The children of `node` that begin like `wanted`, and for how many tokens, the most alike first.
-
-    They are neighbours in the order of their tokens. Not `all_of_them`: one on each side, the best among them.
+    They are neighbours in the order of their tokens. Unless `every` one is asked for, only the next
+    on each side is returned; the longest is among them.
     """
     at = node.place(wanted)
-    found: list[tuple[Block, int]] = []
+    similar: list[tuple[Block, int]] = []
     for side in (range(at, len(node.children)), range(at - 1, -1, -1)):
         for i in side:
-            if not (same := common(node.children[i].tokens, wanted)):
+            same = common_length(node.children[i].tokens, wanted)
+            if not same:
                 break
-            found.append((node.children[i], same))
-            if not all_of_them:
+            similar.append((node.children[i], same))
+            if not every:
                 break
-    return sorted(found, key=lambda pair: pair[1], reverse=True)
+    return sorted(similar, key=lambda pair: pair[1], reverse=True)
 
 
-def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """How many tokens two sequences begin with together."""
-    if a == b:
-        return len(a)
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
+def common_length(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """Return how many tokens two sequences begin with in common."""
+    if left == right:
+        return len(left)
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))

@@ -1,56 +1,57 @@
-"""What goes first when there is no room: the largest age · bytes / tokens. Pure Python."""
+"""Eviction order: the largest age · bytes / tokens first. Pure Python.
+
+What was not used for long, takes many bytes and is computed again quickly costs least to lose.
+Blocks are evicted from the ends of branches; windows and states, which only decide where a prefix
+can be restored, from anywhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from omlx.engine.piece import Layout, Piece
+from omlx.engine.piece import Piece
 from omlx.engine.prefix.block import Block
+from omlx.engine.prefix.tree import PrefixTree
 
 
-class Victims:
-    """A queue of what can go: ends of branches (as None), states and windows. `used` tells when these last were.
+class EvictionQueue:
+    """What can be evicted: the last block of a branch (as None), a window or a state.
 
-    `held_too` takes blocks that somebody holds. The end of a branch without a state or window that it could be
-    continued from is of no use, and goes at once.
+    `pinned` pieces are left out, and so are locked blocks unless `include_locked`. A last block
+    that no window or state lets a prefix be restored from is of no use, and comes first.
     """
 
-    def __init__(
-        self, layout: Layout, clock: int, used: Mapping[int, int], *, held_too: bool
-    ) -> None:
-        self._layout = layout
-        self._clock = clock
-        self._used = used
-        self._held_too = held_too
+    def __init__(self, tree: PrefixTree, pinned: set[int], *, include_locked: bool) -> None:
+        self._tree = tree
+        self._include_locked = include_locked
         self._heap: list[tuple[float, int, Block, Piece | None]] = []
         self._order = count()
-
-    def look(self, blocks: Iterable[Block], spared: set[int]) -> None:
-        for block in blocks:
+        for block in tree.blocks:
             self.add(block)
             for piece in block.extras:
-                if piece.id not in spared:
-                    age = self._clock - self._used[piece.id] + 1
-                    self._push(age * self._layout.nbytes(piece) / piece.tokens, block, piece)
+                if piece.id not in pinned:
+                    weight = tree.layout.nbytes(piece) / piece.tokens
+                    self._push(self._age(tree.used[piece.id]) * weight, block, piece)
 
     def add(self, block: Block | None) -> None:
-        """Take in a block if it is the end of a branch now."""
-        if (
-            block is None
-            or block.parent is None
-            or block.children
-            or (block.locks and not self._held_too)
-        ):
+        """Add a block if it is the last of a branch now."""
+        if block is None or block.parent is None or block.children:
             return
-        weight = sum(map(self._layout.nbytes, block.pieces)) / len(block.tokens)
-        useless = not self._layout.resumes_anywhere and not block.extras
-        self._push(inf if useless else (self._clock - block.used + 1) * weight, block, None)
+        if block.locks and not self._include_locked:
+            return
+        if not self._tree.layout.resumes_anywhere and not block.extras:
+            self._push(inf, block, None)
+            return
+        weight = self._tree.bytes_of(block.pieces) / len(block.tokens)
+        self._push(self._age(block.used) * weight, block, None)
 
     def pop(self) -> tuple[Block, Piece | None] | None:
         return heappop(self._heap)[2:] if self._heap else None
+
+    def _age(self, used: int) -> int:
+        return self._tree.clock - used + 1
 
     def _push(self, score: float, block: Block, piece: Piece | None) -> None:
         heappush(self._heap, (-score, next(self._order), block, piece))

@@ -1,37 +1,29 @@
-"""Which prefixes are kept, found again by their tokens: a radix tree whose nodes are blocks. Pure Python.
+"""The prefix cache's index: which prefixes are cached, found by their tokens. Pure Python.
 
-    root ── "You are a …" ── "… helpful agent" ─┬─ "Read a.py" (partly filled: it may grow)
-                                                └─ "Fix the test" ── …
-
-A block holds the tokens of its place, `block_tokens` of them unless it is the last of its branch, and the pieces of
-caches that they left behind. A prefix that several requests share is there once; where two part inside of a block,
-they share the blocks before it. Matching counts tokens, not blocks: a hit may end inside of one.
-
-Bytes never exceed the limit. What goes first has the largest age · bytes / tokens: what nobody used for long, takes
-much and is quickly computed again. Blocks go from the ends of branches; states and windows, which only decide where
-a prefix can be continued, from anywhere.
+Matching counts tokens, not blocks: a partial hit may end inside a block. The size never exceeds the
+limit in bytes.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from omlx.engine.piece import Kind, Layout, Piece
-from omlx.engine.prefix.block import Block, alike, descend
-from omlx.engine.prefix.eviction import Victims
+from omlx.engine.prefix.block import Block
+from omlx.engine.prefix.eviction import EvictionQueue
+from omlx.engine.prefix.tree import PrefixTree
 from omlx.engine.prefix.window import gaps, spans, windows_of
 
 SLACK: Final = 50
-"""A fiftieth of the limit more than needed is freed at a time: looking for victims costs a pass over all blocks."""
+"""Eviction frees a fiftieth of the limit more than needed: building its queue reads all blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The pieces that make a cache of the first `length` tokens; `block` is where they end."""
+    """The ids of the pieces that restore the first `length` tokens, which end in `block`."""
 
     length: int
     pieces: tuple[int, ...]
@@ -40,274 +32,225 @@ class PrefixMatch:
 
 @dataclass(slots=True)
 class Counts:
-    """Since the start; tokens where it says so, pieces by kind."""
+    """Counts since the start; `stored` and `evicted` count pieces by kind."""
 
+    stored: Counter[str]
+    evicted: Counter[str]
     hits: int = 0
     misses: int = 0
     hit_tokens: int = 0
-    stored: Counter[str] = field(default_factory=Counter)
-    evicted: Counter[str] = field(default_factory=Counter)
     states_used: int = 0
     asked: int = 0
     refused: int = 0
 
 
 class PrefixIndex:
-    """`insert` says what to copy out of a cache, `match` what to build one from, both by ids of pieces."""
+    """`insert` says which pieces to copy out of a cache, `match` from which to restore one.
+
+    An owner (a row) holds the blocks it read or inserted until it releases them: they are locked
+    against eviction for room.
+    """
 
     def __init__(self, layout: Layout, block_tokens: int, max_bytes: int) -> None:
         self.layout = layout
         self.max_bytes = max_bytes
-        self.nbytes = 0
-        self.tokens = 0
-        self.counts = Counts()
-        self._block_tokens = block_tokens
-        self._root = Block(0, (), None)
-        self._blocks: set[Block] = set()
+        self._tree = PrefixTree(layout, block_tokens)
+        self.counts = Counts(self._tree.stored, self._tree.evicted)
         self._held: dict[int, Block] = {}
-        self._used: dict[int, int] = {}  # when a state or a window was, by id
-        self._clock = 0
-        self._next = 0
+        self._newest_id = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._tree.nbytes
+
+    @property
+    def tokens(self) -> int:
+        return self._tree.tokens
 
     @property
     def pieces(self) -> list[Piece]:
-        """All that is kept, in no order."""
-        return [piece for block in self._blocks for piece in block.pieces]
-
-    # -- finding -------------------------------------------------------------------------------------------------
+        """All pieces, in no order."""
+        return self._tree.pieces
 
     def match(self, tokens: Sequence[int]) -> PrefixMatch | None:
-        """The longest prefix that can be continued, leaving at least one token to compute. Modifies nothing."""
-        path, top = descend(self._root, tokens, self._block_tokens), len(tokens) - 1
-        # Blocks that part from one another later may each hold another state of what they share: look at all of them.
-        for i in range(len(path), -1, -1):
-            near = self._near(path[:i], tokens)
-            found = [
-                match
-                for block, n in near
-                if (match := self._within([*path[:i], block], block.start + n, top))
-            ]
-            if found:
-                return max(found, key=lambda match: match.length)
+        """Return the longest prefix that can be restored, leaving at least one token to compute.
+
+        Modifies nothing.
+        """
+        path, longest = self._tree.descend(tokens), len(tokens) - 1
+        # Blocks that differ further on may hold different states of what they share: try them all.
+        for depth in range(len(path), -1, -1):
+            best: PrefixMatch | None = None
+            for block, n in self._tree.continuations(path[:depth], tokens):
+                stop = min(block.start + n, longest)
+                match = self._restorable([*path[:depth], block], stop)
+                if match is not None and (best is None or match.length > best.length):
+                    best = match
+            if best is not None:
+                return best
         return None
 
-    def use(self, owner: int, found: PrefixMatch | None) -> None:
-        """Count a hit, or a miss; the blocks of a hit stay until `release(owner)`."""
-        self._clock += 1
-        if found is None:
+    def use(self, owner: int, match: PrefixMatch | None) -> None:
+        """Count a hit or a miss. The blocks of a hit are held until `release(owner)`."""
+        self._tree.clock += 1
+        if match is None:
             self.counts.misses += 1
             return
         self.counts.hits += 1
-        self.counts.hit_tokens += found.length
+        self.counts.hit_tokens += match.length
         self.counts.states_used += self.layout.recurrent
-        self._touch(found.pieces)
-        self._hold(owner, found.block)
+        self._tree.touch(match.pieces)
+        self._hold(owner, match.block)
 
     def release(self, owner: int) -> None:
-        if (held := self._held.pop(owner, None)) is not None:
+        held = self._held.pop(owner, None)
+        if held is not None:
             for block in held.upwards():
                 block.locks -= 1
-
-    # -- keeping -------------------------------------------------------------------------------------------------
 
     def insert(
         self, owner: int, tokens: Sequence[int], room: int | None = None
     ) -> tuple[tuple[Piece, ...], tuple[int, ...]]:
-        """Keep what a cache of exactly `tokens` holds. Returns the pieces to copy out of it, and what to evict first.
+        """Insert the prefix `tokens`, all of which a cache holds.
 
-        Nothing is kept where that cannot be continued, or where there is no room: `room` says by how many bytes all
-        that is kept may grow now, or has to shrink, if the limit is not the only bound. `owner` holds the blocks.
+        Returns the pieces to copy out of that cache, and the ids of those to evict before. Inserts
+        nothing that could not be restored or does not fit. `room` is by how many bytes the index
+        may grow, or has to shrink if negative; None for up to the limit. `owner` holds the blocks.
         """
-        self._clock += 1
+        tree = self._tree
+        tree.clock += 1
         self.counts.asked += 1
-        path = descend(self._root, tokens, self._block_tokens)
-        # The last block may grow, or reach further than the tokens do; where they part from it, a sibling is needed.
-        near = self._near(path, tokens)
-        path += [
-            block
-            for block, same in near
-            if same == min(len(block.tokens), len(tokens) - block.start)
-        ][:1]
+        path = tree.descend(tokens)
+        # The last block may grow, or reach beyond the tokens. One that differs needs a sibling.
+        for block, same in tree.continuations(path, tokens):
+            if same == min(len(block.tokens), len(tokens) - block.start):
+                path.append(block)
+                break
         if path:
             self._hold(owner, path[-1])
-        spared = {piece.id for piece in windows_of(path, len(tokens), self.layout.window)}
-        self._touch(spared)
-        wanted = self._missing(path, len(tokens))
-        top = self.max_bytes if room is None else max(0, min(self.max_bytes, self.nbytes + room))
-        gone = self._make_room(self._bytes(wanted), spared, top)
-        pieces = self._that_fit(wanted, top)
-        self.counts.refused += bool(wanted) and not pieces
-        self._attach(path, pieces, tokens)
+        pinned = {piece.id for piece in windows_of(path, len(tokens), self.layout.window)}
+        tree.touch(pinned)
+        missing = self._missing(path, len(tokens))
+        limit = self.max_bytes
+        if room is not None:
+            limit = max(0, min(limit, tree.nbytes + room))
+        evicted = self._make_room(tree.bytes_of(missing), pinned, limit)
+        pieces = self._fitting(missing, limit)
+        self.counts.refused += bool(missing) and not pieces
+        tree.attach(path, pieces, tokens)
         if path:
             self._hold(owner, path[-1])
-        return tuple(pieces), tuple(gone)
+        return tuple(pieces), tuple(evicted)
 
     def evict(self, max_bytes: int) -> tuple[int, ...]:
-        """Shrink to at most so many bytes, whoever holds them. Returns the ids of what goes."""
-        return tuple(self._shrink(max_bytes, set(), held_too=True))
+        """Shrink to `max_bytes`, locked blocks too. Return the ids of the evicted pieces."""
+        return tuple(self._shrink(max_bytes, set(), include_locked=True))
 
     def clear(self) -> tuple[int, ...]:
-        """Forget everything. Returns the ids of what goes."""
+        """Evict everything. Return the ids of the pieces."""
         self._held.clear()
-        return tuple(piece for child in list(self._root.children) for piece in self._cut(child))
+        removed: list[int] = []
+        for block in list(self._tree.root.children):
+            removed += self._tree.cut(block)
+        return tuple(removed)
 
     def forget(self, pieces: Iterable[int]) -> tuple[int, ...]:
-        """Some pieces are not there after all: they go, and what cannot be read without them. Returns all ids."""
-        lost, gone = set(pieces), list[int]()
-        for block in list(self._blocks):
-            if block in self._blocks and any(piece.id in lost for piece in block.rows):
-                gone += self._cut(block)
-        for block in self._blocks if lost else ():
-            gone += [self._remove(block, piece) for piece in block.extras if piece.id in lost]
-        return tuple(gone)
+        """Remove pieces that were not copied after all, and those of no use without them.
+
+        Returns the ids of all.
+        """
+        lost, removed = set(pieces), list[int]()
+        blocks = self._tree.blocks
+        for block in list(blocks):
+            if block in blocks and any(piece.id in lost for piece in block.rows):
+                removed += self._tree.cut(block)
+        for block in blocks if lost else ():
+            extras = [piece for piece in block.extras if piece.id in lost]
+            removed += [self._tree.remove(block, piece) for piece in extras]
+        return tuple(removed)
 
     def check(self) -> None:
-        """Raise AssertionError if the tree contradicts itself or its bytes. Called after every request in tests."""
-        assert set(self._root.below()) - {self._root} == self._blocks
-        assert len({piece.id for piece in self.pieces}) == len(self.pieces)
-        assert self.nbytes == self._bytes(self.pieces) <= self.max_bytes, self.nbytes
-        assert self.tokens == sum(len(block.tokens) for block in self._blocks)
-        assert {piece.id for block in self._blocks for piece in block.extras} == set(self._used)
-        for block in self._blocks:
-            block.check(self._block_tokens)
-        assert all(block.locks for held in self._held.values() for block in held.upwards())
+        """Raise AssertionError if the index is inconsistent. Tests call it after every request."""
+        self._tree.check()
+        assert self.nbytes <= self.max_bytes, self.nbytes
+        for held in self._held.values():
+            assert all(block.locks for block in held.upwards())
 
-    # -- inside --------------------------------------------------------------------------------------------------
-
-    def _near(self, path: Sequence[Block], tokens: Sequence[int]) -> list[tuple[Block, int]]:
-        """Blocks behind `path` that begin as `tokens` go on, and for how long, the most alike first."""
-        node = path[-1] if path else self._root
-        wanted = tuple(tokens[node.stop : node.stop + self._block_tokens])
-        return alike(node, wanted, all_of_them=not self.layout.resumes_anywhere)
-
-    def _within(self, path: Sequence[Block], stop: int, top: int) -> PrefixMatch | None:
-        """The longest match that ends in the last block of `path`, up to `stop` and `top`."""
-        block, stop = path[-1], min(stop, top)
+    def _restorable(self, path: Sequence[Block], stop: int) -> PrefixMatch | None:
+        """Return the longest prefix up to `stop` that ends in the last block of `path`."""
+        block, window = path[-1], self.layout.window
         ends = {stop} if stop > block.start else set()
         if self.layout.recurrent:
             ends = {end for end in block.states if end <= stop}
-        elif self.layout.window is not None:
+        elif window is not None:
             ends |= {piece.stop for piece in block.windows if piece.stop <= stop}
         for length in sorted(ends, reverse=True):
-            windows = windows_of(path, length, self.layout.window)
-            if not any(gaps(windows, length, self.layout.window, self._block_tokens)):
-                rows = [piece for block in path for piece in block.rows if piece.start < length]
-                state = [block.states[length]] if self.layout.recurrent else []
-                return PrefixMatch(
-                    length, tuple(piece.id for piece in (*rows, *windows, *state)), block
-                )
+            windows = windows_of(path, length, window)
+            if any(gaps(windows, length, window, self._tree.block_tokens)):
+                continue
+            pieces: list[Piece] = []
+            for part in path:
+                pieces += [piece for piece in part.rows if piece.start < length]
+            pieces += windows
+            if self.layout.recurrent:
+                pieces.append(block.states[length])
+            return PrefixMatch(length, tuple(piece.id for piece in pieces), block)
         return None
 
     def _missing(self, path: Sequence[Block], length: int) -> list[Piece]:
-        """What is not there yet of a prefix that may be continued at `length`: rows, in order, and what goes along."""
-        n, window = self._block_tokens, self.layout.window
-        missing = [
-            self._piece("rows", *span) for span in spans(path[-1].stop if path else 0, length, n)
-        ]
-        missing += [
-            self._piece("window", *gap)
-            for gap in gaps(windows_of(path, length, window), length, window, n)
-        ]
+        """Return the pieces to add so that `length` tokens can be restored, rows first."""
+        n, window = self._tree.block_tokens, self.layout.window
+        rows = spans(path[-1].stop if path else 0, length, n)
+        missing = [self._piece("rows", start, stop) for start, stop in rows]
+        rest = gaps(windows_of(path, length, window), length, window, n)
+        missing += [self._piece("window", start, stop) for start, stop in rest]
         if self.layout.recurrent and not (path and length in path[-1].states):
-            before = (end for block in path for end in block.states if end < length)
-            missing.append(self._piece("state", max(before, default=0), length))
+            earlier = [0]
+            for block in path:
+                earlier += [end for end in block.states if end < length]
+            missing.append(self._piece("state", max(earlier), length))
         return missing
 
     def _piece(self, kind: Kind, start: int, stop: int) -> Piece:
-        self._next += 1
-        return Piece(self._next, kind, start, stop)
+        self._newest_id += 1
+        return Piece(self._newest_id, kind, start, stop)
 
-    def _that_fit(self, pieces: list[Piece], top: int) -> list[Piece]:
-        """As many as there is room for under `top`; all or nothing where a part could not be continued."""
-        room, total = top - self.nbytes, self._bytes(pieces)
+    def _fitting(self, pieces: list[Piece], limit: int) -> list[Piece]:
+        """Return as many pieces as fit; all or none where a part could not be restored."""
+        room, total = limit - self.nbytes, self._tree.bytes_of(pieces)
         while pieces and total > room and self.layout.resumes_anywhere:
             total -= self.layout.nbytes(pieces[-1])
             pieces = pieces[:-1]
         return pieces if total <= room else []
 
-    def _attach(self, path: list[Block], pieces: Iterable[Piece], tokens: Sequence[int]) -> None:
-        """Take in new pieces; `path` grows by the blocks that are made for them."""
-        for piece in pieces:
-            self.nbytes += self.layout.nbytes(piece)
-            self.counts.stored[piece.kind] += 1
-            at = (piece.stop - 1) // self._block_tokens
-            if piece.kind == "rows":
-                self._attach_rows(path, at, piece, tokens)
-                continue
-            self._used[piece.id] = self._clock
-            if piece.kind == "window":
-                insort(path[at].windows, piece, key=lambda held: held.start)
-            else:
-                path[at].states[piece.stop] = piece
-
-    def _attach_rows(self, path: list[Block], at: int, piece: Piece, tokens: Sequence[int]) -> None:
-        held = tuple(tokens[at * self._block_tokens : piece.stop])
-        if at == len(path):
-            parent = path[-1] if path else self._root
-            block = Block(at * self._block_tokens, held, parent)
-            parent.children.insert(parent.place(held), block)
-            self._blocks.add(block)
-            path.append(block)
-        else:  # the last one, partly filled: no sibling begins with its tokens, so it keeps its place among them
-            path[at].tokens = held
-        path[at].rows.append(piece)
-        self.tokens += piece.tokens
-
-    def _touch(self, pieces: Iterable[int]) -> None:
-        self._used.update({piece: self._clock for piece in pieces if piece in self._used})
-
     def _hold(self, owner: int, block: Block) -> None:
         for held in block.upwards():
             held.locks += 1
-            held.used = self._clock
+            held.used = self._tree.clock
         self.release(owner)
         self._held[owner] = block
 
-    def _bytes(self, pieces: Iterable[Piece]) -> int:
-        return sum(map(self.layout.nbytes, pieces))
-
-    def _make_room(self, need: int, spared: set[int], top: int) -> list[int]:
-        if need > top and not self.layout.resumes_anywhere:
-            need = 0  # there is no hope for it: nothing goes for its sake
-        if self.nbytes + need <= top:
+    def _make_room(self, need: int, pinned: set[int], limit: int) -> list[int]:
+        if need > limit and not self.layout.resumes_anywhere:
+            need = 0  # it can never fit: evict nothing for it
+        if self.nbytes + need <= limit:
             return []
-        return self._shrink(max(0, top - need - top // SLACK), spared)
+        return self._shrink(max(0, limit - need - limit // SLACK), pinned)
 
-    def _shrink(self, target: int, spared: set[int], *, held_too: bool = False) -> list[int]:
-        victims = Victims(self.layout, self._clock, self._used, held_too=held_too)
-        if self.nbytes > target:
-            victims.look(self._blocks, spared)
-        gone: list[int] = []
-        while self.nbytes > target and (victim := victims.pop()) is not None:
-            block, piece = victim
-            if piece is None and block in self._blocks and not block.children:
-                gone += self._cut(block)
-                victims.add(block.parent)
-            elif piece is not None and piece.id in self._used:  # its block may have gone before it
-                gone.append(self._remove(block, piece))
-                victims.add(block)
-        return gone
-
-    def _cut(self, block: Block) -> list[int]:
-        """Remove a block and all behind it."""
-        assert block.parent is not None
-        block.parent.children.remove(block)
-        gone: list[int] = []
-        for each in list(block.below()):
-            gone += [self._count_out(piece) for piece in each.pieces]
-            self._blocks.discard(each)
-            self.tokens -= len(each.tokens)
-        return gone
-
-    def _remove(self, block: Block, piece: Piece) -> int:
-        if piece.kind == "state":
-            del block.states[piece.stop]
-        else:
-            block.windows.remove(piece)
-        return self._count_out(piece)
-
-    def _count_out(self, piece: Piece) -> int:
-        self.nbytes -= self.layout.nbytes(piece)
-        self.counts.evicted[piece.kind] += 1
-        self._used.pop(piece.id, None)
-        return piece.id
+    def _shrink(self, target: int, pinned: set[int], *, include_locked: bool = False) -> list[int]:
+        evicted: list[int] = []
+        if self.nbytes <= target:
+            return evicted
+        queue = EvictionQueue(self._tree, pinned, include_locked=include_locked)
+        while self.nbytes > target:
+            candidate = queue.pop()
+            if candidate is None:
+                break
+            block, piece = candidate
+            if piece is None and block in self._tree.blocks and not block.children:
+                evicted += self._tree.cut(block)
+                queue.add(block.parent)
+            elif piece is not None and piece.id in self._tree.used:  # its block may be gone
+                evicted.append(self._tree.remove(block, piece))
+                queue.add(block)
+        return evicted

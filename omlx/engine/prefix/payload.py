@@ -1,16 +1,16 @@
-"""Pieces of caches as arrays of their own: copied out of a live cache, put together into a new one.
+"""The arrays of cache pieces: copied out of a live cache, concatenated into a new one.
 
-Never a reference to an array that a cache writes into: it would change, or force a full copy at every step. So a
-piece is copied when it is kept, and what a hit returns is copied once more, into arrays with room for the prompt.
+Never a view of an array that a cache writes into: it would change, or force a copy of the whole
+array at every step. So a piece is copied when it is saved, and again when it is restored.
 
-| cache                                    | kept as | a hit makes                                                    |
-|------------------------------------------|---------|----------------------------------------------------------------|
-| KVCache QuantizedKVCache                 | rows    | the rows, and room behind them                                 |
-| ConcatenateKVCache                       | rows    | the rows                                                       |
-| RotatingKVCache                          | window  | the last `max_size` rows, in temporal order                    |
-| ChunkedKVCache                           | window  | the last `chunk_size` rows, beginning where they do            |
-| ArraysCache                              | state   | the arrays                                                     |
-| CacheList                                | its parts                                                                |
+| cache                        | saved as  | restored                                            |
+|------------------------------|-----------|-----------------------------------------------------|
+| KVCache QuantizedKVCache     | rows      | the rows, and room behind them                      |
+| ConcatenateKVCache           | rows      | the rows                                            |
+| RotatingKVCache              | window    | the last `max_size` rows, in temporal order         |
+| ChunkedKVCache               | window    | the last `chunk_size` rows, where they begin        |
+| ArraysCache                  | state     | the arrays                                          |
+| CacheList                    | its parts |                                                     |
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from omlx.engine.rewind import leaves
 from omlx.errors import EngineError, Reason
 
 Arrays: TypeAlias = Any
-"""Arrays [1, heads, rows, n], as one layer's cache nests them; for a state, what the layer keeps."""
+"""Arrays [1, heads, rows, n], nested as in a layer's cache; for a state, what the layer keeps."""
 
 _KINDS: Final[dict[type, Kind]] = {
     KVCache: "rows",
@@ -47,12 +47,12 @@ _KINDS: Final[dict[type, Kind]] = {
     ArraysCache: "state",
 }
 _STEP: Final = 256
-"""What caches grow by, in rows."""
+"""Rows by which mlx-lm's caches grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One piece: what each layer of its kind keeps of it, in the order of the layers."""
+    """The arrays of one piece: one entry per layer of its kind, in the order of the layers."""
 
     piece: Piece
     arrays: tuple[Arrays, ...]
@@ -63,7 +63,7 @@ class Payload:
 
 
 class Payloads:
-    """The pieces of one model's caches, by id."""
+    """The arrays of all cached pieces of one model, by id of the piece."""
 
     def __init__(self, make_cache: MakeCache) -> None:
         self._make_cache = make_cache
@@ -83,36 +83,30 @@ class Payloads:
         return sum(payload.nbytes for payload in self._kept.values())
 
     def keep(self, cache: Cache, pieces: Iterable[Piece]) -> None:
-        """Copy pieces out of a live cache, whose length is what they go up to or more. Waits for the copies.
+        """Copy pieces out of a live cache that is at least as long. Waits for the copies.
 
-        Raises EngineError, keeping none, if the cache does not hold the rows.
+        Raises EngineError, and keeps none, if the cache does not hold their rows.
         """
-        kept = [
-            Payload(piece, tuple(_copy(leaf, piece) for leaf in _of_kind(cache, piece.kind)))
-            for piece in pieces
-        ]
-        mx.eval([payload.arrays for payload in kept])
-        self._kept.update((payload.piece.id, payload) for payload in kept)
+        copies = []
+        for piece in pieces:
+            layers = _of_kind(cache, piece.kind)
+            copies.append(Payload(piece, tuple(_copy(layer, piece) for layer in layers)))
+        mx.eval([payload.arrays for payload in copies])
+        self._kept.update((payload.piece.id, payload) for payload in copies)
 
     def build(self, pieces: Sequence[int], length: int, prompt: int) -> Cache:
-        """A new cache of `length` tokens, with room for a prompt of `prompt`. The pieces stay as they are."""
+        """Return a new cache of `length` tokens with room for a prompt of `prompt` tokens.
+
+        The pieces are copied.
+        """
         cache = self._make_cache()
-        payloads = [self._kept[piece] for piece in pieces]
+        payloads = sorted((self._kept[id] for id in pieces), key=lambda part: part.piece.start)
         for kind in ("rows", "window", "state"):
-            parts = sorted(
-                (p for p in payloads if p.piece.kind == kind),
-                key=lambda payload: payload.piece.start,
-            )
-            for i, leaf in enumerate(_of_kind(cache, kind)):
-                held = [payload.arrays[i] for payload in parts if payload.arrays[i] is not None]
-                if held:
-                    _fill(
-                        leaf,
-                        held,
-                        length - (parts[0].piece.start if kind != "state" else 0),
-                        length,
-                        prompt,
-                    )
+            parts = [payload for payload in payloads if payload.piece.kind == kind]
+            for i, layer in enumerate(_of_kind(cache, kind)):
+                arrays = [payload.arrays[i] for payload in parts if payload.arrays[i] is not None]
+                if arrays:
+                    _fill(layer, arrays, length - parts[0].piece.start, length, prompt)
         return cache
 
     def evict(self, pieces: Iterable[int]) -> None:
@@ -121,10 +115,11 @@ class Payloads:
 
 
 def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:
-    """Why prefixes of such a cache cannot be kept, or None."""
+    """Return why prefixes of such a cache cannot be cached, or None."""
     parts = leaves(cache)
-    if strange := sorted({type(leaf).__name__ for leaf in parts if type(leaf) not in _KINDS}):
-        return Reason("prefix.off.cache", {"layers": ", ".join(strange)})
+    unknown = sorted({type(leaf).__name__ for leaf in parts if type(leaf) not in _KINDS})
+    if unknown:
+        return Reason("prefix.off.cache", {"layers": ", ".join(unknown)})
     windows = {_window(leaf) for leaf in parts if _KINDS[type(leaf)] == "window"}
     if len(windows) > 1 or any(getattr(leaf, "keep", 0) for leaf in parts):
         return Reason("prefix.off.windows", {"windows": ", ".join(map(str, sorted(windows)))})
@@ -132,7 +127,7 @@ def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:
 
 
 def layout_of(model: Model, make_cache: MakeCache) -> Layout:
-    """What a model's cache takes, seen by reading two tokens. The cache is one that `uncacheable` has nothing against."""
+    """Measure the bytes of a cacheable model's cache, by reading two tokens."""
     cache = make_cache()
     mx.eval(model(mx.array([[0, 0]]), cache=cache))
     windows = [_window(leaf) for leaf in _of_kind(cache, "window")]
@@ -140,14 +135,13 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
     def per_token(kind: Kind) -> int:
         return sum(_nbytes(_copy(leaf, Piece(0, kind, 1, 2))) for leaf in _of_kind(cache, kind))
 
+    states = [_copy(leaf, Piece(0, "state", 0, 2)) for leaf in _of_kind(cache, "state")]
     return Layout(
         row_bytes=per_token("rows"),
         window_bytes=per_token("window"),
         window=max(windows, default=None),
-        state_bytes=sum(
-            _nbytes(_copy(leaf, Piece(0, "state", 0, 2))) for leaf in _of_kind(cache, "state")
-        ),
-        recurrent=bool(_of_kind(cache, "state")),
+        state_bytes=sum(map(_nbytes, states)),
+        recurrent=len(states) > 0,
     )
 
 
@@ -160,7 +154,7 @@ def _window(leaf: Any) -> int:
 
 
 def _copy(leaf: Any, piece: Piece) -> Arrays:
-    """What a layer keeps of a piece; None where it has read nothing."""
+    """Copy a layer's part of a piece; None where the layer has read nothing."""
     if piece.kind == "state":
         return [None if array is None else mx.contiguous(array) for array in leaf.cache]
     if leaf.keys is None:
@@ -175,7 +169,7 @@ def _copy(leaf: Any, piece: Piece) -> Arrays:
 
 
 def _copy_rotated(leaf: Any, piece: Piece) -> Arrays:
-    """Rows of a ring: it runs on from its end to its start, unless it is in temporal order."""
+    """Copy rows of a ring buffer, whose newest row is at `_idx - 1` once it has wrapped around."""
     size, at = leaf.keys.shape[2], leaf._idx
     ring = at < size and at < leaf.offset
     first = leaf.offset - (size if ring else at)
@@ -193,7 +187,7 @@ def _rows(arrays: Arrays, start: int, stop: int) -> Arrays:
 
 
 def _fill(leaf: Any, parts: Sequence[Arrays], rows: int, length: int, prompt: int) -> None:
-    """Give an empty layer the first `rows` rows of `parts` together, so that it stands at `length` tokens."""
+    """Fill an empty layer with the first `rows` rows of `parts`; it then is at `length` tokens."""
     kind = type(leaf)
     if kind is ArraysCache:
         leaf.cache = list(parts[-1])
@@ -213,21 +207,19 @@ def _fill(leaf: Any, parts: Sequence[Arrays], rows: int, length: int, prompt: in
 
 
 def _join(parts: Sequence[Arrays], start: int, stop: int, room: int) -> Arrays:
-    """Rows [start, stop) of `parts` put together, followed by zeros up to `room` rows. One copy."""
+    """Concatenate rows [start, stop) of `parts` and zeros up to `room` rows, in one copy."""
 
     def join(*arrays: mx.array) -> mx.array:
-        found, at = [], 0
+        spans, at = [], 0
         for array in arrays:
             n = array.shape[2]
             if at + n > start and at < stop:
-                found.append(array[..., max(0, start - at) : min(n, stop - at), :])
+                spans.append(array[..., max(0, start - at) : min(n, stop - at), :])
             at += n
         if room > stop - start:
-            first = arrays[0]
-            found.append(
-                mx.zeros((*first.shape[:2], room - (stop - start), first.shape[3]), first.dtype)
-            )
-        return mx.concatenate(found, axis=2)
+            batch, heads, _, width = arrays[0].shape
+            spans.append(mx.zeros((batch, heads, room - (stop - start), width), arrays[0].dtype))
+        return mx.concatenate(spans, axis=2)
 
     return tree_map(join, parts[0], *parts[1:])
 
@@ -237,8 +229,5 @@ def _gone(leaf: Any, piece: Piece) -> EngineError:
 
 
 def _nbytes(arrays: Arrays) -> int:
-    return sum(
-        array.nbytes
-        for _, array in cast(list[tuple[str, mx.array]], tree_flatten(arrays))
-        if array is not None
-    )
+    flat = cast(list[tuple[str, mx.array]], tree_flatten(arrays))
+    return sum(array.nbytes for _, array in flat if array is not None)

@@ -1,4 +1,4 @@
-"""What sliding layers look back at, and what of it is there. Pure Python."""
+"""The rows that sliding-window layers need to resume, and which of them are cached. Pure Python."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from omlx.engine.prefix.block import Block
 
 
 def windows_of(path: Iterable[Block], length: int, window: int | None) -> list[Piece]:
-    """The pieces among the last `window` tokens before `length`, in order."""
+    """Return the cached pieces among the last `window` tokens before `length`, in order."""
+    pieces: list[Piece] = []
     if window is None:
-        return []
+        return pieces
     first = max(0, length - window)
-    return [
-        piece
-        for block in path
-        for piece in block.windows
-        if piece.stop > first and piece.start < length
-    ]
+    for block in path:
+        pieces += [piece for piece in block.windows if first < piece.stop and piece.start < length]
+    return pieces
 
 
 def gaps(
     pieces: Iterable[Piece], length: int, window: int | None, block_tokens: int
 ) -> Iterator[tuple[int, int]]:
-    """What of the last `window` tokens before `length` is not there, cut where blocks end."""
+    """Yield the spans of the last `window` tokens before `length` that `pieces` leave out."""
     if window is None:
         return
     at = max(0, length - window)
@@ -35,7 +33,7 @@ def gaps(
 
 
 def spans(start: int, stop: int, block_tokens: int) -> Iterator[tuple[int, int]]:
-    """[start, stop) cut where blocks end."""
+    """Yield [start, stop), cut where blocks end."""
     while start < stop:
         end = min(stop, start - start % block_tokens + block_tokens)
         yield start, end

@@ -1,1 +1,1 @@
-"""Speculation: who drafts, how much, and what came of it. The draft model alone imports mlx."""
+"""Speculation: estimate, explore, decide. The draft model alone imports mlx."""

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 DECAY: Final = 0.97
-"""Weight of a request's earlier counts after each draft. The model's history decays ten times slower."""
+"""Weight of earlier counts after each draft. The model's history decays ten times slower."""
 
 PRIOR_WEIGHT: Final = 4.0
 """Tokens that the expected rate of a slot counts for beside the slot's own counts."""
 
 COMMON_WEIGHT: Final = 2.0
-"""Rejected tokens that the expectation counts for, where the slots of a request are compared to it."""
+"""Rejected tokens that the expectation counts for, where a request is compared to it."""
 
 PROVEN: Final = 8.0
 """Tokens after which a drafter's acceptance rate counts as known."""
 
 POOR: Final = 0.2
-"""A draft model below this rate pays nowhere: its pass and a row more cost over a fifth of a step."""
+"""A draft model below this rate pays nowhere: its pass and a row more cost more than it brings."""
 
 MATCH_STEPS: Final = (3, 4, 5, 6, 7, 8, 9, 12, 17, 33)
 """Tokens of a match at which slots begin. Short matches have a slot each: in records of one shape
@@ -98,7 +98,7 @@ class Acceptance:
             self.prior.learn(match, drafted, accepted)
 
     def fade(self, share: float) -> None:
-        """Keep only `share` of the request's counts, which are old; the history takes their place."""
+        """Keep only `share` of the request's old counts; the history takes their place."""
         self._expected = self._expectation()
         self._tries = [share * n for n in self._tries]
         self._hits = [share * n for n in self._hits]

@@ -56,7 +56,7 @@ MAX_PADDED_COST: Final = 0.95
 
 
 def bucket(context: int) -> int:
-    """Return the bucket of a context length in tokens: 0 up to 256, 1 up to 1,024, 2 up to 4,096 …"""
+    """Return the bucket of a context of tokens: 0 up to 256, 1 up to 1,024, 2 up to 4,096 …"""
     return ((max(0, context - 1) // FIRST_BUCKET).bit_length() + 1) // 2
 
 
@@ -102,7 +102,7 @@ class LatencyTable:
         return True
 
     def learn_chunk(self, tokens: int, context: int, seconds: float) -> bool:
-        """Record a prefill or catch-up of `tokens`, scaled to a power of two to keep the table small."""
+        """Record a prefill or catch-up of `tokens`, scaled to a power of two: a small table."""
         width = 1 << round(math.log2(tokens))
         return self.learn(width, context, seconds * width / tokens)
 
@@ -218,7 +218,7 @@ class CostModel:
         return self.verify(PLAIN if pending == 1 else pending, context)
 
     def padding(self, width: int, context: int, room: int) -> int:
-        """Return by how many rows, up to `room`, to widen a pass because the wider one is faster."""
+        """Return by how many rows, up to `room`, to widen a pass to a faster one."""
         verify, samples = self.verify, self.target.sample_count
         top = width + room
         wider = [w for w in WIDTHS if width < w <= top and samples(w, context) >= MIN_SAMPLES]

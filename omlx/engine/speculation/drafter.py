@@ -22,11 +22,11 @@ class Drafter(Protocol):
     def name(self) -> str: ...
 
     def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
-        """Return what it could draft now, at most `limit` tokens within `step`. Commits to nothing."""
+        """Return what it could draft now: at most `limit` tokens within `step`."""
         ...
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        """Draft at most `limit` tokens to follow `sequence.tokens`. Modifies its state of the row."""
+        """Draft at most `limit` tokens to follow `sequence.tokens`. Modifies its own state."""
         ...
 
     def observe(self, sequence: Sequence, accepted: int) -> None:

@@ -28,7 +28,7 @@ class ExplorationBudget:
     lost_s: float = 0.0
 
     def steps_until(self, price: float, plain: float, *, proven: bool) -> int:
-        """Return in how many plain steps of `plain` seconds a probe of `price` seconds may begin."""
+        """Return in how many plain steps (`plain` s) a probe of `price` s may begin."""
         saved = 0.0 if proven else self.cost_model.exploration_budget_s
         allowed = EXPLORATION_SHARE * (self.elapsed_s + ASSUMED_STEPS * plain)
         missing = self.lost_s + price - max(saved, allowed)

@@ -1,6 +1,6 @@
 """Policy: whom to let draft and how far, to maximise throughput.
 
-Of all candidates (drafter, draft length k), and of plain decoding, it takes the one with the largest
+Of all candidates (drafter, draft length k) and plain decoding it takes the one with the largest
 
     E[sum of seconds per token over the committed tokens] - seconds of the round
 
@@ -52,7 +52,7 @@ REFRESH_BELOW: Final = 1.5
 below the latter: there the measurement may change the decision."""
 
 PROMPT_SHARE: Final = 0.2
-"""A lookup that would have predicted this share of the prompt's last 2,000 tokens is used at once."""
+"""A lookup that would have predicted this share of the end of the prompt is used at once."""
 
 
 class RowPolicy:
@@ -239,14 +239,14 @@ class RowPolicy:
         record.acceptance.fade(STALE_EVIDENCE)
 
     def _probe_delay(self, proposal: Proposal, record: DrafterRecord, context: int) -> int:
-        """Return for how many decisions to put a probe off: it is too expensive, or is of no use."""
+        """Return for how many decisions to put off a probe: too expensive, or of no use."""
         plain, k = self._plain_cost(1, context), self.forecaster.min_length(proposal)
         price = self.cost_model.verify(1 + k, context) - plain
         price += self.forecaster.draft_seconds(proposal, k, context)
         delay = self._budget.steps_until(price, plain, proven=record.acceptance.proven)
         if delay or self.cost_model.target.sample_count(2, context) < MIN_SAMPLES:
             return delay
-        # A lookup is compared with the output for free. A draft model may be too slow even if right.
+        # A lookup is compared with the output for free. A draft model may be too slow if right.
         if proposal.free or not self.forecaster.could_pay(proposal, context):
             return EVALUATE_EVERY
         return 0

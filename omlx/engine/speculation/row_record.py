@@ -20,7 +20,7 @@ MAX_SHADOW: Final = 16
 """Tokens up to which an unused lookup is compared with the output before a new one is."""
 
 MAX_UNLEARNED: Final = 16
-"""Steps learned from at once, where no decision needs them earlier: it is faster while code is warm."""
+"""Steps learned from at once, where no decision needs them earlier: warm code is faster."""
 
 
 @dataclass(slots=True)

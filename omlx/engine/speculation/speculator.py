@@ -116,7 +116,7 @@ class Speculator:
     def observe_verification(
         self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str
     ) -> None:
-        """Count a verified window. `span` names how it ended, `repair` how the cache rolled back."""
+        """Count a verified window. `span` names its end, `repair` how the cache rolled back."""
         row = self._row(sequence)
         drafted_by = row.drafter(drafter)
         if drafted_by is not None:
@@ -134,7 +134,7 @@ class Speculator:
             self.cost_model.target.learn_chunk(tokens, tokens, seconds)
 
     def observe_commit(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
-        """Learn from the tokens just committed; `interval` is None where other rows shared the step."""
+        """Learn from tokens just committed; `interval` is None where other rows shared the step."""
         row = self._rows.get(sequence.row)
         if row is not None and row.add_step(new, interval, len(sequence.tokens)):
             # Rows of a batch make no decisions, so it is here that their lookups are compared.

@@ -1,0 +1,139 @@
+"""The radix tree of cached prefixes, whose nodes are blocks. Pure Python.
+
+    root ── "You are a …" ── "… helpful agent" ─┬─ "Read a.py" (partly filled: it may grow)
+                                                └─ "Fix the test" ── …
+
+A block holds `block_tokens` tokens, or fewer if it is the last of its branch, and the cache pieces
+that they left behind. A prefix that several requests share is there once; where two part inside a
+block, they share the blocks before it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from omlx.engine.piece import Layout, Piece
+from omlx.engine.prefix.block import Block, similar_children
+
+
+class PrefixTree:
+    """Blocks and pieces, and their size in bytes and tokens.
+
+    `used` is the time on `clock` at which each window or state was last read, by id of the piece.
+    """
+
+    def __init__(self, layout: Layout, block_tokens: int) -> None:
+        self.layout = layout
+        self.block_tokens = block_tokens
+        self.root = Block(0, (), None)
+        self.blocks: set[Block] = set()
+        self.nbytes = 0
+        self.tokens = 0
+        self.clock = 0
+        self.used: dict[int, int] = {}
+        self.stored: Counter[str] = Counter()
+        self.evicted: Counter[str] = Counter()
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """All pieces, in no order."""
+        return list(chain.from_iterable(block.pieces for block in self.blocks))
+
+    def descend(self, tokens: Sequence[int]) -> list[Block]:
+        """Return the full blocks that `tokens` run through."""
+        path: list[Block] = []
+        node = self.root
+        while True:
+            wanted = tuple(tokens[node.stop : node.stop + self.block_tokens])
+            if len(wanted) < self.block_tokens:
+                return path
+            at = node.place(wanted)
+            if at == len(node.children) or node.children[at].tokens != wanted:
+                return path
+            node = node.children[at]
+            path.append(node)
+
+    def continuations(
+        self, path: Sequence[Block], tokens: Sequence[int]
+    ) -> list[tuple[Block, int]]:
+        """Return blocks behind `path` that begin as `tokens` continue, and for how many tokens.
+
+        The longest first. Only where any length can be restored is the longest one enough.
+        """
+        node = path[-1] if path else self.root
+        wanted = tuple(tokens[node.stop : node.stop + self.block_tokens])
+        return similar_children(node, wanted, every=not self.layout.resumes_anywhere)
+
+    def touch(self, pieces: Iterable[int]) -> None:
+        """Mark windows and states as just read."""
+        self.used.update({piece: self.clock for piece in pieces if piece in self.used})
+
+    def attach(self, path: list[Block], pieces: Iterable[Piece], tokens: Sequence[int]) -> None:
+        """Add pieces of `tokens`. Extends `path` by the blocks that are created for them."""
+        for piece in pieces:
+            self.nbytes += self.layout.nbytes(piece)
+            self.stored[piece.kind] += 1
+            at = (piece.stop - 1) // self.block_tokens
+            if piece.kind == "rows":
+                self._attach_rows(path, at, piece, tokens)
+                continue
+            self.used[piece.id] = self.clock
+            if piece.kind == "window":
+                insort(path[at].windows, piece, key=lambda window: window.start)
+            else:
+                path[at].states[piece.stop] = piece
+
+    def _attach_rows(self, path: list[Block], at: int, piece: Piece, tokens: Sequence[int]) -> None:
+        held = tuple(tokens[at * self.block_tokens : piece.stop])
+        if at == len(path):
+            parent = path[-1] if path else self.root
+            block = Block(at * self.block_tokens, held, parent)
+            parent.children.insert(parent.place(held), block)
+            self.blocks.add(block)
+            path.append(block)
+        else:  # the last, partly filled one: no sibling begins with its tokens, so the order holds
+            path[at].tokens = held
+        path[at].rows.append(piece)
+        self.tokens += piece.tokens
+
+    def cut(self, block: Block) -> list[int]:
+        """Remove a block and all behind it. Return the ids of their pieces."""
+        assert block.parent is not None
+        block.parent.children.remove(block)
+        removed: list[int] = []
+        for lost in list(block.below()):
+            removed += [self._count_out(piece) for piece in lost.pieces]
+            self.blocks.discard(lost)
+            self.tokens -= len(lost.tokens)
+        return removed
+
+    def remove(self, block: Block, piece: Piece) -> int:
+        """Remove a window or a state. Return its id."""
+        if piece.kind == "state":
+            del block.states[piece.stop]
+        else:
+            block.windows.remove(piece)
+        return self._count_out(piece)
+
+    def _count_out(self, piece: Piece) -> int:
+        self.nbytes -= self.layout.nbytes(piece)
+        self.evicted[piece.kind] += 1
+        self.used.pop(piece.id, None)
+        return piece.id
+
+    def bytes_of(self, pieces: Iterable[Piece]) -> int:
+        return sum(map(self.layout.nbytes, pieces))
+
+    def check(self) -> None:
+        """Raise AssertionError if blocks, pieces and sizes disagree."""
+        assert set(self.root.below()) - {self.root} == self.blocks
+        pieces = self.pieces
+        assert len({piece.id for piece in pieces}) == len(pieces)
+        assert self.nbytes == self.bytes_of(pieces)
+        assert self.tokens == sum(len(block.tokens) for block in self.blocks)
+        assert {piece.id for piece in pieces if piece.kind != "rows"} == set(self.used)
+        for block in self.blocks:
+            block.check(self.block_tokens)
