@@ -1,7 +1,7 @@
-"""Grammars of tool calls, in llguidance's form of Lark's.
+"""Grammars of tool calls in llguidance's dialect of Lark.
 
-A call is the markup of the model's family around the name of a function and arguments that have its schema. Markup that
-the tokenizer has as one token must come as that token: a text that merely looks like it will not do.
+A call is the markup of the model's family around a function's name and arguments that follow its schema. Markup that
+the tokenizer has as one token must be generated as that token, not as text that looks like it.
 """
 
 from __future__ import annotations
@@ -9,97 +9,64 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from omlx.errors import BadRequest
 from omlx.text import tag_grammar
 from omlx.text.call_markup import CallFormat, CallMarkup
-from omlx.text.json_spelling import LENIENT, SPACING
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.tools import ToolUse
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
 Schema = Mapping[str, Any]
+
+SPACING: Final[JsonCompileOptions] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
+"""White space as in `json.dumps`: more tokens are forced, and a model cannot emit blanks for ever."""
+LENIENT: Final[JsonCompileOptions] = {"lenient": True}
+"""Keywords that llguidance does not enforce are ignored."""
 
 ANY_ARGUMENTS: Final[Schema] = {"type": "object"}
 
 _PLACES: Final = re.compile(r"(\{name\}|\{number\}|\{id\}|\{arguments\})")
 
 
-def answer(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
-    """The grammar of an answer that is calls and nothing else: of one, or of one or more, to the allowed functions.
+def calls_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
+    """Return the grammar of an answer that consists of calls to the allowed functions: of one, or of one or more.
 
-    `added` are the tokens that the tokenizer does not make of smaller ones. Raises BadRequest as `call` does.
+    `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids. Raises BadRequest for a
+    function whose arguments cannot be an object.
     """
     form = markup.form
-    one = f"{_literal(markup.start, added)} inside"
     several = "" if use.single or form.together else f" ({_between(form, added)}one)*"
-    return "\n".join([f"start: one{several}", f"one: {one}", *_inside(markup, use, added)])
+    first = f"one: {_literal(markup.start, added)} inside"
+    return "\n".join([f"start: one{several}", first, *_inside(markup, use, added)])
 
 
-def call(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
-    """The grammar of what follows the marker that opens a call.
-
-    Raises BadRequest for a function whose arguments cannot be an object.
-    """
+def call_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
+    """Return the grammar of what follows the opening marker of a call. Raises BadRequest like `calls_grammar`."""
     return "\n".join(["start: inside", *_inside(markup, use, added)])
 
 
-def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Iterator[str]:
-    """Rules for what stands between two markers, the closing one with it."""
-    form = markup.form
-    several = f" ({_between(form, added)}call)*" if form.together and not use.single else ""
-    yield f"inside: call{several} {_literal(markup.end, added)}"
-    yield "call: " + " | ".join(f"call_{i}" for i in range(len(use.allowed)))
-    for i, function in enumerate(use.allowed):
-        yield f"call_{i}: {_written(form, function['name'], f'arguments_{i}', added)}"
-        yield from _arguments(form, arguments(function, use), f"arguments_{i}", added)
-    if form.parameter is not None:
-        yield from tag_grammar.texts(form.parameter)
+def arguments_schema(function: Schema, use: ToolUse) -> Schema:
+    """Return the schema that the arguments of a call must follow; without an obligation, any object.
 
-
-def _arguments(
-    form: CallFormat, schema: Schema, rule: str, added: Mapping[str, int]
-) -> Iterator[str]:
-    if form.parameter is None:
-        yield f"{rule}: %json {json.dumps(schema)}"
-    else:
-        yield from tag_grammar.arguments(
-            form.parameter, schema, rule, lambda text: _literal(text, added)
-        )
-
-
-def _between(form: CallFormat, added: Mapping[str, int]) -> str:
-    """Not every model writes it."""
-    return f"({_literal(form.between, added)})? " if form.between else ""
-
-
-def _written(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> str:
-    """A call of one function as a rule's right side."""
-    assert form.written is not None
-    given = {"{number}": "/[0-9]{1,3}/", "{id}": "/[a-zA-Z0-9]{9}/", "{arguments}": rule}
-    found, text = [], ""
-    for part in _PLACES.split(form.written):
-        if part in given:
-            found += [_literal(text, added), given[part]]
-            text = ""
-        else:
-            text += name if part == "{name}" else part
-    return " ".join([*found, _literal(text, added)])
-
-
-def arguments(function: Schema, use: ToolUse) -> Schema:
-    """The schema that the arguments of a call must have; any object will do where nobody asked for a certain one.
-
-    Keywords that nobody enforces are passed over unless the function is strict. Raises BadRequest where the schema
-    leaves no object, or none that ends.
+    Keywords that are not enforced are ignored unless the function is strict. Raises BadRequest if the schema allows no
+    object, or none that terminates.
     """
-    strict = function["name"] in use.strict
-    schema = function.get("parameters", ANY_ARGUMENTS) if strict or use.forced else ANY_ARGUMENTS
+    name, strict = function["name"], function["name"] in use.strict
+    schema = ANY_ARGUMENTS
+    if strict or use.forced:
+        schema = function.get("parameters", ANY_ARGUMENTS)
     kinds = schema.get("type", "object")
-    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
-        raise BadRequest(
-            "tools.schema", param="tools", name=function["name"], detail=f"type {kinds}, not object"
-        )
+    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
+        detail = f"type {kinds}, not object"
+        raise BadRequest("tools.schema", param="tools", name=name, detail=detail)
     options = schema.get("x-guidance", {})
     if isinstance(options, Mapping):
         options = {**SPACING, **({} if strict else LENIENT), **options}
@@ -108,19 +75,64 @@ def arguments(function: Schema, use: ToolUse) -> Schema:
         if "$ref" in json.dumps(schema):
             schema = prune_nonterminating(schema)
     except ValueError as error:
-        raise BadRequest(
-            "tools.schema", param="tools", name=function["name"], detail=str(error)
-        ) from error
+        raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
     return schema
 
 
+def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Iterator[str]:
+    """Yield the rules for the text between two markers, with the closing one."""
+    form = markup.form
+    several = f" ({_between(form, added)}call)*" if form.together and not use.single else ""
+    yield f"inside: call{several} {_literal(markup.end, added)}"
+    yield "call: " + " | ".join(f"call_{i}" for i in range(len(use.allowed)))
+    for i, function in enumerate(use.allowed):
+        yield f"call_{i}: {_call(form, function['name'], f'arguments_{i}', added)}"
+        yield from _arguments(form, arguments_schema(function, use), f"arguments_{i}", added)
+    if form.parameter is not None:
+        yield from tag_grammar.texts(form.parameter)
+
+
+def _call(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> str:
+    """Return the right side of the rule for a call of one function; `rule` is that of its arguments."""
+    assert form.written is not None
+    places = {"{number}": "/[0-9]{1,3}/", "{id}": "/[a-zA-Z0-9]{9}/", "{arguments}": rule}
+    terms, text = [], ""
+    for part in _PLACES.split(form.written):
+        if part in places:
+            terms += [_literal(text, added), places[part]]
+            text = ""
+        else:
+            text += part.replace("{name}", name)
+    return " ".join([*terms, _literal(text, added)])
+
+
+def _arguments(
+    form: CallFormat, schema: Schema, rule: str, added: Mapping[str, int]
+) -> Iterator[str]:
+    if form.parameter is None:
+        yield f"{rule}: %json {json.dumps(schema)}"
+        return
+
+    def literal(text: str) -> str:
+        return _literal(text, added)
+
+    yield from tag_grammar.arguments(form.parameter, schema, rule, literal)
+
+
+def _between(form: CallFormat, added: Mapping[str, int]) -> str:
+    """Return the optional text between two calls."""
+    return f"({_literal(form.between, added)})? " if form.between else ""
+
+
 def _literal(text: str, added: Mapping[str, int]) -> str:
-    """A text as a grammar says it, added tokens by their ids; the longest of them goes first."""
-    known = sorted((each for each in added if each and each in text), key=len, reverse=True)
-    parts = re.split(f"({'|'.join(map(re.escape, known))})", text) if known else [text]
-    told = (
-        f"<[{added[part]}]>" if part in known else json.dumps(part, ensure_ascii=False)
-        for part in parts
-        if part
-    )
-    return " ".join(told) or '""'
+    """Return a text in the grammar's form, with added tokens by their ids; longer tokens take precedence."""
+    known = sorted((token for token in added if token and token in text), key=len, reverse=True)
+    parts = [text]
+    if known:
+        parts = re.split(f"({'|'.join(map(re.escape, known))})", text)
+    terms = []
+    for part in filter(None, parts):
+        terms.append(
+            f"<[{added[part]}]>" if part in known else json.dumps(part, ensure_ascii=False)
+        )
+    return " ".join(terms) or '""'

@@ -1,36 +1,43 @@
-"""Splits the text of one choice into reasoning and content.
+"""Split the text of one choice into reasoning and content.
 
-Reasoning stands at the very beginning, between the model's two markers, or the prompt has already opened it. A marker
-anywhere else is prose and passes through. White space around reasoning belongs to neither side and is dropped.
+`ReasoningSplitter` is for models with a pair of markers around reasoning at the very beginning. `ChannelSplitter` is
+for models that write several messages, each after a header that names its recipient:
+
+    to=self<|message|>reasoning<|eom|><|start|>assistant to=user<|message|>answer
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
+from typing import Final, TypeAlias
 
 from omlx.text.events import ReasoningDelta, TextDelta
 from omlx.text.stop_strings import overlap
 
-Piece = TextDelta | ReasoningDelta
+Piece: TypeAlias = TextDelta | ReasoningDelta
 
-
-class _At(Enum):
-    START = auto()  # nothing but white space, or a part of the opening marker, has come
-    THOUGHT_START = auto()  # behind the opening marker, only white space has come
-    THOUGHT = auto()
-    THOUGHT_END = auto()  # behind the closing marker, only white space has come
-    CONTENT = auto()
+HEADER: Final = "header"
+"""Prefix of the names of all states inside a header."""
+REASONING: Final = "reasoning"
+TOOL: Final = "tool"
+CONTENT: Final = "normal"
 
 
 class Splitter:
-    """Text comes in pieces; what is not decided yet is held back."""
+    """Stream parser that holds back text until its channel is certain."""
 
     _held = ""
 
     @property
     def holds(self) -> bool:
-        """Whether something is not decided yet."""
+        """Whether text is held back."""
         return bool(self._held)
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text that follows is reasoning."""
+        raise NotImplementedError
 
     def feed(self, text: str) -> list[Piece]:
         self._held += text
@@ -39,64 +46,141 @@ class Splitter:
             pass
         return pieces
 
+    def finish(self) -> list[Piece]:
+        raise NotImplementedError
+
     def _step(self, pieces: list[Piece]) -> bool:
-        """Take what can be decided from the held text; True if the rest may be decidable in the new state."""
-        raise NotImplementedError  # each kind of splitter has its own
+        """Consume what is certain; return whether the rest may be decidable in the new state."""
+        raise NotImplementedError
+
+    def _emit(self, text: str, pieces: list[Piece]) -> None:
+        if text:
+            pieces.append(ReasoningDelta(text) if self.thinking else TextDelta(text))
+
+
+class _State(Enum):
+    START = auto()  # only white space, or a part of the opening marker, has come
+    THOUGHT_START = auto()  # after the opening marker, only white space has come
+    THOUGHT = auto()
+    THOUGHT_END = auto()  # after the closing marker, only white space has come
+    CONTENT = auto()
 
 
 class ReasoningSplitter(Splitter):
-    """`markers` are the opening and closing one, None where the model has none; `thinking`: the prompt opened it."""
+    """Splitter at a pair of markers; a marker that is not at the beginning is content.
+
+    `markers` are the opening and the closing one, None for a model without reasoning. `thinking`: the prompt has
+    opened the reasoning. White space around reasoning is dropped.
+    """
 
     def __init__(self, markers: tuple[str, str] | None, *, thinking: bool = False) -> None:
         self._open, self._close = markers or ("", "")
-        self._at = _At.CONTENT if markers is None else _At.THOUGHT_START if thinking else _At.START
+        self._state = _State.THOUGHT_START if thinking else _State.START
+        if markers is None:
+            self._state = _State.CONTENT
 
     @property
     def thinking(self) -> bool:
-        return self._at in (_At.THOUGHT_START, _At.THOUGHT)
+        return self._state in (_State.THOUGHT_START, _State.THOUGHT)
 
     def finish(self) -> list[Piece]:
-        """What was held back: a marker that never became whole is prose."""
-        held, self._held = self._held, ""
-        if not held or self._at is _At.THOUGHT_END:
-            return []
-        return [ReasoningDelta(held) if self.thinking else TextDelta(held)]
+        """Return what was held back: an incomplete marker is text."""
+        pieces: list[Piece] = []
+        if self._state is not _State.THOUGHT_END:
+            self._emit(self._held, pieces)
+        self._held = ""
+        return pieces
 
     def _step(self, pieces: list[Piece]) -> bool:
-        match self._at:
-            case _At.START:
+        match self._state:
+            case _State.START:
                 return self._start()
-            case _At.THOUGHT:
+            case _State.THOUGHT:
                 return self._thought(pieces)
-            case _At.CONTENT:
-                pieces.append(TextDelta(self._held))
+            case _State.CONTENT:
+                self._emit(self._held, pieces)
                 self._held = ""
                 return False
-            case _At.THOUGHT_START | _At.THOUGHT_END as at:
-                self._held = self._held.lstrip()
-                if self._held:
-                    self._at = _At.THOUGHT if at is _At.THOUGHT_START else _At.CONTENT
-                return bool(self._held)
+            case _State.THOUGHT_START:
+                following = _State.THOUGHT
+            case _State.THOUGHT_END:
+                following = _State.CONTENT
+        self._held = self._held.lstrip()
+        if self._held:
+            self._state = following
+        return bool(self._held)
 
     def _start(self) -> bool:
         text = self._held.lstrip()
         if text.startswith(self._open):
-            self._held, self._at = text[len(self._open) :], _At.THOUGHT_START
+            self._held, self._state = text[len(self._open) :], _State.THOUGHT_START
         elif self._open.startswith(text):
             return False
         else:
-            self._at = _At.CONTENT
+            self._state = _State.CONTENT
         return True
 
     def _thought(self, pieces: list[Piece]) -> bool:
-        end = self._held.find(self._close)
-        if end >= 0:
-            thought, rest = self._held[:end].rstrip(), self._held[end + len(self._close) :]
-            self._at = _At.THOUGHT_END
-        else:
-            certain = self._held[: len(self._held) - overlap(self._held, self._close)].rstrip()
-            thought, rest = certain, self._held[len(certain) :]
-        if thought:
-            pieces.append(ReasoningDelta(thought))
-        self._held = rest
-        return end >= 0
+        thought, marker, rest = self._held.partition(self._close)
+        if not marker:
+            thought = thought[: len(thought) - overlap(thought, self._close)]
+        thought = thought.rstrip()
+        self._emit(thought, pieces)
+        self._held = rest if marker else self._held[len(thought) :]
+        if marker:
+            self._state = _State.THOUGHT_END
+        return bool(marker)
+
+
+class ChannelSplitter(Splitter):
+    """Splitter by a table of transitions: by state, pairs of a marker and the state after it.
+
+    The table is mlx-lm's `response_transitions` or one of ours. The text of a header is dropped. The marker of a tool
+    call is kept: it belongs to the call. Output in which no marker ever comes is content.
+    """
+
+    def __init__(self, initial: str, transitions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        self._transitions = transitions
+        self._state = initial
+        self._matched = False
+
+    @property
+    def thinking(self) -> bool:
+        return self._state == REASONING
+
+    def finish(self) -> list[Piece]:
+        """Return what was held back: a part of a marker, or all of an output without headers."""
+        if not self._matched:
+            self._state = CONTENT
+        pieces: list[Piece] = []
+        self._emit(self._held, pieces)
+        self._held = ""
+        return pieces
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        markers = self._transitions.get(self._state, ())
+        matches = [(self._held.find(marker), marker, state) for marker, state in markers]
+        matches = [match for match in matches if match[0] >= 0]
+        if not matches:
+            if self._matched or not self._in_header:
+                held = max((overlap(self._held, marker) for marker, _ in markers), default=0)
+                certain = len(self._held) - held
+                self._emit(self._held[:certain], pieces)
+                self._held = self._held[certain:]
+            return False
+        start, marker, state = min(matches)
+        self._emit(self._held[:start], pieces)
+        self._matched = True
+        self._state = state
+        if state == TOOL:
+            self._state, marker = CONTENT, ""
+        self._held = self._held[start + len(marker) :]
+        return True
+
+    @property
+    def _in_header(self) -> bool:
+        return self._state.startswith(HEADER)
+
+    def _emit(self, text: str, pieces: list[Piece]) -> None:
+        if not self._in_header:
+            super()._emit(text, pieces)

@@ -1,22 +1,38 @@
-"""From the form that an answer must have to a mask of tokens, by llguidance."""
+"""Structured output: from what a request demands to a token mask, by llguidance."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest
-from omlx.text import call_grammar, harmony
+from omlx.text import harmony
+from omlx.text.call_grammar import (
+    LENIENT,
+    SPACING,
+    Schema,
+    arguments_schema,
+    call_grammar,
+    calls_grammar,
+)
 from omlx.text.call_markup import call_markup
-from omlx.text.grammar_mask import Before, Call, Free, GrammarMask, Held, Marker, Place, Thought
-from omlx.text.json_spelling import LENIENT, SPACING
+from omlx.text.grammar_mask import (
+    AnswerStart,
+    CallStart,
+    Constrained,
+    Free,
+    GrammarMask,
+    Marker,
+    State,
+    Thought,
+)
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.tools import ToolUse
 
@@ -35,9 +51,10 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """What a request demands. `text` is a JSON schema, a regular expression, a JSON list of texts, or a grammar in
-    Lark's form or llama.cpp's; `param` the field it came from. A `lenient` schema may hold keywords that are not
-    enforced.
+    """The structured output that a request demands in its field `param`.
+
+    `text` is a JSON schema, a regular expression, a JSON list of texts, or a grammar in Lark's or llama.cpp's format.
+    A `lenient` schema may hold keywords that are not enforced.
     """
 
     kind: GrammarKind
@@ -48,8 +65,7 @@ class StructuredOutput:
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """What binds a text, made ready for one model; `param` is the field that asked for it. The `matcher` stands at the
-    beginning of the text and is only copied."""
+    """A grammar compiled for one model; `param` is the request field it came from. `matcher` is only copied."""
 
     param: str
     matcher: LLMatcher
@@ -57,9 +73,11 @@ class CompiledGrammar:
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """What may come before the answer, or in its place: `thinking` (the prompt has opened a thought), `may_think` (the
-    model may open one), `may_call`, where `call` binds what is behind the marker of a call. `begun` is the part of the
-    answer that stands in the prompt."""
+    """What may precede or replace a constrained answer.
+
+    `thinking`: the prompt has opened reasoning. `may_think`: the model may open it. `may_call`: the model may call a
+    tool; `calls` constrains the text after a call's marker. `answer_prefix` is the part of the answer in the prompt.
+    """
 
     thinking: bool = False
     may_think: bool = False
@@ -69,142 +87,139 @@ class Preamble:
 
 
 class GrammarCompiler:
-    """Compiles forms for one model. What llguidance must know of the tokenizer takes a second, at the first use."""
+    """Compiler of structured output for one model. llguidance's view of the tokenizer takes a second, once."""
 
     def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = sorted(stop_ids)
 
-    def compile(self, form: StructuredOutput) -> CompiledGrammar:
-        """Raises BadRequest for a form that cannot be enforced, or that nothing has, saying why."""
+    def compile(self, output: StructuredOutput) -> CompiledGrammar:
+        """Compile a grammar. Raises BadRequest if it cannot be enforced, or if nothing follows it."""
         try:
-            return CompiledGrammar(form.param, self._matcher(_source(form)))
+            return CompiledGrammar(output.param, self._matcher(_source(output)))
         except ValueError as error:
-            detail = str(error).strip()
-            raise BadRequest(
-                "format.invalid", param=form.param, field=form.param, detail=detail
-            ) from error
+            param, detail = output.param, str(error).strip()
+            raise BadRequest("format.invalid", param=param, field=param, detail=detail) from error
 
     def compile_tool_calls(self, use: ToolUse) -> CompiledGrammar | None:
-        """What binds the calls of a request: the whole answer where one is forced, else what follows the marker of a
-        call. None where the model is free, or writes calls in a form that has no grammar.
+        """Compile the grammar of a request's calls: of the whole answer if one is forced, else of one call's inside.
 
-        Raises BadRequest, naming the function, for a schema that cannot be enforced.
+        Returns None where calls are unconstrained, or in a format without a grammar. Raises BadRequest, naming the
+        function, for a schema that cannot be enforced.
         """
-        form = call_markup(self._tokenizer, use.functions)
-        if form is None or form.form.written is None or not (use.forced or use.strict):
+        markup = call_markup(self._tokenizer, use.functions)
+        if markup is None or markup.form.written is None or not (use.forced or use.strict):
             return None
-        source = call_grammar.answer if use.forced else call_grammar.call
         if (
-            form.form.parameter is not None
-        ):  # what is not JSON is nothing that the grammar would complain of
-            for function in use.allowed:
-                self._check(function, use)
+            markup.form.parameter is not None
+        ):  # schemas that are not JSON in the grammar fail silently
+            self._check_schemas(use)
         added = self._tokenizer._tokenizer.get_added_vocab()
+        source = calls_grammar if use.forced else call_grammar
         try:
-            return CompiledGrammar("tools", self._matcher(source(form, use, added)))
+            return CompiledGrammar("tools", self._matcher(source(markup, use, added)))
         except ValueError as error:
-            for function in use.allowed:
-                self._check(function, use)
+            self._check_schemas(use)
             names = ", ".join(function["name"] for function in use.allowed)[:200]
-            raise BadRequest(
-                "tools.schema", param="tools", name=names, detail=str(error).strip()
-            ) from error
+            raise _bad_schema(names, error) from error
 
     def mask(self, answer: CompiledGrammar | None, preamble: Preamble) -> GrammarMask:
-        """A mask of its own for one choice; without an `answer`, only calls are bound.
+        """Return a mask for one choice; without an `answer`, only calls are constrained.
 
-        Raises BadRequest if what has begun does not have the form.
+        Raises BadRequest if the answer's prefix does not follow the grammar.
         """
         if answer is None:
             return GrammarMask(self._free(preamble), self._without_stops)
-        held = Held(answer.matcher.deep_copy())
-        begun = self._known.tokenize_str(preamble.answer_prefix)
-        if held.matcher.try_consume_tokens(begun) < len(begun):
+        constrained = Constrained(answer.matcher.deep_copy())
+        prefix = self._known.tokenize_str(preamble.answer_prefix)
+        if constrained.matcher.try_consume_tokens(prefix) < len(prefix):
             raise BadRequest("format.begun", param=answer.param, field=answer.param)
-        return GrammarMask(self._before(held, preamble), self._without_stops)
+        return GrammarMask(self._start(constrained, preamble), self._without_stops)
 
     def _matcher(self, source: str) -> LLMatcher:
-        """Raises ValueError, also where nothing may be said at the beginning, or behind all that must come first."""
+        """Compile a source. Raises ValueError, also if no text follows the grammar from its start."""
         matcher = LLMatcher(self._known, source, log_level=0, limits=_LIMITS)
         ahead = matcher.deep_copy()
         ahead.consume_tokens(ahead.compute_ff_tokens())
         ahead.compute_bitmask()
         if ahead.is_error():
             complaint = ahead.get_error().removesuffix("<non-verbose/>").strip()
-            raise ValueError(
-                "nothing has this form" if complaint == "NoExtensionBias" else complaint
-            )
+            if complaint == "NoExtensionBias":
+                complaint = "nothing has this form"
+            raise ValueError(complaint)
         return matcher
 
-    def _check(self, function: Mapping[str, Any], use: ToolUse) -> None:
-        """Raises BadRequest, naming the function, if its schema alone cannot be enforced."""
-        try:
-            self._matcher(
-                LLMatcher.grammar_from_json_schema(dict(call_grammar.arguments(function, use)))
-            )
-        except ValueError as error:
-            detail = str(error).strip()
-            raise BadRequest(
-                "tools.schema", param="tools", name=function["name"], detail=detail
-            ) from error
+    def _check_schemas(self, use: ToolUse) -> None:
+        """Raise BadRequest, naming the function, if a function's schema alone cannot be enforced."""
+        for function in use.allowed:
+            schema: Schema = arguments_schema(function, use)
+            try:
+                self._matcher(LLMatcher.grammar_from_json_schema(dict(schema)))
+            except ValueError as error:
+                raise _bad_schema(function["name"], error) from error
 
-    def _free(self, preamble: Preamble) -> Place:
-        free = Free(self._call(preamble))
+    def _free(self, preamble: Preamble) -> State:
+        """Return the first state of an answer whose calls alone are constrained."""
+        free = Free(self._call_start(preamble))
         if preamble.thinking:
             return self._thought(free)
         if preamble.may_think and self._thought_ids is not None:
             return Free(free.call, Marker(self._thought_ids[0], self._thought(free)))
         return free
 
-    def _before(self, held: Held, preamble: Preamble) -> Place:
-        call = self._call(preamble)
-        markers = (Marker(self._call_ids, call or Free()),) if preamble.may_call else ()
+    def _start(self, answer: Constrained, preamble: Preamble) -> State:
+        """Return the first state of a constrained answer."""
+        markers: tuple[Marker, ...] = ()
+        if preamble.may_call:
+            markers = (Marker(self._call_ids, self._call_start(preamble) or Free()),)
+        if not preamble.thinking and (not preamble.may_think or self._thought_ids is None):
+            return AnswerStart(answer, markers)
+        thought = self._thought(self._after_thought(answer, markers))
         if preamble.thinking:
-            return self._thought(self._behind_thought(held, markers))
-        if not preamble.may_think or self._thought_ids is None:
-            return Before(held, markers)
-        thought = self._thought(self._behind_thought(held, markers))
-        return Before(held, (*markers, Marker(self._thought_ids[0], thought)))
-
-    def _call(self, preamble: Preamble) -> Call | None:
-        return Call(self._call_ids, preamble.calls.matcher) if preamble.calls is not None else None
-
-    def _thought(self, behind: Place) -> Thought:
+            return thought
         assert self._thought_ids is not None
-        return Thought(self._thought_ids[1], behind)
+        return AnswerStart(answer, (*markers, Marker(self._thought_ids[0], thought)))
 
-    def _behind_thought(self, held: Held, markers: tuple[Marker, ...]) -> Before:
-        """An answer with up to two line breaks before it, as models write them, in one token or in two."""
-        answer = Before(held, markers)
-        one, two = (tuple(self._known.tokenize_str(text)) for text in ("\n", "\n\n"))
-        both = (Marker(two, answer),) if len(two) == 1 else ()
-        return Before(
-            held, (*markers, *both, Marker(one, Before(held, (*markers, Marker(one, answer)))))
-        )
+    def _call_start(self, preamble: Preamble) -> CallStart | None:
+        if preamble.calls is None:
+            return None
+        return CallStart(self._call_ids, preamble.calls.matcher)
+
+    def _thought(self, then: State) -> Thought:
+        assert self._thought_ids is not None
+        return Thought(self._thought_ids[1], then)
+
+    def _after_thought(self, answer: Constrained, markers: tuple[Marker, ...]) -> AnswerStart:
+        """Return the state before an answer with up to two line breaks, in one token or in two."""
+        start = AnswerStart(answer, markers)
+        line, blank = (tuple(self._known.tokenize_str(text)) for text in ("\n", "\n\n"))
+        second = AnswerStart(answer, (*markers, Marker(line, start)))
+        both = (Marker(blank, start),) if len(blank) == 1 else ()
+        return AnswerStart(answer, (*markers, *both, Marker(line, second)))
 
     @cached_property
     def _thought_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """What opens a thought and what closes it, if the model has any."""
+        """Tokens that open and close reasoning; None for a model without it."""
         if harmony.uses_harmony(self._tokenizer):
-            opens, closes = (
-                tuple(self._known.tokenize_str(each, parse_special=True))
-                for each in harmony.THOUGHT
-            )
-            return opens, closes
+            start, end = (self._marker_ids(marker) for marker in harmony.THOUGHT)
+            return start, end
         if not self._tokenizer.has_thinking:
             return None
         return tuple(self._tokenizer.think_start_tokens), tuple(self._tokenizer.think_end_tokens)
 
     @cached_property
     def _call_ids(self) -> tuple[int, ...]:
-        form = call_markup(self._tokenizer, ())
-        assert form is not None
-        return tuple(self._known.tokenize_str(form.start, parse_special=True))
+        markup = call_markup(self._tokenizer, ())
+        assert markup is not None
+        return self._marker_ids(markup.start)
+
+    def _marker_ids(self, marker: str) -> tuple[int, ...]:
+        return tuple(self._known.tokenize_str(marker, parse_special=True))
 
     @cached_property
     def _known(self) -> LLTokenizer:
-        from llguidance import hf  # noqa: PLC0415 — brings in transformers: slow, and there with the first tokenizer
+        """llguidance's view of the tokenizer. Raises BadRequest for a tokenizer that it cannot read."""
+        from llguidance import hf  # noqa: PLC0415 — imports transformers: slow, and there with the first tokenizer
         from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
         inner = self._tokenizer._tokenizer
@@ -214,38 +229,40 @@ class GrammarCompiler:
 
     @cached_property
     def _without_stops(self) -> bytes:
-        """All ids but those that end an output."""
-        every = bytearray(b"\xff" * ((self._known.vocab_size + 7) // 8))
+        """Bitmask of all tokens but the stop tokens."""
+        mask = bytearray(b"\xff" * ((self._known.vocab_size + 7) // 8))
         for token in self._stop_ids:
-            every[token // 8] &= ~(1 << token % 8)
-        return bytes(every)
+            mask[token // 8] &= ~(1 << token % 8)
+        return bytes(mask)
 
 
-def _source(form: StructuredOutput) -> str:
-    """The form in llguidance's language. Raises ValueError."""
-    match form.kind:
+def _bad_schema(name: str, error: ValueError) -> BadRequest:
+    return BadRequest("tools.schema", param="tools", name=name, detail=str(error).strip())
+
+
+def _source(output: StructuredOutput) -> str:
+    """Return the grammar in llguidance's language. Raises ValueError."""
+    match output.kind:
         case GrammarKind.JSON:
-            overrides = LENIENT if form.lenient else None
-            schema = (
-                "{}" if form.text.strip() == "true" else form.text
-            )  # options go with objects only
+            overrides = LENIENT if output.lenient else None
+            schema = output.text
+            if schema.strip() == "true":
+                schema = "{}"  # options go with objects only
             if "$ref" in schema:
                 schema = json.dumps(prune_nonterminating(json.loads(schema)))
             return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
         case GrammarKind.REGEX:
-            return LLMatcher.grammar_from_regex(form.text)
+            return LLMatcher.grammar_from_regex(output.text)
         case GrammarKind.CHOICE:
-            texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(form.text))
+            texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(output.text))
             return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
         case GrammarKind.GRAMMAR:
-            return LLMatcher.grammar_from_lark(_lark(form.text))
+            return LLMatcher.grammar_from_lark(_lark(output.text))
 
 
 def _lark(grammar: str) -> str:
-    """Raises ValueError."""
+    """Convert a grammar to Lark's format. Raises ValueError."""
     try:
         return any_to_lark(grammar)
-    except (
-        Exception
-    ) as error:  # of any type: the converter has none of its own for most of what it refuses
+    except Exception as error:  # the converter raises errors of many types
         raise ValueError(str(error) or type(error).__name__) from error

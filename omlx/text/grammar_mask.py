@@ -1,8 +1,8 @@
-"""What may be said at every place of an answer that must have a form, or whose calls must.
+"""Token masks of structured output: which tokens may follow at every position of an answer.
 
-Something may come before the answer that no form binds: a thought between the model's markers, or in its place the call
-of a tool. Those pass; the answer itself is held to its form by llguidance's matcher. Where an answer is free but its
-calls are not, each of them is held by a matcher of its own, from behind the marker that opens it to its end.
+Reasoning and a tool call may come before or instead of a constrained answer and are not constrained themselves. Where
+the answer is free but its calls are not, each call is constrained from its opening marker to its end. Constrained parts
+follow llguidance matchers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from omlx.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """Behind the marker that opens a call: the `grammar`, which is only copied, binds it to its end."""
+class CallStart:
+    """State after the marker `ids` that opens a call: a copy of `grammar` constrains the call."""
 
     ids: tuple[int, ...]
     grammar: LLMatcher
@@ -27,16 +27,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Anything may come, the end too. A `call` that its marker opens is held to its grammar, wherever it begins; not
-    so in a thought, which the `thought`'s marker opens as the very first that is said."""
+    """Unconstrained text, which may end. The marker of `call` starts a constrained call wherever it occurs.
 
-    call: Call | None = None
+    The marker of `thought` opens reasoning, and only as the very first output.
+    """
+
+    call: CallStart | None = None
     thought: Marker | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Inside of what a matcher binds. `then` is the place behind its end; None: the output ends there."""
+class Constrained:
+    """Text that a matcher constrains. `then` follows its end; None: the output ends there."""
 
     matcher: LLMatcher
     then: Free | None = None
@@ -44,137 +46,137 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """Inside of a thought, which `end` closes; what is due comes `behind` it, so it is not the end of the output
-    unless nothing is due."""
+    """Reasoning up to the marker `end`, followed by `then`. The output may not end in it if a constrained answer is due."""
 
     end: tuple[int, ...]
-    behind: Place
+    then: State
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Tokens that preamble somewhere else; inside of one, those that are left."""
+    """The remaining tokens of a marker, and the state after it."""
 
     ids: tuple[int, ...]
-    to: Place
+    then: State
+
+    def advance(self, token: int) -> State | None:
+        """Return the state after a token; None if the token is not the next one of the marker."""
+        if token != self.ids[0]:
+            return None
+        return Marker(self.ids[1:], self.then) if len(self.ids) > 1 else self.then
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """Where the answer begins, unless one of the markers comes."""
+class AnswerStart:
+    """Start of a constrained answer, unless one of the markers comes instead."""
 
-    answer: Held
+    answer: Constrained
     markers: tuple[Marker, ...] = ()
 
 
-Place: TypeAlias = Free | Held | Thought | Marker | Before | Call
+State: TypeAlias = Free | Constrained | Thought | Marker | AnswerStart | CallStart
 
 
 @dataclass(slots=True, eq=False)
 class GrammarMask:
-    """The engine's `TokenMask`. `past` holds, for each token, the place before it and the matcher that took it."""
+    """The engine's `TokenMask`. `history` holds, per token, the state before it and the matcher that consumed it."""
 
-    place: Place
+    state: State
     without_stops: bytes
-    past: list[tuple[Place, LLMatcher | None]] = field(default_factory=list)
+    history: list[tuple[State, LLMatcher | None]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
-        return (
-            isinstance(self.place, Held)
-            and self.place.then is None
-            and self.place.matcher.is_stopped()
-        )
+        state = self.state
+        return isinstance(state, Constrained) and state.then is None and state.matcher.is_stopped()
 
     def bits(self) -> bytes | None:
-        match self.place:
-            case Held(matcher=matcher):
-                return _mask(matcher)
-            case Thought(behind=behind):
-                return None if isinstance(behind, Free) else self.without_stops
+        """Return the bitmask of allowed tokens; None allows all."""
+        match self.state:
+            case Constrained(matcher=matcher):
+                return _bitmask(matcher)
+            case Thought(then=Free()):
+                return None
+            case Thought():
+                return self.without_stops
             case Marker(ids=ids):
                 return with_ids(bytes(len(self.without_stops)), ids[:1])
-            case Before(answer=answer, markers=markers):
-                return with_ids(_mask(answer.matcher), (marker.ids[0] for marker in markers))
+            case AnswerStart(answer=answer, markers=markers):
+                return with_ids(_bitmask(answer.matcher), (marker.ids[0] for marker in markers))
         return None
 
     def advance(self, token: int) -> bool:
-        held = self.place.answer if isinstance(self.place, Before) else self.place
-        if isinstance(held, Held) and held.matcher.try_consume_tokens([token]) == 1:
-            _check(held.matcher)
-            self._go(token, _behind(held), held.matcher)
+        """Consume a token; return False, changing nothing, if it is not allowed. Raises EngineError."""
+        state = self.state
+        if isinstance(state, AnswerStart):
+            state = state.answer
+        if isinstance(state, Constrained) and state.matcher.try_consume_tokens([token]) == 1:
+            _check(state.matcher)
+            ended = state.then is not None and state.matcher.is_stopped()
+            self._enter(token, (ended and state.then) or state, state.matcher)
             return True
-        if (following := self._elsewhere(token)) is None:
-            if isinstance(held, Held):
-                _check(held.matcher)
+        following = self._unconstrained(token)
+        if following is None:
+            if isinstance(state, Constrained):
+                _check(state.matcher)
             return False
-        if isinstance(following, Call):
-            following = Held(following.grammar.deep_copy(), Free(following))
-        self._go(token, following, None)
+        if isinstance(following, CallStart):
+            following = Constrained(following.grammar.deep_copy(), Free(following))
+        self._enter(token, following, None)
         return True
 
     def rollback(self, n: int) -> None:
+        """Undo the last `n` tokens. Raises EngineError."""
         if n == 0:
             return
-        gone = self.past[-n:]
-        del self.past[-n:], self.tokens[-n:]
-        self.place = gone[0][0]
-        for matcher, run in groupby(matcher for _, matcher in reversed(gone)):
+        undone = self.history[-n:]
+        del self.history[-n:], self.tokens[-n:]
+        self.state, _ = undone[0]
+        matchers = [matcher for _, matcher in reversed(undone)]
+        for matcher, run in groupby(matchers):
             if matcher is not None:
-                matcher.rollback(sum(1 for _ in run))
+                matcher.rollback(len(list(run)))
                 _check(matcher)
 
-    def _go(self, token: int, following: Place, matcher: LLMatcher | None) -> None:
-        self.past.append((self.place, matcher))
+    def _enter(self, token: int, following: State, matcher: LLMatcher | None) -> None:
+        self.history.append((self.state, matcher))
         self.tokens.append(token)
-        self.place = following
+        self.state = following
 
-    def _elsewhere(self, token: int) -> Place | None:
-        """Where a token leads that no matcher takes; None if it may not come."""
-        match self.place:
+    def _unconstrained(self, token: int) -> State | None:
+        """Return the state after a token that no matcher consumes; None if it is not allowed."""
+        match self.state:
             case Free(call=call, thought=thought) as free:
-                if (
-                    thought is not None
-                    and len(self.past) < len(thought.ids)
-                    and (*self.tokens, token) == thought.ids
-                ):
-                    return thought.to
+                if thought is not None and self._opens(thought.ids, token):
+                    return thought.then
                 return call if call is not None and self._ends_with(call.ids, token) else free
-            case Thought(end=end, behind=behind) as inside:
-                closed = self._ends_with(end, token)
-                return (behind if closed else inside) if allows(self.bits(), token) else None
+            case Thought(end=end, then=then) as thinking:
+                if not allows(self.bits(), token):
+                    return None
+                return then if self._ends_with(end, token) else thinking
             case Marker() as marker:
-                return _inside(marker, token)
-            case Before(markers=markers):
-                return next(
-                    (place for each in markers if (place := _inside(each, token)) is not None), None
-                )
+                return marker.advance(token)
+            case AnswerStart(markers=markers):
+                states = (marker.advance(token) for marker in markers)
+                return next((state for state in states if state is not None), None)
         return None
+
+    def _opens(self, ids: tuple[int, ...], token: int) -> bool:
+        """Return whether the whole output so far is this marker."""
+        return len(self.tokens) < len(ids) and (*self.tokens, token) == ids
 
     def _ends_with(self, ids: tuple[int, ...], token: int) -> bool:
         return (*self.tokens[-len(ids) :], token)[-len(ids) :] == ids
 
 
-def _behind(held: Held) -> Place:
-    """Where a token leads that the matcher has taken."""
-    return held.then if held.then is not None and held.matcher.is_stopped() else held
-
-
-def _mask(matcher: LLMatcher) -> bytes:
+def _bitmask(matcher: LLMatcher) -> bytes:
     bits = matcher.compute_bitmask()
     _check(matcher)
     return bits
 
 
 def _check(matcher: LLMatcher) -> None:
-    """Raises EngineError if the matcher has given up: a grammar may be too much for its limits at some place."""
+    """Raise EngineError if the matcher has failed: a grammar may exceed its limits at some position."""
     if matcher.is_error():
         raise EngineError("engine.grammar", detail=matcher.get_error())
-
-
-def _inside(marker: Marker, token: int) -> Place | None:
-    """Behind the first token of a marker."""
-    if token != marker.ids[0]:
-        return None
-    return Marker(marker.ids[1:], marker.to) if marker.ids[1:] else marker.to

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from omlx.text.headers import CONTENT, HEADER, REASONING, TOOL
+from omlx.text.channels import CONTENT, HEADER, REASONING, TOOL
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper

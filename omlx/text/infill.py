@@ -1,4 +1,4 @@
-"""Filling in the middle: a prompt out of what stands before and behind the gap, for models that were trained to."""
+"""Infilling: a prompt from the text before and after a gap, for models trained to fill in the middle."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """The tokens of one family. `middle` None: the part behind the gap comes first, and the prefix is gone on with."""
+    """Tokens of one family. Without `middle`, the suffix comes first and the model continues the prefix."""
 
     prefix: str
     suffix: str
     middle: str | None
+
+    @property
+    def names(self) -> set[str]:
+        return {self.prefix, self.suffix, self.middle or self.suffix}
 
 
 INFILL_FAMILIES: Final = (
@@ -29,35 +33,24 @@ INFILL_FAMILIES: Final = (
 )
 
 
-def infill_prompt(tokenizer: TokenizerWrapper, before: str, behind: str) -> tuple[int, ...]:
-    """Raises BadRequest if the model has no tokens for this."""
+def infill_prompt(tokenizer: TokenizerWrapper, before: str, after: str) -> tuple[int, ...]:
+    """Return the tokens of an infilling prompt. Raises BadRequest if the model has no tokens for it."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    gap = next(
-        (
-            gap
-            for gap in INFILL_FAMILIES
-            if {gap.prefix, gap.suffix, gap.middle or gap.suffix} <= vocabulary.keys()
-        ),
-        None,
-    )
-    if gap is None:
+    families = (family for family in INFILL_FAMILIES if family.names <= vocabulary.keys())
+    family = next(families, None)
+    if family is None:
         raise BadRequest("request.no_gap", param="suffix")
     begin = tokenizer.encode("")
     head = begin if begin == [tokenizer.bos_token_id] else []
-    first = [vocabulary[gap.prefix], *tokenizer.encode(before, add_special_tokens=False)]
-    second = [vocabulary[gap.suffix], *tokenizer.encode(behind, add_special_tokens=False)]
-    if gap.middle is None:
-        return (*head, *second, *first)
-    return (*head, *first, *second, vocabulary[gap.middle])
+    prefix = [vocabulary[family.prefix], *tokenizer.encode(before, add_special_tokens=False)]
+    suffix = [vocabulary[family.suffix], *tokenizer.encode(after, add_special_tokens=False)]
+    if family.middle is None:
+        return (*head, *suffix, *prefix)
+    return (*head, *prefix, *suffix, vocabulary[family.middle])
 
 
 def infill_token_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
-    """Tokens that end what fills a gap: no text has them."""
+    """Return the ids of all infilling tokens; they end an infilled text."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    names = {
-        name
-        for gap in INFILL_FAMILIES
-        for name in (gap.prefix, gap.suffix, gap.middle)
-        if name is not None
-    }
+    names = set[str]().union(*(family.names for family in INFILL_FAMILIES))
     return frozenset(vocabulary[name] for name in names if name in vocabulary)

@@ -11,7 +11,7 @@ from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.records import RequestStats
 from omlx.text import harmony, tool_call_parser
 from omlx.text.call_markup import call_markup
-from omlx.text.channels import ReasoningSplitter
+from omlx.text.channels import HEADER, ChannelSplitter, ReasoningSplitter
 from omlx.text.detokenize import Detokenizer
 from omlx.text.events import (
     Finish,
@@ -22,7 +22,6 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
 )
-from omlx.text.headers import HEADER, ChannelSplitter
 from omlx.text.stop_strings import MarkerFilter, StopStringFilter
 from omlx.text.tool_call_parser import ToolCallParser
 

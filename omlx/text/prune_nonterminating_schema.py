@@ -1,8 +1,8 @@
-"""Takes out of a JSON schema what no answer would ever get to the end of.
+"""Remove from a JSON schema the references that no generated value could complete.
 
-A definition may need another value of its kind inside of each of its values, directly or by way of others. A model that
-has begun such a value can only go on. So whatever refers to one is replaced by `false` before anything is generated:
-such alternatives, optional properties and items are gone, and where nothing else may come, nothing has the form.
+A definition may require another value of its own kind, directly or through others, so that a model which has begun such
+a value never reaches its end. References to such definitions are replaced by `false` before generation: alternatives,
+optional properties and items disappear, and where nothing else is allowed, no value follows the schema.
 """
 
 from __future__ import annotations
@@ -11,134 +11,135 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-Ends: TypeAlias = Callable[[str], bool]
-"""Whether what a reference leads to has a value that ends."""
+Terminates: TypeAlias = Callable[[str], bool]
+"""Whether the target of a reference has a value that terminates."""
 
 _DATA: Final = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose content is data, not schemas."""
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 
 
 def prune_nonterminating(schema: Any) -> Any:
-    """The same schema, or a copy without references to what never ends.
+    """Return the schema, or a copy without references to definitions that never terminate.
 
-    Only references by pointers within the schema are followed. Raises ValueError if no value would ever end.
+    Only references by JSON pointers within the schema are followed. Raises ValueError if no value terminates.
     """
     try:
         references = {"#", *_references(schema)}
-        ending = _ending(schema, references)
-        if "#" not in ending:
+        terminating = _terminating(schema, references)
+        if "#" not in terminating:
             raise ValueError("its values would never end")
-        return schema if ending == references else _without(schema, references - ending)
+        if terminating == references:
+            return schema
+        return _prune(schema, references - terminating)
     except RecursionError as error:
         raise ValueError(str(error)) from error
 
 
-def _ending(root: Any, references: set[str]) -> set[str]:
-    """Those of the references that preamble to something that ends: the least fixed point."""
-    found: set[str] = set()
-    while len(more := _round(root, references, found)) > len(found):
-        found = more
-    return found
+def _terminating(root: Any, references: set[str]) -> set[str]:
+    """Return the references whose targets have a terminating value: the least fixed point."""
+    known: set[str] = set()
+    while len(more := _iterate(root, references, known)) > len(known):
+        known = more
+    return known
 
 
-def _round(root: Any, references: set[str], known: set[str]) -> set[str]:
-    """Looks at each reference once. One that leads back to where it came from does not end, as far as is `known`."""
-    found, tried = set(known), set(known)
+def _iterate(root: Any, references: set[str], known: set[str]) -> set[str]:
+    """Evaluate each reference once; one that leads back to itself does not terminate as far as is `known`."""
+    terminating, evaluated = set(known), set(known)
 
-    def ends(reference: str) -> bool:
-        if reference not in tried:
-            tried.add(reference)
-            if _ends(_target(root, reference), ends):
-                found.add(reference)
-        return reference in found
+    def terminates(reference: str) -> bool:
+        if reference not in evaluated:
+            evaluated.add(reference)
+            if _has_value(_target(root, reference), terminates):
+                terminating.add(reference)
+        return reference in terminating
 
-    return {reference for reference in sorted(references) if ends(reference)}
+    return {reference for reference in sorted(references) if terminates(reference)}
 
 
-def _ends(schema: Any, ends: Ends) -> bool:
-    """Whether a value of this schema ends, as far as the keywords tell that preamble from one schema to another."""
+def _has_value(schema: Any, terminates: Terminates) -> bool:
+    """Return whether a value of this schema terminates, by the keywords that lead to other schemas."""
     if not isinstance(schema, Mapping):
         return schema is not False
     reference = schema.get("$ref")
-    if isinstance(reference, str) and not ends(reference):
+    if isinstance(reference, str) and not terminates(reference):
         return False
-    if not all(_ends(each, ends) for each in _list(schema.get("allOf"))):
+    if not all(_has_value(part, terminates) for part in _list(schema.get("allOf"))):
         return False
-    for options in (_list(schema.get("anyOf")), _list(schema.get("oneOf"))):
-        if options and not any(_ends(each, ends) for each in options):
+    for keyword in ("anyOf", "oneOf"):
+        options = _list(schema.get(keyword))
+        if options and not any(_has_value(option, terminates) for option in options):
             return False
     if "type" not in schema or "const" in schema or "enum" in schema:
         return True
     kinds = _list(schema["type"]) or [schema["type"]]
-    return any(
-        _object_ends(schema, ends)
-        if kind == "object"
-        else _array_ends(schema, ends)
-        if kind == "array"
-        else True
-        for kind in kinds
-    )
+    return any(_has_kind(kind, schema, terminates) for kind in kinds)
 
 
-def _object_ends(schema: Mapping[str, Any], ends: Ends) -> bool:
+def _has_kind(kind: Any, schema: Mapping[str, Any], terminates: Terminates) -> bool:
+    if kind == "object":
+        return _has_object(schema, terminates)
+    return kind != "array" or _has_array(schema, terminates)
+
+
+def _has_object(schema: Mapping[str, Any], terminates: Terminates) -> bool:
     named = _mapping(schema.get("properties"))
     other = "patternProperties" in schema or schema.get("additionalProperties", True)
-    needed = [name for name in _list(schema.get("required")) if isinstance(name, str)]
-    if not needed and schema.get("minProperties"):
-        return any(_ends(each, ends) for each in (*named.values(), other))
-    return all(_ends(named.get(name, other), ends) for name in needed)
+    required = [name for name in _list(schema.get("required")) if isinstance(name, str)]
+    if not required and schema.get("minProperties"):
+        return any(_has_value(value, terminates) for value in (*named.values(), other))
+    return all(_has_value(named.get(name, other), terminates) for name in required)
 
 
-def _array_ends(schema: Mapping[str, Any], ends: Ends) -> bool:
-    items, least = schema.get("items", True), schema.get("minItems", 0)
+def _has_array(schema: Mapping[str, Any], terminates: Terminates) -> bool:
+    items, length = schema.get("items", True), schema.get("minItems", 0)
     first = _list(schema.get("prefixItems")) or _list(items)
     rest = schema.get("additionalItems", True) if isinstance(items, list) else items
-    return all(
-        _ends(each, ends) for each in [*first, rest][: least if isinstance(least, int) else 0]
-    )
+    if not isinstance(length, int):
+        return True
+    return all(_has_value(item, terminates) for item in [*first, rest][:length])
 
 
 def _target(root: Any, reference: str) -> Any:
-    """What a pointer leads to; a schema that anything has if nothing, for others to complain about."""
-    found = root
+    """Return the target of a JSON pointer; if there is none, True, and the compiler reports the error."""
+    target = root
     first, *parts = unquote(reference).split("/")
     for part in parts:
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, Mapping) and key in found:
-            found = found[key]
+        if isinstance(target, list) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
+        elif isinstance(target, Mapping) and key in target:
+            target = target[key]
         else:
             return True
-    return found if first == "#" else True
+    return target if first == "#" else True
 
 
 def _references(schema: Any) -> Iterator[str]:
-    """Whatever looks like a reference; one in what is data does no harm."""
+    """Yield everything that looks like a reference; one inside data does no harm."""
     if isinstance(schema, Mapping):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
         schema = list(schema.values())
-    for each in _list(schema):
-        yield from _references(each)
+    for part in _list(schema):
+        yield from _references(part)
 
 
-def _without(schema: Any, endless: set[str]) -> Any:
+def _prune(schema: Any, nonterminating: set[str]) -> Any:
     if isinstance(schema, list):
-        return [_without(each, endless) for each in schema]
+        return [_prune(part, nonterminating) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    if isinstance(schema.get("$ref"), str) and schema["$ref"] in endless:
+    if isinstance(schema.get("$ref"), str) and schema["$ref"] in nonterminating:
         return False
-    return {key: _inside(key, value, endless) for key, value in schema.items()}
-
-
-def _inside(key: str, value: Any, endless: set[str]) -> Any:
-    if key in _DATA:
-        return value
-    if key in _BY_NAME and isinstance(value, Mapping):
-        return {name: _without(each, endless) for name, each in value.items()}
-    return _without(value, endless)
+    pruned = {}
+    for key, value in schema.items():
+        if key in _BY_NAME and isinstance(value, Mapping):
+            pruned[key] = {name: _prune(part, nonterminating) for name, part in value.items()}
+        else:
+            pruned[key] = value if key in _DATA else _prune(value, nonterminating)
+    return pruned
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
-"""Stop strings, on both sides of the engine.
+"""Stop strings and dropped markers in a stream of text.
 
-Of the stop strings that occur in a text, the one that *ends* first wins, of two that end together the longer one: that
-rule can be decided character by character, so it does not depend on how the text is cut into pieces.
+Of several stop strings the one that *ends* first wins; of two that end together, the longer one. That rule can be
+decided character by character, so the result does not depend on how the text is cut into pieces.
 """
 
 from __future__ import annotations
@@ -15,88 +15,85 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
-class StopStringFilter:
-    """Passes text through up to a stop string. Holds back what may be the beginning of one."""
+class _Filter:
+    """Stream filter that holds back what may be the beginning of a pattern."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = tuple(patterns)
         self._held = ""
-        self.matched: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
+    def finish(self) -> str:
+        """Return what was held back and did not become a pattern."""
+        held, self._held = self._held, ""
+        return held
+
+    def _match(self, text: str) -> tuple[int, int, str] | None:
+        """Return end, start and pattern of the match that ends first; the longer one of two that end together."""
+        matches = []
+        for pattern in self._patterns:
+            start = text.find(pattern)
+            if start >= 0:
+                matches.append((start + len(pattern), start, pattern))
+        return min(matches, default=None)
+
+    def _certain(self, text: str) -> str:
+        """Hold back the end of a text without matches; return the rest."""
+        held = max((overlap(text, pattern) for pattern in self._patterns), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+
+class StopStringFilter(_Filter):
+    """Filter that passes text up to the first stop string; `matched` is that string."""
+
+    matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """The text that is now certain to come before any stop string; nothing once one has matched."""
+        """Return the text that certainly precedes any stop string; nothing after a match."""
         if self.matched is not None:
             return ""
         text = self._held + text
-        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            _, at, self.matched = min(found)
-            self._held = ""
-            return text[:at]
-        keep = max((overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
-
-    @property
-    def holds(self) -> bool:
-        """Whether something is not decided yet."""
-        return bool(self._held)
-
-    def finish(self) -> str:
-        """What was held back and did not become a stop string."""
-        held, self._held = self._held, ""
-        return held
-
-
-class MarkerFilter:
-    """Leaves out markers that some models put around their answer and that mean nothing to a reader."""
-
-    def __init__(self, markers: Sequence[str]) -> None:
-        self._markers = tuple(markers)
+        match = self._match(text)
+        if match is None:
+            return self._certain(text)
+        _, start, self.matched = match
         self._held = ""
+        return text[:start]
+
+
+class MarkerFilter(_Filter):
+    """Filter that drops markers without meaning for a reader, as some models put around their answers."""
 
     def feed(self, text: str) -> str:
-        """The text that is certain, without markers."""
-        if not self._markers:
-            return text
-        self._held += text
-        said = ""
-        while found := [
-            (at + len(each), at) for each in self._markers if (at := self._held.find(each)) >= 0
-        ]:
-            end, at = min(found)
-            said, self._held = said + self._held[:at], self._held[end:]
-        keep = max(overlap(self._held, marker) for marker in self._markers)
-        certain = len(self._held) - keep
-        said, self._held = said + self._held[:certain], self._held[certain:]
-        return said
-
-    @property
-    def holds(self) -> bool:
-        """Whether something is not decided yet."""
-        return bool(self._held)
-
-    def finish(self) -> str:
-        """What was held back and did not become a marker."""
-        held, self._held = self._held, ""
-        return held
+        """Return the text that is certain, without markers."""
+        text, passed = self._held + text, ""
+        while (match := self._match(text)) is not None:
+            end, start, _ = match
+            passed, text = passed + text[:start], text[end:]
+        return passed + self._certain(text)
 
 
 class StopStringMatcher:
-    """The engine's `StopMatcher`: says at which token a stop string is complete."""
+    """The engine's `StopMatcher` for stop strings."""
 
     def __init__(
         self, tokenizer: TokenizerWrapper, stops: Sequence[str], context: Iterable[int] = ()
     ) -> None:
-        self._text = Detokenizer(tokenizer, context)
-        self._cutter = StopStringFilter(stops)
+        self._detokenizer = Detokenizer(tokenizer, context)
+        self._filter = StopStringFilter(stops)
 
     def push(self, token: int) -> bool:
-        self._cutter.feed(self._text.feed(token))
-        return self._cutter.matched is not None
+        """Return whether a stop string is complete with this token."""
+        self._filter.feed(self._detokenizer.feed(token))
+        return self._filter.matched is not None
 
 
 def overlap(text: str, marker: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `marker`, but not all of it."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of `marker`."""
     longest = min(len(text), len(marker) - 1)
     return next((n for n in range(longest, 0, -1) if marker.startswith(text[len(text) - n :])), 0)

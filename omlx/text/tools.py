@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """`functions` are as templates know them: `{"type": "function", "function": {"name": …, "parameters": …}}`.
+    """Tools and tool choice of one request.
 
-    `forced`: the answer is a call, of `name` where that is set. `single`: of one call at most. `strict` are the names
-    of those whose calls must have arguments of their schema, also where nothing is forced.
+    `functions` are as chat templates take them: `{"type": "function", "function": {"name": …, "parameters": …}}`.
+    `forced`: the answer must be a call, of `name` if that is set. `single`: at most one call. `strict` names the
+    functions whose arguments must follow their schema even where no call is forced.
     """
 
     functions: tuple[Mapping[str, Any], ...]
@@ -30,23 +31,21 @@ class ToolUse:
     @property
     def allowed(self) -> tuple[Mapping[str, Any], ...]:
         """The functions that may be called, each as `{"name": …, "parameters": …}`."""
-        told = tuple(each["function"] for each in self.functions)
-        return (
-            told if self.name is None else tuple(each for each in told if each["name"] == self.name)
-        )
+        functions = (tool["function"] for tool in self.functions)
+        return tuple(function for function in functions if self.name in (None, function["name"]))
 
 
 def opening(tokenizer: TokenizerWrapper, use: ToolUse) -> str:
-    """The beginning of an answer that is sure to be a call, if no grammar holds the model to one; else empty.
+    """Return the beginning of a forced call for the prompt; empty if a grammar enforces the call, or none is forced.
 
-    Raises BadRequest if the model has no tools at all, or if nobody knows how its calls begin.
+    Raises BadRequest if the model has no tool calls, or a format whose opening is unknown.
     """
-    form = call_markup(tokenizer, use.functions)
-    if form is None:
+    markup = call_markup(tokenizer, use.functions)
+    if markup is None:
         raise BadRequest("tools.no_format", param="tools")
-    if not use.forced or form.form.written is not None:
+    if not use.forced or markup.form.written is not None:
         return ""
-    text = form.opening(use.name)
+    text = markup.opening(use.name)
     if text is None:
         raise BadRequest("tools.cannot_force", param="tool_choice")
     return text

@@ -314,7 +314,7 @@ def test_the_way_back_leads_to_where_it_came_from(
         '"}}\n</tool_call>',
     ]
     pieces = [ids_of(json_tools, word) for word in words]
-    seen: list[tuple[Any, bytes | None]] = [(of.place, of.bits())]
+    seen: list[tuple[Any, bytes | None]] = [(of.state, of.bits())]
     for _ in range(data.draw(st.integers(1, 12))):
         if len(seen) > 1 and data.draw(st.booleans()):
             n = data.draw(st.integers(1, len(seen) - 1))
@@ -323,8 +323,8 @@ def test_the_way_back_leads_to_where_it_came_from(
         else:
             for token in data.draw(st.sampled_from(pieces)):
                 if of.advance(token):
-                    seen.append((of.place, of.bits()))
-        assert (of.place, of.bits()) == seen[-1]
+                    seen.append((of.state, of.bits()))
+        assert (of.state, of.bits()) == seen[-1]
 
 
 # -- what binds nothing, and what is refused ---------------------------------------------------------------------

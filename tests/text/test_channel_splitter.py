@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.chat_templates.muse_spark import RESPONSE_FORMAT
 
+from omlx.text.channels import ChannelSplitter
 from omlx.text.events import ReasoningDelta
-from omlx.text.headers import ChannelSplitter
 
 CALL = '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n</atem:function_calls>'
 NEXT = "<|eom|><|start|>assistant "
