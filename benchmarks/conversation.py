@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
-from omlx.bench.http.server import Message, Server
+from omlx.bench.http.server import Message, Server, call
 from omlx.bench.prompts import TEXTS
 from omlx.bench.report import Json
 from omlx.measure.exactness import first_difference
@@ -15,6 +16,16 @@ from omlx.measure.spread import Series
 from omlx.measure.texts import read_sections
 
 TEXT = TEXTS / "functions.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`seconds` until it was complete; `computed` of its `prompt` tokens were not in a cache."""
+
+    text: str
+    seconds: float
+    prompt: int
+    computed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +78,8 @@ def first_tokens(
         text = _text(tokenizer, f"Trial {trial}.\n", tokens)
         system = {"role": "system", "content": text}
         for server in servers:
-            cold_s = server.ask([system, first], 1).seconds
-            hit_s = server.ask([system, second], 1).seconds
+            cold_s = ask(server, [system, first], 1).seconds
+            hit_s = ask(server, [system, second], 1).seconds
             if trial:
                 cold[server.name].append(cold_s)
                 hit[server.name].append(hit_s)
@@ -78,7 +89,9 @@ def first_tokens(
     return times
 
 
-def converse(server: Server, tokenizer: Any, turns: int, max_tokens: int) -> Conversation:
+def converse(
+    answer_to: Callable[[Sequence[Message]], Answer], tokenizer: Any, turns: int
+) -> Conversation:
     """Hold a conversation: a system prompt, then the result of a tool in each turn."""
     system = _text(tokenizer, "You edit files.\n", 400)
     messages: list[Message] = [{"role": "system", "content": system}]
@@ -88,13 +101,30 @@ def converse(server: Server, tokenizer: Any, turns: int, max_tokens: int) -> Con
     for turn, result in enumerate(islice(results, turns)):
         messages.append({"role": "user", "content": f"Result {turn}:\n{result}"})
         tokens: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-        answer = server.ask(messages, max_tokens)
+        answer = answer_to(messages)
         prompt.append(answer.prompt)
         computed.append(answer.computed)
         new.append(len(tokens) - max((_shared(tokens, earlier) for earlier in seen), default=0))
         messages.append({"role": "assistant", "content": answer.text})
         seen.append([*tokens, *tokenizer.encode(answer.text, add_special_tokens=False)])
     return Conversation(tuple(prompt), tuple(computed), tuple(new))
+
+
+def ask(server: Server, messages: Sequence[Message], max_tokens: int) -> Answer:
+    """Return the greedy answer of at most `max_tokens` tokens to a conversation."""
+    body = {
+        "model": server.model,
+        "messages": list(messages),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    }
+    started = time.perf_counter()
+    response = call(server.port, "POST", "/v1/chat/completions", body)
+    seconds = time.perf_counter() - started
+    usage = response["usage"]
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    text = response["choices"][0]["message"].get("content") or ""
+    return Answer(text, seconds, usage["prompt_tokens"], usage["prompt_tokens"] - cached)
 
 
 def _text(tokenizer: Any, start: str, tokens: int) -> str:

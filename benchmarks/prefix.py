@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import mlx.core as mx
 from mlx_lm import load
 
 from benchmarks import inflate
-from benchmarks.conversation import Conversation, FirstToken, converse, first_tokens
+from benchmarks.conversation import Conversation, FirstToken, ask, converse, first_tokens
 from omlx.bench.arguments import add, positive
 from omlx.bench.http.server import Server, free_port, omlx_server, running
 from omlx.bench.report import Json, environment, table, write_json
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         firsts = first_tokens(servers, tokenizer, args.prefix, args.trials)
         talks = {}
         for server in servers:
-            talks[server.name] = converse(server, tokenizer, args.turns, args.tokens)
+            answer_to = partial(ask, server, max_tokens=args.tokens)
+            talks[server.name] = converse(answer_to, tokenizer, args.turns)
     names = ("prefix", "trials", "turns", "tokens", "inflate")
     report: Json = {
         **environment(load_before),

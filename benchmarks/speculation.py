@@ -210,9 +210,7 @@ def hybrid_against_twin(outcomes: Sequence[Outcome]) -> Iterator[Comparison]:
 
 
 def _bounds(
-    outcomes: Sequence[Outcome],
-    measured: Sequence[CaseTrials],
-    passes: Mapping[str, PassCosts],
+    outcomes: Sequence[Outcome], measured: Sequence[CaseTrials], passes: Mapping[str, PassCosts]
 ) -> dict[str, LookupBound]:
     """Return the bounds of single streams, by the names of their cases."""
     trials = {entry.case.name: entry.trials for entry in measured}

@@ -15,16 +15,17 @@ from typing import Final
 
 import mlx.core as mx
 
-from omlx.bench.arguments import add, not_negative, one_of, positive
+from omlx.bench.arguments import not_negative, positive
 from omlx.bench.divergence import Divergence, divergence
 from omlx.bench.drive import run as run_requests
 from omlx.bench.fixed_costs import fixed_costs
 from omlx.bench.progress import Progress
 from omlx.bench.report import Json, table, write_json
-from omlx.bench.speculation.modes import MODE_NAMES, PLAIN, LearnedStates, Mode, chosen_modes
+from omlx.bench.speculation.command import add_case_arguments
+from omlx.bench.speculation.modes import PLAIN, LearnedStates, Mode, chosen_modes
 from omlx.bench.speculation.trials import SpeculationCase, requests
 from omlx.bench.subject import Subject, read_subject
-from omlx.bench.workloads import WORKLOAD_NAMES, WORKLOADS
+from omlx.bench.workloads import WORKLOADS
 from omlx.engine.types import Request
 from omlx.measure.sample import Sample, total
 
@@ -78,30 +79,10 @@ class ModeComparison:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags to `parser`."""
     tolerances = ", ".join(f"{value:g} {name}" for name, value in TOLERANCE.items())
-    add(parser, "--model", "--draft")
-    parser.add_argument(
-        "--workloads",
-        type=one_of(WORKLOAD_NAMES),
-        default=WORKLOAD_NAMES,
-        metavar="NAME,…",
-        help="of bench speculation",
-    )
-    parser.add_argument(
-        "--modes", type=one_of(MODE_NAMES), metavar="NAME,…", help=f"of {','.join(MODE_NAMES)}"
-    )
-    parser.add_argument(
-        "--trials", type=positive, default=1, metavar="N", help="questions a workload, about"
-    )
-    parser.add_argument(
-        "--context", type=positive, default=CONTEXT, metavar="N", help="tokens of prompt and answer"
-    )
+    add_case_arguments(parser, trials=1, context=CONTEXT)
     parser.add_argument("--tokens", type=positive, metavar="N", help="longest answer")
-    add(parser, "--dtype", "--quantize", "--json")
     parser.add_argument(
-        "--tolerance",
-        type=not_negative,
-        metavar="LOGITS",
-        help=f"else by the type: {tolerances}",
+        "--tolerance", type=not_negative, metavar="LOGITS", help=f"else by the type: {tolerances}"
     )
 
 

@@ -14,7 +14,7 @@ LOG_INTERVAL_S: Final = 30.0
 
 
 class Progress:
-    """Progress in `total` units; `deadline` (a time of the `clock`, seconds) bounds what is left."""
+    """Progress in `total` units. `deadline`, a time of the `clock`, bounds the time left."""
 
     def __init__(
         self,

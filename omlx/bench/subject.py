@@ -1,4 +1,4 @@
-"""The subject of a measurement: a model, its draft, and the prompts as its tokenizer writes them."""
+"""The subject of a measurement: a model, its draft, and the token ids of its prompts."""
 
 from __future__ import annotations
 

@@ -28,9 +28,7 @@ class Exactness(Generic[Place]):
     first: Difference[Place] | None
 
 
-def compare(
-    answers: Iterable[tuple[Place, Sequence[int], Sequence[int]]],
-) -> Exactness[Place]:
+def compare(answers: Iterable[tuple[Place, Sequence[int], Sequence[int]]]) -> Exactness[Place]:
     """Compare answers with their references: (place, answer, reference) each."""
     same, count, first = 0, 0, None
     for place, answer, reference in answers:

@@ -57,6 +57,18 @@ class Sample:
         return self.accepted / self.proposed if self.proposed else None
 
 
+def decode_rate(sample: Sample) -> float:
+    return sample.rate
+
+
+def overall_rate(sample: Sample) -> float:
+    return sample.overall_rate
+
+
+def wall_seconds(sample: Sample) -> float:
+    return sample.total_s
+
+
 def total(samples: Iterable[Sample]) -> Sample:
     """Add up at least one sample."""
     return reduce(Sample.__add__, samples)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import filterfalse
 from typing import Final
+
+from omlx.measure.sample import Sample
 
 NOTABLE: Final = 1.05
 """The smallest ratio that counts as a difference."""
@@ -24,7 +27,7 @@ class Series:
 
     @property
     def known(self) -> tuple[float, ...]:
-        return tuple(value for value in self.values if not math.isnan(value))
+        return tuple(filterfalse(math.isnan, self.values))
 
     @property
     def median(self) -> float:
@@ -45,6 +48,11 @@ class Series:
             return self.median, self.median
         low, _, high = statistics.quantiles(self.known, n=4, method="inclusive")
         return low, high
+
+    @classmethod
+    def of(cls, metric: Callable[[Sample], float], samples: Iterable[Sample]) -> Series:
+        """Return the figure that `metric` takes of each trial's sample."""
+        return cls(tuple(map(metric, samples)))
 
     def over(self, other: Series) -> Series:
         """Return the ratios within trials, NaN where the other side has none or zero.

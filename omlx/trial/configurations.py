@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from omlx.measure.interleave import rotate
@@ -53,8 +54,7 @@ class Visit:
 
     def order(self, kinds: Sequence[Kind], number: int) -> list[tuple[Kind, TrialConfiguration]]:
         """Return what round `number`, counted from 0, runs one after another."""
-        turn = rotate(self.configurations, number)
-        return [(kind, configuration) for kind in kinds for configuration in turn]
+        return list(product(kinds, rotate(self.configurations, number)))
 
 
 def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:

@@ -1,4 +1,4 @@
-"""A trial as JSON: streamed while it runs, returned afterwards, stored. Holds no prompts or answers."""
+"""A trial as JSON: streamed while it runs, returned afterwards, stored. No prompts or answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One sample of a trial: an ordinary request that is stopped as soon as a user's request arrives."""
+"""One sample of a trial: an ordinary request, stopped as soon as a user's request arrives."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from typing import Final
 
 from omlx.engine.strategy import parse
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import (
-    Event,
-    Failed,
-    Finished,
-    Request,
-    Speculation,
-    TokensCommitted,
-)
+from omlx.engine.types import Event, Failed, Finished, Request, Speculation, TokensCommitted
 from omlx.errors import BadRequest
 from omlx.measure.sample import Sample
 from omlx.models.pool.pool import Pool

@@ -60,7 +60,7 @@ class Samples:
     def spread(self, configuration: TrialConfiguration, kind: Kind) -> Spread | None:
         """Return the spread of the speed-ups with one kind of text, if there are any."""
         speedups = self.speedups(configuration)
-        ratios = [speedups[place] for place in speedups if place[0] is kind]
+        ratios = [speedups[kind, number] for place, number in speedups if place is kind]
         return Spread.of(ratios) if ratios else None
 
     def overall(self, configuration: TrialConfiguration) -> dict[int, float]:

@@ -1,7 +1,7 @@
 """The prompts of a trial: a few kinds of text, another prompt of each kind in every round.
 
-They range from code edits, most of which prompt lookup predicts, to free prose, of which it predicts
-little. The files are the same on every machine.
+They range from code edits, most of which prompt lookup predicts, to free prose, of which it
+predicts little. The files are the same on every machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TEXTS: Final = Path(__file__).resolve().parent / "texts"
 
 
 class Kind(StrEnum):
-    """A kind of text. `CONVERSATION`: the model's last conversation, which is held in memory only."""
+    """A kind of text. `CONVERSATION`: the model's last conversation, held in memory only."""
 
     CODE = "code"
     EDIT = "edit"

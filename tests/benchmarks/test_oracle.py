@@ -6,15 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.oracle import (
-    Bound,
-    RoundCosts,
-    bound,
-    break_even,
-    copied,
-    reach,
-    speedup_at,
-)
+from benchmarks.oracle import Bound, RoundCosts, bound, break_even, copied, reach, speedup_at
 
 LINEAR = RoundCosts(1.0, (2, 65), (2.0, 65.0))
 FREE = RoundCosts(1.0, (2, 65), (1.0, 1.0))

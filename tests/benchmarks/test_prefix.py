@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.conversation import Conversation, FirstToken, converse
+from benchmarks.conversation import Answer, Conversation, FirstToken, converse
 from benchmarks.prefix import write_model
-from omlx.bench.http.server import Answer, Message, Server
+from omlx.bench.http.server import Message
 from omlx.measure.spread import Series
 from omlx.models.catalog.discovery import BUNDLED
 
@@ -23,16 +24,14 @@ def test_ratios_are_medians_within_trials_and_sums_of_tokens() -> None:
     assert Conversation((10, 20), (10, 6), (10, 5)).ratio == pytest.approx(16 / 15)
 
 
-class Parrot(Server):
-    """Gives the same answer to everything and computes every prompt."""
-
-    def ask(self, messages: list[Message], max_tokens: int) -> Answer:
-        return Answer("yes", 0.1, 100, 100)
+def parrot(messages: Sequence[Message]) -> Answer:
+    """Give the same answer to everything and compute every prompt."""
+    return Answer("yes", 0.1, 100, 100)
 
 
 def test_new_tokens_follow_the_longest_earlier_prefix(tmp_path: Path) -> None:
     _, tokenizer = write_model(TARGET, tmp_path / "m", 0)
-    talk = converse(Parrot("parrot", 0, "m"), tokenizer, 4, 8)
+    talk = converse(parrot, tokenizer, 4)
     assert talk.computed == (100,) * 4
     assert talk.new[0] > 400
     assert all(0 < new < talk.new[0] for new in talk.new[1:])

@@ -14,7 +14,7 @@ from typing import Final
 
 from omlx.bench.drive import settle
 from omlx.measure.interleave import run_pair
-from omlx.measure.sample import Sample
+from omlx.measure.sample import Sample, decode_rate
 
 WARM_UP: Final = -1
 """Number of the trial before the first, which is not counted."""
@@ -23,13 +23,9 @@ Side = Callable[[int], Sample]
 """Does the work once. Takes the trial's number as its seed."""
 
 
-def decode_rate(sample: Sample) -> float:
-    return sample.rate
-
-
 @dataclass(frozen=True, slots=True)
 class EngineCase:
-    """`metric` turns the sum of a trial's samples into its figure; `baseline` names mlx-lm's side."""
+    """`metric` takes a trial's figure from the sum of its samples; `baseline` names mlx-lm's side."""
 
     suite: str
     name: str
@@ -67,8 +63,9 @@ def measure(case: EngineCase, trials: int, tick: Callable[[], object]) -> CaseSa
             )
             tick()
         if trial != WARM_UP:
-            ours.append(tuple(our_sample for our_sample, _ in samples))
-            theirs.append(tuple(their_sample for _, their_sample in samples))
+            our_samples, their_samples = zip(*samples, strict=True)
+            ours.append(our_samples)
+            theirs.append(their_samples)
     return CaseSamples(case, tuple(ours), tuple(theirs))
 
 

@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, suites: Iterable[str] = tuple
     defaults = EngineSettings()
     add(parser, "--model", "--draft", "--dtype", "--json")
     parser.add_argument(
-        "--only",
-        type=one_of(names),
-        default=names,
-        metavar="SUITE,…",
-        help=f"of {','.join(names)}",
+        "--only", type=one_of(names), default=names, metavar="SUITE,…", help=f"of {','.join(names)}"
     )
     parser.add_argument("--workload", choices=WORKLOADS, default="edit", help="default %(default)s")
     for flag, default, text in (

@@ -57,12 +57,12 @@ class EngineReport:
             parts += [table([HEAD, *map(_row, self.results)]), LEGEND]
         if self.graphs:
             parts.append(table([("graph of", "tokens", "µs", "min–max"), *self._graph_rows()]))
-        rows = [
-            (name, f"{figures['geometric_mean']:.3f}", f"{figures['least']:.3f}", "")
-            for name, figures in summary(self.results).items()
-        ]
-        if rows:
-            parts.append(table([("summary", "geometric mean", "least", ""), *rows]))
+        if self.results:
+            rows: list[tuple[str, ...]] = [("summary", "geometric mean", "least", "")]
+            for name, figures in summary(self.results).items():
+                mean, least = figures["geometric_mean"], figures["least"]
+                rows.append((name, f"{mean:.3f}", f"{least:.3f}", ""))
+            parts.append(table(rows))
         return "\n\n".join(parts) + "\n"
 
     def _graph_rows(self) -> list[tuple[str, ...]]:

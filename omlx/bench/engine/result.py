@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from omlx.bench.divergence import divergence
 from omlx.bench.drive import request, run
@@ -13,7 +14,7 @@ from omlx.bench.report import Json
 from omlx.bench.subject import Subject
 from omlx.engine.types import Request
 from omlx.measure.exactness import compare
-from omlx.measure.sample import Sample, total
+from omlx.measure.sample import Sample, overall_rate, total
 from omlx.measure.spread import Series, geometric_mean
 
 
@@ -75,12 +76,12 @@ class EngineResult:
 def result_of(samples: CaseSamples, exact: AnswerEquality | None = None) -> EngineResult:
     """Return the figures of a case's samples."""
     case = samples.case
-    our_trials = [total(trial) for trial in samples.ours]
-    their_trials = [total(trial) for trial in samples.theirs]
-    ours = Series(tuple(map(case.metric, our_trials)))
-    theirs = Series(tuple(map(case.metric, their_trials)))
-    our_overall = Series(tuple(sample.overall_rate for sample in our_trials))
-    their_overall = Series(tuple(sample.overall_rate for sample in their_trials))
+    our_trials = list(map(total, samples.ours))
+    their_trials = list(map(total, samples.theirs))
+    ours = Series.of(case.metric, our_trials)
+    theirs = Series.of(case.metric, their_trials)
+    our_overall = Series.of(overall_rate, our_trials)
+    their_overall = Series.of(overall_rate, their_trials)
     return EngineResult(
         case=case,
         ours=ours,
@@ -93,7 +94,7 @@ def result_of(samples: CaseSamples, exact: AnswerEquality | None = None) -> Engi
     )
 
 
-def summary(results: Sequence[EngineResult]) -> dict[str, Mapping[str, float]]:
+def summary(results: Sequence[EngineResult]) -> dict[str, dict[str, float]]:
     """Return the geometric mean and the least of the median ratios, by suite and temperature."""
     groups: dict[str, list[float]] = {}
     for result in results:
@@ -102,39 +103,41 @@ def summary(results: Sequence[EngineResult]) -> dict[str, Mapping[str, float]]:
         if temperature is not None:
             name += f" T={temperature:g}"
         groups.setdefault(name, []).append(result.ratio.median)
-    return {
-        name: {"geometric_mean": geometric_mean(ratios), "least": min(ratios)}
-        for name, ratios in groups.items()
-    }
+    figures = {}
+    for name, ratios in groups.items():
+        figures[name] = {"geometric_mean": geometric_mean(ratios), "least": min(ratios)}
+    return figures
 
 
 def equality(subject: Subject, settings: EngineSettings, samples: CaseSamples) -> AnswerEquality:
     """Compare greedy answers with mlx-lm's, sampled ones with the engine's plain decoding."""
-    case = samples.case
-    prompts = subject.prompts[: settings.prompts]
-    if case.suite == "batch":
-        prompts = batch_prompts(subject, int(case.params["rows"]))
-    temperature = float(case.params.get("temperature", 0.0))
-    reference, references = "mlx-lm", samples.theirs
-    requests = []
-    for seed in range(len(samples.ours)):
-        requests.append(_requests(subject, prompts, settings.tokens, temperature, seed))
-    if temperature > 0.0:
-        reference = "omlx without speculation"
-        references = tuple(
-            tuple(run(subject.loop, [single]) for single in trial) for trial in requests
-        )
-    return _compare(subject, reference, requests, samples.ours, references)
+    requests = _requests(subject, settings, samples)
+    if samples.case.params.get("temperature", 0.0) == 0.0:
+        return _compare(subject, "mlx-lm", requests, samples.ours, samples.theirs)
+    plain = []
+    for trial in requests:
+        plain.append([run(subject.loop, [asked]) for asked in trial])
+    return _compare(subject, "omlx without speculation", requests, samples.ours, plain)
 
 
 def _requests(
-    subject: Subject, prompts: Sequence[tuple[int, ...]], tokens: int, temperature: float, seed: int
-) -> list[Request]:
-    stop_ids = subject.stop_ids
-    return [
-        request(prompt, tokens, stop_ids=stop_ids, temperature=temperature, seed=seed)
-        for prompt in prompts
-    ]
+    subject: Subject, settings: EngineSettings, samples: CaseSamples
+) -> list[list[Request]]:
+    """Return the plain requests of a case by trial, whose number is the seed."""
+    params = samples.case.params
+    prompts = subject.prompts[: settings.prompts]
+    if samples.case.suite == "batch":
+        prompts = batch_prompts(subject, int(params["rows"]))
+    build = partial(
+        request,
+        max_tokens=settings.tokens,
+        stop_ids=subject.stop_ids,
+        temperature=float(params.get("temperature", 0.0)),
+    )
+    requests = []
+    for seed in range(len(samples.ours)):
+        requests.append([build(prompt, seed=seed) for prompt in prompts])
+    return requests
 
 
 def _compare(
@@ -145,20 +148,17 @@ def _compare(
     theirs: Sequence[Sequence[Sample]],
 ) -> AnswerEquality:
     """All arguments are by trial."""
-    places = []
+    answers = []
     for trial, (our_trial, their_trial) in enumerate(zip(ours, theirs, strict=True)):
-        answers = zip(total(our_trial).tokens, total(their_trial).tokens, strict=True)
-        places += [((trial, i), answer, other) for i, (answer, other) in enumerate(answers)]
-    exactness = compare(places)
+        pairs = zip(total(our_trial).tokens, total(their_trial).tokens, strict=True)
+        for number, (answer, expected) in enumerate(pairs):
+            answers.append(((trial, number), answer, expected))
+    exactness = compare(answers)
     if exactness.first is None:
         return AnswerEquality(reference, exactness.same, exactness.of)
     trial, number = exactness.first.place
-    found = divergence(
-        subject,
-        requests[trial][number],
-        total(theirs[trial]).tokens[number],
-        total(ours[trial]).tokens[number],
-    )
+    expected, answer = total(theirs[trial]).tokens[number], total(ours[trial]).tokens[number]
+    found = divergence(subject, requests[trial][number], expected, answer)
     assert found is not None
     first = FirstDifference(number, found.token, found.apart)
     return AnswerEquality(reference, exactness.same, exactness.of, first)

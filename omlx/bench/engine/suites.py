@@ -36,16 +36,17 @@ class EngineSettings:
 
 def plain(subject: Subject, settings: EngineSettings) -> Iterator[EngineCase]:
     """Plain decoding, and mlx-lm against itself: how much noise a ratio has."""
-    prompts = subject.prompts[: settings.prompts]
-    theirs = [_theirs(subject, prompt, settings.tokens) for prompt in prompts]
-    ours = [_ours(subject, prompt, settings.tokens) for prompt in prompts]
-    yield EngineCase("plain", "T=0", "generate_step", list(zip(ours, theirs, strict=True)))
-    against_itself = list(zip(theirs, theirs, strict=True))
-    yield EngineCase("noise", "T=0, mlx-lm against itself", "generate_step", against_itself)
+    pairs, noise = [], []
+    for prompt in subject.prompts[: settings.prompts]:
+        theirs = _theirs(subject, prompt, settings.tokens)
+        pairs.append((_ours(subject, prompt, settings.tokens), theirs))
+        noise.append((theirs, theirs))
+    yield EngineCase("plain", "T=0", "generate_step", pairs)
+    yield EngineCase("noise", "T=0, mlx-lm against itself", "generate_step", noise)
 
 
 def speculative(subject: Subject, settings: EngineSettings) -> Iterator[EngineCase]:
-    """Every draft length and temperature, against mlx-lm's plain decoding if it cannot speculate."""
+    """Every draft length and temperature; mlx-lm decodes plainly where it cannot speculate."""
     baseline = "speculative_generate_step"
     if not subject.mlx_lm_speculates:
         baseline = "generate_step (it cannot speculate here)"

@@ -22,16 +22,6 @@ ANSWER_S: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """`seconds` until it was complete; `computed` of its `prompt` tokens were not in a cache."""
-
-    text: str
-    seconds: float
-    prompt: int
-    computed: int
-
-
-@dataclass(frozen=True, slots=True)
 class Server:
     """A server that listens on `port` and knows the model as `model`."""
 
@@ -39,26 +29,10 @@ class Server:
     port: int
     model: str
 
-    def ask(self, messages: Sequence[Message], max_tokens: int) -> Answer:
-        """Return the greedy answer of at most `max_tokens` tokens to a conversation."""
-        body = {
-            "model": self.model,
-            "messages": list(messages),
-            "max_tokens": max_tokens,
-            "temperature": 0,
-        }
-        started = time.perf_counter()
-        response = _call(self.port, "POST", "/v1/chat/completions", body)
-        seconds = time.perf_counter() - started
-        usage = response["usage"]
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        text = response["choices"][0]["message"].get("content") or ""
-        return Answer(text, seconds, usage["prompt_tokens"], usage["prompt_tokens"] - cached)
-
     def tokens(self, messages: Sequence[Message]) -> list[int]:
         """Return the token ids of a prompt, if the server has such an endpoint."""
         body = {"messages": list(messages)}
-        ids: list[int] = _call(self.port, "POST", "/tokenize", body)["tokens"]
+        ids: list[int] = call(self.port, "POST", "/tokenize", body)["tokens"]
         return ids
 
 
@@ -98,13 +72,13 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
                 f"a server ended with {process.returncode} before it answered: {process.args!r}"
             )
         with suppress(OSError):
-            _call(port, "GET", "/health")
+            call(port, "GET", "/health")
             return
         time.sleep(0.2)
     raise RuntimeError(f"no server answers on port {port} after {START_S} s")
 
 
-def _call(port: int, method: str, path: str, body: object = None) -> Any:
+def call(port: int, method: str, path: str, body: object = None) -> Any:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
     try:
         content = None if body is None else json.dumps(body)

@@ -42,34 +42,29 @@ class SpeculationSettings:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags to `parser`."""
-    add(parser, "--model", "--draft")
-    parser.add_argument(
-        "--workloads",
-        type=one_of(WORKLOAD_NAMES),
-        default=WORKLOAD_NAMES,
-        metavar="NAME,…",
-        help=f"of {','.join(WORKLOAD_NAMES)}",
-    )
-    parser.add_argument(
-        "--modes", type=one_of(MODE_NAMES), metavar="NAME,…", help=f"of {','.join(MODE_NAMES)}"
-    )
+    add_case_arguments(parser, trials=9, context=CONTEXT)
     parser.add_argument(
         "--streams", type=numbers, default=(1, 2, 4), metavar="N,…", help="requests at a time"
     )
     parser.add_argument(
-        "--trials", type=positive, default=9, metavar="N", help="default %(default)s"
-    )
-    parser.add_argument(
-        "--context",
-        type=positive,
-        default=CONTEXT,
-        metavar="N",
-        help="tokens of prompt and answer, about",
-    )
-    parser.add_argument(
         "--budget", type=not_negative, metavar="MINUTES", help="stop measuring after this long"
     )
-    add(parser, "--dtype", "--quantize", "--json")
+
+
+def add_case_arguments(parser: argparse.ArgumentParser, *, trials: int, context: int) -> None:
+    """Add the flags of models, workloads and modes, with these defaults."""
+    add(parser, "--model", "--draft", "--dtype", "--quantize", "--json")
+    for flag, names, default in (
+        ("--workloads", WORKLOAD_NAMES, WORKLOAD_NAMES),
+        ("--modes", MODE_NAMES, None),
+    ):
+        text = f"of {','.join(names)}"
+        parser.add_argument(flag, type=one_of(names), default=default, metavar="NAME,…", help=text)
+    for flag, number, text in (
+        ("--trials", trials, "default %(default)s"),
+        ("--context", context, "tokens of prompt and answer, about"),
+    ):
+        parser.add_argument(flag, type=positive, default=number, metavar="N", help=text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -53,7 +53,7 @@ class Comparison:
 
 
 def auto_against_fixed(outcomes: Sequence[Outcome]) -> Iterator[Comparison]:
-    """Compare single streams of `auto` with the best fixed draft length; drafting nothing is one."""
+    """Compare single streams of `auto` with the best fixed draft length, 0 among them."""
     for auto in outcomes:
         if auto.case.mode.name != AUTO or auto.case.streams > 1:
             continue

@@ -12,7 +12,7 @@ from omlx.bench.report import Json
 from omlx.bench.speculation.trials import CaseTrials, Group, SpeculationCase, Trial
 from omlx.engine.types import Request
 from omlx.measure.exactness import checksum
-from omlx.measure.sample import Sample, total
+from omlx.measure.sample import Sample, decode_rate, total, wall_seconds
 from omlx.measure.spread import Series
 from omlx.records import RequestStats, sum_drafters
 
@@ -98,17 +98,19 @@ def outcome(measured: CaseTrials) -> Outcome | None:
     """Return the outcome of a case, or None if no trial could be timed."""
     ours = [trial.our_sample for trial in measured.trials]
     theirs = [trial.their_sample for trial in measured.trials]
-    rate = Series(tuple(sample.rate for sample in ours))
-    plain_rate = Series(tuple(sample.rate for sample in theirs))
+    rate, plain_rate = Series.of(decode_rate, ours), Series.of(decode_rate, theirs)
     gain = rate.over(plain_rate)
     if not gain.known or measured.cold is None:
         return None
-    trials = [*measured.trials, measured.cold]
-    our_groups = [driven for trial in trials for driven in trial.ours]
-    their_groups = [driven for trial in trials for driven in trial.theirs]
-    stats = [record for driven in our_groups for record in driven.stats.values()]
-    wall = Series(tuple(sample.total_s for sample in ours))
-    plain_wall = Series(tuple(sample.total_s for sample in theirs))
+    our_groups: list[Driven] = []
+    their_groups: list[Driven] = []
+    for trial in (*measured.trials, measured.cold):
+        our_groups += trial.ours
+        their_groups += trial.theirs
+    stats: list[RequestStats] = []
+    for driven in our_groups:
+        stats += driven.stats.values()
+    wall, plain_wall = Series.of(wall_seconds, ours), Series.of(wall_seconds, theirs)
     return Outcome(
         case=measured.case,
         rate=rate,
@@ -147,9 +149,7 @@ def _divergences(measured: CaseTrials) -> Iterator[AnswerDivergence]:
             yield AnswerDivergence(number, answer, found.token, found.apart)
 
 
-def answers_of(
-    trial: Trial,
-) -> Iterator[tuple[Group, Request, tuple[int, ...], tuple[int, ...]]]:
+def answers_of(trial: Trial) -> Iterator[tuple[Group, Request, tuple[int, ...], tuple[int, ...]]]:
     """Yield every request with its group, and the answers of both sides."""
     for group, ours, theirs in zip(trial.groups, trial.ours, trial.theirs, strict=True):
         answers = zip(group, ours.sample.tokens, theirs.sample.tokens, strict=True)
@@ -172,13 +172,13 @@ def _gates(stats: Iterable[RequestStats]) -> dict[str, dict[str, int]]:
 
 def _drafters(stats: Iterable[RequestStats]) -> dict[str, Json]:
     """Return the counts of each drafter over all requests."""
-    return {
-        name: {
+    counts: dict[str, Json] = {}
+    for name, drafter in sum_drafters(stats).items():
+        counts[name] = {
             "proposed": drafter.proposed,
             "accepted": drafter.accepted,
             "rounds": drafter.rounds,
             "spans": drafter.spans,
             "repairs": drafter.repairs,
         }
-        for name, drafter in sum_drafters(stats).items()
-    }
+    return counts

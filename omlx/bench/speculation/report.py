@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf, isnan
 from typing import Final
 
@@ -61,9 +62,9 @@ class SpeculationReport:
     title: str = "Measured"
 
     def to_json(self) -> Json:
-        tables = [
-            {"title": title, "rows": [list(row) for row in rows]} for title, rows in self.tables()
-        ]
+        tables = []
+        for title, rows in self.tables():
+            tables.append({"title": title, "rows": list(map(list, rows))})
         comparisons = auto_against_fixed(self.outcomes)
         return {
             "format": FORMAT,
@@ -96,7 +97,7 @@ class SpeculationReport:
             yield EVERYTHING, [HEAD, *map(row, self.outcomes)]
         yield from _overviews(self.outcomes)
         yield from comparison_table(
-            "auto against the best fixed window, not told which", auto_against_fixed(self.outcomes)
+            "auto against the best fixed draft length", auto_against_fixed(self.outcomes)
         )
 
 
@@ -150,7 +151,7 @@ def _overviews(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, TableRows]]:
         by_mode = workloads.setdefault(case.workload.name, {})
         by_mode[case.mode.name] = f"{outcome.gain.median:.2f}"
     for (role, streams), workloads in gains.items():
-        modes = list(dict.fromkeys(mode for by_mode in workloads.values() for mode in by_mode))
+        modes = list(dict.fromkeys(chain.from_iterable(workloads.values())))
         rows: TableRows = [("workload", *modes)]
         for workload, by_mode in workloads.items():
             rows.append((workload, *(by_mode.get(mode, "") for mode in modes)))

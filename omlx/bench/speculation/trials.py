@@ -83,10 +83,7 @@ class CaseTrials:
 
 
 def measure(
-    cases: Sequence[SpeculationCase],
-    trials: int,
-    progress: Progress,
-    deadline: float | None = None,
+    cases: Sequence[SpeculationCase], trials: int, progress: Progress, deadline: float | None = None
 ) -> list[CaseTrials]:
     """Run all pairs, each a unit of `progress`, until `deadline` (monotonic seconds) has passed.
 
