@@ -1,1 +1,1 @@
-"""The command line, and the composition root: `serve` builds everything and hands it to each other."""
+"""The command line. `serve` is the composition root: it builds every part and passes it on."""

@@ -1,4 +1,4 @@
-"""`omlx config get|set|unset|list|path`: the settings that are kept in the home folder, for all models or for one."""
+"""`omlx config get|set|unset|list|path`: the settings stored in the home folder, for all models or for one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 
 from omlx.catalog import sentence
-from omlx.cli import running
-from omlx.cli.columns import columns
-from omlx.cli.configured import configured
+from omlx.cli.address import find_server
+from omlx.cli.arguments import configured
+from omlx.cli.output import columns
 from omlx.errors import ConfigError, ModelError, NotFound
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import discover
+from omlx.models.catalog.discovery import Registry, discover
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
 from omlx.settings.configuration import LiveConfiguration
@@ -22,20 +21,13 @@ from omlx.settings.layer import Source
 from omlx.settings.parse import parse, to_json
 from omlx.settings.resolve import Resolution
 from omlx.settings.schema import Scope, Setting, Value, table
-from omlx.settings.store import Store
 
 _HIDDEN = "********"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions: dict[str, Callable[[Namespace, LiveConfiguration], None]] = {
-        "get": _get,
-        "set": _set,
-        "unset": _unset,
-        "list": _list,
-        "path": _path,
-    }
+    actions = {"get": _get, "set": _set, "unset": _unset, "list": _list, "path": _path}
     for name, action in actions.items():
         text = sentence(f"cli.config.{name}.help", {})
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
@@ -45,9 +37,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         if name == "set":
             command.add_argument("value", metavar="VALUE")
         if name == "list":
-            command.add_argument(
-                "--json", action="store_true", help=sentence("cli.models.json", {})
-            )
+            text = sentence("cli.models.json", {})
+            command.add_argument("--json", action="store_true", help=text)
         command.add_argument("--model", metavar="ID", help=sentence("cli.config.model", {}))
         command.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
@@ -57,115 +48,113 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _get(arguments: Namespace, configuration: LiveConfiguration) -> None:
+def _get(arguments: Namespace, live: LiveConfiguration) -> None:
     row = _row(arguments.name)
-    resolution = _resolution(arguments, configuration)
-    sys.stdout.write(f"{_shown(row, resolution[row.name].value)}\n")
+    value = _resolution(arguments, live)[row.name].value
+    sys.stdout.write(f"{_shown(row, value)}\n")
 
 
-def _set(arguments: Namespace, configuration: LiveConfiguration) -> None:
+def _set(arguments: Namespace, live: LiveConfiguration) -> None:
     row = _row(arguments.name)
     value = parse(row, arguments.value, row.name)
-    model = _model(arguments, configuration, new=True)
+    model = _model(arguments, live, new=True)
     if row.name in ("alias", "draft_model"):
-        _check_name(row.name, str(value), model, configuration)
-    configuration.patch({row.name: value}, model)
-    resolution = _resolution(arguments, configuration)
-    source = resolution.sources[row.name]
-    if source is not (Source.GLOBAL if arguments.model is None else Source.MODEL):
-        params = {
-            "name": row.name,
-            "value": _shown(row, resolution[row.name].value),
-            "source": source.value,
-        }
-        sys.stderr.write(f"omlx: {sentence('cli.config.overridden', params)}\n")
-    _tell_of_server(row, configuration)
+        _check_name(row.name, str(value), model, live)
+    live.patch({row.name: value}, model)
+    effective = _resolution(arguments, live)[row.name]
+    if effective.source is not (Source.GLOBAL if model is None else Source.MODEL):
+        shown = {"value": _shown(row, effective.value), "source": effective.source.value}
+        message = sentence("cli.config.overridden", {"name": row.name, **shown})
+        sys.stderr.write(f"omlx: {message}\n")
+    _report_restart(row, live)
 
 
-def _check_name(
-    setting: str, name: str, model: str | None, configuration: LiveConfiguration
-) -> None:
-    """What neither the table nor the store can judge. Raises ConfigError, BadRequest."""
-    registry = discover(configuration.current.resolve().settings, os.environ)
+def _check_name(setting: str, name: str, model: str | None, live: LiveConfiguration) -> None:
+    """Validate an alias or a draft against the models on this machine. Raises ConfigError, BadRequest."""
+    registry = _models(live)
     if setting == "draft_model":
-        check_draft(
-            name,
-            registry.find(model) if model is not None and model in registry else None,
-            registry,
-        )
+        entry = registry.find(model) if model is not None and model in registry else None
+        check_draft(name, entry, registry)
     elif model is not None:
-        Catalog(registry, configuration).check_alias(name, model)
+        Catalog(registry, live).check_alias(name, model)
 
 
-def _unset(arguments: Namespace, configuration: LiveConfiguration) -> None:
+def _unset(arguments: Namespace, live: LiveConfiguration) -> None:
     row = _row(arguments.name)
-    configuration.patch({row.name: None}, _model(arguments, configuration))
-    _tell_of_server(row, configuration)
+    live.patch({row.name: None}, _model(arguments, live))
+    _report_restart(row, live)
 
 
-def _tell_of_server(row: Setting, configuration: LiveConfiguration) -> None:
-    """Say so if one runs that does not take this up by itself."""
-    if row.applies_live or (url := running.find(_store(configuration).home)) is None:
+def _report_restart(row: Setting, live: LiveConfiguration) -> None:
+    """Report a running server that applies this setting only after a restart."""
+    if row.applies_live:
         return
-    sys.stderr.write(f"omlx: {sentence('cli.config.restart', {'url': url})}\n")
+    address = find_server(live.current.resolve().settings.home)
+    if address is not None:
+        sys.stderr.write(f"omlx: {sentence('cli.config.restart', {'url': address})}\n")
 
 
-def _list(arguments: Namespace, configuration: LiveConfiguration) -> None:
-    resolution = _resolution(arguments, configuration)
-    rows = [
-        row for row in table().values() if arguments.model is None or row.allowed_in(Scope.MODEL)
-    ]
+def _list(arguments: Namespace, live: LiveConfiguration) -> None:
+    resolution = _resolution(arguments, live)
+    rows = list(table().values())
+    if arguments.model is not None:
+        rows = [row for row in rows if row.allowed_in(Scope.MODEL)]
     if arguments.json:
         record = {row.name: _record(row, resolution) for row in rows}
         sys.stdout.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         return
-    shown = [
-        (row.name, _shown(row, resolution[row.name].value), resolution.sources[row.name].value)
-        for row in rows
-    ]
-    sys.stdout.write(columns(shown))
+    cells = []
+    for row in rows:
+        setting = resolution[row.name]
+        cells.append((row.name, _shown(row, setting.value), setting.source.value))
+    sys.stdout.write(columns(cells))
 
 
-def _path(arguments: Namespace, configuration: LiveConfiguration) -> None:
-    sys.stdout.write(f"{_store(configuration).path(arguments.model)}\n")
+def _path(arguments: Namespace, live: LiveConfiguration) -> None:
+    assert live.store is not None
+    sys.stdout.write(f"{live.store.path(arguments.model)}\n")
 
 
 def _record(row: Setting, resolution: Resolution) -> dict[str, object]:
-    value = resolution[row.name].value
-    shown = _HIDDEN if row.meta.secret and value is not None else to_json(value)
-    return {"value": shown, "source": resolution.sources[row.name].value}
+    setting = resolution[row.name]
+    hidden = row.meta.secret and setting.value is not None
+    value = _HIDDEN if hidden else to_json(setting.value)
+    return {"value": value, "source": setting.source.value}
 
 
-def _resolution(arguments: Namespace, configuration: LiveConfiguration) -> Resolution:
-    """Every setting as it is now; for a model that is here, with what its package declares."""
-    model = _model(arguments, configuration)
+def _resolution(arguments: Namespace, live: LiveConfiguration) -> Resolution:
+    """Resolve every setting; for a model on this machine, with what its package declares."""
+    model = _model(arguments, live)
     if model is None:
-        return configuration.current.resolve()
-    registry = discover(configuration.current.resolve().settings, os.environ)
+        return live.current.resolve()
+    registry = _models(live)
     package = [usable_package(registry.find(model).path).layer] if model in registry else []
-    return configuration.current.resolve(model, *package)
+    return live.current.resolve(model, *package)
 
 
-def _model(
-    arguments: Namespace, configuration: LiveConfiguration, *, new: bool = False
-) -> str | None:
-    """The id that is meant: of a model that is here, usable or not, or, unless `new` settings are to be made, that has
-    settings."""
+def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) -> str | None:
+    """Return the id of the model that `--model` names, usable or not.
+
+    A model that is not on this machine is accepted if it has stored settings, unless `new` ones are to be stored.
+    """
     if arguments.model is None:
         return None
     try:
-        return (
-            discover(configuration.current.resolve().settings, os.environ).find(arguments.model).id
-        )
-    except ModelError as error:  # it is here; settings may be what it lacks
+        return _models(live).find(arguments.model).id
+    except ModelError as error:  # on this machine but unusable: its settings may be why
         return str(error.params["model"])
     except NotFound:
-        if new or arguments.model not in configuration.current.stored.models:
+        if new or arguments.model not in live.current.stored.models:
             raise
         return str(arguments.model)
 
 
+def _models(live: LiveConfiguration) -> Registry:
+    return discover(live.current.resolve().settings, os.environ)
+
+
 def _shown(row: Setting, value: Value) -> str:
+    """Return a value as people read it."""
     if value is None or value == ():
         return ""
     if row.meta.secret:
@@ -174,17 +163,14 @@ def _shown(row: Setting, value: Value) -> str:
         return "on" if value else "off"
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value)
 
 
 def _row(name: str) -> Setting:
-    """The setting called `name`, with dashes or underscores."""
+    """Return the setting of a name written with dashes or underscores."""
     row = table().get(name.replace("-", "_"))
     if row is None:
         raise ConfigError("config.unknown", name=name)
     return row
-
-
-def _store(configuration: LiveConfiguration) -> Store:
-    assert configuration.store is not None
-    return configuration.store

@@ -1,4 +1,4 @@
-"""`omlx dashboard`: open the running server's dashboard with a link that logs in once; print it where no browser is."""
+"""`omlx dashboard`: open the running server's dashboard with a one-time login link, or print the link."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from argparse import ArgumentParser, Namespace
 
 from omlx.admin.login.credentials import Credentials
 from omlx.catalog import sentence
-from omlx.cli import running
-from omlx.cli.configured import configured
+from omlx.cli.address import find_server
+from omlx.cli.arguments import configured
 from omlx.errors import ConfigError
 from omlx.settings.schema import table
 
@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     home = configured(arguments).current.resolve().settings.home
-    address = running.find(home)
+    address = find_server(home)
     if address is None:
         raise ConfigError("config.not_running", home=str(home))
     link = Credentials(home).link(address)
@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _has_browser() -> bool:
-    """Whether a window can appear in front of whoever typed this."""
+    """Return whether a browser window would open on the user's screen."""
     if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))

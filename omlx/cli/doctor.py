@@ -1,5 +1,7 @@
-"""`omlx doctor`: what somebody who helps would ask for, in a form that can be pasted. It holds no secrets: keys are
-only said to be set, and the user's folder is written `~`."""
+"""`omlx doctor`: the details that a problem report needs.
+
+The output holds no secrets: of an API key it says whether it is set, and the user's folder is written `~`.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,13 @@ import mlx.core as mx
 from omlx import __version__
 from omlx.admin.login.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
-from omlx.cli import running
-from omlx.cli.bind import listen
-from omlx.cli.columns import columns, size
-from omlx.cli.configured import configured
+from omlx.cli.address import find_server, listen
+from omlx.cli.arguments import configured
+from omlx.cli.output import columns, size
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.entry import Status
-from omlx.models.catalog.places import Place, places
+from omlx.models.catalog.places import places
 from omlx.models.pool.footprint import default_limit_bytes, machine_bytes
 from omlx.server.guard import is_loopback
 from omlx.settings.file import read
@@ -54,11 +55,9 @@ def run(arguments: Namespace) -> int:
         "files": _files(settings.home),
     }
     for name, rows in chapters.items():
-        sys.stdout.write(
-            _without_user(
-                f"{sentence(f'cli.doctor.{name}', {})}\n{_indented(columns(list(rows)))}\n"
-            )
-        )
+        lines = columns(list(rows)).splitlines()
+        text = "\n  ".join([sentence(f"cli.doctor.{name}", {}), *lines]) + "\n\n"
+        sys.stdout.write(_without_user(text))
     return 0
 
 
@@ -85,40 +84,29 @@ def _memory(settings: Settings) -> Rows:
     yield "machine", size(machine_bytes())
     recommended = mx.device_info().get("max_recommended_working_set_size")
     yield "recommended for the GPU", size(int(recommended)) if recommended else "not known"
-    limit = settings.memory_limit
-    yield (
-        "limit for models",
-        size(default_limit_bytes() if limit is None else limit),
-        "default" if limit is None else "",
-    )
+    if settings.memory_limit is None:
+        yield "limit for models", size(default_limit_bytes()), "default"
+    else:
+        yield "limit for models", size(settings.memory_limit), ""
 
 
 def _models(settings: Settings) -> Rows:
     for place in places(settings, os.environ, BUNDLED):
         entries = scan_places([place]).entries
+        root: Path = place.root
+        folder = str(root) if os.path.isdir(root) else f"{root} (not there)"
         counts = Counter(entry.status for entry in entries)
+        counted = f"{counts[Status.USABLE]} found, {counts[Status.SKIPPED]} skipped"
+        yield place.source, folder, counted
         skipped = Counter(entry.reason.code for entry in entries if entry.reason is not None)
-        yield (
-            place.source,
-            _root(place),
-            f"{counts[Status.USABLE]} found, {counts[Status.SKIPPED]} skipped",
-        )
         for code, count in skipped.items():
             yield "", "", f"{count} {code}"
 
 
-def _root(place: Place) -> str:
-    root: Path = place.root
-    return str(root) if os.path.isdir(root) else f"{root} (not there)"
-
-
 def _server(settings: Settings) -> Rows:
-    yield (
-        "address",
-        f"{settings.host}:{settings.port}",
-        "this machine only" if is_loopback(settings.host) else "open",
-    )
-    address = running.find(settings.home)
+    reach = "this machine only" if is_loopback(settings.host) else "open"
+    yield "address", f"{settings.host}:{settings.port}", reach
+    address = find_server(settings.home)
     yield "running", address or "no"
     if address is None:
         yield "port", _port(settings)
@@ -126,6 +114,7 @@ def _server(settings: Settings) -> Rows:
 
 
 def _port(settings: Settings) -> str:
+    """Return whether the port is free."""
     try:
         listen(settings.host, settings.port).close()
     except ConfigError as error:
@@ -134,22 +123,23 @@ def _port(settings: Settings) -> str:
 
 
 def _files(home: Path) -> Rows:
-    yield (
-        str(home),
-        _mode(home),
-        "" if os.access(home, os.W_OK) or not home.exists() else "cannot be written",
-    )
+    writable = os.access(home, os.W_OK) or not home.exists()
+    yield str(home), _mode(home), "" if writable else "cannot be written"
     for name in (GLOBAL_FILE, MODELS_FILE, ADMIN_FILE):
-        path = home / name
-        try:
-            content = read(path)
-            broken = content.note.message if content.note is not None else ""
-            note = "written by another program" if content.foreign else broken
-        except ConfigError as error:
-            note = error.message
-        yield name, _mode(path), note
+        yield name, _mode(home / name), _problem(home / name)
     for corrupt in sorted(home.glob("*.corrupt-*")):
         yield corrupt.name, _mode(corrupt), "set aside"
+
+
+def _problem(path: Path) -> str:
+    """Return why a file does not count; empty if it does."""
+    try:
+        content = read(path)
+    except ConfigError as error:
+        return error.message
+    if content.foreign:
+        return "written by another program"
+    return content.note.message if content.note is not None else ""
 
 
 def _mode(path: Path) -> str:
@@ -157,10 +147,6 @@ def _mode(path: Path) -> str:
         return stat.filemode(path.stat().st_mode)
     except OSError:
         return "not there"
-
-
-def _indented(text: str) -> str:
-    return "".join(f"  {line}\n" for line in text.splitlines())
 
 
 def _without_user(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Variables that omlx gives its own process: libraries fetch nothing behind the user's back and do not talk over us."""
+"""Variables that omlx sets for its own process: libraries neither download unasked nor write to the terminal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ENVIRONMENT: Final = {
 _added: set[str] = set()
 
 
-def settle(*, online: bool) -> None:
-    """Set what the user has not set. `online` is for commands whose work is to fetch."""
+def set_environment(*, online: bool) -> None:
+    """Set the variables that the user has not set; `online` commands may download."""
     for name, value in ENVIRONMENT.items():
         if name not in os.environ and not (online and name == "HF_HUB_OFFLINE"):
             os.environ[name] = value
@@ -23,5 +23,5 @@ def settle(*, online: bool) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The variables as the user set them."""
+    """Return the environment as the user set it, for child processes."""
     return {name: value for name, value in os.environ.items() if name not in _added}

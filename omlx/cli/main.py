@@ -1,8 +1,8 @@
-"""`omlx COMMAND …`. Exit status: 0 well, 1 it failed, 2 what was asked for is wrong, 141 nobody reads what it writes.
+"""`omlx COMMAND …`. Exit status: 0 success, 1 failure, 2 invalid request, 130 interrupted, 141 broken pipe.
 
-A command is a module with `add_arguments(parser)` and `run(arguments) -> int`; only the one that is asked for is
-imported, so that `omlx models` and `omlx --version` do not wait for mlx. argparse: the flags are rows of a table at
-run time, which decorators over function signatures would have to repeat.
+A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the module of the given command is
+imported, so that `omlx models` and `omlx --version` do not wait for mlx. argparse, because the flags are rows of a
+table at run time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NoReturn, Protocol, cast
 
 from omlx import __version__
 from omlx.catalog import sentence
-from omlx.cli.environment import settle
+from omlx.cli.environment import set_environment
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError
 
 COMMANDS = {
@@ -32,10 +32,11 @@ COMMANDS = {
     "doctor": "omlx.cli.doctor",
     "bench": "omlx.bench.cli",
 }
+"""The module of each command."""
 
 ONLINE = frozenset({"pull"})
-_NOBODY_READS = 128 + signal.SIGPIPE
-"""What a shell sees of a tool that SIGPIPE has ended."""
+_BROKEN_PIPE = 128 + signal.SIGPIPE
+"""The status that a shell reports for a tool ended by SIGPIPE."""
 
 
 class Command(Protocol):
@@ -44,43 +45,46 @@ class Command(Protocol):
 
 
 def entry() -> NoReturn:
-    """The process. Leaves without tearing the interpreter down: a native thread of mlx that ends meanwhile, and lets
-    go of Python objects, would abort it (seen in a third of all stops on a busy machine)."""
+    """Run the process, and end it without tearing the interpreter down.
+
+    A native thread of mlx that ends during the teardown, and releases Python objects, would abort the process.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     os._exit(_status())
 
 
 def _status() -> int:
-    """That of the command, once what it wrote has been read or lies in a pipe."""
+    """Run the command and return its exit status, after the output has been flushed."""
     try:
         try:
             return main()
-        except SystemExit as ended:  # argparse has shown help, or said what is wrong
+        except SystemExit as ended:  # argparse has printed help or an error
             return int(ended.code or 0)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-    except BrokenPipeError:  # whoever read it has gone, as `head` goes
-        return _NOBODY_READS
+    except BrokenPipeError:  # the reader has ended, as `head` does
+        return _BROKEN_PIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command and return its exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    settle(online=argv[:1] != [] and argv[0] in ONLINE)
+    name = argv[0] if argv else ""
+    set_environment(online=name in ONLINE)
     parser = ArgumentParser(
         prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
-        text = sentence(f"cli.{name}.help", {})
-        subparser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        if argv and argv[0] == name:
-            command = cast(Command, import_module(module))
-            command.add_arguments(subparser)
-            subparser.set_defaults(run=command.run)
+    for command, module in COMMANDS.items():
+        text = sentence(f"cli.{command}.help", {})
+        subparser = commands.add_parser(command, help=text, description=text, allow_abbrev=False)
+        if command == name:
+            imported = cast(Command, import_module(module))
+            imported.add_arguments(subparser)
+            subparser.set_defaults(run=imported.run)
     return _run(parser.parse_args(argv))
 
 
@@ -88,12 +92,10 @@ def _run(arguments: Namespace) -> int:
     try:
         status: int = arguments.run(arguments)
     except OmlxError as error:
-        model = (
-            f"{error.params['model']}: "
-            if isinstance(error, ModelError) and "model" in error.params
-            else ""
-        )
-        sys.stderr.write(f"omlx: {model}{error.message}\n")
+        message = error.message
+        if isinstance(error, ModelError) and "model" in error.params:
+            message = f"{error.params['model']}: {message}"
+        sys.stderr.write(f"omlx: {message}\n")
         return 2 if isinstance(error, ConfigError | BadRequest | ModelError) else 1
     except KeyboardInterrupt:
         return 130

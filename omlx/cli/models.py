@@ -1,4 +1,4 @@
-"""`omlx models`: everything that was found, usable or not, and why not."""
+"""`omlx models`: every model on this machine, usable or not, and why not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from omlx.catalog import sentence
-from omlx.cli.columns import columns, size
-from omlx.cli.configured import configured
+from omlx.cli.arguments import configured
+from omlx.cli.output import columns, size
 from omlx.models.catalog.discovery import Registry, discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.settings.resolve import add_flags
@@ -27,17 +27,16 @@ def run(arguments: Namespace) -> int:
         json.dump([_record(entry) for entry in registry.entries], sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        sys.stdout.write(listing(registry))
+        sys.stdout.write(_listing(registry))
     return 0
 
 
-def listing(registry: Registry) -> str:
-    """A table of the usable models, then the others with their reasons."""
+def _listing(registry: Registry) -> str:
+    """Return a table of the usable models, then the others with their reasons."""
     if not registry.entries:
         return sentence("cli.models.none", {}) + "\n"
-    usable = [_row(entry) for entry in registry.usable]
     others = [_row(entry) for entry in registry.entries if entry.status is not Status.USABLE]
-    text = columns(usable)
+    text = columns([_row(entry) for entry in registry.usable])
     if others:
         text += f"\n{sentence('cli.models.others', {})}\n{columns(others)}"
     return text
@@ -45,14 +44,9 @@ def listing(registry: Registry) -> str:
 
 def _row(entry: ModelEntry) -> tuple[str, ...]:
     if entry.reason is not None:
-        return entry.id, entry.source, sentence(entry.reason.code, entry.reason.params)
-    return (
-        entry.id,
-        entry.source,
-        size(entry.size_bytes),
-        entry.quantization or "dense",
-        entry.model_type or "",
-    )
+        return entry.id, entry.source, entry.reason.message
+    quantization, family = entry.quantization or "dense", entry.model_type or ""
+    return entry.id, entry.source, size(entry.size_bytes), quantization, family
 
 
 def _record(entry: ModelEntry) -> dict[str, object]:
@@ -65,11 +59,11 @@ def _record(entry: ModelEntry) -> dict[str, object]:
         "model_type": entry.model_type,
         "quantization": entry.quantization,
     }
-    if entry.reason is not None:
-        reason = entry.reason
+    reason = entry.reason
+    if reason is not None:
         record["reason"] = {
             "code": reason.code,
             "params": reason.params,
-            "message": sentence(reason.code, reason.params),
+            "message": reason.message,
         }
     return record

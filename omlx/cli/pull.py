@@ -1,4 +1,4 @@
-"""`omlx pull MODEL`: fetch a model with the draft that its package declares. What is here already is only checked."""
+"""`omlx pull MODEL`: download a model and the draft that its package declares. Complete models are only checked."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataclasses import replace
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from omlx.catalog import sentence
-from omlx.cli.columns import size
-from omlx.cli.configured import configured
+from omlx.cli.arguments import configured
+from omlx.cli.output import size
 from omlx.errors import Reason
-from omlx.models.catalog.discovery import Registry, discover
+from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
 from omlx.models.catalog.reference import Reference, find_draft
@@ -42,21 +42,21 @@ def run(arguments: Namespace) -> int:
     reference = Reference.parse(arguments.target)
     if arguments.revision is not None:
         reference = replace(reference, revision=arguments.revision)
-    target = _bring(reference, settings)
+    target = _pull(reference, settings)
     if not arguments.alone:
-        _bring_draft(target, settings)
+        _pull_draft(target, settings)
     return 0
 
 
-def _bring(reference: Reference, settings: Settings) -> ModelEntry:
-    """The model, fetched unless a place other than the hub's cache has it. Raises ModelError."""
-    entry = find_draft(str(reference), _models(settings))
+def _pull(reference: Reference, settings: Settings) -> ModelEntry:
+    """Return the model, downloaded unless another place than the hub's cache has it. Raises ModelError."""
+    entry = _find(reference, settings)
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
         sys.stdout.write(sentence("cli.pull.begins", {"model": str(reference)}) + "\n")
         sys.stdout.flush()
         directory, notes = pull(reference)
-        _say(notes)
-        entry = find_draft(str(reference), _models(settings))
+        _report(notes)
+        entry = _find(reference, settings)
         if isinstance(entry, Reason):
             entry = ModelEntry(reference.repository, directory, HUB_CACHE)
     params = {"model": entry.id, "path": str(entry.path), "size": size(entry.size_bytes)}
@@ -64,25 +64,24 @@ def _bring(reference: Reference, settings: Settings) -> ModelEntry:
     return entry
 
 
-def _bring_draft(target: ModelEntry, settings: Settings) -> None:
-    """What the package declares. A draft that cannot be used is said, and is no failure: the model is here."""
+def _pull_draft(target: ModelEntry, settings: Settings) -> None:
+    """Download the declared draft. An unusable draft is reported and is no failure: the model is complete."""
     package = usable_package(target.path)
-    reasons = [reason for reason in (package.reason, *package.warnings) if reason is not None]
+    reasons = [package.reason, *package.warnings]
     if isinstance(package.declared, DraftModel):
         reference = package.declared.draft
-        found = find_draft(str(reference), _models(settings))
-        reason = found if isinstance(found, Reason) else checkpoint_mismatch(target, found)
-        if reference.on_hub and (reason is None or reason.code in FETCHABLE):
-            found = _bring(reference, settings)
-        reason = found if isinstance(found, Reason) else draft_problem(target, found)
-        reasons += [reason] if reason is not None else []
-    _say(reasons)
+        draft = _find(reference, settings)
+        problem = draft if isinstance(draft, Reason) else checkpoint_mismatch(target, draft)
+        if reference.on_hub and (problem is None or problem.code in FETCHABLE):
+            draft = _pull(reference, settings)
+        reasons.append(draft if isinstance(draft, Reason) else draft_problem(target, draft))
+    _report(reason for reason in reasons if reason is not None)
 
 
-def _say(reasons: Iterable[Reason]) -> None:
+def _find(reference: Reference, settings: Settings) -> ModelEntry | Reason:
+    return find_draft(str(reference), discover(settings, os.environ))
+
+
+def _report(reasons: Iterable[Reason]) -> None:
     for reason in reasons:
         sys.stderr.write(f"omlx: {reason.message}\n")
-
-
-def _models(settings: Settings) -> Registry:
-    return discover(settings, os.environ)

@@ -1,8 +1,8 @@
-"""`omlx serve [MODEL]`: build everything, load MODEL, say where it is, serve until told to stop.
+"""`omlx serve [MODEL]`: the composition root. Build every part, load MODEL, announce the address, serve until a signal.
 
-    settings ─► socket ─► registry ─► engine thread ─► pool ─► app ─► uvicorn
+    settings ─► socket ─► registry ─► engine thread ─► pool ─► services ─► app ─► uvicorn
 
-The first SIGTERM or Ctrl-C lets open requests finish, `DRAIN_S` at most; a second one ends them.
+The first SIGTERM or Ctrl-C drains: open requests finish within `DRAIN_S`. A second signal ends them.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from omlx import __version__
 from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.admin.overview.snippets import curl
 from omlx.catalog import sentence
-from omlx.cli import running
-from omlx.cli.bind import BACKLOG, listen, url
-from omlx.cli.configured import configured
-from omlx.cli.fetching import fetch, how_to_fetch
-from omlx.cli.named import id_of, look_in, path_of
-from omlx.cli.progress import LoadingBars
+from omlx.cli.address import BACKLOG, listen, published, url
+from omlx.cli.arguments import configured, find_models, model_id
+from omlx.cli.download import download, download_hint
+from omlx.cli.output import LoadingBars
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Registry
-from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.pool import Pool, build_pool
+from omlx.models.pool.resident import ServedModel
 from omlx.server.app import create_app
 from omlx.server.guard import check_exposure
 from omlx.server.protocol import TimeoutProtocol
@@ -53,8 +54,8 @@ from omlx.telemetry import log
 
 DRAIN_S = 60
 _KEEP_ALIVE_S = 75
-_LOOK_EVERY_S = 5
-_SETTINGS_EVERY_S = 1
+_DRAFT_INTERVAL_S = 5
+_SETTINGS_INTERVAL_S = 1
 _WARM_UP_S = 2
 
 
@@ -67,13 +68,12 @@ def run(arguments: Namespace) -> int:
     configuration = configured(arguments, aside=True)
     settings = configuration.current.resolve().settings
     check_exposure(settings.host, settings.api_key)
-    choice = choose(arguments.model, configuration)
+    selection = select(arguments.model, configuration)
     listening = listen(settings.host, settings.port)
-    log.set_up(
-        settings.home, sys.stderr, logging.getLevelNamesMapping()[settings.log_level.upper()]
-    )
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    log.set_up(settings.home, sys.stderr, level)
     try:
-        asyncio.run(serve(choice, listening))
+        asyncio.run(serve(selection, listening))
     finally:
         listening.close()
         log.tear_down()
@@ -81,102 +81,93 @@ def run(arguments: Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What was found, and what of it was asked for. The flags and the environment name the draft, not its folder.
+class Selection:
+    """The models on this machine with their configuration, and the id of the one to load at start.
 
-    `discover` looks again, in the same places.
+    `discover` repeats the discovery in the same folders.
     """
 
-    registry: Registry
-    model: ModelEntry | None
-    configuration: LiveConfiguration
+    catalog: Catalog
+    model: str | None
     discover: Callable[[], Registry]
 
-    @property
-    def settings(self) -> Settings:
-        return self.configuration.current.resolve().settings
 
+def select(model: str | None, configuration: LiveConfiguration) -> Selection:
+    """Find the models named on the command line, by id or by folder; such a folder is searched first.
 
-def choose(model: str | None, configuration: LiveConfiguration) -> Choice:
-    """Find the models named on the command line: by id, or by a path, which then is the first place to look in.
-
-    Raises NotFound or ModelError for MODEL. A draft that is not here or cannot be used stops no start.
+    Raises NotFound or ModelError for MODEL. A draft that is missing or unusable does not stop a start.
     """
-    drafts = [
-        str(layer.values["draft_model"])
-        for layer in configuration.current.run
-        if layer.values.get("draft_model")
-    ]
-    names = [name for name in [model, *drafts] if name is not None]
-    look = look_in(
-        [path for name in names if (path := path_of(name)) is not None], configuration.current
-    )
-    registry = look()
-    target = None
-    if model is not None:
-        target = Catalog(registry, configuration).resolve(id_of(model))
+    names = [] if model is None else [model]
     run = []
     for layer in configuration.current.run:
         values = dict(layer.values)
         if values.get("draft_model"):
-            values["draft_model"] = id_of(str(values["draft_model"]))
+            draft = str(values["draft_model"])
+            names.append(draft)
+            values["draft_model"] = model_id(draft)
         run.append(Layer(layer.source, values))
-    return Choice(registry, target, LiveConfiguration(tuple(run), configuration.store), look)
+    find = find_models(names, configuration.current)
+    registry = find()
+    if model is not None:
+        model = Catalog(registry, configuration).resolve(model_id(model)).id
+    live = LiveConfiguration(tuple(run), configuration.store)
+    return Selection(Catalog(registry, live, model), model, find)
 
 
-async def serve(choice: Choice, listening: socket.socket) -> None:
-    """Load, announce, serve. Returns when a signal has ended it and what was open has finished."""
-    settings = choice.settings
+async def serve(selection: Selection, listening: socket.socket) -> None:
+    """Load, announce, serve. Returns after a signal, once the server has drained."""
+    live = selection.catalog.live
+    settings = live.current.resolve().settings
     engine = EngineThread(calibrates=settings.calibrate)
     engine.start()
     try:
-        default = choice.model.id if choice.model is not None else None
-        pool = build_pool(
-            engine,
-            Catalog(choice.registry, choice.configuration, default),
-            report=LoadingBars(),
-            costs=CostFiles(settings.home / "costs"),
-        )
-        watcher = ConfigurationWatcher(
-            choice.configuration,
-            lambda: [resident.entry.path / PACKAGE_FILE for resident in pool.residents],
-            pool.reconfigure,
-        )
-        if choice.model is not None:
-            (await pool.lease(choice.model.id)).release()
+        costs = CostFiles(settings.home / "costs")
+        pool = build_pool(engine, selection.catalog, report=LoadingBars(), costs=costs)
+        if selection.model is not None:
+            (await pool.lease(selection.model)).release()
         services = build_services(engine, pool, settings.api_key)
         app = create_app(services, settings)
-        mount(app, services, choice.configuration, settings.home)
-        config = uvicorn.Config(
-            app,
-            http=TimeoutProtocol,
-            backlog=BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=DRAIN_S,
-            log_config=None,
-            access_log=False,
-            server_header=False,
+        mount(app, services, live, settings.home)
+        background = (
+            DraftWatcher(pool, selection.discover, download).run(_DRAFT_INTERVAL_S),
+            ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure).run(
+                _SETTINGS_INTERVAL_S
+            ),
+            _warm_up(),
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)
-        looking = (
-            DraftWatcher(pool, choice.discover, fetch).run(_LOOK_EVERY_S),
-            watcher.run(_SETTINGS_EVERY_S),
-        )
-        chores = [asyncio.create_task(chore) for chore in (*looking, _warm_up())]
-        with running.told(settings.home, url(listening)):
-            await Server(config, lambda: _announce(pool, settings, listening)).serve(
-                sockets=[listening]
-            )
-        for chore in chores:
-            chore.cancel()
-        await asyncio.wait(chores)
+        tasks = [asyncio.create_task(coroutine) for coroutine in background]
+        server = Server(_uvicorn_config(app), lambda: _announce(pool, settings, url(listening)))
+        with published(settings.home, url(listening)):
+            await server.serve(sockets=[listening])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
     finally:
         engine.stop()
 
 
+def _package_files(pool: Pool) -> list[Path]:
+    """Return the package files of the loaded models."""
+    return [resident.entry.path / PACKAGE_FILE for resident in pool.residents]
+
+
+def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=TimeoutProtocol,
+        backlog=BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=DRAIN_S,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+
+
 class Server(uvicorn.Server):
-    """Calls `ready` once requests are taken."""
+    """A server that calls `ready` once it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -188,50 +179,51 @@ class Server(uvicorn.Server):
             return
         try:
             self._ready()
-        except BrokenPipeError:  # nobody reads it: end as a server that was told to
+        except BrokenPipeError:  # the reader of standard output has gone: end as after a signal
             await self.shutdown(sockets)
             raise
 
 
 async def _warm_up() -> None:
-    """Import what the first model will need, once whoever has started the server has had their first look at it."""
+    """Import what the first model needs, once the server has answered its first requests."""
     await asyncio.sleep(_WARM_UP_S)
     await asyncio.to_thread(import_mlx_lm)
 
 
-def _announce(pool: Pool, settings: Settings, listening: socket.socket) -> None:
-    served, address = pool.served, url(listening)
+def _announce(pool: Pool, settings: Settings, address: str) -> None:
+    """Print the address, the loaded model and its draft, a login link and an example request."""
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
-    if served is not None:
-        lines.append(sentence("cli.serve.model_ready", {"model": served.id}))
-    if served is not None and served.draft is not None:
-        lines.append(sentence("cli.serve.draft_ready", {"draft": served.draft}))
-    elif (
-        served is not None
-        and served.no_draft is not None
-        and served.no_draft.code != "spec.off.no_draft_model"
-    ):
-        lines.append(sentence(served.no_draft.code, served.no_draft.params))
-        if (
-            served.speculation.missing_draft is not None
-            and served.speculation.settings.draft_download == "ask"
-        ):
-            lines.append(how_to_fetch(served.speculation.missing_draft))
-    model = served.id if served is not None else next((entry.id for entry in pool.models), None)
-    lines += _first_link(settings, address)
+    model = next((entry.id for entry in pool.models), None)
+    if pool.served is not None:
+        model = pool.served.id
+        lines.append(sentence("cli.serve.model_ready", {"model": model}))
+        lines += _draft_lines(pool.served)
+    lines += _login_link(settings, address)
     if model is None:
         lines.append(sentence("cli.models.none", {}))
     else:
-        command = curl(
-            address, model, sentence("cli.serve.prompt", {}), with_key=settings.api_key is not None
-        )
-        lines += [sentence("cli.serve.try", {}), f"  {command}"]
+        prompt, with_key = sentence("cli.serve.prompt", {}), settings.api_key is not None
+        lines.append(sentence("cli.serve.try", {}))
+        lines.append(f"  {curl(address, model, prompt, with_key=with_key)}")
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 
 
-def _first_link(settings: Settings, address: str) -> list[str]:
-    """While there is no password: the way in."""
+def _draft_lines(served: ServedModel) -> list[str]:
+    """Say which draft model serves; else why none does, and how to download it."""
+    if served.draft is not None:
+        return [sentence("cli.serve.draft_ready", {"draft": served.draft})]
+    if served.no_draft is None or served.no_draft.code == "spec.off.no_draft_model":
+        return []
+    lines = [served.no_draft.message]
+    missing = served.speculation.missing_draft
+    if missing is not None and served.speculation.settings.draft_download == "ask":
+        lines.append(download_hint(missing))
+    return lines
+
+
+def _login_link(settings: Settings, address: str) -> list[str]:
+    """Return a login link while the dashboard has no password."""
     credentials = Credentials(settings.home)
     try:
         if credentials.has_password:
@@ -243,4 +235,4 @@ def _first_link(settings: Settings, address: str) -> list[str]:
 
 
 def _already_handled(number: int, frame: FrameType | None) -> None:
-    """uvicorn raises a signal again once it has drained; by then there is nothing left to do."""
+    """Ignore the signal that uvicorn raises again after it has drained."""

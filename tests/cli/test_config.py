@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cli import running
+from omlx.cli.address import published
 from omlx.cli.main import main
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.package.package import window_from
@@ -138,7 +138,7 @@ def test_what_a_running_server_does_not_take_up_is_said(
         threads.submit(server.serve_forever, 0.01)
         address = f"http://127.0.0.1:{server.server_port}"
         try:
-            with running.told(alone / ".omlx", address):
+            with published(alone / ".omlx", address):
                 for words in (["set", name, value], ["unset", name]):
                     assert main(["config", *words]) == 0
                     assert (

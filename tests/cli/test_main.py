@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pytest
 
 from omlx import __version__
-from omlx.cli.bind import listen, url
+from omlx.cli.address import listen, url
 from omlx.cli.environment import ENVIRONMENT
 from omlx.cli.main import main
 from omlx.errors import ConfigError

@@ -1,6 +1,6 @@
-"""Fetching a draft that a package declares: what a person would type, and how a running server does it itself.
+"""Download of a draft model: the command a person would type, and the process a running server starts.
 
-That is `omlx pull` in a process of its own, so that the server stays offline.
+That process is `omlx pull`, so that the server itself stays offline.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 
 from omlx.catalog import sentence
-from omlx.cli.columns import size
 from omlx.cli.environment import environment
+from omlx.cli.output import size
 from omlx.errors import Reason
 from omlx.models.catalog.reference import MissingDraft, Reference
 
 
-def how_to_fetch(wanted: MissingDraft) -> str:
-    """The command, and how large it is that will come."""
-    known = "?" if wanted.size_bytes is None else size(wanted.size_bytes)
-    return sentence("cli.package.wanted", {"draft": str(wanted.reference), "size": known})
+def download_hint(missing: MissingDraft) -> str:
+    """Return a sentence with the command that downloads a draft, and its size."""
+    known = "?" if missing.size_bytes is None else size(missing.size_bytes)
+    return sentence("cli.package.wanted", {"draft": str(missing.reference), "size": known})
 
 
-async def fetch(reference: Reference) -> Reason | None:
-    """Returns why it could not be fetched. The process ends with the task."""
+async def download(reference: Reference) -> Reason | None:
+    """Download a model. Returns why it failed, or None. Cancelling the task ends the process."""
     command = [sys.executable, "-m", "omlx", "pull", str(reference), "--no-draft"]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=environment()
@@ -37,6 +37,4 @@ async def fetch(reference: Reference) -> Reason | None:
     if process.returncode == 0:
         return None
     lines = errors.decode(errors="replace").strip().splitlines()
-    return Reason(
-        "draft.fetch_failed", {"draft": str(reference), "detail": lines[-1] if lines else ""}
-    )
+    return Reason("draft.fetch_failed", {"draft": str(reference), "detail": (lines or [""])[-1]})

@@ -1,0 +1,102 @@
+"""The server's address: the socket it listens on, and `server.json` by which other commands find it.
+
+The socket is opened before anything is loaded, so that a busy port is reported at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from omlx.errors import ConfigError
+from omlx.settings.file import locked, read, write
+
+FILE: Final = "server.json"
+BACKLOG: Final = 2048
+_NEXT_PORTS: Final = 50
+_TIMEOUT_S: Final = 2
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 picks a free one. Raises ConfigError, naming a free port if this one is busy."""
+    try:
+        return _listen(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError("config.port_busy", port=port, free=_free_port(host, port)) from None
+        detail = error.strerror or str(error)
+        raise ConfigError("config.address", host=host, port=port, detail=detail) from None
+
+
+def url(listening: socket.socket) -> str:
+    """Return the URL at which a client on this machine reaches the socket."""
+    host, port = listening.getsockname()[:2]
+    address = ip_address(host)
+    if address.version == 4:
+        return f"http://{'127.0.0.1' if address.is_unspecified else address}:{port}"
+    return f"http://[{'::1' if address.is_unspecified else address}]:{port}"
+
+
+@contextmanager
+def published(home: Path, address: str) -> Iterator[None]:
+    """Keep the address in `server.json` while the block runs. A file that cannot be written is no error."""
+    path = home / FILE
+    with suppress(ConfigError), locked(home):
+        if not read(path, held=True).foreign:
+            write(path, {"url": address, "pid": os.getpid()})
+    try:
+        yield
+    finally:
+        with suppress(ConfigError, OSError):
+            if read(path).values.get("pid") == os.getpid():
+                path.unlink()
+
+
+def find_server(home: Path) -> str | None:
+    """Return the address of the server that runs with this home folder, if it answers."""
+    address = read(home / FILE).values.get("url")
+    return address if isinstance(address, str) and _answers(address) else None
+
+
+def _answers(address: str) -> bool:
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        response = connection.getresponse()
+        return response.status in (200, 503) and b'"status"' in response.read(4096)
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    listening.setblocking(False)
+    return listening
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return the next free port; 0 if there is none nearby."""
+    for candidate in range(port + 1, min(port + _NEXT_PORTS, 65535)):
+        with suppress(OSError):
+            _listen(host, candidate).close()
+            return candidate
+    return 0

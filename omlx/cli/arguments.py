@@ -1,0 +1,62 @@
+"""From a parsed command line to its configuration, and to the models that it names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from omlx.errors import ConfigError
+from omlx.models.catalog.discovery import Registry, discover
+from omlx.models.catalog.places import Folder
+from omlx.models.pool.speculation_config import check_value, strategy_of
+from omlx.settings.configuration import Configuration, LiveConfiguration
+from omlx.settings.resolve import cli_layer, environment_layer, resolve
+from omlx.settings.schema import table
+from omlx.settings.store import Store
+
+
+def configured(arguments: Namespace, *, aside: bool = False) -> LiveConfiguration:
+    """Return the configuration of a command: flags, environment, settings files.
+
+    Reports on standard error which files do not count; with `aside` (no server may be running), those that cannot be
+    parsed are renamed first. Raises ConfigError for invalid settings.
+    """
+    run = (cli_layer(arguments), environment_layer(os.environ))
+    home = resolve(run).settings.home
+    if not home.is_absolute():  # no HOME, and no entry for this user
+        raise ConfigError("config.home_unknown", where=table()["home"].variable, value=str(home))
+    store = Store(home, check_value)
+    for note in store.read(aside=aside).notes:
+        sys.stderr.write(f"omlx: {note.message}\n")
+    configuration = LiveConfiguration(run, store)
+    strategy_of(configuration.current.resolve())
+    return configuration
+
+
+def find_models(names: Sequence[str], configuration: Configuration) -> partial[Registry]:
+    """Return a call that lists all models, with those of `names` that are folders first; it may be repeated."""
+    folders = [_folder(name) for name in names]
+    settings = configuration.resolve().settings
+    model_dir = (*filter(None, folders), *settings.model_dir)
+    return partial(discover, replace(settings, model_dir=model_dir), os.environ)
+
+
+def model_id(name: str) -> str:
+    """Return the id of a model that is named by its folder; any other name as it is."""
+    folder = _folder(name)
+    if folder is None:
+        return name
+    return next((model for model, _ in Folder("", folder).models()), name)
+
+
+def _folder(name: str) -> Path | None:
+    """Return the folder that a name is, if it is written as a path."""
+    path = os.path.expanduser(name)
+    if name.startswith((".", "/", "~")) and os.path.isdir(path):
+        return Path(path).absolute()
+    return None

@@ -1,0 +1,54 @@
+"""Output for people: aligned columns, sizes, progress bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from omlx.models.catalog.entry import ModelEntry
+    from omlx.models.pool.load_weights import LoadProgress
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return the rows with their cells aligned; a row may have fewer cells than others."""
+    count = max(map(len, rows), default=0)
+    padded = [row + ("",) * (count - len(row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
+    lines = []
+    for row in padded:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)
+
+
+def size(size_bytes: int) -> str:
+    """Return a size in decimal megabytes or gigabytes."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
+
+
+class LoadingBars:
+    """Progress bar of the model that is being loaded; nothing where standard error is no terminal."""
+
+    def __init__(self) -> None:
+        tqdm.monitor_interval = 0  # no thread of its own
+        self._bar: tqdm[NoReturn] | None = None
+
+    def __call__(self, entry: ModelEntry, progress: LoadProgress) -> None:
+        if progress.done == 0:
+            self._bar = tqdm(
+                desc=entry.id,
+                total=progress.total,
+                unit="B",
+                unit_scale=True,
+                disable=None,
+                leave=False,
+                ncols=80,
+            )
+        if self._bar is not None:
+            self._bar.update(progress.done - self._bar.n)
+            if progress.done == progress.total:
+                self._bar.close()
+                self._bar = None
