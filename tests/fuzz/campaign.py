@@ -93,7 +93,7 @@ class Campaign:
         for model in (
             HYBRID,
             TARGET,
-        ):  # they change places once nobody holds the one that is loaded
+        ):  # they replace each other once no lease is left
             asked = {"model": model, "prompt": "x", "max_tokens": 1}
             answer = httpx.post(
                 f"{self.running.url}/v1/completions", json=asked, timeout=PATIENCE_S

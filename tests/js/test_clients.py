@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(
 
 
 def result(text: str) -> str:
-    """What came back from a tool, as the template shows it to the model, which says it again."""
+    """The result of a tool as the template shows it to the model, which repeats it."""
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
-def told(script: str, server: Running) -> Any:
-    """What a script says that it saw."""
+def output_of(script: str, server: Running) -> Any:
+    """The JSON that a script prints."""
     command = ["node", str(HERE / script), server.url, TARGET]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -34,7 +34,7 @@ def told(script: str, server: Running) -> Any:
 
 
 def test_openai(speller: Running) -> None:
-    seen = told("openai.mjs", speller)
+    seen = output_of("openai.mjs", speller)
     assert seen["streamed"].pop("tokens") > 100
     assert seen["streamed"] == {"whole": True, "several": True}
     assert seen["tools"] == {"said": result("It rains in Zürich."), "seen": ["Zürich"]}
@@ -48,7 +48,7 @@ def test_openai(speller: Running) -> None:
 
 
 def test_anthropic(speller: Running) -> None:
-    seen = told("anthropic.mjs", speller)
+    seen = output_of("anthropic.mjs", speller)
     assert seen["streamed"].pop("tokens") > 100
     assert seen["streamed"] == {"whole": True, "several": True, "reason": "end_turn"}
     first = {"text": "Let me see.", "input": {"city": "Zürich"}, "reason": "tool_use"}

@@ -31,7 +31,7 @@ def http(server: Running) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def speller() -> Iterator[Running]:
-    """A server whose model says what the last message tells it to."""
+    """A server whose model repeats the last message."""
     with omlx(build=spelling_pool) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""A server on a real socket of the loopback, with a real engine behind it."""
+"""A server with a real engine on a socket of the loopback interface."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class CountingLoop(EngineLoop):
 
 
 class WatchedEngine(EngineThread):
-    """Knows at which step each request was cancelled and at which it ended, which is the newest, and when there was
-    time to calibrate."""
+    """Records at which step each request was cancelled and ended, the newest request, and
+    whether an idle engine has calibrated."""
 
     def __init__(self, *, calibrates: bool = False) -> None:
         super().__init__(calibrates=calibrates)
@@ -98,7 +98,7 @@ class WatchedEngine(EngineThread):
         super().cancel(request_id)
 
     def forget(self) -> None:
-        """What was seen so far, so that a long run keeps nothing."""
+        """Drop all records, so that a long run does not grow."""
         with self._change:
             self.submitted.clear()
             self.cancelled.clear()
@@ -111,14 +111,17 @@ class WatchedEngine(EngineThread):
         return self.submitted[after]
 
     def wait_until_over(self, prefix: str) -> None:
-        """Until a request whose id begins so has ended by itself."""
+        """Wait until a request whose id begins with `prefix` has ended by itself."""
         with self._change:
             assert self._change.wait_for(
                 lambda: any(each.startswith(prefix) for each in self.ended), PATIENCE_S
             )
 
     def wait_until_ended(self, prefix: str) -> list[tuple[int, Finished | Failed]]:
-        """Of each request whose id begins so and that is cancelled: the steps that took, and how it ended."""
+        """Wait until every cancelled request whose id begins with `prefix` has ended.
+
+        Returns of each one the steps from its cancellation to its end, and its last event.
+        """
 
         def over() -> bool:
             begun = [each for each in self.cancelled if each.startswith(prefix)]
@@ -147,7 +150,7 @@ class Running:
 
 
 class Ready(uvicorn.Server):
-    """Says when it answers, so that nobody needs to poll."""
+    """A server that signals when it accepts connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -197,9 +200,10 @@ def omlx(
     protocol: type[TimeoutProtocol] = TimeoutProtocol,
     prepare: Callable[[FastAPI, Services], None] = lambda app, services: None,
 ) -> Iterator[Running]:
-    """`used` says what memory is taken, where what the whole process takes is too much.
+    """`used` replaces the memory use of the whole process, in bytes.
 
-    `prepare` may add to the application before it starts."""
+    `prepare` may add to the application before it starts.
+    """
     configuration = configuration or LiveConfiguration.of(settings or Settings())
     settings = settings or configuration.current.resolve().settings
     engine = WatchedEngine(calibrates=calibrates)

@@ -1,8 +1,8 @@
-"""A model that says what it is told to: everything is real but its weights.
+"""A model that spells the text of the prompt: everything is real but its weights.
 
-It answers with the words of the last message that is not its own, so a test writes what the model shall say, markup
-and all, as what the user says; after a call of a tool it says what came back. It reads the ids out of a real cache of
-one layer, so batching, prefixes and rewinding work on it as on any other.
+It answers with the text of the last message that is not its own: a test sends the expected output,
+markup included, as the user's message. After a tool call it repeats the result. It reads the ids
+from a real KV cache of one layer, so batching, prefix caches and rollbacks work as usual.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class Spelling(nn.Module):
     def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
         rows = tokens[:, None, :, None].astype(mx.float32)  # [rows, 1, tokens, 1]
         known, _ = cache[0].update_and_fetch(rows, rows)
-        width, told = tokens.shape[1], known[:, 0, :, 0].astype(mx.int32).tolist()
-        following = [self._follow(row, width) for row in told]
+        width, histories = tokens.shape[1], known[:, 0, :, 0].astype(mx.int32).tolist()
+        following = [self._follow(row, width) for row in histories]
         return mx.where(mx.arange(self._size) == mx.array(following)[..., None], SURE, 0.0)
 
     def _follow(self, known: list[int], width: int) -> list[int]:
-        """What follows each of the last `width` tokens."""
+        """The next token after each of the last `width` tokens."""
         begins = [at for at, token in enumerate(known) if token == self._begin]
         lengths = range(len(known) - width + 1, len(known) + 1)
         return [self._next(known, n, begins[: bisect_left(begins, n)]) for n in lengths]
 
     def _next(self, known: list[int], n: int, begins: list[int]) -> int:
-        """What follows the first `n` tokens; `begins` are the places in them where messages begin."""
+        """The next token after the first `n`; `begins`: the positions at which messages begin."""
         if (
             len(begins) < 2
             or self._header != known[(start := begins[-1] + 1) : min(n, start + len(self._header))]
@@ -78,7 +78,8 @@ class Spelling(nn.Module):
         return self._ids(text.partition("\n")[2].rpartition("<|im_end|>")[0])
 
     def _opened(self, script: list[int], said: list[int]) -> list[int]:
-        """The script as it goes on behind `said`; a thought that was begun for a text without one is ended first."""
+        """The rest of the script after `said`; reasoning that was begun for a text without it is
+        ended first."""
         texts = [str(self._tokenizer.decode(said[: n + 1])) for n in range(len(said))]
         whole = str(self._tokenizer.decode(script))
         if whole.startswith(texts[-1]):
@@ -94,7 +95,7 @@ class Spelling(nn.Module):
 
 
 class Obedient(Spelling):
-    """Makes the calls that the user writes down, amid whatever a program adds, and says what came back."""
+    """Makes the calls that a user message contains, and repeats their results."""
 
     def _says(self, messages: list[list[int]]) -> list[int]:
         for message in reversed(messages):
@@ -117,7 +118,7 @@ def read(
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
 ) -> Generator[LoadProgress, None, LoadedWeights]:
-    """Whatever the model, one that spells, with the model's own tokenizer and template."""
+    """A model that spells, with the tokenizer and template of the entry."""
     yield LoadProgress(0, 0)
     tokenizer = read_tokenizer(entry) if tokenizer is None else tokenizer
     return LoadedWeights(

@@ -1,4 +1,4 @@
-"""What runs and what came of it: from events alone, and over a real socket."""
+"""Requests in progress and finished ones, from events alone."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_request_is_followed_from_its_prompt_to_its_end(activity: Activity, cl
     assert [(step.tokens, step.drafted) for step in activity.timeline.since(0)] == [(6, 3)]
 
 
-def test_one_that_fails_leaves_and_counts_for_nothing(activity: Activity) -> None:
+def test_a_failed_request_is_removed_and_not_counted(activity: Activity) -> None:
     activity.submitted("m", ASK)
     activity.observe(Failed("a", Overloaded("engine.queue_full", waiting=1, limit=1)))
     activity.observe(Failed("b", Overloaded("engine.queue_full", waiting=1, limit=1)))

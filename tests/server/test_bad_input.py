@@ -1,4 +1,4 @@
-"""What clients get wrong, over HTTP: a clear answer of the OpenAI shape, and everybody else goes on."""
+"""Invalid requests over HTTP: a clear error in OpenAI's form, and other requests continue."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def test_with_no_draft_a_request_for_one_is_400_and_others_say_why() -> None:
         refused(
             http.post(CHAT, json=ask(speculation="draft")), 400, "spec.off.no_draft", "speculation"
         )
-        told = http.post(CHAT, json=ask()).json()["timings"]["speculation"]
-        assert (told["strategy"], told["gates"]["draft"]["state"]) == ("auto", "off")
-        assert told["gates"]["draft"]["reason"]["code"] == "spec.off.no_draft"
-        assert "--no-draft" in told["gates"]["draft"]["reason"]["message"]
+        speculation = http.post(CHAT, json=ask()).json()["timings"]["speculation"]
+        assert (speculation["strategy"], speculation["gates"]["draft"]["state"]) == ("auto", "off")
+        assert speculation["gates"]["draft"]["reason"]["code"] == "spec.off.no_draft"
+        assert "--no-draft" in speculation["gates"]["draft"]["reason"]["message"]
 
 
 def test_without_a_draft_the_request_may_bring_one() -> None:
@@ -135,7 +135,7 @@ def test_without_a_draft_the_request_may_bring_one() -> None:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A server with models that look right from outside, and one that is fine."""
+    """A server with models whose files look valid but are not, and one valid model."""
     folder = tmp_path_factory.mktemp("models")
     paths = {entry.id: entry.path for entry in DEMO.entries}
     for name in ("whole", "short", "mute", "other"):

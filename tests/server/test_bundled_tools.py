@@ -1,4 +1,5 @@
-"""The bundled model calls a tool and says what came back, greedily, through each API with its official client."""
+"""The bundled model calls a tool and repeats its result, greedily, in each API with its official
+client."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_body_over_the_cap_is_413_with_and_without_a_length(plain: httpx.Clien
 
 
 def until_closed(url: str, request: bytes) -> tuple[bytes, bytes]:
-    """Head and body of what the server says to these bytes before it hangs up."""
+    """Head and body of the server's answer to these bytes, up to the end of the connection."""
     with socket.create_connection(
         ("127.0.0.1", httpx.URL(url).port or 0), PATIENCE_S
     ) as connection:
@@ -119,14 +119,15 @@ def test_a_body_that_stops_coming_is_408_and_the_connection_ends(path: str, begu
         request = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
         head, body = until_closed(url, request.encode() + begun)
     assert head.startswith(b"HTTP/1.1 408 ")
-    told = json.loads(body)
-    assert told["error"]["code"] == "guard.slow"
-    assert ("type" in told) == (path == "/v1/messages")
+    refusal = json.loads(body)
+    assert refusal["error"]["code"] == "guard.slow"
+    assert ("type" in refusal) == (path == "/v1/messages")
 
 
-def test_who_waits_for_an_answer_may_be_silent() -> None:
+def test_a_client_that_waits_for_its_answer_may_be_silent() -> None:
     with serving(guarded(body_timeout_s=0.01)) as url:
-        request = b"POST /later HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 5\r\n\r\n12345"
+        head = b"POST /later HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        request = head + b"Content-Length: 5\r\n\r\n12345"
         head, body = until_closed(url, request)
     assert (head.partition(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", b"12345")
 

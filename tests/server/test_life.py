@@ -96,7 +96,7 @@ def test_a_silent_stream_is_kept_open_with_comments() -> None:
         assert rest[-1] == "data: [DONE]"
 
 
-def test_what_passes_cost_is_kept_when_the_server_ends(tmp_path: Path) -> None:
+def test_measured_costs_are_saved_when_the_server_ends(tmp_path: Path) -> None:
     files = CostFiles(tmp_path / "costs")
     plain = {**ASK, "max_tokens": 8, "speculation": "ngram"}
     with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
@@ -114,20 +114,18 @@ def test_what_passes_cost_is_kept_when_the_server_ends(tmp_path: Path) -> None:
         )
 
 
-def test_what_is_measured_in_an_idle_moment_is_told_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calibration_is_reported_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omlx.engine.calibration.SLICE_SECONDS", 60.0)
     files, ask = CostFiles(tmp_path / "costs"), {**ASK, "max_tokens": 1, "speculation": "off"}
-    told = []
+    statuses = []
     for calibrates in (True, False):
         server = omlx(costs=files, calibrates=calibrates)
         with server as running, httpx.Client(base_url=running.url, timeout=60) as http:
             assert http.post(CHAT, json=ask).status_code == 200
             assert running.engine.measured.wait(PATIENCE_S if calibrates else 0) == calibrates
-            told.append(http.get(f"/v1/models/{TARGET}").json()["speculation"])
-    assert [each["calibration"] for each in told] == ["done", "off"]
-    assert [max(each["costs"]["target"]["widths"]) for each in told] == [64, 64]
+            statuses.append(http.get(f"/v1/models/{TARGET}").json()["speculation"])
+    assert [each["calibration"] for each in statuses] == ["done", "off"]
+    assert [max(each["costs"]["target"]["widths"]) for each in statuses] == [64, 64]
 
 
 class Bomb:
@@ -144,7 +142,7 @@ class Bomb:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_when_the_engine_dies_everybody_hears_of_it() -> None:
+def test_when_the_engine_dies_every_client_gets_an_error() -> None:
     with (
         omlx() as running,
         OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client,

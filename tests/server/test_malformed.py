@@ -1,4 +1,4 @@
-"""Bodies of any shape are read or refused by name; nothing else ever comes of them."""
+"""Bodies of any shape are read or refused by name, and raise nothing else."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ LEAF = (
     | st.text(max_size=5)
 )
 NAMES = st.sampled_from(
-    "type role content text name id function arguments input tool_calls tool_call_id tool_use_id call_id output "
-    "tool_use tool_result thinking user assistant system tool function_call message parameters".split()
+    "type role content text name id function arguments input tool_calls tool_call_id tool_use_id "
+    "call_id output tool_use tool_result thinking user assistant system tool function_call message "
+    "parameters".split()
 )
 ANY = st.recursive(
     LEAF | NAMES,
@@ -75,8 +76,9 @@ def read_response(body: bytes) -> object:
 
 
 FIELDS = (
-    "model stream n stop max_tokens tools tool_choice system thinking instructions previous_response_id reasoning text "
-    "response_format output_config temperature seed logit_bias suffix echo logprobs include store background metadata"
+    "model stream n stop max_tokens tools tool_choice system thinking instructions "
+    "previous_response_id reasoning text response_format output_config temperature seed logit_bias "
+    "suffix echo logprobs include store background metadata"
 ).split()
 
 

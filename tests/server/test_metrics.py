@@ -1,4 +1,4 @@
-"""What Prometheus reads from a real server."""
+"""Metrics of a real server."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_client_that_asks_for_open_metrics_gets_them(own: tuple[Running, httpx
     assert "omlx_engine_up" in {family.name for family in open_metrics(answer.text)}
 
 
-def test_paths_that_nobody_knows_share_one_label(own: tuple[Running, httpx.Client]) -> None:
+def test_unknown_paths_share_one_label(own: tuple[Running, httpx.Client]) -> None:
     _, http = own
     before = samples(http)
     for path in ("/v1/nothing", "/secret/swordfish"):

@@ -1,4 +1,4 @@
-"""Prefixes and memory as a client sees them: what was not computed again, what is kept, what does not fit."""
+"""Prefix cache and memory as a client sees them: hits, size, and what does not fit."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def ask(text: str, model: str = TARGET, **more: Any) -> dict[str, Any]:
 
 def cached(answer: httpx.Response) -> int:
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told["timings"]["cache_n"] == told["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return int(told["timings"]["cache_n"])
+    body = answer.json()
+    assert body["timings"]["cache_n"] == body["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return int(body["timings"]["cache_n"])
 
 
 @pytest.mark.parametrize("model", [TARGET, HYBRID])
@@ -56,7 +56,7 @@ def test_the_next_turn_computes_what_is_new(own: tuple[Running, httpx.Client], m
     assert cached(second) >= length - 12  # all but what the template puts before an answer
 
 
-def test_what_is_kept_is_told_probed_and_cleared(own: tuple[Running, httpx.Client]) -> None:
+def test_a_prefix_cache_is_reported_probed_and_cleared(own: tuple[Running, httpx.Client]) -> None:
     _, http = own
     body = ask("What is kept of this?")
     http.post(CHAT, json=body)
@@ -104,7 +104,7 @@ def test_where_nothing_fits_the_status_warns() -> None:
 
 @pytest.fixture
 def tight() -> Iterator[tuple[Running, httpx.Client]]:
-    """A server whose limit leaves room for some 1,200 tokens beside the weights, as far as it is told."""
+    """A server whose limit leaves room for about 1,200 tokens beside the weights."""
     with (
         omlx(Settings(speculation="off")) as running,
         httpx.Client(base_url=running.url, timeout=120) as http,
@@ -135,7 +135,7 @@ def test_three_at_once_that_fit_only_in_turn_are_all_answered(
     ours, together = running.pool.memory.used, set[int]()
 
     def used() -> int:
-        """Asked when a row may come, and when what it read may be kept."""
+        """Memory use, which is read at admission and when a prefix is stored."""
         load = running.engine.load_of(TARGET)
         together.add(load.prefilling + load.decoding)
         return ours()

@@ -1,4 +1,4 @@
-"""Clients that stay connected and do not read, or do not say what they want, on real sockets."""
+"""Clients that stay connected and do not read, or do not finish their request, on real sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ SMALL = 4096
 
 
 class Hasty(TimeoutProtocol):
-    """Nearly all that is not read waits where the server sees it, and not in the system's buffers."""
+    """Small socket buffers: nearly everything that is not read waits in the server's write
+    buffer."""
 
     read_timeout_s = 0.05
 
@@ -43,7 +44,7 @@ def connected(port: int, request: bytes) -> socket.socket:
     return connection
 
 
-def test_a_stream_that_nobody_reads_is_cancelled_and_lets_go_of_its_model() -> None:
+def test_a_stream_that_is_not_read_is_cancelled_and_releases_its_model() -> None:
     with (
         omlx(protocol=Hasty) as running,
         httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
@@ -77,8 +78,8 @@ def test_a_long_body_that_is_read_slowly_comes_to_its_end() -> None:
     with serving(Starlette(routes=[Route("/", much)]), Looking) as url:
         request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         with closing(connected(httpx.URL(url).port or 0, request)) as connection:
-            told = b"".join(iter(lambda: connection.recv(SMALL), b""))
-    assert told.endswith(b"\r\n\r\n" + b"x" * (1 << 20))
+            answer = b"".join(iter(lambda: connection.recv(SMALL), b""))
+    assert answer.endswith(b"\r\n\r\n" + b"x" * (1 << 20))
     assert checks
 
 
@@ -100,7 +101,7 @@ async def later(request: Request) -> Response:
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[int]:
-    """The port of a server that does not wait for heads of requests."""
+    """The port of a server with a short time-out for heads of requests."""
     routes = [
         Route("/", at_once, methods=["GET", "POST"]),
         Route("/later", later, methods=["POST"]),
@@ -110,7 +111,7 @@ def hurried() -> Iterator[int]:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """All that comes until the server hangs up."""
+    """Everything up to the end of the connection."""
     return b"".join(iter(lambda: connection.recv(SMALL), b""))
 
 
@@ -133,10 +134,10 @@ def test_a_head_that_comes_byte_by_byte_has_no_longer(hurried: int) -> None:
             with suppress(TimeoutError):
                 assert connection.recv(SMALL).startswith(b"HTTP/1.1 408 ")
                 return
-        pytest.fail("it goes on for ever")
+        pytest.fail("the connection stays open")
 
 
-def test_who_says_nothing_is_hung_up_on(hurried: int) -> None:
+def test_a_silent_connection_is_closed(hurried: int) -> None:
     with closing(connected(hurried, b"")) as connection:
         assert rest(connection) == b""
 
@@ -148,16 +149,16 @@ def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(hurried: int) ->
         assert b"HTTP/1.1" not in rest(connection)
 
 
-def test_who_waits_for_an_answer_and_who_has_had_one_may_be_silent(hurried: int) -> None:
+def test_a_client_may_be_silent_before_and_after_its_answer(hurried: int) -> None:
     asks = HEAD.replace(b"/ ", b"/later ")
     with closing(connected(hurried, asks[:9])) as connection:
         for piece in (asks[9:20], asks[20:], b"1234"):
             connection.sendall(piece)
-        told = b""
-        while not told.endswith(b"y"):
+        answer = b""
+        while not answer.endswith(b"y"):
             piece = connection.recv(SMALL)
             assert piece
-            told += piece
+            answer += piece
         with closing(connected(hurried, b"")) as other:
             assert rest(other) == b""
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A request wins over whatever is configured, in every setting that a request may have: a real server, over HTTP."""
+"""Every setting that a request may have overrides the configured value, over HTTP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "draft_model": (HYBRID, DRAFT),
     "chat_template_kwargs": ({"enable_thinking": True}, {"enable_thinking": False}),
 }
-"""What is configured, and what a request says."""
+"""By setting: the configured value, and the request's."""
 
 
 def draft_length(running: Running) -> DraftLength:
@@ -39,7 +39,7 @@ def draft_length(running: Running) -> DraftLength:
 
 
 def seen(running: Running, name: str) -> object:
-    """What a request came to, as the engine was told."""
+    """The request as the engine received it."""
     request = running.engine.newest
     assert request is not None
     match name:

@@ -1,4 +1,5 @@
-"""What crosses from the engine's thread: nothing is lost, ends and first words come at once, short steps together."""
+"""Events from the engine thread: none is lost, first and last ones are delivered at once, others
+together."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Timer:
 
 
 class Slow:
-    """A loop that runs what it is told when the test says so."""
+    """An event loop that runs its callbacks when the test says so."""
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
@@ -55,38 +56,38 @@ def step(done: int) -> PrefillProgress:
 
 
 def test_what_follows_fast_comes_together_and_an_end_at_once() -> None:
-    loop, heard = Slow(), list[Event]()
+    loop, received = Slow(), list[Event]()
     router = Router(loop)
-    router.open("a", heard.append)
+    router.open("a", received.append)
     router([step(1)])
     loop.run()
-    assert heard == [step(1)], "what comes after a pause is not held"
+    assert received == [step(1)], "events after a pause are delivered at once"
     for done in (2, 3, 4):
         router([step(done)])
     assert not loop.soon, "no wake-up for any of them"
-    assert heard == [step(1)]
+    assert received == [step(1)]
     loop.wait()
-    assert heard == [step(1), step(2), step(3), step(4)]
+    assert received == [step(1), step(2), step(3), step(4)]
     router([step(5)])
     end = Finished("a", FinishReason.STOP, STATS)
     router([end])
     loop.run()
-    assert heard[4:] == [step(5), end]
+    assert received[4:] == [step(5), end]
     loop.wait()
-    assert len(heard) == 6
+    assert len(received) == 6
     router([step(6)])
     loop.run()
-    assert heard[-1] == step(6), "the pause was long enough"
+    assert received[-1] == step(6), "the pause was long enough"
 
 
-def test_a_real_loop_hears_everything_in_order() -> None:
+def test_a_real_loop_receives_everything_in_order() -> None:
     async def run() -> list[Event]:
-        loop, heard, ended = asyncio.get_running_loop(), list[Event](), asyncio.Event()
+        loop, received, ended = asyncio.get_running_loop(), list[Event](), asyncio.Event()
         router = Router(loop)
         router.open(
             "a",
             lambda event: (
-                heard.append(event),
+                received.append(event),
                 ended.set() if isinstance(event, Finished) else None,
             )[0],
         )
@@ -98,8 +99,8 @@ def test_a_real_loop_hears_everything_in_order() -> None:
 
         await loop.run_in_executor(None, engine)
         await asyncio.wait_for(ended.wait(), 60)
-        return heard
+        return received
 
-    heard = asyncio.run(run())
-    assert heard[:-1] == [step(done) for done in range(500)]
-    assert isinstance(heard[-1], Finished)
+    received = asyncio.run(run())
+    assert received[:-1] == [step(done) for done in range(500)]
+    assert isinstance(received[-1], Finished)

@@ -1,4 +1,5 @@
-"""Several models and one limit, as clients see it: who makes room for a prompt and for a model, and in which order."""
+"""Several models under one memory limit: what is evicted for a prompt and for a model, and in
+which order."""
 
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ from tests.server.running import HYBRID, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
 LONG = "word " * 750
-"""With the template some 780 tokens, whose cache takes 8 MB of the target's memory."""
+"""About 780 tokens with the template, whose KV cache takes 8 MB."""
 
 
 @pytest.fixture
 def tight(tmp_path: Path) -> Iterator[tuple[Running, httpx.Client]]:
-    """Room for the target, the hybrid (32 MB together) and small prompts, not for a long one beside both."""
+    """Room for the target, the hybrid (32 MB together) and small prompts, not for a long one
+    beside both."""
     gc.collect()
     base = mx.get_active_memory()
     flags = Layer(Source.CLI, {"speculation": "off"})
@@ -47,11 +49,11 @@ def state(http: httpx.Client, model: str) -> str:
 
 
 def kept(http: httpx.Client, model: str) -> dict[str, Any]:
-    told: dict[str, Any] = http.get(f"/v1/models/{model}").json()["prefixes"]
-    return told
+    prefixes: dict[str, Any] = http.get(f"/v1/models/{model}").json()["prefixes"]
+    return prefixes
 
 
-def test_an_idle_model_leaves_for_a_long_prompt(tight: tuple[Running, httpx.Client]) -> None:
+def test_an_idle_model_is_evicted_for_a_long_prompt(tight: tuple[Running, httpx.Client]) -> None:
     _, http = tight
     alone = http.post(CHAT, json=ask(LONG)).json()["choices"][0]["message"]["content"]
     http.delete(f"/v1/models/{TARGET}/prefixes")
@@ -96,7 +98,7 @@ def test_it_waits_for_a_model_that_is_busy(tight: tuple[Running, httpx.Client]) 
     assert name not in running.engine.cancelled
 
 
-def test_kept_prefixes_go_before_models_do(tight: tuple[Running, httpx.Client]) -> None:
+def test_cached_prefixes_are_evicted_before_models(tight: tuple[Running, httpx.Client]) -> None:
     _, http = tight
     for first in "abcd":
         assert http.post(CHAT, json=ask(f"{first} " + "word " * 200)).status_code == 200

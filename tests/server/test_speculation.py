@@ -1,4 +1,4 @@
-"""What a client can ask of speculation and what it is told: the official client, a real server, the bundled models."""
+"""Speculation as clients request it and see it: official client, real server, bundled models."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def text(answer: ChatCompletion, choice: int = 0) -> str:
 
 
 def timings(answer: ChatCompletion) -> dict[str, Any]:
-    told: dict[str, Any] = answer.timings
-    return told
+    record: dict[str, Any] = answer.timings
+    return record
 
 
 def accepted(answer: ChatCompletion) -> int:
@@ -71,7 +71,7 @@ def test_a_prediction_serves_every_choice(client: OpenAI) -> None:
     assert [text(answer, i) for i in range(2)] == [text(plain, i) for i in range(2)]
 
 
-def test_a_prediction_that_nobody_reads_is_told_so(client: OpenAI) -> None:
+def test_an_unused_prediction_is_reported(client: OpenAI) -> None:
     fields = {
         "prediction": {"type": "content", "content": "x"},
         "extra_body": {"speculation": "draft"},
@@ -80,8 +80,8 @@ def test_a_prediction_that_nobody_reads_is_told_so(client: OpenAI) -> None:
     assert note["code"] == "strategy.prediction_unused"
     assert note["params"] == {"strategy": "draft"}
     fields["extra_body"] = {"speculation": "off"}
-    told = timings(chat(client, max_tokens=2, **fields))["speculation"]
-    assert (told["code"], told["notes"]) == ("spec.off.requested", [])
+    record = timings(chat(client, max_tokens=2, **fields))["speculation"]
+    assert (record["code"], record["notes"]) == ("spec.off.requested", [])
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_no_drafter_ran_is_not_nothing_accepted(client: OpenAI) -> None:
 
 
 def test_another_products_names_are_read_and_the_answer_says_how(client: OpenAI) -> None:
-    told = timings(
+    record = timings(
         chat(client, max_tokens=2, extra_body={"speculation": "ngram-simple:m=8;draft"})
     )["speculation"]
-    assert told["strategy"] == "ngram:m=8;draft"
-    assert [note["code"] for note in told["notes"]] == ["strategy.read_as"]
+    assert record["strategy"] == "ngram:m=8;draft"
+    assert [note["code"] for note in record["notes"]] == ["strategy.read_as"]
 
 
 def test_settings_are_the_default_of_requests() -> None:
@@ -144,10 +144,10 @@ def test_settings_are_the_default_of_requests() -> None:
         omlx(settings) as running,
         OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client,
     ):
-        told = timings(chat(client))
-        assert told["speculation"]["strategy"] == "ngram"
-        assert set(told["drafters"]) <= {"ngram"}
-        assert all(len(each["accepted_at"]) <= 2 for each in told["drafters"].values())
+        record = timings(chat(client))
+        assert record["speculation"]["strategy"] == "ngram"
+        assert set(record["drafters"]) <= {"ngram"}
+        assert all(len(each["accepted_at"]) <= 2 for each in record["drafters"].values())
         wide = timings(chat(client, extra_body={"num_draft_tokens": 6, "speculation": "draft"}))
         assert len(wide["drafters"][DRAFT]["accepted_at"]) > 2
 
@@ -158,26 +158,30 @@ def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
     chat(client, extra_body={"num_draft_tokens": 3})
     chat(client)
     body = http.get(f"/v1/models/{TARGET}").json()
-    told = body["speculation"]
+    record = body["speculation"]
     assert body["loaded"] is True
     assert body["batching"] == {"batchable": True, "reason": None}
-    assert (told["configured"], told["source"], told["effective"]) == ("auto", "built_in", "auto")
-    assert (told["draft"], told["draft_source"], told["reason"]) == (DRAFT, "cli", None)
-    assert set(told["drafters"]) >= {
+    assert (record["configured"], record["source"], record["effective"]) == (
+        "auto",
+        "built_in",
+        "auto",
+    )
+    assert (record["draft"], record["draft_source"], record["reason"]) == (DRAFT, "cli", None)
+    assert set(record["drafters"]) >= {
         "ngram",
         DRAFT,
     }  # others too, if answers of this server had a form
-    drafter = told["drafters"][DRAFT]
+    drafter = record["drafters"][DRAFT]
     assert drafter["state"] in ("observing", "on", "off")
     assert sum(drafter["states"].values()) >= 2
     assert drafter["acceptance"] == sorted(drafter["acceptance"], reverse=True)
-    table = told["costs"]["target"]
+    table = record["costs"]["target"]
     assert table["contexts"][0] == 256
     assert len(table["ms"]) == len(table["widths"])
     assert all(len(row) == len(table["contexts"]) for row in (*table["ms"], table["plain_ms"]))
     assert table["plain_ms"][0] > 0
-    assert told["speedup"] is None or told["speedup"] > 0
-    assert told["calibration"] == "off"
+    assert record["speedup"] is None or record["speedup"] > 0
+    assert record["calibration"] == "off"
 
 
 def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(
@@ -185,21 +189,21 @@ def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(
 ) -> None:
     http.post(f"/v1/models/{DRAFT}/unload")
     body = http.get(f"/v1/models/{DRAFT}").json()
-    told = body["speculation"]
+    record = body["speculation"]
     assert (body["loaded"], body["batching"]) == (False, None)
-    assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == (
+    assert (record["configured"], record["effective"], record["speedup"], record["costs"]) == (
         "auto",
         None,
         None,
         None,
     )
-    assert told["calibration"] is None
-    assert told["reason"]["code"] == "draft.unfit.same_model"
+    assert record["calibration"] is None
+    assert record["reason"]["code"] == "draft.unfit.same_model"
 
 
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A server with a model of a kind that may not be drafted for."""
+    """A server with a model whose cache cannot be rolled back."""
     folder = Path(
         shutil.copytree(DEMO.find(DRAFT).path, tmp_path_factory.mktemp("models") / "t" / "stuck")
     )
@@ -215,7 +219,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 @pytest.mark.filterwarnings(
     "ignore:.rope_scaling. is deprecated:FutureWarning"
 )  # in transformers, of that model
-def test_a_model_that_may_not_be_drafted_for_says_so(stuck: httpx.Client) -> None:
+def test_a_model_without_speculation_reports_why(stuck: httpx.Client) -> None:
     ask = {"model": "t/stuck", "messages": ASK, "max_tokens": 4}
     for wish in ("draft", "ngram", "ngram;draft"):
         answer = stuck.post(CHAT, json={**ask, "speculation": wish})
@@ -225,8 +229,8 @@ def test_a_model_that_may_not_be_drafted_for_says_so(stuck: httpx.Client) -> Non
             "spec.off.inconsistent",
             "speculation",
         )
-    told = stuck.post(CHAT, json=ask).json()["timings"]
-    assert (told["speculation"]["code"], told["speculation"]["strategy"]) == (
+    record = stuck.post(CHAT, json=ask).json()["timings"]
+    assert (record["speculation"]["code"], record["speculation"]["strategy"]) == (
         "spec.off.inconsistent",
         "off",
     )

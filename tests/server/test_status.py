@@ -31,22 +31,22 @@ def snapshot(
 
 
 def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:
-    told = status.speculation(SpeculationConfig(), None, None, ())
-    assert (told["configured"], told["effective"], told["speedup"], told["costs"]) == (
+    record = status.speculation(SpeculationConfig(), None, None, ())
+    assert (record["configured"], record["effective"], record["speedup"], record["costs"]) == (
         "auto",
         None,
         None,
         None,
     )
-    assert told["drafters"] == {}
+    assert record["drafters"] == {}
 
 
-def test_nothing_kept_of_all_that_was_asked_is_a_warning() -> None:
+def test_a_cache_that_refused_every_insertion_has_a_warning() -> None:
     assert status.prefixes(EMPTY)["warning"] is None
     assert status.prefixes(replace(EMPTY, asked=3, refused=2))["warning"] is None
-    told = status.prefixes(replace(EMPTY, asked=3, refused=3))
-    assert told["warning"]["code"] == "prefix.stored_none"
-    assert told["warning"]["params"] == {"asked": 3, "limit": 100}
+    record = status.prefixes(replace(EMPTY, asked=3, refused=3))
+    assert record["warning"]["code"] == "prefix.stored_none"
+    assert record["warning"]["params"] == {"asked": 3, "limit": 100}
     assert (
         status.prefixes(replace(EMPTY, off=Reason("prefix.off.no_room")))["off"]["code"]
         == "prefix.off.no_room"
@@ -71,8 +71,8 @@ def test_effective_is_what_is_left_of_the_strategy() -> None:
 
 def test_a_cache_that_cannot_go_back_is_the_reason() -> None:
     off = Reason("spec.off.cache", {"layers": "X"})
-    told = status.speculation(SpeculationConfig(), None, snapshot(off=off), ())
-    assert told["reason"]["code"] == "spec.off.cache"
+    record = status.speculation(SpeculationConfig(), None, snapshot(off=off), ())
+    assert record["reason"]["code"] == "spec.off.cache"
 
 
 def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:
@@ -85,14 +85,14 @@ def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:
         answer({"org/small": DrafterStats(12, 6, 4, [4, 1, 1])}, {"org/small": PAYS}, 1.1),
         answer({}, {"org/small": OFF}, None),
     ]
-    told = status.speculation(SpeculationConfig(), None, snapshot(), recent)
-    small, lookup = told["drafters"]["org/small"], told["drafters"]["ngram"]
+    record = status.speculation(SpeculationConfig(), None, snapshot(), recent)
+    small, lookup = record["drafters"]["org/small"], record["drafters"]["ngram"]
     assert (small["state"], small["reason"]["code"]) == ("off", "spec.off.does_not_pay")
     assert small["states"] == {"observing": 0, "on": 2, "off": 1}
     assert (small["proposed"], small["accepted"], small["rounds"]) == (20, 11, 8)
     assert small["acceptance"] == [0.875, 0.375, 0.125]
     assert (lookup["state"], lookup["acceptance"], lookup["rounds"]) == ("observing", None, 0)
-    assert (told["requests"], told["speedup"]) == (3, 1.3)
+    assert (record["requests"], record["speedup"]) == (3, 1.3)
 
 
 def test_plain_answers_say_nothing_about_speed() -> None:
@@ -109,12 +109,12 @@ def test_costs_are_tables_of_milliseconds() -> None:
     ):
         costs.target.learn(width, context, seconds)
     costs.learn_draft("org/small", 4, 1, 100, 0.004)
-    told = status.costs(costs.to_json())
-    assert told["target"]["contexts"] == [256, 4096]
-    assert told["target"]["widths"] == [1, 4]
-    assert told["target"]["ms"] == [[11.0, None], [20.0, 30.0]]
-    assert told["target"]["plain_ms"] == [10.0, None]
-    assert told["drafts"]["org/small"]["ms"] == [[1.0]]
+    record = status.costs(costs.to_json())
+    assert record["target"]["contexts"] == [256, 4096]
+    assert record["target"]["widths"] == [1, 4]
+    assert record["target"]["ms"] == [[11.0, None], [20.0, 30.0]]
+    assert record["target"]["plain_ms"] == [10.0, None]
+    assert record["drafts"]["org/small"]["ms"] == [[1.0]]
 
 
 def test_batching() -> None:

@@ -1,4 +1,4 @@
-"""A stream on its own, fed by hand: silence, failure, and the lease that outlives the client."""
+"""A stream fed by a script: keep-alive, failure, and the lease that outlives the client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested")
 
 
 class Scripted:
-    """An engine that says what it is told to say."""
+    """An engine that sends the events of a script."""
 
     def __init__(self) -> None:
         self.failure: EngineDead | None = None
@@ -65,7 +65,7 @@ def nothing() -> Gauges:
 
 
 class Setting:
-    """A stream of `n` choices, not yet told anything. `released` counts how often its lease was given back."""
+    """A stream of `n` choices without events. `released` counts releases of its lease."""
 
     def __init__(self, tokenizer: TokenizerWrapper, n: int = 1) -> None:
         self.released = 0
@@ -120,17 +120,17 @@ def test_tokens_that_come_together_are_told_together(tokenizer: TokenizerWrapper
         setting.engine.say(scored(0, x), scored(1, x), scored(0, y), finished(0), scored(1, x))
         batch = await anext(setting.stream.batches())
         setting.stream.close()
-        told = [(each.choice, each.event) for each in batch]
+        events = [(each.choice, each.event) for each in batch]
         return [
             (choice, event.text, [entry.token for entry in event.logprobs])
-            for choice, event in told
+            for choice, event in events
             if isinstance(event, TextDelta)
         ]
 
     assert asyncio.run(run()) == [(0, "xy", [x, y]), (1, "xx", [x, x])]
 
 
-def test_progress_and_held_text_do_not_count_as_a_sign_of_life(tokenizer: TokenizerWrapper) -> None:
+def test_progress_and_held_back_text_do_not_count_as_output(tokenizer: TokenizerWrapper) -> None:
     async def run() -> list[Sequence[object]]:
         setting = Setting(tokenizer)
         batches = setting.stream.batches(idle_s=0.0)
@@ -164,7 +164,7 @@ def test_what_failed_is_raised_after_what_was_said(tokenizer: TokenizerWrapper) 
     assert (count, set(cancelled), released) == (1, {"id-1"}, 0)
 
 
-def test_the_lease_is_held_until_the_engine_has_let_go(tokenizer: TokenizerWrapper) -> None:
+def test_the_lease_is_held_until_the_engine_has_ended(tokenizer: TokenizerWrapper) -> None:
     async def run() -> list[int]:
         setting = Setting(tokenizer, n=2)
         setting.stream.close()
@@ -178,7 +178,7 @@ def test_the_lease_is_held_until_the_engine_has_let_go(tokenizer: TokenizerWrapp
     assert asyncio.run(run()) == [0, 0, 1]
 
 
-def test_started_tells_of_a_refusal_before_any_byte_is_sent(tokenizer: TokenizerWrapper) -> None:
+def test_started_raises_a_refusal_before_any_byte_is_sent(tokenizer: TokenizerWrapper) -> None:
     async def run(event: Event) -> None:
         setting = Setting(tokenizer)
         setting.engine.say(event)

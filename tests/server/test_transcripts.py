@@ -1,11 +1,11 @@
-"""Each dialect from lists of events, against what was looked at and kept."""
+"""Each dialect's output for lists of events, against golden transcripts."""
 
 from __future__ import annotations
 
 import pytest
 
 from omlx.errors import EngineError
-from tests.server.transcripts import ENCODERS, EVENTS, GOLDEN, shown, told
+from tests.server.transcripts import ENCODERS, EVENTS, GOLDEN, choice_events, shown
 
 
 @pytest.mark.parametrize("case", EVENTS)
@@ -19,13 +19,15 @@ def test_a_transcript_is_as_it_was(dialect: str, case: str) -> None:
 def test_any_batching_of_the_events_gives_the_same_stream(dialect: str, case: str) -> None:
     single, whole = ENCODERS[dialect](), ENCODERS[dialect]()
     assert single.start() == whole.start()
-    one_by_one = [payload for event in told(EVENTS[case]) for payload in single.feed([event])]
-    assert one_by_one == whole.feed(told(EVENTS[case]))
+    one_by_one = [
+        payload for event in choice_events(EVENTS[case]) for payload in single.feed([event])
+    ]
+    assert one_by_one == whole.feed(choice_events(EVENTS[case]))
 
 
 @pytest.mark.parametrize("dialect", ENCODERS)
 def test_what_failed_is_told_wherever_it_happens(dialect: str) -> None:
-    events = told(EVENTS["calls"])
+    events = choice_events(EVENTS["calls"])
     for at in range(len(events)):
         encoder = ENCODERS[dialect]()
         encoder.start()

@@ -1,4 +1,4 @@
-"""Calls as a model may write them, in the words of each API: whatever is said can be sent."""
+"""Tool calls as a model may write them, in each API: any arguments can be encoded."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_the_input_of_a_custom_tool_can_be_sent() -> None:
     events = called(r'{"input": "\ud83d x"}')
     assert custom().body(events)["output"][1]["input"] == "\ufffd x"
     stream = custom().feed(events)
-    assert [told["sequence_number"] for told in stream] == list(range(len(stream)))
-    for told in stream:
-        json.dumps(told, ensure_ascii=False, allow_nan=False).encode()
+    assert [payload["sequence_number"] for payload in stream] == list(range(len(stream)))
+    for payload in stream:
+        json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
     assert custom().body(called("no call"))["output"][1]["input"] == "no call"
 
 

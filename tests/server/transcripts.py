@@ -1,6 +1,6 @@
-"""Two lists of events and what each dialect makes of them, kept beside this file in golden/.
+"""Lists of events, and each dialect's golden transcript of them in golden/.
 
-`python -m tests.server.transcripts` writes them again; what changed shows in the diff.
+`python -m tests.server.transcripts` writes the transcripts again; review the diff.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ ENCODERS: dict[str, Callable[[], Encoder]] = {
 }
 
 
-def told(events: list[OutputEvent]) -> list[ChoiceEvent]:
+def choice_events(events: list[OutputEvent]) -> list[ChoiceEvent]:
     return [ChoiceEvent(0, event) for event in events]
 
 
 def transcript(dialect: str, case: str) -> dict[str, Any]:
-    streamed, events = ENCODERS[dialect](), told(EVENTS[case])
+    streamed, events = ENCODERS[dialect](), choice_events(EVENTS[case])
     stream = streamed.start() + streamed.feed(events)
     return {"body": ENCODERS[dialect]().body(events), "stream": stream}
 
 
 def shown(dialect: str, case: str) -> str:
-    """One payload of the stream a line."""
+    """A stream as text, one payload a line."""
     made = transcript(dialect, case)
     lines = ",\n".join("  " + json.dumps(each, ensure_ascii=False) for each in made["stream"])
     body = json.dumps(made["body"], ensure_ascii=False, indent=1)

@@ -44,7 +44,7 @@ def lines(home: Path) -> list[dict[str, object]]:
     ]
 
 
-def test_where_nothing_can_be_written_the_terminal_says_so_and_all_else(tmp_path: Path) -> None:
+def test_without_a_log_file_the_terminal_says_so_and_shows_everything(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     text = io.StringIO()
     log.set_up(tmp_path / "home", text)
@@ -63,12 +63,12 @@ def test_a_request_is_one_line_of_json_and_one_for_people(
     assert line["event"] == "request"
     assert line.items() >= LINE.items()
     assert terminal.getvalue()[9:] == (
-        "POST /v1/chat/completions 200 · org/name · stop · 120 tokens at 85.25/s · 44/60 drafted tokens accepted"
-        " · 812.5 ms · chatcmpl-1\n"
+        "POST /v1/chat/completions 200 · org/name · stop · 120 tokens at 85.25/s"
+        " · 44/60 drafted tokens accepted · 812.5 ms · chatcmpl-1\n"
     )
 
 
-def test_a_refusal_says_its_code_and_a_plain_answer_why_nobody_drafted(
+def test_a_refusal_shows_its_code_and_a_plain_answer_why_there_was_no_draft(
     terminal: io.StringIO,
 ) -> None:
     log.log_request(

@@ -10,7 +10,7 @@ class Wall:
         return self.now
 
 
-def test_what_comes_within_a_step_is_added_up_and_silence_leaves_no_step() -> None:
+def test_tokens_within_a_step_are_summed_and_silence_adds_no_step() -> None:
     wall = Wall()
     timeline = Timeline(wall)
     timeline.add(3, 1)

@@ -1,4 +1,4 @@
-"""The official client against a real server. The model spells what the user says; all else is real."""
+"""The official client against a real server. The model spells the prompt; all else is real."""
 
 from __future__ import annotations
 
@@ -245,7 +245,8 @@ def test_neighbours_of_one_role_are_one_turn(client: Anthropic) -> None:
 
 
 def test_what_claude_code_sends(client: Anthropic) -> None:
-    """Betas, cache control anywhere, metadata, and a billing header that changes with every request."""
+    """Betas, cache control anywhere, metadata, and a billing header that changes with every
+    request."""
 
     def turn(count: int, says: str) -> Any:
         return client.beta.messages.create(
@@ -388,9 +389,9 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
 def test_refusals_are_of_this_api(
     client: Anthropic, fields: Any, status: int, kind: str, words: str
 ) -> None:
-    told = refusal(client, **fields)
-    assert told[:2] == (status, kind)
-    assert words in told[2]
+    error = refusal(client, **fields)
+    assert error[:2] == (status, kind)
+    assert words in error[2]
 
 
 def test_an_unknown_model_is_not_found(client: Anthropic) -> None:

@@ -163,10 +163,10 @@ def test_a_count_needs_no_bound_and_a_message_does() -> None:
 
 
 @pytest.mark.parametrize("thinking", ["", "Hm. é日本"])
-def test_what_is_held_comes_back(thinking: str) -> None:
+def test_opaque_reasoning_is_decoded_again(thinking: str) -> None:
     assert opaque_reasoning.decode("", opaque_reasoning.encode(thinking)) == thinking
     assert opaque_reasoning.decode("shown", opaque_reasoning.encode(thinking)) == "shown"
-    assert opaque_reasoning.decode("", "of somebody else") == ""
+    assert opaque_reasoning.decode("", "of another server") == ""
     assert opaque_reasoning.decode("", "omlx.&&&") == ""
 
 

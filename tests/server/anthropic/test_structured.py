@@ -1,4 +1,4 @@
-"""Answers that must have a form, through the official client of this API. The model spells what the user says."""
+"""Structured outputs through the official client. The model spells the prompt."""
 
 from __future__ import annotations
 

@@ -199,8 +199,8 @@ def test_tool_calls_have_their_place() -> None:
         ToolCallEnd(0),
         Finish(FinishReason.STOP, STATS, tool_calls=1),
     ]
-    told = [ChoiceEvent(0, call) for call in calls]
-    *chunks, last = ChatEncoder(HEAD, 1).feed(told)
+    call_events = [ChoiceEvent(0, call) for call in calls]
+    *chunks, last = ChatEncoder(HEAD, 1).feed(call_events)
     assert [chunk["choices"][0]["delta"]["tool_calls"][0] for chunk in chunks] == [
         {
             "index": 0,
@@ -211,7 +211,7 @@ def test_tool_calls_have_their_place() -> None:
         {"index": 0, "function": {"arguments": "{}"}},
     ]
     assert last["choices"][0]["finish_reason"] == "tool_calls"
-    (choice,) = chat_completion(HEAD, told)["choices"]
+    (choice,) = chat_completion(HEAD, call_events)["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"] == {
         "role": "assistant",

@@ -283,8 +283,8 @@ def test_past_calls_are_objects_for_templates() -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "seen"},
     ]
     asked, answered = parse(body(messages=messages)).generation_request().messages
-    told = [each["function"]["arguments"] for each in asked["tool_calls"]]
-    assert told == [{"a": 1}, {}, "{", "[1]"]
+    arguments = [each["function"]["arguments"] for each in asked["tool_calls"]]
+    assert arguments == [{"a": 1}, {}, "{", "[1]"]
     assert answered == {"role": "tool", "content": "seen", "tool_call_id": "c1", "name": "look"}
 
 

@@ -1,4 +1,4 @@
-"""The official client against a real server: what it asks for is what it gets. Nothing is said about the text."""
+"""The official client against a real server: parameters and fields of answers, not their text."""
 
 from __future__ import annotations
 
@@ -183,7 +183,8 @@ def test_a_client_that_leaves_before_its_answer_frees_the_row(
     chat(client, max_tokens=1)
     count = len(server.engine.submitted)
     body = json.dumps({"messages": ASK, "max_tokens": 400, "logit_bias": server.endless()}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    request_line = "POST /v1/chat/completions HTTP/1.1"
+    head = f"{request_line}\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head.encode() + body)
         request_id = server.engine.wait_for_submission(count)

@@ -1,4 +1,4 @@
-"""Text completions, tokenizing, and what is not there, with the official client against a real server."""
+"""Text completions, tokenizing and refusals, with the official client against a real server."""
 
 from __future__ import annotations
 
@@ -58,21 +58,23 @@ def test_a_prompt_may_be_token_ids(client: OpenAI, http: httpx.Client) -> None:
 
 def test_logprobs_have_the_old_shape(client: OpenAI) -> None:
     answer = complete(client, logprobs=3)
-    told = answer.choices[0].logprobs
-    assert told is not None
-    assert told.tokens is not None
-    assert "".join(told.tokens).startswith(answer.choices[0].text[:5])
-    assert told.text_offset == [len("".join(told.tokens[:i])) for i in range(len(told.tokens))]
-    assert all(1 <= len(top) <= 3 for top in told.top_logprobs or [])
-    assert len(told.token_logprobs or []) == len(told.tokens)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert "".join(logprobs.tokens).startswith(answer.choices[0].text[:5])
+    assert logprobs.text_offset == [
+        len("".join(logprobs.tokens[:i])) for i in range(len(logprobs.tokens))
+    ]
+    assert all(1 <= len(top) <= 3 for top in logprobs.top_logprobs or [])
+    assert len(logprobs.token_logprobs or []) == len(logprobs.tokens)
     chunks: Any = complete(client, logprobs=3, stream=True)
     parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs]
-    assert [token for part in parts for token in part.tokens] == told.tokens
-    assert [offset for part in parts for offset in part.text_offset] == told.text_offset
+    assert [token for part in parts for token in part.tokens] == logprobs.tokens
+    assert [offset for part in parts for offset in part.text_offset] == logprobs.text_offset
 
 
 def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
-    """What is likely in a text: the way in which evaluations ask."""
+    """Evaluations score a text by an echo with logprobs."""
     ids = http.post(
         "/tokenize", json={"model": TARGET, "prompt": "def main():\n    return 0\n"}
     ).json()["tokens"]
@@ -85,25 +87,27 @@ def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
     }
     answer = complete(client, **fields)
     for choice, prompt in zip(answer.choices, (ids, ids[:5]), strict=True):
-        told: Any = choice.logprobs
+        logprobs: Any = choice.logprobs
         lengths = {
-            len(told.tokens),
-            len(told.token_logprobs),
-            len(told.top_logprobs),
-            len(told.text_offset),
+            len(logprobs.tokens),
+            len(logprobs.token_logprobs),
+            len(logprobs.top_logprobs),
+            len(logprobs.text_offset),
         }
         assert lengths == {len(prompt) + 1}
-        assert "".join(told.tokens) == choice.text
-        assert (told.token_logprobs[0], told.top_logprobs[0], told.text_offset[0]) == (
+        assert "".join(logprobs.tokens) == choice.text
+        assert (logprobs.token_logprobs[0], logprobs.top_logprobs[0], logprobs.text_offset[0]) == (
             None,
             None,
             0,
         )
         assert all(
             value <= max(top.values())
-            for value, top in zip(told.token_logprobs[1:], told.top_logprobs[1:], strict=True)
+            for value, top in zip(
+                logprobs.token_logprobs[1:], logprobs.top_logprobs[1:], strict=True
+            )
         )
-        assert told.token_logprobs[-1] == max(told.top_logprobs[-1].values()), (
+        assert logprobs.token_logprobs[-1] == max(logprobs.top_logprobs[-1].values()), (
             "the last one was sampled, greedily"
         )
     assert answer.choices[0].logprobs.token_logprobs[1:5] == pytest.approx(
@@ -129,18 +133,18 @@ def test_no_tokens_are_asked_for_to_score_a_prompt(client: OpenAI, n: int) -> No
     for choice, more, prompt in zip(
         scored.choices, longer.choices, [PROMPT] * n + ["def main"] * n, strict=True
     ):
-        told: Any = choice.logprobs
-        assert (choice.text, "".join(told.tokens), choice.finish_reason) == (
+        logprobs: Any = choice.logprobs
+        assert (choice.text, "".join(logprobs.tokens), choice.finish_reason) == (
             prompt,
             prompt,
             "length",
         )
-        assert told.token_logprobs == pytest.approx(more.logprobs.token_logprobs[:-1], abs=1e-3)
+        assert logprobs.token_logprobs == pytest.approx(more.logprobs.token_logprobs[:-1], abs=1e-3)
         parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
         assert "".join(part.text for part in parts) == prompt
         assert [
             token for part in parts if part.logprobs for token in part.logprobs.tokens
-        ] == told.tokens
+        ] == logprobs.tokens
         assert parts[-1].finish_reason == "length"
     assert scored.usage.completion_tokens == 0
     assert complete(client, max_tokens=0).choices[0].text == ""
@@ -183,9 +187,9 @@ def test_what_is_wrong_is_named(
 
 
 def test_tokens_there_and_back(http: httpx.Client) -> None:
-    told = http.post("/tokenize", json={"model": TARGET, "content": "naïve 日本"}).json()
-    assert told["count"] == len(told["tokens"]) > 3
-    back = http.post("/detokenize", json={"model": TARGET, "tokens": told["tokens"]}).json()
+    answer = http.post("/tokenize", json={"model": TARGET, "content": "naïve 日本"}).json()
+    assert answer["count"] == len(answer["tokens"]) > 3
+    back = http.post("/detokenize", json={"model": TARGET, "tokens": answer["tokens"]}).json()
     assert back == {"prompt": "naïve 日本", "content": "naïve 日本"}
     chat = http.post(
         "/tokenize", json={"model": TARGET, "messages": [{"role": "user", "content": "hi"}]}

@@ -1,4 +1,4 @@
-"""Embeddings with the official client against a real server, and against one pass over the whole text."""
+"""Embeddings with the official client against a real server, compared with a single pass."""
 
 from __future__ import annotations
 
@@ -86,15 +86,15 @@ def client(server: Running) -> Iterator[OpenAI]:
 
 
 def states(ids: list[int]) -> mx.array:
-    """Hidden states of one pass over all."""
+    """Hidden states of a single pass over the whole text."""
     mx.random.seed(3)
     model = qwen3.Model(qwen3.ModelArgs.from_dict(CONFIG))
     return model.model(mx.array([ids]), cache=make_prompt_cache(model))[0]
 
 
 def tokens(client: OpenAI, text: str) -> list[int]:
-    told = client.post("/../tokenize", body={"model": "t/last", "prompt": text}, cast_to=object)
-    return told["tokens"]
+    answer = client.post("/../tokenize", body={"model": "t/last", "prompt": text}, cast_to=object)
+    return answer["tokens"]
 
 
 def unit(vector: mx.array) -> list[float]:
@@ -176,4 +176,4 @@ def test_what_is_wrong_is_named(
 
 def test_an_unknown_model(client: OpenAI) -> None:
     with pytest.raises(NotFoundError):
-        embed(client, "x", "nobody")
+        embed(client, "x", "unknown")

@@ -80,9 +80,9 @@ def test_references_stand_for_items_as_long_as_a_response_has_them() -> None:
     store.keep(response(0), [asked], ASKED)
     new = Item(role="user", content="c")
     found = store.resolved([reference("in_0"), reference("msg_0"), new])
-    assert [item.kept()["content"][0]["text"] for item in found] == ["a", "b", "c"]
+    assert [item.as_output()["content"][0]["text"] for item in found] == ["a", "b", "c"]
     assert found[2] is new
-    store.keep(response(1), [item.kept() for item in found[:2]], ASKED)
+    store.keep(response(1), [item.as_output() for item in found[:2]], ASKED)
     store.delete("resp_0")
     store.keep(response(2), [], ASKED)
     assert len(store.resolved([reference("in_0"), reference("msg_0"), reference("msg_1")])) == 3

@@ -1,4 +1,4 @@
-"""The Responses API with the official client. The model spells what the user says; all else is real."""
+"""The Responses API with the official client. The model spells the prompt; all else is real."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
     assert caught.value.param == "previous_response_id"
 
 
-def test_items_that_are_kept_need_not_be_sent_again(spelling: OpenAI) -> None:
+def test_stored_items_need_not_be_sent_again(spelling: OpenAI) -> None:
     first = ask(spelling, f"<think>\nHm.\n</think>\n\n{call('look')}", tools=TOOLS, reasoning={})
     listed = spelling.responses.input_items.list(first.id, order="asc").data
     history: list[Any] = [

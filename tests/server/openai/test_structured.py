@@ -1,4 +1,4 @@
-"""Answers that must have a form, through the official client. The model spells what the user says; all else is real."""
+"""Structured outputs through the official client. The model spells the prompt; all else is real."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_bundled_model_fills_a_pydantic_model(
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_speculation_says_the_same_and_tells_what_was_forced(client: OpenAI) -> None:
+def test_speculation_gives_the_same_answer_and_reports_forced_tokens(client: OpenAI) -> None:
     fields = {
         "response_format": of_schema(Report.model_json_schema()),
         "temperature": 0.9,
@@ -99,7 +99,7 @@ def test_a_stream_of_parts_is_parsed(client: OpenAI) -> None:
         assert isinstance(stream.get_final_completion().choices[0].message.parsed, Person)
 
 
-def test_a_model_says_what_it_wants_as_far_as_the_form_allows(spelling: OpenAI) -> None:
+def test_a_model_writes_freely_within_the_grammar(spelling: OpenAI) -> None:
     wish = json.dumps({"name": "Ada", "age": 36})
     assert (
         said(
@@ -231,12 +231,15 @@ def test_penalties_logprobs_and_stop_strings_work_with_a_form(client: OpenAI) ->
     assert stopped.choices[0].finish_reason == "stop"
 
 
-def test_what_max_tokens_cut_is_told(client: OpenAI) -> None:
+def test_an_answer_cut_by_max_tokens_is_reported(client: OpenAI) -> None:
     with pytest.raises(LengthFinishReasonError):
         client.chat.completions.parse(
-            model=TARGET, messages=[{"role": "user", "content": "Who?"}], response_format=Report, max_tokens=5,
+            model=TARGET,
+            messages=[{"role": "user", "content": "Who?"}],
+            response_format=Report,
+            max_tokens=5,
             extra_body=PLAIN,
-        )  # fmt: skip
+        )
 
 
 def test_prefixes_are_kept_and_shared(client: OpenAI) -> None:
@@ -247,7 +250,7 @@ def test_prefixes_are_kept_and_shared(client: OpenAI) -> None:
     assert second.usage.prompt_tokens_details.cached_tokens > 64
 
 
-def test_a_schema_that_is_wrong_is_told_before_anything_runs(server: Running) -> None:
+def test_an_invalid_schema_is_refused_before_anything_runs(server: Running) -> None:
     before = len(server.engine.submitted)
     for stream in (False, True):
         body = {

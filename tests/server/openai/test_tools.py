@@ -1,4 +1,4 @@
-"""Tools and reasoning through the official client. The model spells what the user says; all else is real."""
+"""Tools and reasoning through the official client. The model spells the prompt."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Calls that must come, or that are strict, through each API with its official client: their arguments are valid
-whatever the model would rather say, and speculation changes none of them."""
+"""Forced and strict tool calls in each API with its official client: arguments are valid
+whatever the model's logits, and speculation changes none of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def chat(client: OpenAI, **fields: Any) -> Any:
 
 
 def calls(answer: Any, choice: int = 0) -> list[tuple[str, Any]]:
-    """Of a chat's answer, which must hold at least one, all of them valid."""
+    """The calls of an answer: at least one, all of them valid."""
     message = answer.choices[choice].message
     assert not message.content
     assert answer.choices[choice].finish_reason == "tool_calls"
@@ -192,7 +192,7 @@ class Booking(BaseModel):
     nights: int = Field(ge=1, le=9)
 
 
-def test_a_strict_call_is_held_where_the_model_is_free(spelling: OpenAI) -> None:
+def test_a_strict_call_is_constrained_in_a_free_answer(spelling: OpenAI) -> None:
     wish = '<tool_call>\n{"name": "%s", "arguments": {"nights": 70}}\n</tool_call>'
     loose = {
         "type": "function",
@@ -220,10 +220,10 @@ def test_strict_tools_of_the_other_apis(speller: Running) -> None:
     thinking_off: Any = {"effort": "none"}
     with OpenAI(base_url=f"{speller.url}/v1", api_key="none", max_retries=0) as openai:
         tool: Any = {"type": "function", "name": "book", "parameters": schema, "strict": True}
-        told: Any = openai.responses.create(
+        answer: Any = openai.responses.create(
             model=TARGET, input=wish, tools=[tool], reasoning=thinking_off
         )
-        assert json.loads(told.output[0].arguments) == {"nights": 7}
+        assert json.loads(answer.output[0].arguments) == {"nights": 7}
     with Anthropic(base_url=speller.url, api_key="none", max_retries=0) as claude:
         messages: list[Any] = [{"role": "user", "content": wish}]
         tools: list[Any] = [{"name": "book", "input_schema": schema, "strict": True}]
@@ -235,7 +235,7 @@ def test_strict_tools_of_the_other_apis(speller: Running) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("strict", "choice"), [(None, "required"), (True, "auto")])
-def test_a_schema_that_is_wrong_is_told_before_anything_runs(
+def test_an_invalid_schema_is_refused_before_anything_runs(
     server: Running,
     client: OpenAI,
     claude: Anthropic,
@@ -258,13 +258,13 @@ def test_a_schema_that_is_wrong_is_told_before_anything_runs(
         client.responses.create(
             model=TARGET, input="x", tools=tools, tool_choice=choice, stream=stream
         )
-    told: Any = [*MESSAGES, {"name": "worse", "input_schema": BAD, "strict": strict}]
+    tools: Any = [*MESSAGES, {"name": "worse", "input_schema": BAD, "strict": strict}]
     kind: Any = {"type": "any" if choice == "required" else choice}
     with pytest.raises(AnthropicBadRequestError, match="'worse'"):
         claude.messages.create(
             model=TARGET,
             messages=ASKED,
-            tools=told,
+            tools=tools,
             tool_choice=kind,
             max_tokens=9,
             extra_body={"stream": stream},
