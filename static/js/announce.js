@@ -1,4 +1,4 @@
-// Has a screen reader say what happened.
+// Have screen readers announce an event.
 export function announce(text) {
   document.querySelector("[data-announcer]").textContent = text;
 }

@@ -1,11 +1,11 @@
-// Talking to /admin/api: JSON in, JSON out, and refusals as errors that can say why in the page's language.
+// Requests to /admin/api with JSON; errors have a message in the language of the page.
 
 import { known, t } from "./text.js";
 
 const API = "/admin/api";
 
 export class Refused extends Error {
-  // `field` names the setting at fault, if any.
+  // `field` is the name of the setting at fault, if any.
   constructor(status, { code, params, param, message } = {}) {
     super(known(code) ? t(code, params) : message || t("ui.error.server", { status }));
     this.status = status;
@@ -14,12 +14,12 @@ export class Refused extends Error {
   }
 }
 
-// The path of a model's part of the API; ids keep their slashes.
-export function modelPath(id, what) {
-  return `/models/${id.split("/").map(encodeURIComponent).join("/")}/${what}`;
+// The path of a model's resource; the slashes of the id are kept.
+export function modelPath(id, resource) {
+  return `/models/${id.split("/").map(encodeURIComponent).join("/")}/${resource}`;
 }
 
-// Resolves to { body, etag }. Throws Refused for an answer that is not a success, and where no server answers.
+// Resolve to { body, etag }. Throw Refused for an error status and if no server answers.
 export async function send(method, path, body, { etag, signal } = {}) {
   const headers = { "Content-Type": "application/json" };
   if (etag) headers["If-Match"] = etag;
@@ -30,10 +30,10 @@ export async function send(method, path, body, { etag, signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, { message: t("ui.error.offline") });
   }
-  const told = await answer.json().catch(() => ({}));
-  if (answer.status === 401 && told.error?.code === "auth.session") {
+  const content = await answer.json().catch(() => ({}));
+  if (answer.status === 401 && content.error?.code === "auth.session") {
     location.assign(`/admin/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
-  if (!answer.ok) throw new Refused(answer.status, told.error);
-  return { body: told, etag: answer.headers.get("ETag") };
+  if (!answer.ok) throw new Refused(answer.status, content.error);
+  return { body: content, etag: answer.headers.get("ETag") };
 }

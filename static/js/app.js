@@ -1,13 +1,13 @@
-// The behaviours of every page. Each is a custom element that wraps what the server rendered.
+// All behaviours. Each is a custom element around HTML of the server.
 
 import "./chart.js";
 import "./copy.js";
 import "./language.js";
-import "./live.js";
+import "./live-part.js";
 import "./menu.js";
-import "./models.js";
-import "./prefixes.js";
-import "./settings.js";
-import "./speculation.js";
+import "./model-actions.js";
+import "./prefix-cache.js";
+import "./settings-form.js";
+import "./speculation-card.js";
 import "./theme.js";
-import "./try.js";
+import "./trial.js";

@@ -1,29 +1,29 @@
-// What each chart shows: from samples to columns of numbers, and what a screen reader says of them. No drawing here.
+// Kinds of charts: columns of numbers from samples, and a description for screen readers. No drawing.
 
 import { percent, rate, ratio } from "./format.js";
 import { t } from "./text.js";
 
-// Tokens per second, all and drafted. Where nothing happened, it was zero.
+// Tokens per second, all and drafted; zero for steps without tokens.
 export const tokens = {
   axes: [{ format: rate, tick: (value) => String(value), least: 10 }],
   series: [
     { colour: "--chart-main", fill: "--accent-soft", label: "ui.chart.rate.all" },
     { colour: "--chart-other", label: "ui.chart.rate.drafted" },
   ],
-  empty: ([, all]) => (all.some((each) => each > 0) ? "" : t("ui.chart.nothing")),
+  empty: ([, all]) => (all.some((value) => value > 0) ? "" : t("ui.chart.nothing")),
   columns({ begin, now, step, steps }) {
     const times = [];
     for (let at = Math.ceil(begin / step) * step; at <= now - step; at += step) times.push(at);
-    const of = (name) => times.map((at) => steps.get(at)?.[name] ?? 0);
-    return [times, of("rate"), of("drafted")];
+    const column = (name) => times.map((at) => steps.get(at)?.[name] ?? 0);
+    return [times, column("rate"), column("drafted")];
   },
-  say([times, all], { step }) {
+  describe([times, all], { step }) {
     const minutes = Math.round((times.length * step) / 60);
     return t("ui.chart.rate.said", { minutes, now: rate(all.at(-1) ?? 0), most: rate(Math.max(0, ...all)) });
   },
 };
 
-// Speed-up and acceptance of the answers that drafted.
+// Speed-up and acceptance rate of finished requests with draft tokens.
 export const answers = {
   points: true,
   axes: [
@@ -37,11 +37,11 @@ export const answers = {
   empty: ([times]) => (times.length ? "" : t("ui.chart.answers.none")),
   columns({ answers: ended }) {
     const drafted = ended.filter((answer) => answer.acceptance !== null);
-    return ["at", "speedup", "acceptance"].map((figure) => drafted.map((each) => each[figure]));
+    return ["at", "speedup", "acceptance"].map((figure) => drafted.map((answer) => answer[figure]));
   },
-  say([times, speedups, acceptances]) {
+  describe([times, speedups, acceptances]) {
     if (!times.length) return t("ui.chart.answers.none");
-    const speedup = speedups.findLast((each) => each !== null);
+    const speedup = speedups.findLast((value) => value !== null);
     const newest = { speedup: speedup ? ratio(speedup) : "–", acceptance: percent(acceptances.at(-1)) };
     return t("ui.chart.answers.said", { count: times.length, ...newest });
   },

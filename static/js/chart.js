@@ -1,9 +1,9 @@
-// A chart of what chart-kinds.js says, drawn by uPlot. Colours come from the style sheet, by day and by night; a screen
-// reader hears a sentence, and the figures stand in a table beside it.
+// A chart of a kind of chart-kinds.js, drawn by uPlot. Colours come from the style sheet and follow the theme. Screen
+// readers get a sentence; the figures are also in a table.
 
 import { kinds } from "./chart-kinds.js";
 import { clock, minute } from "./format.js";
-import { follow } from "./samples.js";
+import { follow } from "./live-samples.js";
 import { t } from "./text.js";
 
 const HEIGHT = 180;
@@ -37,7 +37,7 @@ class Chart extends HTMLElement {
   show(samples) {
     this.samples = samples;
     this.data = this.kind.columns(samples);
-    this.setAttribute("aria-label", this.kind.say(this.data, samples));
+    this.setAttribute("aria-label", this.kind.describe(this.data, samples));
     const empty = this.kind.empty(this.data);
     if (empty) this.dataset.empty = empty;
     else delete this.dataset.empty;
@@ -104,31 +104,31 @@ class Chart extends HTMLElement {
     return { stroke: this.colour("--line"), width: 1 };
   }
 
-  // What a token of the style sheet is in the theme that shows now.
+  // The colour of a style sheet's token in the current theme.
   colour(token) {
     this.probe ??= this.parentElement.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
     this.probe.style.color = `var(${token})`;
     return getComputedStyle(this.probe).color;
   }
 
-  // The figures under the pointer.
+  // Show the figures at the pointer.
   read(index) {
     if (!this.reading) return;
-    const of = ({ axis = 0 }, number) => {
+    const figure = ({ axis = 0 }, number) => {
       const value = this.data[number + 1][index];
       return value === null ? "–" : this.kind.axes[axis].format(value);
     };
     const known = index !== null && index !== undefined;
-    this.reading.textContent = known ? [clock(this.data[0][index]), ...this.kind.series.map(of)].join(" · ") : "";
+    this.reading.textContent = known ? [clock(this.data[0][index]), ...this.kind.series.map(figure)].join(" · ") : "";
   }
 }
 
-// Without seconds where they say nothing.
-function times(plot, ticks, axis, space, apart) {
-  return ticks.map(apart < 60 ? clock : minute);
+// Labels of the time axis, with seconds only for ticks closer than a minute.
+function times(plot, ticks, axis, space, interval) {
+  return ticks.map(interval < 60 ? clock : minute);
 }
 
-// From nothing to what there is, at least `least`, never past `most`.
+// The range of an axis from zero to a margin above the data, at least `least` and at most `most`.
 function bounds({ least, most = Infinity }) {
   return (plot, low, high) => [0, Math.min(most, Math.max(least, 1.1 * (high ?? 0)))];
 }

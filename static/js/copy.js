@@ -1,4 +1,4 @@
-// A text with a button that copies it. Where the browser does not allow that, there is no button.
+// A text with a button that copies it; no button without access to the clipboard.
 
 import { announce } from "./announce.js";
 import { t } from "./text.js";

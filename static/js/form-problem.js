@@ -1,4 +1,4 @@
-// What is wrong, said where it is: beside its field, else at the end of the form. What was typed stays.
+// Error messages of a form, beside the field at fault or at the end of the form. The input stays.
 
 export function clear(form) {
   for (const place of form.querySelectorAll("[data-problem]")) {
@@ -8,12 +8,12 @@ export function clear(form) {
   for (const control of form.querySelectorAll("[aria-invalid]")) control.removeAttribute("aria-invalid");
 }
 
-// `error` has a message and may name a field; `rest` holds the place for what is nobody's. Focus goes to the field.
-export function show(form, error, rest = form) {
+// `error` has a message and may name a field, which gets the focus. `general` has the place for other errors.
+export function show(form, error, general = form) {
   clear(form);
   const field = error.field ? form.querySelector(`[data-field="${CSS.escape(error.field)}"]`) : null;
-  const place = field ? field.querySelector("[data-problem]") : rest.querySelector(":scope > [data-problem]");
-  place.textContent = error.message.replace(`${error.field}: `, ""); // the field is named by where it stands
+  const place = field ? field.querySelector("[data-problem]") : general.querySelector(":scope > [data-problem]");
+  place.textContent = error.message.replace(`${error.field}: `, ""); // the message is beside the field
   place.hidden = false;
   if (!field) return;
   field.closest("details")?.setAttribute("open", "");

@@ -1,4 +1,4 @@
-// Figures as the server writes them: admin/formats.py.
+// Number formats, the same as in admin/formats.py.
 
 const THIN = "\u202f";
 

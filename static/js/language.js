@@ -1,4 +1,4 @@
-// Choosing a language sends the form: the page comes back in it.
+// Submit the form when a language is chosen.
 
 class Language extends HTMLElement {
   connectedCallback() {

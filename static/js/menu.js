@@ -1,4 +1,4 @@
-// A menu that closes as menus do: by Escape, by a click elsewhere, by moving on.
+// A menu that closes on Escape, on a click elsewhere and when the focus leaves it.
 
 class Menu extends HTMLElement {
   connectedCallback() {

@@ -1,4 +1,4 @@
-// Choosing a theme shows it at once, and has it remembered without losing what stands in the page.
+// Apply a chosen theme at once and store it, without reloading the page.
 
 class Theme extends HTMLElement {
   connectedCallback() {

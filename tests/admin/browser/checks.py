@@ -1,17 +1,21 @@
-"""What must hold on every page, as functions of a page that is open."""
+"""Checks of an open page that hold for every page."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, ViewportSize
+
+from tests.admin.browser.chromium import DESKTOP, PHONE, SCHEMES, VIEWPORTS
 
 AXE: Final = Path(__file__).resolve().parents[3] / "node_modules/axe-core/axe.min.js"
 _RAW: Final = re.compile(r"\b(?:ui|spec|draft|settings|model|cli)\.[a-z_]+(?:\.[a-z_]+)*\b")
 
-# Elements that stick out of the window, or whose text sticks out of them, unless something around them scrolls.
+# Elements that overflow the window, or whose text overflows them, unless an ancestor scrolls.
 _OVERFLOW: Final = """() => {
   const scrolls = (element) => /auto|scroll|hidden|clip/.test(getComputedStyle(element).overflowX);
   const held = (element) => {
@@ -34,10 +38,13 @@ _OVERFLOW: Final = """() => {
   return found;
 }"""
 
+# Two frames after a resize: charts have been drawn at their new size.
+_RESIZED: Final = """() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))"""
+
 _REACHABLE: Final = """() => {
-  const able = "a[href], button:not(:disabled), input:not([type=hidden]):not(:disabled), select, textarea, summary";
+  const controls = "a[href], button:not(:disabled), input:not([type=hidden]):not(:disabled), select, textarea, summary";
   const skipped = (element) => element.type === "radio" && !element.checked; // the arrows reach those
-  const all = [...document.querySelectorAll(able)].filter((each) => each.checkVisibility() && !skipped(each));
+  const all = [...document.querySelectorAll(controls)].filter((element) => element.checkVisibility() && !skipped(element));
   all.forEach((element, number) => (element.dataset.reach = number));
   document.activeElement?.blur();
   getSelection()?.removeAllRanges();
@@ -47,47 +54,54 @@ _REACHED: Final = """() => {
   const element = document.activeElement, around = [element, element.nextElementSibling];
   for (let up = element.parentElement; up && around.length < 5; up = up.parentElement) around.push(up);
   const outlined = ({ outlineStyle, outlineWidth }) => outlineStyle !== "none" && parseFloat(outlineWidth) > 0;
-  const visible = around.some((each) => each && outlined(getComputedStyle(each)));
+  const visible = around.some((near) => near && outlined(getComputedStyle(near)));
   return { number: element.dataset.reach ?? null, visible };
 }"""
 
 
-def check_fits(page: Page) -> None:
-    """Nothing sticks out, of the window or of its own box."""
-    assert page.evaluate(_OVERFLOW) == []
+def check_fits(page: Page, viewports: Iterable[ViewportSize] = VIEWPORTS) -> None:
+    """Nothing overflows the window or its own box, at every size of the window."""
+    for viewport in viewports:
+        page.set_viewport_size(viewport)
+        page.evaluate(_RESIZED)
+        assert page.evaluate(_OVERFLOW) == [], viewport
 
 
 def check_words(page: Page, language: str) -> None:
-    """It is in that language, and no code stands where words belong."""
+    """The page is in that language, and shows no untranslated code."""
     assert page.locator("html").get_attribute("data-language") == language
     text = page.locator("body").inner_text()
     commands = "\n".join(page.locator("code, pre").all_inner_texts())
-    assert [found for found in _RAW.findall(text) if found not in commands] == []
+    assert [code for code in _RAW.findall(text) if code not in commands] == []
 
 
 def check_keyboard(page: Page) -> None:
-    """Tab reaches everything that can be used, in the end, and shows where it is."""
-    able = page.evaluate(_REACHABLE)
+    """Tab reaches every control, and the focus is visible."""
+    controls = page.evaluate(_REACHABLE)
     reached: set[int] = set()
-    for _ in range(len(able) + 5):
+    for _ in range(len(controls) + 5):
         page.keyboard.press("Tab")
         now = page.evaluate(_REACHED)
         if now["number"] is not None:
-            assert now["visible"], able[int(now["number"])]
+            assert now["visible"], controls[int(now["number"])]
             reached.add(int(now["number"]))
-    assert [name for number, name in enumerate(able) if number not in reached] == []
+    assert [name for number, name in enumerate(controls) if number not in reached] == []
 
 
-def check_accessible(page: Page, axe: str) -> None:
-    """axe-core finds nothing serious."""
+def check_accessible(
+    page: Page, axe: str, viewports: Iterable[ViewportSize] = (DESKTOP, PHONE)
+) -> None:
+    """axe-core finds no serious violation, in both themes and at every size of the window."""
     page.evaluate(axe)
-    found: dict[str, Any] = page.evaluate(
-        "() => axe.run(document, { resultTypes: ['violations'], preload: false })"
-    )
-    serious = [
-        f"{each['id']} ({each['impact']}): {node['html'][:120]} {node['failureSummary']}"
-        for each in found["violations"]
-        if each["impact"] in ("serious", "critical")
-        for node in each["nodes"]
-    ]
-    assert serious == []
+    for viewport, scheme in itertools.product(viewports, SCHEMES):
+        page.set_viewport_size(viewport)
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(_RESIZED)
+        result: dict[str, Any] = page.evaluate(
+            "() => axe.run(document, { resultTypes: ['violations'], preload: false })"
+        )
+        serious = []
+        for violation in result["violations"]:
+            if violation["impact"] in ("serious", "critical"):
+                serious += [(violation["id"], node["html"]) for node in violation["nodes"]]
+        assert serious == [], (viewport, scheme)

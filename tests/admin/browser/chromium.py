@@ -1,7 +1,7 @@
-"""A real browser: the machine's own Chromium or Chrome, driven by Playwright.
+"""A real browser: the installed Chromium or Chrome, driven by Playwright.
 
-A page is watched: an error in its console, a script that fails, a breach of the content policy, a request to anywhere
-but the server's own address is a complaint, and a complaint fails the test.
+Pages are watched: console errors, failed scripts, breaches of the content policy and requests to
+other hosts are complaints, and a complaint fails the test.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ APPLICATIONS: Final = (
 )
 DESKTOP: Final = {"width": 1280, "height": 900}
 PHONE: Final = {"width": 375, "height": 812}
+NARROW: Final = {"width": 320, "height": 640}
+VIEWPORTS: Final = (DESKTOP, PHONE, NARROW)
+SCHEMES: Final = ("light", "dark")
 _FLAGS: Final = ("--disable-background-networking", "--disable-component-update", "--no-first-run")
 _VIOLATIONS: Final = """
 document.addEventListener("securitypolicyviolation", (event) =>
@@ -40,7 +43,7 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 
 def find() -> str | None:
-    """Where the browser is, if there is one."""
+    """Return the path of the browser, if there is one."""
     installed = (shutil.which(name) for name in NAMES)
     return next((path for path in installed if path), None) or next(
         (path for path in APPLICATIONS if Path(path).exists()), None
@@ -50,7 +53,7 @@ def find() -> str | None:
 @contextmanager
 def launched(path: str) -> Iterator[Browser]:
     """The browser, headless, while the block runs."""
-    # A library that is loaded into this process, such as a fast BLAS, is no business of the browser's.
+    # A library preloaded into this process, such as a fast BLAS, must not be loaded into the browser.
     preload = os.environ.pop("LD_PRELOAD", None)
     try:
         playwright = sync_playwright().start()
@@ -70,7 +73,7 @@ def launched(path: str) -> Iterator[Browser]:
 
 @dataclass
 class Complaints:
-    """What went wrong in a page, but for what a test says is meant to: patterns in `expected`."""
+    """Errors of a page, without those that match a pattern in `expected`."""
 
     origin: str
     found: list[str] = field(default_factory=list)
@@ -80,16 +83,19 @@ class Complaints:
         self.expected.append(pattern)
 
     def check(self) -> None:
-        assert [
-            each for each in self.found if not any(re.search(one, each) for one in self.expected)
-        ] == []
+        unexpected = [
+            complaint
+            for complaint in self.found
+            if not any(re.search(pattern, complaint) for pattern in self.expected)
+        ]
+        assert unexpected == []
 
     def watch(self, page: Page) -> None:
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.found.append(f"script: {error}"))
 
     def guard(self, route: Route) -> None:
-        """Let nothing out."""
+        """Abort requests to other hosts."""
         request: Request = route.request
         if request.url.startswith((f"{self.origin}/", "data:")):
             route.continue_()
@@ -106,7 +112,7 @@ class Complaints:
 def watched(
     browser: Browser, origin: str, **options: Any
 ) -> Iterator[tuple[BrowserContext, Complaints]]:
-    """A fresh profile at `origin`, with a page's `options`. Raises AssertionError at the end if anybody complained."""
+    """A new profile at `origin`, with `options` of a page. Raises AssertionError for complaints at the end."""
     complaints = Complaints(origin)
     context = browser.new_context(
         **{"base_url": origin, "viewport": DESKTOP, "locale": "en-US", **options}

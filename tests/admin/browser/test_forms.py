@@ -121,8 +121,8 @@ def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) ->
 def test_what_was_typed_before_the_script_came_is_a_change(fresh: Site) -> None:
     with fresh.visit() as visit:
         held: list[Route] = []
-        visit.page.route("**/settings.js*", lambda route: held.append(route))
-        with visit.page.expect_request("**/settings.js*"):
+        visit.page.route("**/settings-form.js*", lambda route: held.append(route))
+        with visit.page.expect_request("**/settings-form.js*"):
             visit.page.goto("/admin/settings", wait_until="commit")
         visit.page.get_by_label("Max. draft length").fill("9")
         expect(visit.page.get_by_role("button", name="Save")).to_be_hidden()

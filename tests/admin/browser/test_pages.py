@@ -1,4 +1,4 @@
-"""What holds for every page: in every language, on a desk and on a phone, by keyboard alone, by day and by night."""
+"""Every page in every language, window size and theme, by keyboard alone and without scripts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import pytest
 
 from omlx.catalog import languages
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
-from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.site import Site, Visit
 
-EACH = pytest.mark.parametrize("listed", PAGES, ids=lambda listed: listed.name)
-LANGUAGE = pytest.mark.parametrize("language", languages())
-NARROW = {"width": 320, "height": 640}
+EACH_PAGE = pytest.mark.parametrize("listed", PAGES, ids=lambda listed: listed.name)
+EACH_LANGUAGE = pytest.mark.parametrize("language", languages())
 
 
 def open_page(visit: Visit, listed: Listed) -> None:
@@ -21,37 +19,32 @@ def open_page(visit: Visit, listed: Listed) -> None:
     visit.page.goto(listed.path)
 
 
-@EACH
-@LANGUAGE
+@EACH_PAGE
+@EACH_LANGUAGE
 def test_it_fits_and_has_all_its_words(busy: Site, listed: Listed, language: str) -> None:
-    for viewport in (DESKTOP, PHONE, NARROW):
-        with busy.visit(logged_in=listed.logged_in, locale=language, viewport=viewport) as visit:
-            open_page(visit, listed)
-            check_words(visit.page, language)
-            check_fits(visit.page)
+    with busy.visit(logged_in=listed.logged_in, locale=language) as visit:
+        open_page(visit, listed)
+        check_words(visit.page, language)
+        check_fits(visit.page)
 
 
-@EACH
+@EACH_PAGE
 def test_it_can_be_used_by_keyboard_alone(busy: Site, listed: Listed) -> None:
     with busy.visit(logged_in=listed.logged_in) as visit:
         open_page(visit, listed)
         check_keyboard(visit.page)
 
 
-@EACH
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_it_is_accessible(
-    busy: Site, axe: str, listed: Listed, scheme: str, viewport: dict[str, int]
-) -> None:
-    with busy.visit(logged_in=listed.logged_in, color_scheme=scheme, viewport=viewport) as visit:
+@EACH_PAGE
+def test_it_is_accessible(busy: Site, axe: str, listed: Listed) -> None:
+    with busy.visit(logged_in=listed.logged_in) as visit:
         open_page(visit, listed)
         visit.complaints.check()
         visit.complaints.expect("inline")  # axe-core tries to style the page while it looks
         check_accessible(visit.page, axe)
 
 
-@EACH
+@EACH_PAGE
 def test_it_can_be_read_without_scripts(busy: Site, listed: Listed) -> None:
     with busy.visit(logged_in=listed.logged_in, java_script_enabled=False) as visit:
         open_page(visit, listed)

@@ -1,12 +1,11 @@
-"""Kept prefixes in a real browser: they show up, a prompt finds them, and they can be cleared."""
+"""The prefix cache in a real browser: status, probe of a prompt, clearing."""
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from tests.admin.browser.checks import check_accessible, check_fits, check_words
-from tests.admin.browser.chromium import PHONE
+from tests.admin.browser.chromium import VIEWPORTS
 from tests.admin.browser.site import Site
 from tests.server.running import TARGET
 
@@ -18,7 +17,7 @@ def kept_bytes(page: Page) -> int:
     return int(page.locator("#prefixes-memory").get_attribute("value") or 0)
 
 
-def test_what_is_kept_is_shown_found_and_cleared(fresh: Site) -> None:
+def test_cached_prefixes_are_shown_probed_and_cleared(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto(PAGE)
@@ -28,7 +27,7 @@ def test_what_is_kept_is_shown_found_and_cleared(fresh: Site) -> None:
         expect(clear).to_have_count(0)
 
         fresh.ask(PROMPT)
-        expect(clear).to_be_visible(timeout=30_000)  # nobody has reloaded the page
+        expect(clear).to_be_visible(timeout=30_000)  # without a reload
         assert kept_bytes(page) > 0
         expect(card).to_contain_text("0 of 1")
 
@@ -47,7 +46,7 @@ def test_what_is_kept_is_shown_found_and_cleared(fresh: Site) -> None:
         expect(said).to_have_text(f"0 of {length} tokens of this prompt are cached.")
 
 
-def test_what_is_no_prompt_is_said_beside_it(fresh: Site) -> None:
+def test_an_empty_prompt_is_reported_beside_the_field(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         visit.complaints.expect("400")
@@ -57,15 +56,10 @@ def test_what_is_no_prompt_is_said_beside_it(fresh: Site) -> None:
         expect(page.get_by_label("Prompt")).to_be_focused()
 
 
-@pytest.mark.parametrize(
-    "viewport", [PHONE, {"width": 1280, "height": 900}, {"width": 320, "height": 640}]
-)
-def test_what_is_kept_fits_and_is_accessible(
-    busy: Site, axe: str, viewport: dict[str, int]
-) -> None:
-    with busy.visit(viewport=viewport) as visit:
+def test_the_card_fits_and_is_accessible(busy: Site, axe: str) -> None:
+    with busy.visit() as visit:
         visit.page.goto(PAGE)
         expect(visit.page.locator("#prefixes-clear")).to_be_visible()
         check_fits(visit.page)
         check_words(visit.page, "en")
-        check_accessible(visit.page, axe)
+        check_accessible(visit.page, axe, VIEWPORTS)

@@ -1,26 +1,26 @@
-// A part of a page that keeps up: fetched again every few seconds while somebody looks, and replaced where it differs.
+// A part of a page that is fetched again every few seconds while the page is visible, and replaced if it differs.
 
-import { renew } from "./renew.js";
+import { replaceContent } from "./replace-content.js";
 
 class Live extends HTMLElement {
   connectedCallback() {
     this.last = null;
     this.schedule();
     document.addEventListener("visibilitychange", this.onVisible);
-    document.addEventListener("omlx:changed", this.look);
+    document.addEventListener("omlx:changed", this.refresh);
   }
 
   disconnectedCallback() {
     clearTimeout(this.timer);
     document.removeEventListener("visibilitychange", this.onVisible);
-    document.removeEventListener("omlx:changed", this.look);
+    document.removeEventListener("omlx:changed", this.refresh);
   }
 
   onVisible = () => {
-    if (document.visibilityState === "visible") this.look();
+    if (document.visibilityState === "visible") this.refresh();
   };
 
-  look = async () => {
+  refresh = async () => {
     clearTimeout(this.timer);
     if (document.visibilityState === "visible") await this.fetchAgain().then(online, offline);
     if (this.isConnected) this.schedule();
@@ -28,20 +28,20 @@ class Live extends HTMLElement {
 
   schedule() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(this.look, 1000 * Number(this.dataset.every));
+    this.timer = setTimeout(this.refresh, 1000 * Number(this.dataset.every));
   }
 
   async fetchAgain() {
     const answer = await fetch(this.dataset.source);
-    if (answer.redirected) location.reload(); // the session has ended: the page itself leads to the login
+    if (answer.redirected) location.reload(); // the session has ended: the page redirects to the login
     if (!answer.ok) return;
     const text = await answer.text();
-    if (text !== this.last) renew(this, () => (this.innerHTML = text));
+    if (text !== this.last) replaceContent(this, () => (this.innerHTML = text));
     this.last = text;
   }
 }
 
-// What stands in the page may be old: say so, for as long as nobody answers.
+// Warn that the page may be out of date while the server does not answer.
 function offline() {
   document.querySelector("[data-offline]").hidden = false;
 }

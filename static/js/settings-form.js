@@ -1,10 +1,10 @@
-// A form of settings: sends what was changed and nothing else, to the state that was read. What is refused is said
-// beside its field, and what was typed stays. An empty field lets the next source decide.
+// A form of settings: sends only changed fields, with the revision that the page was made from. A refusal is shown
+// beside its field, and the input stays. An empty field leaves the setting to the next source.
 
 import { announce } from "./announce.js";
 import { send } from "./api.js";
 import { clear, show } from "./form-problem.js";
-import { renew } from "./renew.js";
+import { replaceContent } from "./replace-content.js";
 import { t } from "./text.js";
 
 const OUTDATED = 412;
@@ -12,7 +12,7 @@ const OUTDATED = 412;
 class Settings extends HTMLElement {
   connectedCallback() {
     this.setUp();
-    this.addEventListener("input", () => this.note());
+    this.addEventListener("input", () => this.showBar());
     this.addEventListener("submit", (event) => this.save(event));
     this.addEventListener("reset", () => setTimeout(() => this.restored()));
     this.addEventListener("click", (event) => event.target.closest("[data-reload]") && location.reload());
@@ -28,23 +28,24 @@ class Settings extends HTMLElement {
   setUp() {
     this.form = this.querySelector("form");
     this.bar = this.querySelector("[data-savebar]");
-    this.note();
+    this.showBar();
   }
 
   get controls() {
-    return [...this.form.elements].filter((each) => each.name && each.dataset.kind);
+    return [...this.form.elements].filter((control) => control.name && control.dataset.kind);
   }
 
-  // The settings of the form as they stand in it: name -> text.
+  // The current input: name -> text.
   values() {
-    const chosen = this.controls.filter((each) => each.type !== "radio" || each.checked);
-    return new Map(chosen.map((each) => [each.name, this.textOf(each)]));
+    const chosen = this.controls.filter((control) => control.type !== "radio" || control.checked);
+    return new Map(chosen.map((control) => [control.name, this.textOf(control)]));
   }
 
-  // The same as the server rendered it. Somebody may have typed before this script ran, or the browser filled it in.
+  // The values that the server rendered. The input may differ from the start: typed before this script ran, or filled
+  // in by the browser.
   rendered() {
-    const chosen = this.controls.filter((each) => each.type !== "radio" || each.defaultChecked);
-    return new Map(chosen.map((each) => [each.name, renderedOf(each)]));
+    const chosen = this.controls.filter((control) => control.type !== "radio" || control.defaultChecked);
+    return new Map(chosen.map((control) => [control.name, renderedOf(control)]));
   }
 
   textOf(control) {
@@ -62,7 +63,7 @@ class Settings extends HTMLElement {
     return this.form.querySelector(`[name="${CSS.escape(name)}"]`);
   }
 
-  note() {
+  showBar() {
     this.bar.hidden = Object.keys(this.changes()).length === 0;
     this.querySelector("[data-saved]").replaceChildren();
   }
@@ -70,7 +71,7 @@ class Settings extends HTMLElement {
   restored() {
     clear(this.form);
     this.querySelector("[data-reload]").hidden = true;
-    this.note();
+    this.showBar();
     this.form.dispatchEvent(new CustomEvent("omlx:restored", { bubbles: true }));
   }
 
@@ -79,14 +80,14 @@ class Settings extends HTMLElement {
     clear(this.form);
     const changes = this.changes();
     if (Object.keys(changes).length === 0) return;
-    const confirm = [...this.querySelectorAll("[data-confirms]:checked")].map((each) => each.dataset.confirms);
+    const confirm = [...this.querySelectorAll("[data-confirms]:checked")].map((box) => box.dataset.confirms);
     try {
       const { path, revision } = this.dataset;
       const { body, etag } = await send("PATCH", path, { changes, confirm }, { etag: `"${revision}"` });
       document.dispatchEvent(new CustomEvent("omlx:saved", { detail: { path, etag } }));
       document.dispatchEvent(new CustomEvent("omlx:changed"));
       await this.refresh();
-      this.tell(body.applied);
+      this.showApplied(body.applied);
     } catch (error) {
       this.bar.hidden = false;
       show(this.form, error, this.bar);
@@ -94,7 +95,7 @@ class Settings extends HTMLElement {
     }
   }
 
-  // Another form of this page, or this one, has saved: what it read is the state now.
+  // A form of this page has saved the same settings: take over the new revision.
   onSaved = ({ detail: { path, etag } }) => {
     if (path === this.dataset.path) this.dataset.revision = etag.replaceAll('"', "");
   };
@@ -103,18 +104,18 @@ class Settings extends HTMLElement {
     if (!this.bar.hidden) event.preventDefault();
   };
 
-  // The page as the server now renders it, this form alone: what is in effect, and who set it.
+  // Replace this form by the one in the page as the server renders it now.
   async refresh() {
     const answer = await fetch(location.href);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.querySelector(`omlx-settings[data-form="${this.dataset.form ?? ""}"]`);
     if (!fresh) return location.reload();
-    renew(this, () => this.replaceChildren(...fresh.childNodes));
+    replaceContent(this, () => this.replaceChildren(...fresh.childNodes));
     this.setUp();
   }
 
-  // When each change counts: said once where it is the same for all.
-  tell(applied) {
+  // Say when each change takes effect, once for all changes with the same time.
+  showApplied(applied) {
     const whens = [...new Set(Object.values(applied))];
     const lines = whens.map((when) => {
       const names = Object.keys(applied).filter((name) => applied[name] === when);
@@ -131,12 +132,12 @@ const REMOVED = "\u0000";
 function renderedOf(control) {
   if (control instanceof HTMLSelectElement) {
     const options = [...control.options];
-    return (options.find((each) => each.defaultSelected) ?? options[0]).value;
+    return (options.find((option) => option.defaultSelected) ?? options[0]).value;
   }
   return control.type === "radio" ? control.value : control.defaultValue;
 }
 
-// Text as JSON of its kind. What does not read as one is sent as it stands, for the server to say what is wrong.
+// Convert a text to JSON of its kind. An invalid text is sent as it is; the server reports the error.
 function parsed(kind, text) {
   if (text === REMOVED || text.trim() === "") return null;
   switch (kind) {

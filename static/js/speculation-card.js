@@ -1,5 +1,4 @@
-// The switch, the draft and the strategy of a model say the same thing: what is done to one shows in the others,
-// before anything is saved.
+// Keeps the switch, the draft and the strategy of a model consistent: a change of one shows in the others at once.
 
 const OFF = "off";
 const NGRAM = "ngram";
@@ -19,8 +18,8 @@ class Speculation extends HTMLElement {
     this.follow();
   }
 
-  // The strategy in effect if the form were saved as it stands.
-  get meant() {
+  // The strategy that would be in effect if the form were saved now.
+  get effective() {
     return this.strategy.value || this.dataset.inherited;
   }
 
@@ -29,12 +28,12 @@ class Speculation extends HTMLElement {
     else this.choose(this.dataset.inherited === OFF ? AUTO : "");
   }
 
-  // Without a draft of its own a model would take one that is inherited; one that is picked has to be used.
+  // "No draft" must not fall back to an inherited draft, and a chosen draft needs a strategy that uses it.
   pick(draft) {
     if (draft) {
       const draftless = [NGRAM, OFF];
-      if (draftless.includes(this.meant)) this.choose(draftless.includes(this.dataset.inherited) ? AUTO : "");
-    } else if (this.meant !== OFF && (this.hasAttribute("data-inherits-draft") || this.meant.includes(DRAFT))) {
+      if (draftless.includes(this.effective)) this.choose(draftless.includes(this.dataset.inherited) ? AUTO : "");
+    } else if (this.effective !== OFF && (this.hasAttribute("data-inherits-draft") || this.effective.includes(DRAFT))) {
       this.choose(NGRAM);
     }
   }
@@ -46,8 +45,8 @@ class Speculation extends HTMLElement {
   }
 
   follow() {
-    this.switch.checked = this.meant !== OFF;
-    this.toggleAttribute("data-off", this.meant === OFF);
+    this.switch.checked = this.effective !== OFF;
+    this.toggleAttribute("data-off", this.effective === OFF);
   }
 }
 

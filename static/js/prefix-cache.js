@@ -1,8 +1,8 @@
-// Kept prefixes: forgets them, and says how much of a prompt is kept.
+// The prefix cache of a model: clear it, and probe the cached length of a prompt.
 
 import { announce } from "./announce.js";
 import { modelPath, send } from "./api.js";
-import { clear, show } from "./form-problem.js";
+import { clear as clearProblems, show } from "./form-problem.js";
 import { t } from "./text.js";
 
 class Prefixes extends HTMLElement {
@@ -13,26 +13,27 @@ class Prefixes extends HTMLElement {
       this.attempt(this.probe(new FormData(event.target).get("prompt")));
     });
     this.addEventListener("click", (event) => {
-      if (event.target.closest("[data-clear]")) this.attempt(this.forget());
+      if (event.target.closest("[data-clear]")) this.attempt(this.clear());
     });
   }
 
-  async attempt(doing) {
-    clear(this);
+  async attempt(request) {
+    clearProblems(this);
     this.say("");
-    await doing.catch((error) => show(this, error));
+    await request.catch((error) => show(this, error));
   }
 
-  async forget() {
+  async clear() {
     await send("DELETE", this.path);
-    await this.querySelector("omlx-live").look();
+    await this.querySelector("omlx-live").refresh();
     announce(t("ui.prefixes.cleared"));
   }
 
   async probe(prompt) {
     const { body } = await send("POST", `${this.path}/probe`, { prompt });
-    const { prompt_tokens: tokens, cached_tokens: kept } = body;
-    this.say(kept === null ? t("ui.prefixes.found.unloaded", { tokens }) : t("ui.prefixes.found", { kept, tokens }));
+    const { prompt_tokens: tokens, cached_tokens: cached } = body;
+    const known = cached !== null;
+    this.say(known ? t("ui.prefixes.found", { kept: cached, tokens }) : t("ui.prefixes.found.unloaded", { tokens }));
   }
 
   say(text) {

@@ -1,4 +1,4 @@
-// Loading, unloading and pinning, wherever a button says so. The list around it shows what comes of it.
+// Buttons that load, unload and pin models. The live part around them shows the result.
 
 import { announce } from "./announce.js";
 import { modelPath, send } from "./api.js";
@@ -16,9 +16,9 @@ class Models extends HTMLElement {
     const problem = this.querySelector("[data-problem]");
     problem.hidden = true;
     try {
-      const doing = action === "pin" ? pin(model, ariaPressed !== "true") : send("POST", modelPath(model, action));
+      const request = action === "pin" ? pin(model, ariaPressed !== "true") : send("POST", modelPath(model, action));
       changed();
-      await doing;
+      await request;
       announce(t(`ui.models.done.${action}`, { model }));
     } catch (error) {
       problem.textContent = `${model}: ${error.message}`;

@@ -1,5 +1,5 @@
-// Trying drafts: says what it will take, begins, follows, stops; takes up what came of it, and takes it back.
-// What is shown comes from the server; only the bar of the whole is moved here, between one look and the next.
+// A trial of drafts: estimate, start, follow, cancel; apply its result and undo that. The server renders the progress
+// and the result; only the progress bar moves here, between two refreshes.
 
 import { announce } from "./announce.js";
 import { modelPath, send } from "./api.js";
@@ -9,7 +9,7 @@ import { t } from "./text.js";
 const OVER = ["done", "cancelled", "failed"];
 const PAUSE_MS = 250;
 
-class Try extends HTMLElement {
+class Trial extends HTMLElement {
   connectedCallback() {
     this.form = this.querySelector("form");
     this.live = this.querySelector("omlx-live");
@@ -23,11 +23,11 @@ class Try extends HTMLElement {
 
   disconnectedCallback() {
     clearTimeout(this.timer);
-    this.asking?.abort();
+    this.estimating?.abort();
     this.events?.close();
   }
 
-  wanted() {
+  selection() {
     const data = new FormData(this.form);
     return { drafts: data.getAll("drafts"), kinds: data.getAll("kinds") };
   }
@@ -37,15 +37,16 @@ class Try extends HTMLElement {
     this.timer = setTimeout(() => this.estimate(), PAUSE_MS);
   }
 
-  // The newest question counts: an older one is given up.
+  // Only the newest estimate counts: an older request is aborted.
   async estimate() {
-    this.asking?.abort();
-    this.asking = new AbortController();
+    this.estimating?.abort();
+    this.estimating = new AbortController();
     const place = this.querySelector("[data-estimate]");
     try {
-      const { body } = await send("POST", `${this.path}/estimate`, this.wanted(), { signal: this.asking.signal });
+      const { signal } = this.estimating;
+      const { body } = await send("POST", `${this.path}/estimate`, this.selection(), { signal });
       clear(this.form);
-      place.textContent = body.said.map((each) => each.message).join(" ");
+      place.textContent = body.said.map((reason) => reason.message).join(" ");
     } catch (error) {
       if (error.name === "AbortError") return;
       place.textContent = "";
@@ -57,12 +58,12 @@ class Try extends HTMLElement {
     event.preventDefault();
     this.clear();
     try {
-      await send("POST", this.path, this.wanted());
+      await send("POST", this.path, this.selection());
     } catch (error) {
       return this.problem(error);
     }
     this.toggleAttribute("data-running", true);
-    await this.live.look();
+    await this.live.refresh();
     this.querySelector('[data-do="cancel"]')?.focus();
     announce(t("ui.try.running"));
     this.follow();
@@ -75,7 +76,7 @@ class Try extends HTMLElement {
       const report = JSON.parse(data);
       this.move(report);
       const now = `${report.state} ${report.done}`;
-      if (now !== seen) this.live.look();
+      if (now !== seen) this.live.refresh();
       seen = now;
       if (OVER.includes(report.state)) this.ended(report);
     };
@@ -90,7 +91,7 @@ class Try extends HTMLElement {
 
   async ended({ verdict, reason }) {
     this.events.close();
-    await this.live.look();
+    await this.live.refresh();
     this.toggleAttribute("data-running", false);
     this.querySelector("#try-verdict")?.focus();
     announce(verdict?.message ?? reason?.message ?? t("ui.try.cancelled"));
@@ -122,18 +123,18 @@ class Try extends HTMLElement {
     await this.refreshForm();
   }
 
-  async store(what, asked) {
+  async store(action, choice) {
     this.clear();
-    const { body } = await send("POST", `${this.path}/${what}`, asked);
+    const { body } = await send("POST", `${this.path}/${action}`, choice);
     const path = modelPath(this.dataset.model, "settings");
     const detail = { path: decodeURI(path), etag: body.revision };
     document.dispatchEvent(new CustomEvent("omlx:saved", { detail }));
     document.dispatchEvent(new CustomEvent("omlx:changed"));
-    await Promise.all([this.live.look(), this.refreshForm()]);
-    this.say(t(`ui.try.did.${what}`));
+    await Promise.all([this.live.refresh(), this.refreshForm()]);
+    this.say(t(`ui.try.did.${action}`));
   }
 
-  // The form above shows what is kept now, unless somebody is writing in it.
+  // Show the stored settings in the form above, unless it has unsaved input.
   async refreshForm() {
     const form = document.querySelector('omlx-settings[data-form="speculation"]');
     if (form && Object.keys(form.changes()).length === 0) await form.refresh();
@@ -153,4 +154,4 @@ class Try extends HTMLElement {
   }
 }
 
-customElements.define("omlx-try", Try);
+customElements.define("omlx-try", Trial);
