@@ -1,9 +1,9 @@
-"""Measures what passes cost while nobody asks for anything, so that a first request need not find out.
+"""Calibration: measures the latency of passes while the engine is idle, so that a first request need not.
 
-The policy compares steps of the engine, with all that surrounds a pass, so steps are what is measured: a request that
-nobody sent goes the way of all requests, in a loop and caches of its own, and the clock that learns from every request
-learns from it. It drafts what fills the next pass of the table, right or wrong; for another one a draft model drafts.
-What is known already is not measured again. Caches stay below 256 tokens, and nothing outlives an interruption.
+The speculation policy compares steps of the engine, so steps are measured: requests of our own run in a sibling loop
+with caches of its own, and update the cost model as every request does. Their drafts fill the narrowest width that is
+not measured yet, right or wrong; another one drafts with the draft model. Caches stay below 256 tokens, and nothing
+outlives an interruption.
 """
 
 from __future__ import annotations
@@ -25,96 +25,98 @@ from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Specu
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
 
-SLICE_SECONDS: Final = 0.05
-"""Whoever comes now waits for what runs: what is known to take longer is left to requests."""
+MAX_STEP_SECONDS: Final = 0.05
+"""Passes known to take longer are not measured: a request that arrives waits for the one that runs."""
 
-ENOUGH: Final = 5
-"""Samples of a pass. The first may compile kernels, so that one alone says nothing; the median counts."""
+SAMPLES: Final = 5
+"""Measurements of each width. The first may include the compilation of kernels; the median counts."""
 
-MOST_TURNS: Final = 1000
-"""All there is takes a tenth of these. A model that has used them up is left alone, whatever is still unknown."""
+MAX_STEPS: Final = 1000
+"""A complete calibration takes a tenth of these; after so many it ends, whatever is not measured."""
 
-DRAFTED: Final = 4
+DRAFT_LENGTH: Final = 4
+"""Tokens per round with the draft model."""
+
 STRIDE: Final = 7919
-"""Ids lie far apart: equal tokens would all go to the same experts, and cost less than a text does."""
+"""Between the ids of a draft. Equal ids would all use the same experts, and take less time than text does."""
 
 log = logging.getLogger("omlx.engine")
 
 
 class Calibration:
-    """What is left to measure of the model that `loop` serves as `name`. `state` is never OFF."""
+    """The calibration of one loaded model; `name` is for the log. `state` is never OFF."""
 
     def __init__(self, name: str, loop: EngineLoop) -> None:
         self.state = CalibrationState.PENDING
         self._name = name
         self._loop = loop
-        self._left = MOST_TURNS
+        self._steps_left = MAX_STEPS
 
     def run(self, interrupted: Callable[[], bool]) -> None:
-        """Go on until all is known, or something else is to be done: asked between two turns of 50 ms or less.
+        """Measure until all is known or `interrupted`, which is called between two steps.
 
-        Where memory is short nothing is done. No array is held afterwards. Modifies the costs of the model alone, and
-        raises nothing.
+        Does nothing where memory is short. Updates only the model's cost model, holds no array afterwards, and raises
+        nothing.
         """
-        if self.state is not CalibrationState.PENDING or not _fits(self._loop):
+        if self.state is not CalibrationState.PENDING or not _fits_memory(self._loop):
             return
         with isolate() as outcome:
-            if self._go_on(interrupted):
+            if self._measure(interrupted):
                 self.state = CalibrationState.DONE
         if (error := outcome.error) is not None:
             fields = {"model": self._name, "detail": f"{type(error).__name__}: {error}"}
             log.warning("calibration failed", extra={"fields": fields})
             self.state = CalibrationState.FAILED
 
-    def _go_on(self, interrupted: Callable[[], bool]) -> bool:
-        """Whether it came to its end."""
-        turns = _turns(self._loop)
+    def _measure(self, interrupted: Callable[[], bool]) -> bool:
+        """Return whether the calibration is complete."""
+        steps = _all_steps(self._loop)
         while not interrupted():
-            self._left -= 1
-            if not next(turns, False) or not self._left:
+            self._steps_left -= 1
+            if not next(steps, False) or not self._steps_left:
                 return True
         return False
 
 
-def _fits(loop: EngineLoop) -> bool:
-    """Whether its short caches pass no limit, so that nobody has to go for them; they are gone before a request is."""
-    room = loop.scheduler.memory.headroom()
-    return room is None or room >= loop.scheduler.prefix.layout.cache_bytes(FIRST_BUCKET)
+def _fits_memory(loop: EngineLoop) -> bool:
+    """Whether the caches of a calibration stay below the soft limit."""
+    headroom = loop.scheduler.memory.headroom()
+    return headroom is None or headroom >= loop.scheduler.prefix.layout.cache_bytes(FIRST_BUCKET)
 
 
-def _turns(loop: EngineLoop) -> Iterator[bool]:
-    """A step at every turn, until all is known. Raises what a step raised."""
-    costs, speculator = loop.cost_model, loop.scheduler.speculator
+def _all_steps(loop: EngineLoop) -> Iterator[bool]:
+    """Run one step per item, until all is measured. Raises what a step raised."""
+    cost_model, speculator = loop.cost_model, loop.scheduler.speculator
     if speculator.off is not None:
         return
-    filler = _Filler(costs, loop.limits.vocab_size)
+    filler = _Filler(cost_model, loop.limits.vocab_size)
     yield from _steps(
         loop.sibling(filler),
         Speculation(NGRAM, DraftLength.exactly(MAX_DRAFT_LENGTH - 1)),
-        FIRST_BUCKET - 1,
+        max_tokens=FIRST_BUCKET - 1,
         done=lambda: filler.next_width() is None,
         overlapped=lambda: filler.next_width() == PLAIN,
     )
     for drafter in speculator.drafters:
         if drafter.kind == "draft":
-            asked = Speculation(DRAFT, DraftLength.exactly(DRAFTED))
             yield from _steps(
                 loop.sibling(),
-                asked,
-                ENOUGH * DRAFTED,
-                done=partial(_draft_known, costs, drafter.name),
+                Speculation(DRAFT, DraftLength.exactly(DRAFT_LENGTH)),
+                max_tokens=SAMPLES * DRAFT_LENGTH,
+                done=partial(_draft_measured, cost_model, drafter.name),
             )
 
 
 def _steps(
     loop: EngineLoop,
-    asked: Speculation,
-    tokens: int,
+    speculation: Speculation,
+    max_tokens: int,
     done: Callable[[], bool],
     overlapped: Callable[[], bool] = lambda: False,
 ) -> Iterator[bool]:
-    """The steps of one request. Nothing runs between two of them, unless plain ones are to be `overlapped`."""
-    loop.submit(Request("calibration", (0,), Sampling(temperature=0.0), tokens, speculation=asked))
+    """Run the steps of one request, each drained before the next one unless they are to be `overlapped`."""
+    greedy = Sampling(temperature=0.0)
+    loop.submit(Request("calibration", (0,), greedy, max_tokens, speculation=speculation))
     while loop.has_work and not done():
         events = loop.step()
         if not overlapped():
@@ -125,41 +127,43 @@ def _steps(
         yield True
 
 
-def _draft_known(costs: CostModel, name: str) -> bool:
-    """Whether enough is known of what a draft model takes, or that a round with it takes too long."""
-    known = costs.drafts[name].sample_count(1, 1) if name in costs.drafts else 0
-    seconds = costs.verify(DRAFTED + 1, 1) + DRAFTED * costs.draft(name, 1, 1)
-    return known >= MIN_SAMPLES or (seconds > SLICE_SECONDS and known != 1)
+def _draft_measured(cost_model: CostModel, name: str) -> bool:
+    """Whether a draft model's passes are measured, or its rounds are too long to be."""
+    passes = cost_model.drafts.get(name)
+    samples = passes.sample_count(1, 1) if passes is not None else 0
+    seconds = cost_model.verify(DRAFT_LENGTH + 1, 1) + DRAFT_LENGTH * cost_model.draft(name, 1, 1)
+    return samples >= MIN_SAMPLES or _too_long(seconds, samples)
+
+
+def _too_long(seconds: float, samples: int) -> bool:
+    """Whether a pass takes too long to be measured; a single sample may include a compilation."""
+    return seconds > MAX_STEP_SECONDS and samples != 1
 
 
 class _Filler(NgramDrafter):
-    """Drafts anything, as much as fills the narrowest pass that is not known."""
+    """Drafts arbitrary tokens, as many as fill the narrowest width that is not measured."""
 
-    def __init__(self, costs: CostModel, vocab_size: int) -> None:
+    def __init__(self, cost_model: CostModel, vocab_size: int) -> None:
         super().__init__()
-        self._costs = costs
+        self._cost_model = cost_model
         self._vocab_size = vocab_size
 
     def next_width(self) -> int | None:
-        """The next pass to measure; none where it would take too long, for those behind it are wider. Of plain steps
-        whoever comes waits for two."""
-        known, verify = self._costs.target.sample_count, self._costs.verify
-        plain = (PLAIN,) if 2 * verify(PLAIN, 1) <= SLICE_SECONDS else ()
-        width = next((w for w in (1, *plain, *sorted(WIDTHS)) if known(w, 1) < ENOUGH), None)
-        return (
-            None
-            if width is None or (verify(width, 1) > SLICE_SECONDS and known(width, 1) != 1)
-            else width
-        )
+        """The width to measure next; None if all are measured, or if it and so all wider ones take too long."""
+        samples, seconds = self._cost_model.target.sample_count, self._cost_model.verify
+        # Plain steps overlap: a request that arrives waits for two of them.
+        plain = (PLAIN,) if 2 * seconds(PLAIN, 1) <= MAX_STEP_SECONDS else ()
+        widths = (1, *plain, *sorted(WIDTHS))
+        width: int | None = next((width for width in widths if samples(width, 1) < SAMPLES), None)
+        if width is None or _too_long(seconds(width, 1), samples(width, 1)):
+            return None
+        return width
 
     def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
-        k = min(limit, (self.next_width() or 1) - sequence.pending)
-        return Proposal(self.name, k, match=1, step=step) if k > 0 else None
+        length = min(limit, (self.next_width() or 1) - sequence.pending)
+        return Proposal(self.name, length, match=1, step=step) if length > 0 else None
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         first = len(sequence.tokens)
-        return Draft(
-            self.name,
-            limit,
-            tuple(STRIDE * i % self._vocab_size for i in range(first, first + limit)),
-        )
+        tokens = (STRIDE * i % self._vocab_size for i in range(first, first + limit))
+        return Draft(self.name, limit, tuple(tokens))

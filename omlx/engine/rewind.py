@@ -1,16 +1,14 @@
-"""Taking a cache back: by layer, by step.
+"""Rollback of a KV cache, layer by layer.
 
-`rewind` brings a cache from `now` tokens back to `target`. A layer that can step back (trim a counter, slice rows)
-does; if any layer cannot, every layer returns to the newest mark at or below the target, and the tokens in between
-are read again with the next window: no replay pass. Marks hold references, never copies, unless `fresh` asks for new
-handles because the next pass writes in place.
+A layer that can step back (move a counter, slice rows) does. If any layer cannot, every layer returns to the newest mark
+at or below the target, and the tokens in between are read again with the next window: there is no replay pass.
 
-| cache                                   | goes back by                                                             |
+| cache                                   | rolls back by                                                            |
 |-----------------------------------------|--------------------------------------------------------------------------|
 | KVCache QuantizedKVCache                | trim: only a counter moves                                               |
-| ChunkedKVCache                          | trim, while the target's chunk is all still there; else a fresh mark     |
+| ChunkedKVCache                          | trim, while the target's chunk is still complete; else a fresh mark      |
 | ConcatenateKVCache                      | slice: its own trim leaves the rows in place                             |
-| RotatingKVCache                         | slice, while the rows before the window are all still there; else a mark |
+| RotatingKVCache                         | slice, while no row of the window is overwritten; else a mark            |
 | ArraysCache                             | a mark                                                                   |
 | CacheList                               | its parts                                                                |
 """
@@ -37,38 +35,41 @@ from omlx.engine.model import LayerCache
 from omlx.errors import Reason, RewindError
 
 _INCONSISTENT = frozenset({"mlx_lm.models.plamo3"})
-"""Models, by module, whose passes over several tokens see other tokens than single steps do, past their window."""
+"""Models, by module, whose passes over several tokens attend differently from single steps, past their window."""
 
 _TRIMMED = (KVCache, QuantizedKVCache, ChunkedKVCache)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a cache stood before a pass. `saved[i]` belongs to leaf i; None where a trim suffices."""
+    """The state of a cache before a pass. `saved[i]` belongs to leaf i; None where a trim suffices."""
 
     length: int
     saved: tuple[tuple[Any, ...] | None, ...]
 
 
 def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
-    """The layer caches with every CacheList replaced by its parts."""
-    found: list[LayerCache] = []
+    """Return the layer caches, every CacheList replaced by its parts."""
+    flat: list[LayerCache] = []
     for layer in cache:
         if type(layer) is CacheList:
-            found.extend(leaves(cast(Any, layer).caches))
+            flat.extend(leaves(cast(Any, layer).caches))
         else:
-            found.append(layer)
-    return found
+            flat.append(layer)
+    return flat
 
 
 def unsupported(cache: Iterable[LayerCache]) -> list[str]:
-    """Names of the cache classes in `cache` that nobody here knows how to take back."""
+    """Return the names of the cache classes that cannot be rolled back here."""
     known = (*_TRIMMED, ConcatenateKVCache, RotatingKVCache, ArraysCache)
     return sorted({type(leaf).__name__ for leaf in leaves(cache) if type(leaf) not in known})
 
 
 def rewind_refusal(cache: Iterable[LayerCache], model: object = None) -> Reason | None:
-    """Why a model cannot speculate: a cache that cannot go back, or passes that disagree with single steps anyway."""
+    """Return why a model cannot verify drafts, or None.
+
+    Its cache cannot be rolled back, or its passes over several tokens disagree with single steps.
+    """
     if layers := unsupported(cache):
         return Reason("spec.off.cache", {"layers": ", ".join(layers)})
     if type(model).__module__ in _INCONSISTENT:
@@ -77,6 +78,7 @@ def rewind_refusal(cache: Iterable[LayerCache], model: object = None) -> Reason 
 
 
 def traits(cache: Iterable[LayerCache]) -> Traits:
+    """Return what kinds of layers a cache has."""
     parts = leaves(cache)
     windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
     windows += [leaf.chunk_size for leaf in parts if isinstance(leaf, ChunkedKVCache)]
@@ -88,18 +90,18 @@ def traits(cache: Iterable[LayerCache]) -> Traits:
 
 
 def mark(cache: Iterable[LayerCache], length: int, *, fresh: bool = False) -> Mark:
-    """Remember where `cache` stands, at `length` tokens. Does not modify it and copies nothing.
+    """Return a mark of `cache` at `length` tokens. Copies nothing; does not modify the cache.
 
-    `fresh` takes new handles of sliding rows: needed if the next pass writes them in place (one token), and then
-    that write copies the buffer once. A pass over several tokens makes new arrays by itself.
+    `fresh` takes new handles of sliding rows. It is needed if the next pass writes them in place (one token); that write
+    then copies the buffer once. A pass over several tokens makes new arrays anyway.
     """
     return Mark(length, tuple(_save(leaf, fresh) for leaf in leaves(cache)))
 
 
 def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[Mark] = ()) -> int:
-    """Take `cache` back from `now` to `target` tokens, or to the newest mark at or below it. Modifies the cache.
+    """Roll `cache` back from `now` to `target` tokens, or to the newest mark at or below. Modifies the cache.
 
-    Returns the length reached. Raises RewindError, with the cache unchanged, if there is no way back.
+    Return the length reached. Raises RewindError, with the cache unchanged, if neither is possible.
     """
     parts = leaves(cache)
     if target == now:
@@ -113,16 +115,13 @@ def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[M
             for leaf, saved in zip(parts, place.saved, strict=True):
                 _put_back(leaf, saved, now - place.length)
             return place.length
-    stuck = sorted(
-        {type(leaf).__name__ for leaf in parts if not _can_step_back(leaf, now - target)}
-    )
-    raise RewindError(
-        "rewind.failed", length=target, detail=f"{', '.join(stuck)} cannot step back {now - target}"
-    )
+    stuck = {type(leaf).__name__ for leaf in parts if not _can_step_back(leaf, now - target)}
+    detail = f"{', '.join(sorted(stuck))} cannot step back {now - target}"
+    raise RewindError("rewind.failed", length=target, detail=detail)
 
 
 def length_of(cache: Iterable[LayerCache]) -> int | None:
-    """Tokens that the cache holds by its own count, None where no layer counts. Asserts that no two differ."""
+    """Return how many tokens the layers count, None if none counts. Asserts that they agree."""
     counts = {
         int(leaf.offset)
         for leaf in leaves(cache)
@@ -164,12 +163,11 @@ def _step_back(leaf: Any, n: int) -> None:
 def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
     kind = type(leaf)
     if kind is ArraysCache:
-        # advance() changes lengths and left_padding in place, so those need handles of their own.
+        # advance() changes lengths and left_padding in place: they need handles of their own.
         return (list(leaf.cache), _handle(leaf.left_padding), _handle(leaf.lengths))
     if kind is RotatingKVCache:
-        keys, values = (
-            (_handle(leaf.keys), _handle(leaf.values)) if fresh else (leaf.keys, leaf.values)
-        )
+        rows = (leaf.keys, leaf.values)
+        keys, values = map(_handle, rows) if fresh else rows
         return (keys, values, leaf.offset, leaf._idx)
     if kind is ChunkedKVCache and fresh:
         return (_handle(leaf.keys), _handle(leaf.values), leaf.offset, leaf.start_position)
@@ -180,11 +178,8 @@ def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
     kind = type(leaf)
     if kind is ArraysCache and saved is not None:
         states, left_padding, lengths = saved
-        leaf.cache, leaf.left_padding, leaf.lengths = (
-            list(states),
-            _handle(left_padding),
-            _handle(lengths),
-        )
+        leaf.cache = list(states)
+        leaf.left_padding, leaf.lengths = _handle(left_padding), _handle(lengths)
     elif kind is RotatingKVCache and saved is not None:
         leaf.keys, leaf.values, leaf.offset, leaf._idx = saved
     elif kind is ChunkedKVCache and saved is not None:

@@ -1,7 +1,7 @@
 """Carries out plans on the device: cache operations, forward passes, sampling. Decides nothing.
 
 `launch` builds and dispatches a step without waiting for it; `read` waits. One step may be launched on top of another
-that has not been read: its windows say LAST where the host does not know the token yet.
+that has not been read: its windows hold LAST where the host does not know the token yet.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from omlx.engine.plan import (
     LAST,
     CacheOp,
     Drop,
+    Evict,
+    Filter,
     Forward,
     LogprobRows,
+    Merge,
     Open,
     Plan,
     Read,
@@ -34,6 +37,7 @@ from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, pr
 from omlx.engine.types import TokenMask
 
 CLEAR_EVERY: Final = 256
+"""Steps after which MLX's buffers for reuse are released."""
 
 
 @dataclass(slots=True)
@@ -44,10 +48,12 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Part:
-    """One forward in flight. sampled: [rows]; draft: [draft_n]; logprobs as `logprobs_of` returns them, of what was
-    sampled or of a prompt. `masks` are those of its rows that have one; what they raised is in `failed`, and ends that
-    row alone."""
+class _Pass:
+    """One forward in flight, with the masks of its rows.
+
+    sampled: [rows], or [draft_n + 1] of a single row; draft: [draft_n]; logprobs as `logprobs_of` returns them, of the
+    sampled tokens or of a prompt's. `error` ends all of its rows, `failed` single ones.
+    """
 
     forward: Forward
     masks: Mapping[int, TokenMask] = field(default_factory=dict)
@@ -60,10 +66,10 @@ class _Part:
 
 @dataclass(slots=True)
 class Launch:
-    """A step in flight."""
+    """A step in flight. `failed` holds the errors of cache operations, by row."""
 
     plan: Plan
-    parts: list[_Part] = field(default_factory=list)
+    passes: list[_Pass] = field(default_factory=list)
     failed: dict[int, Exception] = field(default_factory=dict)
 
 
@@ -77,24 +83,23 @@ class Runner:
         self.caches = CacheTable(make_cache)
         self.traits = traits(make_cache())
         self._rows: dict[int, _Row] = {}
-        self._last: dict[tuple[int, ...], mx.array] = {}
+        self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
         self._steps = 0
 
     def launch(self, step: ScheduledStep) -> Launch:
         """Dispatch a step. Masks are left as they are.
 
-        An operation or a forward that raises fails its own rows only; they are reported by `read`.
+        An operation or a pass that raises fails its own rows only; `read` reports them.
         """
-        plan = step.plan
-        launch = Launch(plan)
-        self._apply(plan.ops, launch.failed)
+        launch = Launch(step.plan)
+        self._apply(step.plan.ops, launch.failed)
         self.caches.forget_marks()
         last: dict[tuple[int, ...], mx.array] = {}
-        for forward in plan.forwards:
-            part = self._forward(forward, step, launch.failed)
-            launch.parts.append(part)
-            if part.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
-                last[tuple(w.row for w in forward.windows)] = part.sampled
+        for forward in step.plan.forwards:
+            launched = self._forward(forward, step, launch.failed)
+            launch.passes.append(launched)
+            if launched.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
+                last[tuple(w.row for w in forward.windows)] = launched.sampled
         self._last = last
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
@@ -102,18 +107,18 @@ class Runner:
         return launch
 
     def read(self, launch: Launch) -> dict[int, Read]:
-        """Wait for a step and bring back what it sampled, by row. Prefill chunks are in it too, with nothing read."""
+        """Wait for a step. Return what it sampled, by row; prefill chunks are included."""
         reads: dict[int, Read] = {row: Read(error=error) for row, error in launch.failed.items()}
-        for part in launch.parts:
-            rows = [w.row for w in part.forward.windows]
-            if part.error is not None:
-                reads.update({row: Read(error=part.error) for row in rows})
+        for launched in launch.passes:
+            rows = [window.row for window in launched.forward.windows]
+            if launched.error is not None:
+                reads.update({row: Read(error=launched.error) for row in rows})
                 continue
-            with isolate() as outcome:  # a failed pass raises when its result is read
-                reads.update(zip(rows, _read_part(part), strict=True))
+            with isolate() as outcome:  # a pass that failed on the device raises when it is read
+                reads.update(zip(rows, _read_pass(launched), strict=True))
             if outcome.error is not None:
                 reads.update({row: Read(error=outcome.error) for row in rows})
-            reads.update({row: Read(error=error) for row, error in part.failed.items()})
+            reads.update({row: Read(error=error) for row, error in launched.failed.items()})
         return reads
 
     def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
@@ -123,80 +128,73 @@ class Runner:
             with isolate() as outcome:
                 self._apply_one(op)
             if outcome.error is not None:
-                rows = getattr(op, "rows", None) or (
-                    (op.row,) if hasattr(op, "row") else self.caches.members
-                )
-                failed.update(dict.fromkeys(rows, outcome.error))
+                failed.update(dict.fromkeys(self._rows_of(op), outcome.error))
 
     def _apply_one(self, op: CacheOp) -> None:
         self.caches.apply(op)
         if isinstance(op, Open):
-            self._rows[op.row] = _Row(
-                RowSampler(op.sampling, self.vocab_size), op.top_logprobs, op.prompt_logprobs
-            )
+            sampler = RowSampler(op.sampling, self.vocab_size)
+            self._rows[op.row] = _Row(sampler, op.top_logprobs, op.prompt_logprobs)
         elif isinstance(op, Drop):
             self._rows.pop(op.row, None)
 
-    def _forward(
-        self,
-        forward: Forward,
-        step: ScheduledStep,
-        failed: Mapping[int, Exception],
-    ) -> _Part:
-        masks = step.masks
-        part = _Part(forward, {w.row: masks[w.row] for w in forward.windows if w.row in masks})
-        if any(w.row in failed for w in forward.windows):
-            part.error = next(failed[w.row] for w in forward.windows if w.row in failed)
-            return part
-        with isolate() as outcome:
-            if forward.batched:
-                self._batch_pass(forward, part)
-            else:
-                self._single_pass(forward.windows[0], part, step.drafts)
-        part.error = outcome.error
-        return part
+    def _rows_of(self, op: CacheOp) -> Iterable[int]:
+        """The rows that end if an operation fails."""
+        if isinstance(op, Merge):
+            return op.rows
+        return self.caches.members if isinstance(op, Filter | Evict) else (op.row,)
 
-    def _single_pass(self, window: Window, part: _Part, drafts: Mapping[int, mx.array]) -> None:
+    def _forward(
+        self, forward: Forward, step: ScheduledStep, failed: Mapping[int, Exception]
+    ) -> _Pass:
+        rows = [window.row for window in forward.windows]
+        launched = _Pass(forward, {row: step.masks[row] for row in rows if row in step.masks})
+        launched.error = next((failed[row] for row in rows if row in failed), None)
+        if launched.error is None:
+            with isolate() as outcome:
+                if forward.batched:
+                    self._batch_pass(forward, launched)
+                else:
+                    self._single_pass(forward.windows[0], launched, step.drafts)
+            launched.error = outcome.error
+        return launched
+
+    def _single_pass(self, window: Window, launched: _Pass, drafts: Mapping[int, mx.array]) -> None:
         cache = self.caches.single[window.row]
         if window.draft_n:
-            part.draft = (
-                drafts[window.row] if window.draft is None else mx.array(window.draft, mx.uint32)
-            )
+            known = window.draft
+            launched.draft = drafts[window.row] if known is None else mx.array(known, mx.uint32)
             if self.traits.recurrent:
                 self.caches.mark(window.row)
-        tokens = self._tokens(window, part.draft)
+        tokens = self._tokens(window, launched.draft)
         self.caches.advance(window.row, window.width)
+        row = self._rows[window.row]
         if not window.sample:
-            logits = self.model(tokens[None], cache=cache)[
-                0
-            ]  # [tokens, V], computed only if it is looked at
+            logits = self.model(tokens[None], cache=cache)[0]  # [width, V], evaluated if scored
             if window.end is not None:
                 following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
-                part.logprobs = self._scored(
-                    logits, following, self._rows[window.row].prompt_logprobs
-                )
-            mx.async_eval([layer.state for layer in cache], *(part.logprobs or ()))
+                cut = logits[:, : self.vocab_size]
+                launched.logprobs = logprobs_of(cut, following, row.prompt_logprobs or 0)
+            mx.async_eval([layer.state for layer in cache], *(launched.logprobs or ()))
             mx.clear_cache()
             return
         used = window.width - window.pad
-        logits = self.model(tokens[None], cache=cache)[
-            0, used - window.draft_n - 1 : used
-        ]  # [draft_n + 1, V]
-        row = self._rows[window.row]
+        sampled = slice(used - window.draft_n - 1, used)
+        logits = self.model(tokens[None], cache=cache)[0, sampled]  # [draft_n + 1, V]
         first = window.start + window.pending
         draws = [
             Draw(row.sampler, first + i, self._history(window, tokens, window.pending + i))
             for i in range(0 if row.sampler.bare else window.draft_n + 1)
         ]
-        self._sample(part, logits, draws)
+        self._sample(launched, logits, draws)
 
-    def _batch_pass(self, forward: Forward, part: _Part) -> None:
+    def _batch_pass(self, forward: Forward, launched: _Pass) -> None:
         windows = forward.windows
-        rows = tuple(w.row for w in windows)
-        if any(w.tokens == LAST for w in windows):
+        rows = tuple(window.row for window in windows)
+        if any(window.tokens == LAST for window in windows):
             tokens = self._last[rows]
         else:
-            tokens = mx.array([w.tokens[0] for w in windows], mx.uint32)
+            tokens = mx.array([window.tokens[0] for window in windows], mx.uint32)
         for row in rows:
             self.caches.advance(row, 1)
         logits = self.model(tokens[:, None], cache=self.caches.batch)[:, -1]  # [rows, V]
@@ -205,77 +203,69 @@ class Runner:
             Draw(self._rows[w.row].sampler, w.start + 1, self._history(w, tokens[i : i + 1], 1))
             for i, w in enumerate(() if bare else windows)
         ]
-        self._sample(part, logits, draws)
+        self._sample(launched, logits, draws)
 
-    def _sample(self, part: _Part, logits: mx.array, draws: list[Draw]) -> None:
-        """Sample every row of `logits` [rows, V]; without `draws` every row is greedy and has no processors."""
+    def _sample(self, launched: _Pass, logits: mx.array, draws: list[Draw]) -> None:
+        """Sample every row of `logits` [rows, V]; without `draws`, all are greedy and have no processors."""
         if logits.shape[-1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
-        allowed = self._allowed(part, logits) if part.masks else None
+        allowed = self._allowed(launched, logits) if launched.masks else None
         logits = process(logits, draws)
         choices = logits if allowed is None else permit(logits, allowed)
-        part.sampled = draw(choices, draws) if draws else mx.argmax(choices, axis=-1)
-        tops = [self._rows[w.row].top_logprobs for w in part.forward.windows]
-        wanted = max((top for top in tops if top is not None), default=None)
-        if wanted is not None:
-            part.logprobs = logprobs_of(logits, part.sampled, wanted)
-        mx.async_eval(
-            part.sampled, *(part.logprobs or ()), *([] if part.draft is None else [part.draft])
-        )
+        sampled = launched.sampled = draw(choices, draws) if draws else mx.argmax(choices, axis=-1)
+        tops = [self._rows[window.row].top_logprobs for window in launched.forward.windows]
+        most = max((top for top in tops if top is not None), default=None)
+        if most is not None:
+            launched.logprobs = logprobs_of(logits, sampled, most)
+        drafts = () if launched.draft is None else (launched.draft,)
+        mx.async_eval(sampled, *(launched.logprobs or ()), *drafts)
 
-    def _scored(
-        self, logits: mx.array, tokens: mx.array, top: int | None
-    ) -> tuple[mx.array, mx.array, mx.array]:
-        return logprobs_of(logits[:, : self.vocab_size], tokens, top or 0)
-
-    def _allowed(self, part: _Part, logits: mx.array) -> list[bytes | None]:
-        """The masks of every row to sample, told while the device is busy with their pass."""
+    def _allowed(self, launched: _Pass, logits: mx.array) -> list[bytes | None]:
+        """The mask of every row of logits, computed while the device is busy with the pass."""
         mx.async_eval(logits)
-        rows: list[bytes | None] = []
-        for window in part.forward.windows:
-            own: list[bytes | None] = [None] * (window.draft_n + 1)
-            mask = part.masks.get(window.row)
+        allowed: list[bytes | None] = []
+        for window in launched.forward.windows:
+            masks: list[bytes | None] = [None] * (window.draft_n + 1)
+            mask = launched.masks.get(window.row)
             if mask is not None:
                 with isolate() as outcome:
-                    own = masks_along(mask, window.draft or ())
+                    masks = masks_along(mask, window.draft or ())
                 if outcome.error is not None:
-                    part.failed[window.row] = outcome.error
-            rows += own
-        return rows
+                    launched.failed[window.row] = outcome.error
+            allowed += masks
+        return allowed
 
     def _tokens(self, window: Window, draft: mx.array | None) -> mx.array:
         """The ids that a single row's window reads, [width]."""
         if window.tokens == LAST:
             return self._last[(window.row,)]
         pending = mx.array(window.tokens, mx.uint32)
-        return (
-            pending
-            if draft is None
-            else mx.concatenate([pending, draft, mx.zeros(window.pad, mx.uint32)])
-        )
+        if draft is None:
+            return pending
+        return mx.concatenate([pending, draft, mx.zeros(window.pad, mx.uint32)])
 
     def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array | None:
-        """The tokens before a sampled position as the penalties see them: as if the draft so far were accepted."""
-        sampler = self._rows[window.row].sampler
-        if not sampler.sampling.penalised:
+        """The tokens before a sampled position that penalties see, as if the draft up to it were accepted."""
+        sampling = self._rows[window.row].sampler.sampling
+        if not sampling.penalised:
             return None
         known = mx.concatenate([mx.array(window.history, mx.uint32), tokens[:upto]])
-        return known[-sampler.sampling.history :]
+        return known[-sampling.history :]
 
 
-def _read_part(part: _Part) -> list[Read]:
-    windows = part.forward.windows
-    logprobs = _read_logprobs(part.logprobs)
-    if part.sampled is None:
+def _read_pass(launched: _Pass) -> list[Read]:
+    windows = launched.forward.windows
+    logprobs = _read_logprobs(launched.logprobs)
+    if launched.sampled is None:
         return [Read(logprobs=logprobs) for _ in windows]
-    sampled = cast(list[int], part.sampled.tolist())
-    if part.forward.batched:
-        return [
-            Read(sampled=(token,), logprobs=None if logprobs is None else logprobs[i : i + 1])
-            for i, token in enumerate(sampled)
-        ]
-    draft = cast(list[int], part.draft.tolist()) if part.draft is not None else []
-    return [Read(sampled=tuple(sampled), draft=tuple(draft), logprobs=logprobs)]
+    sampled = cast(list[int], launched.sampled.tolist())
+    if not launched.forward.batched:
+        draft = [] if launched.draft is None else cast(list[int], launched.draft.tolist())
+        return [Read(sampled=tuple(sampled), draft=tuple(draft), logprobs=logprobs)]
+    if logprobs is None:
+        return [Read(sampled=(token,)) for token in sampled]
+    rows = zip(sampled, logprobs, strict=True)
+    return [Read(sampled=(token,), logprobs=(row,)) for token, row in rows]
 
 
 def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> LogprobRows | None:

@@ -3,10 +3,9 @@
     token(p) = argmax( filtered_logits(p) / T + Gumbel(key = (seed, choice) + p) )      T > 0
     token(p) = argmax( logits(p) )                                                      T = 0
 
-The draw at a position depends on nothing but the request's seed and the logits there, so the draft model draws with
-the very same noise, verification is equality of tokens, and neither speculation nor the batch changes the output.
-Logits and noise are cut to the target tokenizer's length: models pad their vocabularies differently, and noise of
-another size would be unrelated noise.
+A token depends only on the request's seed and the logits at its position. So a draft model samples with the same noise,
+verification is equality of tokens, and neither speculation nor batching changes the output. Logits and noise are cut to
+the target tokenizer's length: models pad their vocabularies differently, and noise of another size would be unrelated.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MASK = (1 << 64) - 1
 
 
 def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
-    """The 64-bit key of one draw as (high, low) words. Any integer seed works, modulo 2^64; choice 0 equals n = 1.
+    """Return the 64-bit key of one draw as (high, low) words. Seeds are taken modulo 2^64.
 
     The mixer is SplitMix64's finaliser (Steele, Lea, Flood 2014).
     """
@@ -47,7 +46,7 @@ def _mix64(z: int) -> int:
 
 @dataclass(slots=True)
 class Draw:
-    """One row to sample: its parameters, its absolute position, the tokens that its penalties look at (or None)."""
+    """One row to sample: parameters, absolute position, the tokens [n] that penalties look at (or None)."""
 
     sampler: RowSampler
     position: int
@@ -55,7 +54,10 @@ class Draw:
 
 
 class RowSampler:
-    """The sampling parameters of one request, made into functions once."""
+    """The sampling parameters of one request, with their logits processors.
+
+    `bare`: an argmax of unprocessed logits.
+    """
 
     def __init__(self, sampling: Sampling, vocab_size: int) -> None:
         self.sampling = sampling
@@ -66,7 +68,7 @@ class RowSampler:
 
     @cached_property
     def filters(self) -> tuple[float, float, float, int]:
-        """Rows with equal filters are filtered together."""
+        """(temperature, top_p, min_p, top_k); rows with equal filters are sampled together."""
         s = self.sampling
         top_k = s.top_k if 0 < s.top_k < self.vocab_size else 0
         return (s.temperature, s.top_p if 0.0 < s.top_p < 1.0 else 0.0, s.min_p, top_k)
@@ -76,22 +78,21 @@ class RowSampler:
 
 
 def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
-    """Bias and penalties, row by row, in mlx-lm's order. logits: [rows, V] -> [rows, V]; the input is not modified."""
+    """Apply bias and penalties, row by row, in mlx-lm's order. logits [rows, V] -> [rows, V], not modified."""
     if not any(draw.sampler.processors for draw in draws):
         return logits
     rows = []
     for i, draw in enumerate(draws):
         row = logits[i : i + 1].astype(mx.float32)
+        history = mx.array([], mx.uint32) if draw.history is None else draw.history
         for processor in draw.sampler.processors:
-            row = processor(
-                draw.history if draw.history is not None else mx.array([], mx.uint32), row
-            )
+            row = processor(history, row)
         rows.append(row)
     return mx.concatenate(rows)
 
 
 def permit(logits: mx.array, rows: Sequence[bytes | None]) -> mx.array:
-    """Rule out the ids that a row's mask does not allow; None allows all. logits: [rows, V0] -> [rows, V0]"""
+    """Set the logits of ids that a row's mask forbids to -inf; None allows all. logits [rows, V0] -> [rows, V0]"""
     size = logits.shape[-1]
     width = (size + 7) // 8
     packed = b"".join(
@@ -103,7 +104,7 @@ def permit(logits: mx.array, rows: Sequence[bytes | None]) -> mx.array:
 
 
 def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
-    """Sample one token a row from processed logits. logits: [rows, V0] -> ids [rows], uint32."""
+    """Sample one token per row from processed logits. logits [rows, V0] -> ids [rows], uint32"""
     first = draws[0].sampler
     if first.greedy and all(d.sampler.greedy for d in draws):
         return mx.argmax(logits, axis=-1)
@@ -116,7 +117,7 @@ def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
 def logprobs_of(
     logits: mx.array, tokens: mx.array, top: int
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """Log-softmax of processed logits at the sampled tokens, and the `top` best ids with theirs, best first.
+    """Return the log-softmax at the sampled tokens, and the `top` best ids with theirs, best first.
 
     logits [rows, V0], tokens [rows] -> ([rows], ids [rows, top], logprobs [rows, top])
     """
@@ -130,11 +131,8 @@ def logprobs_of(
     ids = mx.argpartition(-logprobs, kth=top - 1, axis=-1)[:, :top]
     values = mx.take_along_axis(logprobs, ids, axis=-1)
     order = mx.argsort(-values, axis=-1)
-    return (
-        chosen,
-        mx.take_along_axis(ids, order, axis=-1),
-        mx.take_along_axis(values, order, axis=-1),
-    )
+    best_ids = mx.take_along_axis(ids, order, axis=-1)
+    return chosen, best_ids, mx.take_along_axis(values, order, axis=-1)
 
 
 def _draw_alike(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
@@ -154,7 +152,7 @@ def _draw_alike(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
 
 
 def _noise(draws: Sequence[Draw], size: int) -> mx.array:
-    """Gumbel noise, [rows, size], each row from its own key."""
+    """Return Gumbel noise [rows, size], each row from its own key."""
     keys = mx.array([d.sampler.key(d.position) for d in draws], mx.uint32)
     if len(draws) == 1:
         return mx.random.gumbel((1, size), key=keys[0])
@@ -164,12 +162,11 @@ def _noise(draws: Sequence[Draw], size: int) -> mx.array:
 def _processors(sampling: Sampling) -> list[Processor]:
     if not sampling.penalised and not sampling.logit_bias:
         return []
+    repetition = sampling.repetition_penalty if sampling.repetition_penalty != 1.0 else None
     return list(
         make_logits_processors(
             logit_bias=dict(sampling.logit_bias) or None,
-            repetition_penalty=sampling.repetition_penalty
-            if sampling.repetition_penalty != 1.0
-            else None,
+            repetition_penalty=repetition,
             repetition_context_size=sampling.repetition_context,
             presence_penalty=sampling.presence_penalty or None,
             presence_context_size=sampling.presence_context,

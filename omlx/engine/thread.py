@@ -1,8 +1,7 @@
-"""The engine thread: it owns every mlx call of every loaded model. Other threads hand it work and hear events.
+"""The engine thread. It owns every mlx call of every loaded model; other threads post work and receive events.
 
-Loops take turns, a step each. Work given by `call` (loading a model) runs between steps. While there is
-none, and nobody waits for an answer, it may measure what passes cost. If the thread dies, every open request hears of
-it and `failure` says why.
+Loops take turns, one step each. Work posted by `call`, such as loading a model, runs between steps. While there is no
+work and no open request, calibrations may run. If the thread dies, every open request fails, and `failure` says why.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-QUIET_S: Final = 0.25
-"""Idle is who had nothing to do for so long: what comes in a row, such as more of a model to read, is not held up."""
+IDLE_SECONDS: Final = 0.25
+"""Time without work before a calibration starts, so that the chunks of a model being loaded do not wait for one."""
 
 log = logging.getLogger("omlx.engine")
 
 
 class EngineThread:
-    """`calibrates`: it measures what passes of its models cost while it is idle."""
+    """Runs the loops of all loaded models. `calibrates`: measure their passes while idle."""
 
     def __init__(self, *, calibrates: bool = False) -> None:
         self._calibrates = calibrates
@@ -60,24 +59,24 @@ class EngineThread:
 
     @property
     def failure(self) -> EngineDead | None:
-        """Why the thread is gone, or None while it runs."""
+        """Why the thread has ended; None while it runs."""
         return self._failure
 
     @property
     def submissions(self) -> int:
-        """How many requests have come so far, to whichever model."""
+        """How many requests were submitted so far, for any model."""
         return self._submissions
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after its current step; open requests fail. Returns when it has ended."""
+        """End the thread after its current step; open requests fail. Return when it has ended."""
         self._inbox.put(self._stop)
         self._thread.join()
 
     def call(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` on the engine thread between steps. Its exception goes to the future, not to the thread."""
+        """Run `work` on the engine thread between steps. The future raises what it raises, or EngineDead."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -87,14 +86,14 @@ class EngineThread:
                 if self.failure is not None:
                     raise self.failure
                 future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 — whatever it was belongs to whoever asked
+            except BaseException as error:  # noqa: BLE001 — raised again where the future is awaited
                 future.set_exception(error)
 
         self._post(run)
         return future
 
     def attach(self, name: str, loop: EngineLoop) -> None:
-        """Serve a loaded model under `name`, in place of the one that has it. From inside `call`."""
+        """Serve a loaded model, in place of the one of that name. Requires the engine thread."""
         if name in self._loops:
             self.detach(name)
         self._loops[name] = loop
@@ -103,21 +102,18 @@ class EngineThread:
         loop.register()
 
     def detach(self, name: str) -> None:
-        """Forget a model. From inside `call`; it has no open requests."""
+        """Stop serving a model without open requests. Requires the engine thread."""
         self._calibrations.pop(name, None)
         self._loops.pop(name).unregister()
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
-        """Queue a request; `sink` hears of it, on the engine thread. Any thread may call.
+        """Queue a request; `sink` receives its events on the engine thread. Any thread may call.
 
-        Raises EngineDead at once if the thread is gone; a full queue, a too long prompt, or an id that is open
-        is told by a Failed event.
+        Raises EngineDead. Every other error is a Failed event: a full queue, a prompt that does not fit, an open id.
         """
 
         def accept() -> None:
-            if (
-                request.id in self._sinks
-            ):  # who asked first goes on hearing of its own request, and of no other
+            if request.id in self._sinks:  # the events of the open request stay with its own sink
                 sink([Failed(request.id, EngineError("engine.duplicate", id=request.id))])
                 return
             self._sinks[request.id] = sink
@@ -134,7 +130,7 @@ class EngineThread:
         self._post(accept)
 
     def cancel(self, request_id: str) -> None:
-        """End a request; any thread may call. An id that is not open is ignored."""
+        """End a request. Any thread may call; an id that is not open is ignored."""
 
         def end() -> None:
             if request_id in self._sinks:
@@ -145,42 +141,42 @@ class EngineThread:
             self._inbox.put(end)
 
     def load_of(self, model: str) -> Load:
+        """Return how many requests of a model are open. Any thread may call."""
         loop = self._loops.get(model)
         return loop.load if loop else Load(0, 0, 0)
 
     def prefix_of(self, model: str) -> PrefixStats | None:
-        """What is kept of a model's prefixes; any thread may call."""
+        """Return the statistics of a model's prefix cache; None if it is not loaded. Any thread may call."""
         loop = self._loops.get(model)
         return loop.prefix_stats if loop else None
 
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
-        """What there is to say of a model, after the current step; None if it is not loaded. Raises EngineDead."""
+        """Return a model's state after the current step; None if it is not loaded. Raises EngineDead."""
 
-        def tell() -> ModelSnapshot | None:
-            if (loop := self._loops.get(model)) is None:
+        def take() -> ModelSnapshot | None:
+            loop, calibration = self._loops.get(model), self._calibrations.get(model)
+            if loop is None:
                 return None
-            calibration = self._calibrations.get(model)
-            return replace(
-                loop.snapshot(),
-                calibration=calibration.state if calibration else CalibrationState.OFF,
-            )
+            state = calibration.state if calibration else CalibrationState.OFF
+            return replace(loop.snapshot(), calibration=state)
 
-        return self.call(tell)
+        return self.call(take)
 
     def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
-        """How many tokens of a prompt the model has kept; None if it is not loaded. Raises EngineDead."""
-        return self.call(
-            lambda: (
-                loop.cached_prefix(tokens) if (loop := self._loops.get(model)) is not None else None
-            )
-        )
+        """Return how many tokens of a prompt are cached; None if the model is not loaded. Raises EngineDead."""
+
+        def probe() -> int | None:
+            loop = self._loops.get(model)
+            return None if loop is None else loop.cached_prefix(tokens)
+
+        return self.call(probe)
 
     def with_loop(self, model: str, work: Callable[[EngineLoop], T]) -> Future[T]:
-        """Run `work` with a model that is leased, between two steps. Raises EngineDead."""
+        """Run `work` with the loop of a leased model, between two steps. Raises EngineDead."""
         return self.call(lambda: work(self._loops[model]))
 
     def clear_prefixes(self, model: str) -> Future[None]:
-        """Forget the prefixes of a model, if it is loaded. Raises EngineDead."""
+        """Evict the cached prefixes of a model, if it is loaded. Raises EngineDead."""
 
         def clear() -> None:
             if (loop := self._loops.get(model)) is not None:
@@ -192,63 +188,62 @@ class EngineThread:
         if self.failure is not None:
             raise self.failure
         self._inbox.put(work)
-        if self._ended.is_set():  # it died in between; nobody else will look at the inbox again
-            self._drain()
+        if self._ended.is_set():  # the thread died after the check: it will not run this
+            self._run_inbox()
 
     def _run(self) -> None:
         try:
-            if (
-                recommended := mx.device_info().get("max_recommended_working_set_size")
-            ) is not None:
-                mx.set_wired_limit(int(recommended))
+            working_set = mx.device_info().get("max_recommended_working_set_size")
+            if working_set is not None:
+                mx.set_wired_limit(int(working_set))
             while not self._stopping:
-                self._take_in()
+                self._run_posted()
                 self._step()
             self._die(EngineDead("engine.stopped"))
-        except BaseException as error:  # the outer edge: nobody may wait for a thread that is gone
+        except (
+            BaseException
+        ) as error:  # the outer edge: no request may wait for a thread that ended
             log.critical("the engine thread died", exc_info=error)
             self._die(EngineDead("engine.dead", detail=f"{type(error).__name__}: {error}"))
 
     def _step(self) -> None:
-        """One step of every loop that has work. No name holds a loop after it: a model may have to go."""
+        """Step every loop that has work. No local refers to a loop afterwards: it may be unloaded."""
         busy = [loop for loop in self._loops.values() if loop.has_work]
         for loop in busy:
             self._publish(loop.step())
             if len(busy) > 1:
                 loop.reset_timing()
 
-    def _take_in(self) -> None:
-        """Run what was posted; wait for something if no loop has work."""
+    def _run_posted(self) -> None:
+        """Run what was posted. Wait for a post if no loop has work."""
         if not any(loop.has_work for loop in self._loops.values()):
-            self._wait()()
+            self._next_post()()
         elif self._inbox.empty():
             return
-        for _ in range(
-            self._inbox.qsize()
-        ):  # what comes meanwhile, such as more of a model to read, waits for a step
+        # Work posted meanwhile, such as the next chunk of a model being loaded, waits for a step.
+        for _ in range(self._inbox.qsize()):
             self._inbox.get()()
         for loop in self._loops.values():
             loop.reset_timing()
 
-    def _wait(self) -> Callable[[], None]:
-        """What is posted next. While it does not come, and nobody waits for an answer, measure."""
-        if not self._sinks and any(
-            each.state is CalibrationState.PENDING for each in self._calibrations.values()
-        ):
+    def _next_post(self) -> Callable[[], None]:
+        """Wait for a post. Calibrate meanwhile, unless a request is open."""
+        states = [calibration.state for calibration in self._calibrations.values()]
+        if not self._sinks and CalibrationState.PENDING in states:
             try:
-                return self._inbox.get(timeout=QUIET_S)
+                return self._inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 self._calibrate()
         return self._inbox.get()
 
     def _calibrate(self) -> None:
-        """Measure until all is known or something is posted. No name holds a loop after it."""
+        """Calibrate every model until done or until something is posted."""
         for calibration in self._calibrations.values():
             calibration.run(lambda: not self._inbox.empty())
         if self._inbox.empty():
             mx.clear_cache()
 
-    def _drain(self) -> None:
+    def _run_inbox(self) -> None:
         while True:
             try:
                 self._inbox.get_nowait()()
@@ -256,7 +251,7 @@ class EngineThread:
                 return
 
     def _publish(self, events: list[Event]) -> None:
-        """One call a sink and step. A sink that raises loses its events, nobody else does."""
+        """Call each sink once with its events. A sink that raises loses its events only."""
         by_sink: defaultdict[EventSink, list[Event]] = defaultdict(list)
         for event in events:
             if (sink := self._sinks.get(event.request_id)) is not None:
@@ -272,7 +267,7 @@ class EngineThread:
     def _die(self, failure: EngineDead) -> None:
         self._failure = failure
         self._ended.set()
-        self._drain()
+        self._run_inbox()
         self._publish([Failed(request_id, failure) for request_id in self._sinks])
         self._loops.clear()
         self._calibrations.clear()

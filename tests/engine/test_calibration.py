@@ -16,7 +16,7 @@ import pytest
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.calibration import ENOUGH, Calibration, _Filler
+from omlx.engine.calibration import SAMPLES, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.cost_model import MIN_SAMPLES, PLAIN, WIDTHS, CostModel, LatencyTable
@@ -31,7 +31,7 @@ from tests.engine.harness import LIMITS, loop_of, model, plain, request
 from tests.engine.test_thread import PATIENCE_S, Listener
 
 ALL = (PLAIN, 1, *sorted(WIDTHS))
-SLICE_SECONDS = 60.0
+MAX_STEP_SECONDS = 60.0
 
 
 class Watched(LatencyTable):
@@ -54,7 +54,7 @@ class Watched(LatencyTable):
             assert self._change.wait_for(reached, PATIENCE_S)
 
     def full(self) -> bool:
-        return all(self.sample_count(width, 1) >= ENOUGH for width in ALL)
+        return all(self.sample_count(width, 1) >= SAMPLES for width in ALL)
 
 
 class Recording(Counting):
@@ -99,8 +99,8 @@ def thread() -> Iterator[EngineThread]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has nothing to do is idle at once; however slow this machine is just now, no pass is too long."""
-    monkeypatch.setattr("omlx.engine.thread.QUIET_S", 0.0)
-    monkeypatch.setattr("omlx.engine.calibration.SLICE_SECONDS", SLICE_SECONDS)
+    monkeypatch.setattr("omlx.engine.thread.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("omlx.engine.calibration.MAX_STEP_SECONDS", MAX_STEP_SECONDS)
 
 
 def serve(
@@ -169,14 +169,14 @@ def test_each_of_several_models_is_measured_and_nothing_is_published(thread: Eng
 def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name: str) -> None:
     known = complete(loop_of("llama", window=None))._loop.cost_model
     before = known.target.sample_count
-    assert all(before(width, 1) == ENOUGH for width in ALL)
+    assert all(before(width, 1) == SAMPLES for width in ALL)
     loop = loop_of("llama", model(name, 1), window=None, costs=known)
     assert complete(loop).state is CalibrationState.DONE
     assert loop.cost_model.drafts["tiny"].sample_count(1, 1) >= MIN_SAMPLES
     assert [
         each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)
     ] == [0]
-    assert all(before(width, 1) == ENOUGH for width in sorted(WIDTHS - {5}))
+    assert all(before(width, 1) == SAMPLES for width in sorted(WIDTHS - {5}))
 
 
 def test_tokens_are_the_same_whatever_is_measured_in_between(thread: EngineThread) -> None:
@@ -318,17 +318,17 @@ def test_the_narrowest_pass_that_holds_nobody_up_is_next(
 ) -> None:
     target = LatencyTable()
     for width, share in known.items():
-        for _ in range(ENOUGH):
-            target.learn(width, 1, share * SLICE_SECONDS)
+        for _ in range(SAMPLES):
+            target.learn(width, 1, share * MAX_STEP_SECONDS)
     assert _Filler(CostModel(target), VOCAB).next_width() == following
 
 
 def test_one_slow_pass_says_nothing_yet() -> None:
     target = LatencyTable()
     filler = _Filler(CostModel(target), VOCAB)
-    target.learn(1, 1, 2 * SLICE_SECONDS)
+    target.learn(1, 1, 2 * MAX_STEP_SECONDS)
     assert filler.next_width() == 1
-    target.learn(1, 1, 2 * SLICE_SECONDS)
+    target.learn(1, 1, 2 * MAX_STEP_SECONDS)
     assert filler.next_width() is None
 
 
@@ -336,14 +336,14 @@ def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
     target = Recording()
     loop = build_loop(target, VOCAB, LIMITS, draft=Counting())
     for _ in range(2):
-        loop.cost_model.target.learn(1, 1, 2 * SLICE_SECONDS)
+        loop.cost_model.target.learn(1, 1, 2 * MAX_STEP_SECONDS)
     passes = len(target.passes)
     assert complete(loop).state is CalibrationState.DONE
     assert len(target.passes) == passes
 
 
 def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omlx.engine.calibration.MOST_TURNS", 50)
+    monkeypatch.setattr("omlx.engine.calibration.MAX_STEPS", 50)
     monkeypatch.setattr(LatencyTable, "learn", lambda *_: False)
     loop = loop_of("llama")
     calibration = Calibration("m", loop)

@@ -36,7 +36,7 @@ class Follower:
         self._seen = launch
         drafts = {
             part.forward.windows[0].row: tuple(part.draft.tolist())
-            for part in launch.parts
+            for part in launch.passes
             if part.draft is not None
         }
         sent = Plan.from_bytes(launch.plan.with_drafts(drafts).to_bytes())
