@@ -11,7 +11,7 @@ from omlx.catalog import sentence
 from omlx.cli.address import find_server
 from omlx.cli.arguments import configured
 from omlx.cli.output import columns
-from omlx.errors import ConfigError, ModelError, NotFound
+from omlx.errors import ConfigError, NotFound
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Registry, discover
 from omlx.models.package.compatibility import check_draft
@@ -140,9 +140,7 @@ def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) 
     if arguments.model is None:
         return None
     try:
-        return _models(live).find(arguments.model).id
-    except ModelError as error:  # on this machine but unusable: its settings may be why
-        return str(error.params["model"])
+        return _models(live).get(arguments.model).id
     except NotFound:
         if new or arguments.model not in live.current.stored.models:
             raise

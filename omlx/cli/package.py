@@ -17,6 +17,7 @@ from omlx.cli.arguments import configured, find_models, model_id
 from omlx.cli.download import download_hint
 from omlx.cli.output import columns
 from omlx.errors import BadRequest, ModelError, Reason
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find_draft
@@ -71,11 +72,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    configuration = configured(arguments).current
+    live = configured(arguments)
     names = [name for name in (arguments.target, arguments.draft) if name is not None]
-    registry = find_models(names, configuration)()
-    target = registry.find(model_id(arguments.target))
-    arguments.action(arguments, Subject(target, registry, configuration))
+    registry = find_models(names, live.current)()
+    target = Catalog(registry, live).resolve(model_id(arguments.target))
+    arguments.action(arguments, Subject(target, registry, live.current))
     return 0
 
 

@@ -1,11 +1,12 @@
-"""A hub on the loopback: model info, file trees, HEAD and GET of files with ETag, Range and LFS headers.
+"""A hub on the loopback: model info, file trees, HEAD and GET of files with ETag, Range and LFS
+headers.
 
-    GET  /api/models/{org}/{name}[/revision/{revision}]     what there is, with sizes and hashes
+    GET  /api/models/{org}/{name}[/revision/{revision}]     files with sizes and hashes
     GET  /api/models/{org}/{name}/tree/{revision}           the same, as a list
     HEAD /{org}/{name}/resolve/{revision}/{file}            commit, hash and size of one file
     GET  /{org}/{name}/resolve/{revision}/{file}            its bytes, from `Range` on
 
-`stall` makes a file stop coming after some bytes, once; `corrupt` makes its bytes wrong and its promises right.
+`stall` stops a file after some bytes, once; `corrupt` sends wrong bytes with the right hashes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class File:
 
     @property
     def oid(self) -> str:
-        """What git calls it; for LFS, what it calls the pointer."""
+        """The hash of git; for LFS, of the pointer."""
         return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
 
     @property
@@ -40,7 +41,7 @@ class File:
 
 @dataclass
 class Hub:
-    """`seen` lists (method, file, first byte asked for); `stalled` is set when a file has stopped coming."""
+    """`seen` lists (method, file, first byte requested); `stalled` is set once a file has stopped."""
 
     repositories: dict[str, dict[str, File]] = field(default_factory=dict)
     seen: list[tuple[str, str, int]] = field(default_factory=list)
@@ -54,7 +55,7 @@ class Hub:
     def add(
         self, repository: str, directory: Path, extra: Mapping[str, bytes] | None = None
     ) -> None:
-        """Offer what is in a directory, and more."""
+        """Publish the files of a directory, and `extra` ones."""
         found = {
             path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()
         }
@@ -66,7 +67,7 @@ class Hub:
         self.repositories[repository] = files
 
     def environment(self, cache: Path) -> dict[str, str]:
-        """Variables that make a client use this hub, and a cache of its own."""
+        """Return variables that make a client use this hub and a separate cache."""
         return {"HF_ENDPOINT": self.url, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1"}
 
 

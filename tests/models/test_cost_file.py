@@ -42,7 +42,7 @@ def kept(files: CostFiles) -> list[Path]:
     return sorted(files.folder.iterdir()) if files.folder.exists() else []
 
 
-def test_costs_come_back(files: CostFiles) -> None:
+def test_saved_costs_are_loaded(files: CostFiles) -> None:
     files.save(KEY, measured().to_json())
     assert files.load(KEY).to_json() == measured().to_json()
     assert files.load(KEY).target.plain(100) == pytest.approx(0.01)
@@ -57,13 +57,13 @@ def test_only_the_owner_can_read(files: CostFiles) -> None:
 
 
 @pytest.mark.parametrize("field", ["model", "dtype", "machine", "mlx"])
-def test_another_model_type_machine_or_version_knows_nothing(files: CostFiles, field: str) -> None:
+def test_costs_of_other_conditions_do_not_count(files: CostFiles, field: str) -> None:
     files.save(KEY, measured().to_json())
     assert files.load(replace(KEY, **{field: "other"})).to_json() == CostModel().to_json()
     assert files.load(replace(KEY, weights_bytes=1001)).to_json() == CostModel().to_json()
 
 
-def test_ids_that_look_alike_have_files_of_their_own(files: CostFiles) -> None:
+def test_similar_ids_have_separate_files(files: CostFiles) -> None:
     for model in ("a/b", "a--b", "a/../b", "A/B"):
         files.save(replace(KEY, model=model), measured().to_json())
     assert len(kept(files)) == 4
@@ -89,7 +89,7 @@ def broken(content: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any
         5,
     ],
 )
-def test_a_file_with_numbers_that_cannot_be_is_ignored_and_logged(
+def test_a_file_with_impossible_numbers_is_ignored_and_logged(
     files: CostFiles, caplog: pytest.LogCaptureFixture, rows: Any
 ) -> None:
     files.save(KEY, measured().to_json())
@@ -103,7 +103,7 @@ def test_a_file_with_numbers_that_cannot_be_is_ignored_and_logged(
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"format": "other"}']
 )
-def test_what_is_no_such_file_is_ignored_and_replaced(files: CostFiles, raw: bytes) -> None:
+def test_a_malformed_file_is_ignored_and_replaced(files: CostFiles, raw: bytes) -> None:
     files.save(KEY, measured().to_json())
     (file,) = kept(files)
     file.write_bytes(raw)
@@ -113,12 +113,12 @@ def test_what_is_no_such_file_is_ignored_and_replaced(files: CostFiles, raw: byt
     assert kept(files) == [file]
 
 
-def test_nothing_measured_leaves_no_file_and_no_folder(files: CostFiles) -> None:
+def test_without_measurements_nothing_is_written(files: CostFiles) -> None:
     files.save(KEY, CostModel().to_json())
     assert kept(files) == []
 
 
-def test_a_folder_that_cannot_be_made_is_logged(
+def test_a_folder_that_cannot_be_created_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "costs").write_text("a file")
@@ -127,18 +127,18 @@ def test_a_folder_that_cannot_be_made_is_logged(
     assert [record.getMessage() for record in caplog.records] == ["costs not kept"]
 
 
-def test_a_keeper_goes_on_with_the_model_that_is_loaded_and_saves_the_one_that_goes(
+def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(
     files: CostFiles,
 ) -> None:
-    keeper = LoadedCosts(files)
-    costs = keeper.open(KEY)
+    loaded = LoadedCosts(files)
+    costs = loaded.open(KEY)
     costs.target.learn(1, 100, 0.01)
-    assert keeper.open(KEY) is costs
-    keeper.open(replace(KEY, model="org/other"))
+    assert loaded.open(KEY) is costs
+    loaded.open(replace(KEY, model="org/other"))
     assert len(kept(files)) == 1
-    assert keeper.open(KEY).to_json() == costs.to_json()
-    keeper.close()
-    assert keeper.record() is None
+    assert loaded.open(KEY).to_json() == costs.to_json()
+    loaded.close()
+    assert loaded.record() is None
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def engine() -> Iterator[EngineThread]:
     engine.stop()
 
 
-def test_a_pool_keeps_what_a_model_costs_over_a_change_of_models_and_a_new_start(
+def test_costs_survive_a_change_of_models_and_a_restart(
     engine: EngineThread, files: CostFiles
 ) -> None:
     async def learn(pool: Pool, model: str) -> float | None:

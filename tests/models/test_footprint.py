@@ -1,4 +1,4 @@
-"""What counts as used memory follows what is there, on the machine that runs the tests."""
+"""The memory footprint, on the machine that runs the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from omlx.models.pool.footprint import (
 SIZE = 128 << 20
 
 
-def test_what_is_used_grows_with_arrays_and_shrinks_when_they_are_given_back() -> None:
+def test_used_memory_follows_arrays() -> None:
     release_memory()
     before = used_bytes()
     held = mx.arange(SIZE // 4, dtype=mx.float32)
@@ -26,10 +26,10 @@ def test_what_is_used_grows_with_arrays_and_shrinks_when_they_are_given_back() -
     assert used_bytes() - before < 0.2 * SIZE
 
 
-def test_it_is_never_less_than_what_mlx_holds_nor_more_than_the_machine_has() -> None:
+def test_used_memory_lies_between_that_of_mlx_and_of_the_machine() -> None:
     assert mx.get_active_memory() <= used_bytes() <= machine_bytes()
     assert 0 < footprint() <= machine_bytes()
 
 
-def test_the_default_limit_leaves_room_for_others() -> None:
+def test_the_default_limit_leaves_memory_to_other_programs() -> None:
     assert 0 < default_limit_bytes() <= 0.75 * machine_bytes()

@@ -1,4 +1,4 @@
-"""Reading model-package.json: what it declares, and what is said about one that is wrong."""
+"""Reading model-package.json: what it declares, and errors with their place in the file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def windowed(**window: object) -> dict[str, object]:
     return {**DRAFT, "window_policy": window}
 
 
-def test_the_example_of_the_format(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     window = {"default": "adaptive", "initial_window": 16, "min_window": 2, "max_window": 16}
     strategy = {
         "type": "draft-model",
@@ -78,24 +78,26 @@ def test_the_example_of_the_format(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_windows(tmp_path: Path, window: dict[str, object], values: dict[str, object]) -> None:
+def test_window_policies_become_settings(
+    tmp_path: Path, window: dict[str, object], values: dict[str, object]
+) -> None:
     found = read_package(package(tmp_path, {"one": windowed(**window)}))
     assert found.layer.values == {"draft_model": "org/small", **values}
 
 
-def test_lookups(tmp_path: Path) -> None:
+def test_a_package_may_declare_prompt_lookup(tmp_path: Path) -> None:
     found = read_package(package(tmp_path, {"one": {"type": "ngram", "shortest_match": 5}}))
     assert (found.declared, found.layer.values) == (Ngram(None, 5), {"speculation": "ngram:n=5"})
 
 
-def test_a_package_without_the_block_is_as_no_package(tmp_path: Path) -> None:
+def test_a_package_without_the_section_is_empty(tmp_path: Path) -> None:
     assert read_package(tmp_path) == Package()
     for content in ("{}", '{"generation": {}}', '{"generation": null, "more": [1]}'):
         (tmp_path / FILE).write_text(content)
         assert read_package(tmp_path) == Package()
 
 
-def test_what_is_not_known_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+def test_unknown_keys_are_ignored_with_a_warning(tmp_path: Path) -> None:
     found = read_package(
         package(tmp_path, {"one": {**DRAFT, "prompt": 1}, "two": {"type": "eagle3"}}, extra=1)
     )
@@ -107,7 +109,7 @@ def test_what_is_not_known_is_passed_over_with_a_warning(tmp_path: Path) -> None
     ]
 
 
-def test_an_unknown_type_that_is_the_default_is_the_reason(tmp_path: Path) -> None:
+def test_an_unknown_default_type_is_the_reason(tmp_path: Path) -> None:
     found = read_package(package(tmp_path, {"one": {"type": "eagle3"}, "two": DRAFT}))
     at = f"{PLACE}.strategies.one.type"
     assert (found.declared, found.reason) == (
@@ -180,7 +182,7 @@ def test_an_unknown_type_that_is_the_default_is_the_reason(tmp_path: Path) -> No
         ),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(
+def test_errors_name_the_path_of_the_field(
     tmp_path: Path, strategies: dict[str, Any], default: object, code: str, at: str
 ) -> None:
     package(tmp_path, strategies, default)
@@ -199,7 +201,7 @@ NO_TEXT = '{"generation": {"speculative_decoding": {"default": "\\ud800", "strat
     "content",
     ["", "[]", '{"generation": 5}', "{", "\x00", pytest.param("[" * 100_000, id="deep"), NO_TEXT],
 )
-def test_a_file_that_is_no_such_thing_is_a_reason(tmp_path: Path, content: str) -> None:
+def test_a_malformed_file_is_a_reason(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_text(content)
     reason = usable_package(tmp_path).reason
     assert reason is not None
@@ -215,7 +217,7 @@ def test_a_file_that_is_no_such_thing_is_a_reason(tmp_path: Path, content: str) 
         ("fixed:5", WindowPolicy("fixed", DraftLength(5, 5, 5))),
     ],
 )
-def test_a_window_on_the_command_line(text: str, policy: WindowPolicy) -> None:
+def test_window_policies_on_the_command_line(text: str, policy: WindowPolicy) -> None:
     assert window_from(text) == policy
     assert window_from(str(policy)) == policy
 
@@ -235,6 +237,6 @@ def test_a_window_on_the_command_line(text: str, policy: WindowPolicy) -> None:
         pytest.param("fixed:" + "9" * 5000, id="many digits"),
     ],
 )
-def test_a_window_that_cannot_be_is_refused(text: str) -> None:
+def test_invalid_window_policies_are_refused(text: str) -> None:
     with pytest.raises(ModelError):
         window_from(text)

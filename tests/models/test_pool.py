@@ -1,4 +1,4 @@
-"""Who may use which model, with a real engine and the bundled models."""
+"""Leases, loading and eviction, with a real engine and the bundled models."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ DEMO = Registry(
     tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID))
 )
 ONE, TWO = 21 << 20, 38 << 20
-"""Memory for the target or the hybrid, and for both but not for the draft: they take 17.9, 15.6 and 3.5 MB, and a
-seventh of the limit is for caches."""
+"""Limits that hold the target or the hybrid, and both but not the draft.
+
+They take 17.9, 15.6 and 3.5 MB, and a seventh of the limit is for caches.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ async def pool(
 
 
 async def settled(task: asyncio.Task[Lease]) -> bool:
-    """Whether a lease is there after everything that can happen without the engine has happened."""
+    """Return whether the task is done after all that can happen without the engine."""
     for _ in range(20):
         await asyncio.sleep(0)
     return task.done()
@@ -92,7 +94,7 @@ def ids(models: Pool) -> list[str]:
     return [served.id for served in models.loaded]
 
 
-def test_models_share_the_memory_and_whoever_was_used_longest_ago_leaves(
+def test_the_least_recently_used_model_is_evicted(
     engine: EngineThread,
 ) -> None:
     async def run() -> list[list[str]]:
@@ -113,7 +115,7 @@ def test_models_share_the_memory_and_whoever_was_used_longest_ago_leaves(
     ]
 
 
-def test_a_change_waits_for_those_who_are_there_and_nobody_overtakes(engine: EngineThread) -> None:
+def test_eviction_waits_for_active_requests_in_order_of_arrival(engine: EngineThread) -> None:
     async def run() -> list[str]:
         async with pool(engine, memory_limit=ONE) as models:
             first = await models.lease(TARGET)
@@ -135,14 +137,14 @@ def test_a_change_waits_for_those_who_are_there_and_nobody_overtakes(engine: Eng
 
 
 async def until(condition: object) -> None:
-    """Wait for what other tasks bring about."""
+    """Wait until other tasks have made `condition` true."""
     assert callable(condition)
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
 
-def test_who_gives_up_waiting_changes_nothing(engine: EngineThread) -> None:
+def test_a_request_that_gives_up_changes_nothing(engine: EngineThread) -> None:
     async def run() -> str:
         async with pool(engine, memory_limit=ONE) as models:
             first = await models.lease()
@@ -160,7 +162,7 @@ def test_who_gives_up_waiting_changes_nothing(engine: EngineThread) -> None:
     assert asyncio.run(run()) == TARGET
 
 
-def test_all_who_wait_for_a_model_get_it_with_one_reading(engine: EngineThread) -> None:
+def test_waiting_requests_share_one_load(engine: EngineThread) -> None:
     async def run() -> int:
         begun = []
 
@@ -178,16 +180,16 @@ def test_all_who_wait_for_a_model_get_it_with_one_reading(engine: EngineThread) 
     assert asyncio.run(run()) == 1
 
 
-def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(
+def test_loading_survives_its_caller_and_stops_on_unload(
     engine: EngineThread,
 ) -> None:
     async def run() -> None:
-        reading, go_on = threading.Event(), threading.Event()
+        reading, resume = threading.Event(), threading.Event()
 
         def hold(entry: ModelEntry, progress: LoadProgress) -> None:
             if not reading.is_set():
                 reading.set()
-                engine.call(lambda: go_on.wait(60))
+                engine.call(lambda: resume.wait(60))
 
         async with pool(engine, report=hold) as models:
             loading = asyncio.ensure_future(models.load(HYBRID))
@@ -200,7 +202,7 @@ def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(
             unloading = asyncio.ensure_future(models.unload(HYBRID))
             for _ in range(20):
                 await asyncio.sleep(0)
-            go_on.set()
+            resume.set()
             await unloading
             with pytest.raises(ModelError) as caught:
                 await waiting
@@ -212,23 +214,23 @@ def test_loading_goes_on_when_the_client_has_gone_and_stops_when_it_is_told_to(
     asyncio.run(run())
 
 
-def test_settings_that_change_while_a_model_loads_are_taken_up(
+def test_settings_that_change_during_a_load_take_effect(
     engine: EngineThread, tmp_path: Path
 ) -> None:
     async def run() -> None:
-        reading, go_on = threading.Event(), threading.Event()
+        reading, resume = threading.Event(), threading.Event()
 
         def hold(entry: ModelEntry, progress: LoadProgress) -> None:
             if not reading.is_set():
                 reading.set()
-                engine.call(lambda: go_on.wait(60))
+                engine.call(lambda: resume.wait(60))
 
         async with pool(engine, tmp_path, report=hold) as models:
             loading = asyncio.ensure_future(models.load(HYBRID))
             await until(reading.is_set)
             models.live_configuration.patch({"temperature": 0.5}, HYBRID)
             await models.reconfigure()
-            go_on.set()
+            resume.set()
             await loading
             await until(
                 lambda: [each.speculation.settings.temperature for each in models.loaded] == [0.5]
@@ -237,13 +239,13 @@ def test_settings_that_change_while_a_model_loads_are_taken_up(
     asyncio.run(run())
 
 
-def test_which_draft_serves(engine: EngineThread) -> None:
+def test_which_draft_is_loaded(engine: EngineThread) -> None:
     async def drafts(
-        settings: dict[str, object], *wishes: tuple[str, str | None]
+        settings: dict[str, object], *requests: tuple[str, str | None]
     ) -> list[tuple[str | None, object]]:
         seen: list[tuple[str | None, object]] = []
         async with pool(engine, **settings) as models:
-            for model, draft in wishes:
+            for model, draft in requests:
                 lease = await models.lease(model, draft)
                 lease.release()
                 reason = lease.served.no_draft
@@ -267,7 +269,7 @@ def test_which_draft_serves(engine: EngineThread) -> None:
     assert banned == [(None, "spec.off.no_draft")]
 
 
-def test_a_draft_is_in_memory_once_and_goes_with_the_last_that_uses_it(
+def test_a_shared_draft_is_in_memory_once_until_its_last_user_is_evicted(
     engine: EngineThread,
 ) -> None:
     async def run() -> list[int]:
@@ -298,7 +300,7 @@ def test_a_draft_is_in_memory_once_and_goes_with_the_last_that_uses_it(
 DEMO_NAMES = (TARGET, HYBRID, DRAFT)
 
 
-def test_a_pinned_model_stays_and_what_does_not_fit_beside_it_is_refused(
+def test_a_pinned_model_stays_and_another_too_large_is_refused(
     engine: EngineThread, tmp_path: Path
 ) -> None:
     async def run() -> None:
@@ -319,7 +321,7 @@ def test_a_pinned_model_stays_and_what_does_not_fit_beside_it_is_refused(
     asyncio.run(run())
 
 
-def test_a_draft_for_which_there_is_no_room_is_left_out_unless_it_was_asked_for(
+def test_a_draft_without_room_is_left_out_unless_requested(
     engine: EngineThread,
 ) -> None:
     async def run() -> None:
@@ -335,7 +337,7 @@ def test_a_draft_for_which_there_is_no_room_is_left_out_unless_it_was_asked_for(
     asyncio.run(run())
 
 
-def test_idle_models_leave_after_their_time_and_pinned_ones_do_not(
+def test_idle_models_are_evicted_after_their_timeout_unless_pinned(
     engine: EngineThread, tmp_path: Path
 ) -> None:
     async def run() -> list[list[str]]:
@@ -356,13 +358,11 @@ def test_idle_models_leave_after_their_time_and_pinned_ones_do_not(
                 seen.append(sorted(ids(models)))
         return seen
 
-    everybody, two = sorted((TARGET, HYBRID, DRAFT)), sorted((TARGET, HYBRID))
-    assert asyncio.run(run()) == [everybody, two, two, two, [TARGET]]
+    everything, two = sorted((TARGET, HYBRID, DRAFT)), sorted((TARGET, HYBRID))
+    assert asyncio.run(run()) == [everything, two, two, two, [TARGET]]
 
 
-def test_a_limit_that_is_lowered_sends_idle_models_away(
-    engine: EngineThread, tmp_path: Path
-) -> None:
+def test_lowering_the_limit_evicts_idle_models(engine: EngineThread, tmp_path: Path) -> None:
     async def run() -> None:
         async with pool(engine, tmp_path) as models:
             for name in (TARGET, HYBRID):
@@ -374,12 +374,12 @@ def test_a_limit_that_is_lowered_sends_idle_models_away(
     asyncio.run(run())
 
 
-def test_aliases_are_names(engine: EngineThread, tmp_path: Path) -> None:
+def test_the_default_model_may_be_an_alias(engine: EngineThread, tmp_path: Path) -> None:
     async def run() -> list[str]:
         Store(tmp_path).patch({"alias": "small"}, DRAFT)
         Store(tmp_path).patch(
             {"alias": "hybrid"}, TARGET
-        )  # also the end of an id, by hand: the alias goes before it
+        )  # also a short name: the alias has precedence
         Store(tmp_path).patch({"default_model": "small"})
         async with pool(engine, tmp_path) as models:
             models.catalog._default = None
@@ -391,7 +391,7 @@ def test_aliases_are_names(engine: EngineThread, tmp_path: Path) -> None:
     assert asyncio.run(run()) == [DRAFT, TARGET, TARGET, DRAFT]
 
 
-def test_names_that_are_wrong_are_refused_before_anything_is_loaded(engine: EngineThread) -> None:
+def test_unknown_names_are_refused_before_loading(engine: EngineThread) -> None:
     async def run() -> None:
         async with pool(engine) as models:
             with pytest.raises(NotFound):

@@ -1,4 +1,4 @@
-"""Model folders as other programs leave them on a disk. Weights are a few bytes: discovery does not open them."""
+"""Model folders as other programs write them; weights are a few bytes, as discovery reads none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WEIGHTS = ("model.safetensors",)
 def model(
     folder: Path, config: dict[str, Any] | None = None, files: Iterable[str] = WEIGHTS
 ) -> Path:
-    """A folder with config.json (llama unless given; an empty one is left out) and `files` of ten bytes."""
+    """Write a folder with config.json (of llama; none if empty) and `files` of ten bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     config = LLAMA if config is None else config
     if config:
@@ -36,7 +36,7 @@ def hub_model(
     unfinished: int = 0,
     main: bool = True,
 ) -> Path:
-    """A repository in the Hugging Face cache: blobs, a snapshot of links to them, refs/main. Returns the snapshot."""
+    """Write a repository to the Hugging Face cache; return its snapshot of links to blobs."""
     repo = cache / f"models--{model_id.replace('/', '--')}"
     revision = "0123456789abcdef0123456789abcdef01234567"
     snapshot = repo / "snapshots" / revision

@@ -74,7 +74,7 @@ class Catalog:
 
 
 class _Names:
-    """The names of one revision: an immutable registry and an immutable snapshot of the settings."""
+    """The names of one revision: a registry and a snapshot of the settings, both immutable."""
 
     def __init__(self, registry: Registry, configuration: Configuration) -> None:
         settings = configuration.resolve().settings

@@ -84,7 +84,7 @@ def check_usable(entry: ModelEntry) -> ModelEntry:
 
 
 def discover(settings: Settings, environ: Mapping[str, str]) -> Registry:
-    """Scan the places that `settings` leave on. Reads folders and configs; never raises or writes."""
+    """Scan the places that `settings` leave on. Reads folders and configs; never raises."""
     return scan_places(places(settings, environ, BUNDLED))
 
 

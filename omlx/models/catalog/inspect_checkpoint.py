@@ -176,7 +176,7 @@ def _glob(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, None without a file. Raises ValueError for other content."""
+    """Return the JSON object in a file, None without one. Raises ValueError for other content."""
     if not path.is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What config.json and generation_config.json say: context length, stop tokens, sampling defaults."""
+"""The model's configs: context length, stop tokens and sampling defaults."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
 
 
 def stop_ids(tokenizer_ids: Iterable[int], *configs: Mapping[str, Any]) -> frozenset[int]:
-    """Return the stop tokens: those of the tokenizer, of config.json and of generation_config.json."""
+    """Return the stop tokens of the tokenizer and of the configs."""
     stops = set(tokenizer_ids)
     for config in configs:
         for part in (config, text_config(config)):
@@ -83,7 +83,7 @@ def stop_ids(tokenizer_ids: Iterable[int], *configs: Mapping[str, Any]) -> froze
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]:
-    """Return sampling parameters by the names of `Sampling`. `do_sample: false` is temperature 0."""
+    """Return the sampling parameters by our names; `do_sample: false` is temperature 0."""
     defaults: dict[str, Number] = {
         name: kind(generation_config[name])
         for name, kind in _SAMPLING.items()

@@ -74,7 +74,7 @@ class HubCache:
 
 
 def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> list[Place]:
-    """Return the places that `settings` leave on. `bundled` holds the models that come with omlx."""
+    """Return the places that `settings` leave on; `bundled` holds the models of this package."""
     user = Path(environ.get("HOME") or os.path.expanduser("~"))
     enabled: list[Place] = [Folder("model-dir", root) for root in settings.model_dir]
     if settings.home_models:

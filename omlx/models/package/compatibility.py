@@ -16,8 +16,7 @@ PROBE = (
     "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"
     "Äpfel, naïve façade — «да», 中文字符, 日本語かな, 한국어, العربية 👩\u200d💻🙂 \u00a0end   \n"
 )
-"""Code, white space, digits, scripts and joined emoji, which similar tokenizers split differently.
-"""
+"""Code, white space, digits, scripts, joined emoji: similar tokenizers split them differently."""
 
 
 _INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")

@@ -128,7 +128,7 @@ class Pool:
         return self.catalog.registry.usable
 
     def resolve(self, name: str | None = None) -> ModelEntry:
-        """Return the usable model of this name, None for the default. Raises as `Catalog.resolve`."""
+        """Return the usable model of this name, None: the default. Raises as `Catalog.resolve`."""
         return self.catalog.resolve(name, fallback=self._last_used)
 
     def entry(self, name: str) -> ModelEntry:

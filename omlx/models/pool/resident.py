@@ -78,7 +78,7 @@ class ServedModel:
 
     @property
     def draft_failed(self) -> bool:
-        """Whether its draft is compatible as far as its files say, and could not be loaded or run."""
+        """Whether its draft, compatible by its files, could not be loaded or run."""
         return self.no_draft is not None and self.no_draft.code == "spec.off.draft_failed"
 
 

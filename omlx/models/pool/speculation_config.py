@@ -96,7 +96,7 @@ def resolve_speculation(
 
 
 def check_value(name: str, value: Value, where: str) -> None:
-    """Raise ConfigError for a malformed alias or strategy, which the settings table cannot judge."""
+    """Raise ConfigError for a malformed alias or strategy, which the table cannot judge."""
     if not isinstance(value, str):
         return
     if name == "alias" and (_ALIAS.fullmatch(value) is None or ".." in value):
@@ -109,7 +109,7 @@ def check_value(name: str, value: Value, where: str) -> None:
 
 
 def strategy_of(resolution: Resolution) -> Strategy:
-    """Return the strategy. Raises ConfigError for a malformed one, with its flag, variable or key."""
+    """Return the strategy. Raises ConfigError with the flag, variable or key of a malformed one."""
     text, source = resolution.settings.speculation, resolution.sources["speculation"]
     row = table()["speculation"]
     places = {Source.CLI: row.flag, Source.ENVIRONMENT: row.variable}

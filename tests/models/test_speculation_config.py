@@ -1,4 +1,4 @@
-"""What configuration and package come to, with the models that are here."""
+"""Speculation as configured: settings and package, resolved against the registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def found(root: Path, *places: Place, **flags: Value) -> SpeculationConfig:
-    """Speculation of `org/big` in `root`, with these flags and the files in `root`/home."""
+    """Resolve `org/big` in `root`, with these flags and the settings files in `root`/home."""
     registry = scan_places([Folder("here", root / "models"), *places])
     run = (Layer(Source.CLI, flags),)
     return resolve_speculation(
@@ -38,7 +38,7 @@ def found(root: Path, *places: Place, **flags: Value) -> SpeculationConfig:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A model that declares `org/small`, which is here, too."""
+    """A model that declares `org/small`, with that model beside it."""
     model(tmp_path / "models/org/small")
     window = {"initial_window": 8, "min_window": 2, "max_window": 8}
     strategy = {
@@ -55,7 +55,7 @@ def code(result: SpeculationConfig) -> str | None:
     return result.no_draft_reason.code if result.no_draft_reason is not None else None
 
 
-def test_a_declared_draft_that_is_here_is_on(root: Path) -> None:
+def test_a_declared_draft_on_disk_is_active(root: Path) -> None:
     result = found(root)
     assert result.active_draft is not None
     assert (result.active_draft.id, result.sources["draft_model"], code(result)) == (
@@ -67,7 +67,7 @@ def test_a_declared_draft_that_is_here_is_on(root: Path) -> None:
     assert str(result.strategy) == "auto"
 
 
-def test_whoever_wins_over_the_package_names_the_draft(root: Path) -> None:
+def test_sources_above_the_package_choose_the_draft(root: Path) -> None:
     for name in ("flag", "own", "all"):
         model(root / f"models/org/{name}")
     store = Store(root / "home", check_value)
@@ -87,7 +87,7 @@ def test_whoever_wins_over_the_package_names_the_draft(root: Path) -> None:
     assert result.draft_length.max == 7
 
 
-def test_a_declared_draft_that_is_not_here_is_wanted(root: Path) -> None:
+def test_a_missing_declared_draft_can_be_fetched(root: Path) -> None:
     (root / "models/org/small").rename(root / "gone")
     result = found(root)
     assert (result.active_draft, code(result)) == (None, "draft.not_here")
@@ -104,13 +104,13 @@ def test_a_declared_draft_that_is_not_here_is_wanted(root: Path) -> None:
     assert found(root, draft_model="org/none").missing_draft is None
 
 
-def test_no_draft_is_a_ceiling(root: Path) -> None:
+def test_no_draft_overrides_every_draft(root: Path) -> None:
     result = found(root, no_draft=True, draft_model="org/small")
     assert (result.draft, code(result), str(result.strategy)) == (None, "spec.off.no_draft", "auto")
 
 
 @pytest.mark.parametrize("strategy", ["off", "ngram"])
-def test_a_strategy_without_a_draft_loads_none(root: Path, strategy: str) -> None:
+def test_a_strategy_without_draft_loads_none(root: Path, strategy: str) -> None:
     result = found(root, speculation=strategy)
     assert (result.active_draft, code(result)) == (None, "spec.off.strategy")
     assert result.draft is not None
@@ -128,7 +128,7 @@ def test_a_strategy_without_a_draft_loads_none(root: Path, strategy: str) -> Non
         ("/etc/passwd", "draft.malformed"),
     ],
 )
-def test_a_draft_that_cannot_be_used_is_a_reason_and_nothing_is_wanted(
+def test_an_unusable_draft_is_a_reason_and_is_not_fetched(
     root: Path, named: str, expected: str
 ) -> None:
     model(root / "models/org/small", {**LLAMA, "quantization": {"bits": 4}})
@@ -141,13 +141,13 @@ def test_a_draft_that_cannot_be_used_is_a_reason_and_nothing_is_wanted(
     assert (result.draft, code(result), result.missing_draft) == (None, expected, None)
 
 
-def test_a_quantization_that_is_the_same_in_other_words(root: Path) -> None:
+def test_spellings_of_a_quantization_are_equal(root: Path) -> None:
     model(root / "models/org/small", {**LLAMA, "quantization": {"bits": 4}})
     assert found(root, draft_model="org/small:4BIT").draft is not None
 
 
 @pytest.mark.parametrize("name", ["org/Модель 1.5B", "草稿-small", "mine (1)"])
-def test_names_are_as_people_write_them(root: Path, name: str) -> None:
+def test_names_may_contain_spaces_and_punctuation(root: Path, name: str) -> None:
     model(root / "models" / name)
     package(root / "models/org/big", {"one": {"type": "draft-model", "draft_model": name}})
     result = found(root)
@@ -156,14 +156,14 @@ def test_names_are_as_people_write_them(root: Path, name: str) -> None:
     assert Reference.parse(f"{name}:4bit@v1") == Reference(name, "4bit", "v1")
 
 
-def test_a_package_that_is_wrong_is_a_reason(root: Path) -> None:
+def test_a_malformed_package_is_a_reason(root: Path) -> None:
     (root / "models/org/big" / FILE).write_text("{")
     assert (found(root).draft, code(found(root))) == (None, "model.config_unreadable")
     package(root / "models/org/big", {"one": {"type": "medusa"}})
     assert code(found(root)) == "package.unknown_type"
 
 
-def test_a_package_may_choose_lookups(root: Path) -> None:
+def test_a_package_may_choose_prompt_lookup(root: Path) -> None:
     package(root / "models/org/big", {"one": {"type": "ngram", "shortest_match": 4}})
     result = found(root)
     assert (str(result.strategy), result.sources["speculation"]) == ("ngram:n=4", Source.PACKAGE)
@@ -189,20 +189,20 @@ def test_revisions_in_the_hubs_cache(root: Path) -> None:
         assert code(found(root, cache, draft_model=f"org/cached@{revision}")) == "draft.not_here"
 
 
-def test_a_wrong_strategy_is_a_mistake_of_whoever_set_it(root: Path) -> None:
+def test_a_malformed_strategy_names_its_source(root: Path) -> None:
     with pytest.raises(ConfigError, match="--speculation"):
         found(root, speculation="ngram:q=1")
     with pytest.raises(ConfigError, match=r"defaults\.speculative\.speculation"):
         Store(root / "home", check_value).patch({"speculation": "eagle3"})
 
 
-def test_names_read_as_others_are_warned_of(root: Path) -> None:
+def test_aliases_of_drafters_are_warned_of(root: Path) -> None:
     assert [warning.code for warning in found(root, speculation="ngram-simple").warnings] == [
         "strategy.read_as"
     ]
 
 
-def test_nothing_set_at_all(tmp_path: Path) -> None:
+def test_defaults(tmp_path: Path) -> None:
     model(tmp_path / "models/org/big")
     result = found(tmp_path)
     assert (str(result.strategy), code(result), result.warnings) == (

@@ -1,4 +1,4 @@
-"""Loading: what comes out, in which type, and that every kind of damage is named."""
+"""Reading weights: facts and dtype of the result, and an error code for each kind of damage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def types(model: Any) -> set[mx.Dtype]:
     return {array.dtype for _, array in tree_flatten(model.parameters())}
 
 
-def test_what_is_known_about_a_loaded_model(tiny: Path) -> None:
+def test_facts_of_a_loaded_model(tiny: Path) -> None:
     (tiny / "generation_config.json").write_text(
         json.dumps(
             {
@@ -218,7 +218,7 @@ def no_tokenizer(folder: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_damage_is_named(tiny: Path, damage: Any, code: str, named: str) -> None:
+def test_damage_has_a_code(tiny: Path, damage: Any, code: str, named: str) -> None:
     damage(tiny)
     with pytest.raises(ModelError) as caught:
         load(entry(tiny), "auto")
@@ -228,7 +228,7 @@ def test_damage_is_named(tiny: Path, damage: Any, code: str, named: str) -> None
     assert named in caught.value.message
 
 
-def test_weights_of_a_wider_embedding_are_served_at_the_tokenizers_length(tiny: Path) -> None:
+def test_a_wider_embedding_is_cut_to_the_tokenizer(tiny: Path) -> None:
     model = llama.Model(llama.ModelArgs.from_dict({**TINY, "vocab_size": 2112}))
     save(tiny, model, {**TINY, "vocab_size": 2112})
     assert load(entry(tiny), "auto").vocab_size == 2048

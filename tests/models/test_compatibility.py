@@ -1,4 +1,4 @@
-"""A draft fits where its tokens mean the same, and is refused by a code where they do not."""
+"""A draft is compatible if its token ids mean the same; otherwise a code says why not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def entry(folder: Path) -> ModelEntry:
 
 
 def changed(folder: Path, change: Any) -> Path:
-    """The demo tokenizer with `change` made to its tokenizer.json."""
+    """Return the demo tokenizer with `change` applied to its tokenizer.json."""
     folder.mkdir()
     for file in DEMO.glob("tokenizer*"):
         shutil.copy(file, folder)
@@ -65,7 +65,7 @@ def drop_the_merges(content: dict[str, Any]) -> None:
     content["model"]["merges"] = content["model"]["merges"][:10]
 
 
-def test_the_same_tokenizer_fits(tmp_path: Path) -> None:
+def test_the_same_tokenizer_is_compatible(tmp_path: Path) -> None:
     ours = read_tokenizer(entry(DEMO))
     assert (
         tokenizer_mismatch(ours, read_tokenizer(entry(changed(tmp_path / "same", nothing)))) is None
@@ -81,9 +81,7 @@ def test_the_same_tokenizer_fits(tmp_path: Path) -> None:
         (drop_the_merges, "draft.unfit.probe"),
     ],
 )
-def test_a_tokenizer_that_only_looks_alike_does_not_fit(
-    tmp_path: Path, change: Any, code: str
-) -> None:
+def test_a_similar_tokenizer_is_not_compatible(tmp_path: Path, change: Any, code: str) -> None:
     reason = tokenizer_mismatch(
         read_tokenizer(entry(DEMO)), read_tokenizer(entry(changed(tmp_path / "other", change)))
     )
@@ -98,7 +96,7 @@ def test_a_model_does_not_draft_for_itself() -> None:
     )
 
 
-def test_nor_does_a_model_of_its_own_weights_or_of_as_many(tmp_path: Path) -> None:
+def test_a_copy_or_an_equally_large_model_does_not_draft(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("big", "copy", "links", "larger", "small")]
     for folder, files in zip(
         folders, (shards(3), shards(3), shards(3), shards(4), shards(2)), strict=True
@@ -137,7 +135,7 @@ def test_nor_does_a_model_of_its_own_weights_or_of_as_many(tmp_path: Path) -> No
         ({"model_type": "llama"}, ["model.safetensors"], None),
     ],
 )
-def test_what_the_files_alone_tell(
+def test_mismatches_that_files_show(
     tmp_path: Path, config: dict[str, Any], files: list[str], code: str | None
 ) -> None:
     model(tmp_path / "org/draft", config, files)
