@@ -97,7 +97,7 @@ def reach(prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
     known = [*prompt, *answer]
     reaches = []
     for end in range(len(prompt), len(known)):
-        lengths = (_agreement(known, place, end) for place in index.places())
+        lengths = (_agreement(known, place, end) for place in index.positions())
         reaches.append(max(lengths, default=0))
         index.extend([known[end]])
     return reaches

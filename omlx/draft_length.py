@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 MAX_DRAFT_LENGTH: Final = 64
-"""Tokens. The widest verification pass that calibration measures is as wide."""
+"""Tokens. As many rows has the widest verification pass that calibration measures."""
 
 SETTINGS: Final = {
     "min": "draft_min",
@@ -53,9 +53,9 @@ class DraftLength:
 
     @classmethod
     def merge(cls, *sources: DraftLength) -> DraftLength:
-        """Return closed bounds from several sources, the highest precedence first.
+        """Return closed bounds from several sources, in order of precedence.
 
-        Bounds of a later source count as far as those of earlier ones leave room. The defaults come last.
+        Bounds of a later source hold as far as earlier ones leave room. The defaults come last.
         """
         low = high = initial = 0
         for source in (*sources, DEFAULT_DRAFT_LENGTH):
@@ -83,6 +83,9 @@ class DraftLength:
                 return Contradiction(low, smaller, high, larger)
         return None
 
+
+ANY_DRAFT_LENGTH: Final = DraftLength()
+"""All bounds are open."""
 
 DEFAULT_DRAFT_LENGTH: Final = DraftLength(1, 4, MAX_DRAFT_LENGTH)
 """Start with drafts of 4 tokens; the policy then decides within the whole range."""

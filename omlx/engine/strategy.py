@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from omlx.draft_length import MAX_DRAFT_LENGTH
+from omlx.draft_length import ANY_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.errors import BadRequest, Reason
 
 NAMES: Final = ("off", "auto", "draft", "ngram")
@@ -31,12 +31,11 @@ MAX_DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One drafter and its bounds, in tokens; None: not set."""
+    """One drafter and its bounds. `shortest_match` is in tokens; None: not set."""
 
     name: str
     shortest_match: int | None = None
-    longest_draft: int | None = None
-    shortest_draft: int | None = None
+    draft_length: DraftLength = ANY_DRAFT_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Strategy:
         return next((s for s in self.steps if s.name in (name, "auto")), None)
 
     def among(self, kinds: set[str]) -> Strategy:
-        """The same strategy without the steps for which no drafter of these kinds is loaded; off if none is left."""
+        """Return the strategy without steps that none of these kinds takes; off if none is left."""
         left = tuple(s for s in self.steps if s.name in kinds or (s.name == "auto" and kinds))
         return Strategy(left or (Step("off"),), self.notes)
 
@@ -70,7 +69,7 @@ NGRAM: Final = Strategy((Step("ngram"),))
 
 
 def parse(text: str, param: str = "speculation") -> Strategy:
-    """Parse a strategy. Raises BadRequest with the place (1-based column) and what was expected there."""
+    """Parse a strategy. Raises BadRequest with the column (from 1) and what was expected there."""
     refuse = partial(BadRequest, param=param)
     steps: list[Step] = []
     notes: list[Reason] = []
@@ -89,7 +88,8 @@ def parse(text: str, param: str = "speculation") -> Strategy:
             alone = name if name in ("off", "auto") else steps[0].name
             raise refuse("strategy.alone", name=alone, column=column)
         values = _parse_options(*options[0], name, refuse) if options else {}
-        steps.append(Step(name, values.get("n"), values.get("m"), values.get("min")))
+        length = DraftLength(values.get("min", 0), max=values.get("m", 0))
+        steps.append(Step(name, values.get("n"), length))
     return Strategy(tuple(steps), tuple(notes))
 
 
@@ -125,6 +125,7 @@ def _parse_options(
 
 
 def _format(step: Step) -> str:
-    pairs = (("n", step.shortest_match), ("m", step.longest_draft), ("min", step.shortest_draft))
-    options = ",".join(f"{key}={value}" for key, value in pairs if value is not None)
+    length = step.draft_length
+    pairs = (("n", step.shortest_match), ("m", length.max), ("min", length.min))
+    options = ",".join(f"{key}={value}" for key, value in pairs if value)
     return f"{step.name}:{options}" if options else step.name

@@ -88,8 +88,8 @@ class Scripted:
     def clear(self) -> None:
         self.entries.append("clear")
 
-    def bound(self, max_bytes: int) -> None:
-        self.entries.append(f"bound {max_bytes}")
+    def limit_bytes(self, max_bytes: int) -> None:
+        self.entries.append(f"limit {max_bytes}")
 
 
 class Corrupted(DraftModel):

@@ -72,9 +72,9 @@ class Asked:
             drafter
         )
         length = speculation.draft_length or DEFAULT_DRAFT_LENGTH
-        most = min(length.max, step.longest_draft or MAX_DRAFT_LENGTH)
+        most = min(length.max, step.draft_length.max or MAX_DRAFT_LENGTH)
         free = length.fixed is not None or drafter == "forced" or self.of.mask is not None
-        return 1 if free else min(max(length.min, step.shortest_draft or 1), most), most
+        return 1 if free else min(max(length.min, step.draft_length.min, 1), most), most
 
 
 class Company:

@@ -203,7 +203,7 @@ class CostModel:
     target: LatencyTable = field(default_factory=LatencyTable)
     drafts: dict[str, LatencyTable] = field(default_factory=dict)
     draft_share: float = 0.2
-    """Estimate of a draft pass in target passes while none is measured: the ratio of the weights."""
+    """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
 
     exploration_budget_s: float = 0.0
     """Seconds that may be spent on finding out whether a draft model is any good; requests save

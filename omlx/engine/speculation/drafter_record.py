@@ -28,7 +28,7 @@ MAX_BACKOFF: Final = 256
 PROBE_CREDIT: Final = 4
 MAX_PROBE_CREDIT: Final = 9
 """A probe begins with the former; a round with a hit adds 1, one without takes 2. It ends at 0 or
-at the latter. One miss is not the end: good drafts miss too, and most of the price is the catch-up."""
+at the latter. One miss is not the end: good drafts miss too, and the catch-up was paid for."""
 
 CATCH_UP_ROUNDS: Final = 8.0
 """Rounds that a draft model is expected to serve per catch-up, until it has served some."""

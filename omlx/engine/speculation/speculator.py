@@ -252,7 +252,7 @@ class Speculator:
         for drafter in row.drafters:
             step = row.steps[drafter.name]
             with isolate(self._disable, sequence, drafter):
-                proposal = drafter.propose(sequence, min(room, step.longest_draft or room), step)
+                proposal = drafter.propose(sequence, min(room, step.draft_length.max or room), step)
                 if proposal is not None:
                     proposals.append(proposal)
         return proposals

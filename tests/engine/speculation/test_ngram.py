@@ -10,9 +10,9 @@ import pytest
 from omlx.engine.sequence import Clock, Sequence
 from omlx.engine.speculation.drafters.ngram import (
     BARRIER,
-    MAX_CHAIN,
+    LONG_MATCH,
     MAX_MATCH,
-    TELLING,
+    MAX_POSITIONS,
     NgramDrafter,
     NgramIndex,
     NgramMatch,
@@ -28,7 +28,7 @@ def naive(tokens: list[int]) -> NgramMatch | None:
     next token; of these the newest. Token by token."""
     size, lengths = len(tokens), dict[int, int]()
     places = [at for at in range(size - 1, 2, -1) if tokens[at - 3 : at] == tokens[size - 3 :]]
-    for at in places[:MAX_CHAIN]:
+    for at in places[:MAX_POSITIONS]:
         length = 0
         while (
             length < min(MAX_MATCH, at)
@@ -36,7 +36,7 @@ def naive(tokens: list[int]) -> NgramMatch | None:
         ):
             length += 1
         lengths[at] = length
-    longest = min(TELLING, max(lengths.values(), default=0))
+    longest = min(LONG_MATCH, max(lengths.values(), default=0))
     equals = [at for at, length in lengths.items() if length >= longest]
     said = [tokens[at] for at in equals]
     at = max(
@@ -75,12 +75,12 @@ def test_in_a_run_of_one_token_the_end_of_the_run_before_is_not_foreseen_at_ever
 
 
 def test_of_two_matches_that_say_enough_the_newer_one_counts() -> None:
-    same = list(range(100, 100 + TELLING))
+    same = list(range(100, 100 + LONG_MATCH))
     assert NgramIndex([5, *same, 1, 6, *same, 2, 5, *same]).lookup() == NgramMatch(
-        2 * TELLING + 3, TELLING
+        2 * LONG_MATCH + 3, LONG_MATCH
     )
     assert NgramIndex([5, *same[1:], 1, 6, *same[1:], 2, 5, *same[1:]]).lookup() == NgramMatch(
-        TELLING, TELLING
+        LONG_MATCH, LONG_MATCH
     )
 
 

@@ -23,7 +23,7 @@ from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Step
 
 CONTEXT = 100
-EIGHT = Step("draft", shortest_draft=8)
+EIGHT = Step("draft", draft_length=DraftLength(min=8))
 LOOKUP = Proposal("ngram", 20, match=10)
 MODEL = Proposal("draft", 16, lag=1)
 
@@ -134,7 +134,7 @@ def test_bounds_hold():
 )
 def test_a_lower_bound_is_where_windows_begin(window, offer):
     lengths = good_rounds(policy(draft_length=window, repeats=1.0), offer, 6)
-    shortest = max(window.min, offer.step.shortest_draft or 1)
+    shortest = max(window.min, offer.step.draft_length.min)
     assert lengths[0] == max(min(FIRST_LENGTH, window.max), shortest)
     assert all(k >= shortest for k in lengths)
 
@@ -147,7 +147,7 @@ def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
 
 
 def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bound():
-    four = Proposal("draft", 4, step=Step("draft", longest_draft=4))
+    four = Proposal("draft", 4, step=Step("draft", draft_length=DraftLength(max=4)))
     assert good_rounds(policy(draft_length=DraftLength(8, 8, 16), repeats=1.0), four, 4) == [
         4,
         4,

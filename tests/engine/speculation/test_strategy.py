@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from omlx.draft_length import DraftLength
 from omlx.engine.strategy import AUTO, DRAFT, NGRAM, OFF, Step, Strategy, parse
 from omlx.errors import BadRequest
+
+EIGHT = Step("ngram", draft_length=DraftLength(max=8))
+CHAIN = Strategy(
+    (
+        Step("ngram", 4, DraftLength(max=32)),
+        Step("draft", draft_length=DraftLength(max=8)),
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -15,9 +24,12 @@ from omlx.errors import BadRequest
         ("off", OFF),
         ("draft", DRAFT),
         (" ngram ", NGRAM),
-        ("ngram:n=4,m=32;draft:m=8", Strategy((Step("ngram", 4, 32), Step("draft", None, 8)))),
-        ("draft : min = 2 , m = 2 ; ngram", Strategy((Step("draft", None, 2, 2), Step("ngram")))),
-        ("auto:m=64,min=1,n=3", Strategy((Step("auto", 3, 64, 1),))),
+        ("ngram:n=4,m=32;draft:m=8", CHAIN),
+        (
+            "draft : min = 2 , m = 2 ; ngram",
+            Strategy((Step("draft", None, DraftLength(2, max=2)), Step("ngram"))),
+        ),
+        ("auto:m=64,min=1,n=3", Strategy((Step("auto", 3, DraftLength(1, max=64)),))),
     ],
 )
 def test_what_is_meant_and_how_it_is_written(text: str, meant: Strategy) -> None:
@@ -28,7 +40,7 @@ def test_what_is_meant_and_how_it_is_written(text: str, meant: Strategy) -> None
 @pytest.mark.parametrize("name", ["ngram-simple", "ngram-cache", "draftless"])
 def test_names_of_others_are_read_and_noted(name: str) -> None:
     found = parse(f"{name}:m=8")
-    assert (str(found), found.steps) == ("ngram:m=8", (Step("ngram", None, 8),))
+    assert (str(found), found.steps) == ("ngram:m=8", (EIGHT,))
     assert [(note.code, note.params["name"]) for note in found.notes] == [
         ("strategy.read_as", name)
     ]

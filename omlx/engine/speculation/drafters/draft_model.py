@@ -1,10 +1,10 @@
-"""A smaller model as the drafter.
+"""A draft model: a smaller model that samples with the target's noise.
 
-It samples with the target's noise, filters and penalties, so it proposes what the target would draw if the two agreed.
-Under a mask each token is read back, since what may follow depends on it; the mask is taken back behind the round.
-Its cache is caught up lazily: whatever the row has committed since the last proposal is read first. After a rejection
-it steps back, layer by layer, as far as its cache can; the rest stays pending for it. It keeps prefixes as the target
-does, in an index of its own: what one of the two evicts, the other may still have.
+Noise, filters and penalties are the target's, so it proposes what the target would sample if both
+agreed. Under a mask each token is read back, because the next mask depends on it. The cache is
+caught up lazily: what the row committed since the last draft is read first. After a rejection each
+layer is rewound as far as it can be; the remaining tokens stay pending. Prefixes are cached in an
+index of its own, so what one of the two models evicts, the other may still have.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Final, cast
 
 import mlx.core as mx
@@ -28,17 +29,19 @@ from omlx.engine.strategy import Step
 from omlx.errors import RewindError
 
 CATCH_UP_CHUNK: Final = 512
+"""Tokens per pass while catching up."""
+
 FIRST_TIMED: Final = 4
 TIMED_EVERY: Final = 16
-"""Rounds that are computed apart from the verification, so that what drafting costs is known."""
+"""Rounds timed on their own, before verification is launched: the first, then one in sixteen."""
 
 MAX_WINDOW: Final = 16
-"""Longest first window of a round: its logits are computed for every token in it."""
+"""Tokens that the first pass of a round reads at most: it computes logits for all of them."""
 
 
 @dataclass(slots=True)
-class _Row:
-    """`held` tokens are in the cache, the first `valid` of them are the row's own; marks lie between the two."""
+class _RowCache:
+    """`held` tokens are in the cache; the first `valid` are committed, marks lie between."""
 
     cache: Cache
     held: int = 0
@@ -48,7 +51,7 @@ class _Row:
 
 
 class DraftModel:
-    """Implements `Drafter`. `vocab_size` is the target tokenizer's length, `prefix_bytes` bounds what is kept."""
+    """A `Drafter`. `vocab_size` is the target's, `prefix_bytes` bounds the prefix cache."""
 
     kind: ClassVar[str] = "draft"
 
@@ -67,7 +70,7 @@ class DraftModel:
         self._vocab_size = vocab_size
         self._make_cache = make_cache
         self._traits = traits(make_cache())
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _RowCache] = {}
         self._kept = Payloads(make_cache)
         self._index: PrefixIndex | None = None
         if prefix_bytes is not None and uncacheable(make_cache()) is None:
@@ -83,9 +86,8 @@ class DraftModel:
     def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         if limit < 1:
             return None
-        return Proposal(
-            self.name, limit, lag=len(sequence.tokens) - self._row(sequence).valid, step=step
-        )
+        lag = len(sequence.tokens) - self._row(sequence).valid
+        return Proposal(self.name, limit, lag=lag, step=step)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         if limit < 1:
@@ -94,7 +96,7 @@ class DraftModel:
         row = self._row(sequence)
         if row.sampler is None:
             row.sampler = RowSampler(sequence.request.sampling, self._vocab_size)
-        self._step_back(row, min(row.valid, len(sequence.tokens) - 1))
+        self._rewind(row, min(row.valid, len(sequence.tokens) - 1))
         window = self._catch_up(row, sequence)
         draft = mx.concatenate(self._propose(row, sequence, window, limit))
         self._rounds += 1
@@ -107,16 +109,14 @@ class DraftModel:
         return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
 
     def _propose(
-        self, row: _Row, sequence: Sequence, window: mx.array, limit: int
+        self, row: _RowCache, sequence: Sequence, window: mx.array, limit: int
     ) -> list[mx.array]:
-        """The tokens of a round, [1] each, behind its first `window`; fewer than `limit` where the output must end."""
+        """Draft up to `limit` tokens, [1] each, behind `window` [n]; fewer at the output's end."""
         assert row.sampler is not None
         sampling, mask = sequence.request.sampling, sequence.request.mask
-        history = (
-            mx.array(sequence.tokens[-sampling.history :], mx.uint32)
-            if sampling.penalised
-            else None
-        )
+        history = None
+        if sampling.penalised:
+            history = mx.array(sequence.tokens[-sampling.history :], mx.uint32)
         proposed: list[mx.array] = []
         row.valid = len(sequence.tokens)
         if self._traits.sliding_window is not None:
@@ -139,7 +139,7 @@ class DraftModel:
 
     def observe(self, sequence: Sequence, accepted: int) -> None:
         row = self._rows[sequence.row]
-        # The last proposed token was never read; what was read is the row's own up to the first rejected one.
+        # The last token of a draft was never read. The others are valid up to the first rejection.
         row.valid = min(row.valid + accepted, row.held)
 
     def drop(self, row: int) -> None:
@@ -148,9 +148,10 @@ class DraftModel:
             self._index.release(row)
 
     def store(self, sequence: Sequence) -> None:
-        if (row := self._rows.get(sequence.row)) is not None:
-            self._step_back(row, row.valid)
-            self._keep(row, sequence)
+        row = self._rows.get(sequence.row)
+        if row is not None:
+            self._rewind(row, row.valid)
+            self._save(row, sequence)
 
     def clear(self) -> None:
         if self._index is not None:
@@ -163,12 +164,11 @@ class DraftModel:
 
     @property
     def nbytes(self) -> int:
-        return self._kept.nbytes + sum(
-            layer.nbytes for row in self._rows.values() for layer in row.cache
-        )
+        layers = chain.from_iterable(row.cache for row in self._rows.values())
+        return self._kept.nbytes + sum(layer.nbytes for layer in layers)
 
     def check(self) -> None:
-        """Raise AssertionError if a cache holds another number of tokens than is counted here."""
+        """Raise AssertionError if a cache holds more or fewer tokens than its record says."""
         if self._index is not None:
             self._index.check()
             assert self._index.nbytes >= self._kept.nbytes
@@ -177,28 +177,30 @@ class DraftModel:
                 offset = getattr(leaf, "offset", None)
                 assert offset is None or offset == row.held, (offset, row.held)
 
-    def _row(self, sequence: Sequence) -> _Row:
-        """What is held for a row; a new one begins with what was kept of its prompt."""
-        if (row := self._rows.get(sequence.row)) is None:
-            found = self._index.match(sequence.tokens) if self._index is not None else None
+    def _row(self, sequence: Sequence) -> _RowCache:
+        """Return the row's cache; a new one is restored from the longest cached prefix."""
+        row = self._rows.get(sequence.row)
+        if row is None:
+            match = None
             if self._index is not None:
-                self._index.use(sequence.row, found)
-            if found is None:
-                row = _Row(self._make_cache())
+                match = self._index.match(sequence.tokens)
+                self._index.use(sequence.row, match)
+            if match is None:
+                row = _RowCache(self._make_cache())
             else:
-                cache = self._kept.build(found.pieces, found.length, len(sequence.tokens))
-                row = _Row(cache, found.length, found.length)
+                cache = self._kept.build(match.pieces, match.length, len(sequence.tokens))
+                row = _RowCache(cache, match.length, match.length)
             self._rows[sequence.row] = row
         return row
 
-    def _keep(self, row: _Row, sequence: Sequence) -> None:
+    def _save(self, row: _RowCache, sequence: Sequence) -> None:
         if self._index is not None and row.held:
-            pieces, gone = self._index.insert(sequence.row, sequence.tokens[: row.held])
-            self._kept.evict(gone)
+            pieces, evicted = self._index.insert(sequence.row, sequence.tokens[: row.held])
+            self._kept.evict(evicted)
             self._kept.keep(row.cache, pieces)
 
-    def _step_back(self, row: _Row, target: int) -> None:
-        """Bring the cache to at most `target` tokens; an unreachable one costs a fresh start, never a wrong draft."""
+    def _rewind(self, row: _RowCache, target: int) -> None:
+        """Roll the cache back to at most `target` tokens; to none if it cannot be."""
         if target < row.held:
             try:
                 row.held = rewind(row.cache, row.held, target, row.marks)
@@ -207,31 +209,30 @@ class DraftModel:
         row.valid = min(row.valid, row.held)
         row.marks = []
 
-    def _catch_up(self, row: _Row, sequence: Sequence) -> mx.array:
-        """Read what the row has committed, but for a short rest, which is the first window of the round.
+    def _catch_up(self, row: _RowCache, sequence: Sequence) -> mx.array:
+        """Read what the row has committed, but for the round's first window, which is returned.
 
-        A cache that resumes only where something was kept stops at the stable end of the prompt, to be kept there.
+        A cache that resumes only at saved positions stops at the prompt's stable end to be saved.
         """
-        tokens, anywhere = (
-            sequence.tokens,
-            self._index is None or self._index.layout.resumes_anywhere,
-        )
-        stable = 0 if anywhere else min(sequence.request.stable, len(tokens) - 1)
-        while (lag := len(tokens) - row.held) > MAX_WINDOW or row.held < stable:
-            chunk = min(CATCH_UP_CHUNK, lag - 1, stable - row.held if row.held < stable else lag)
+        tokens, stable = sequence.tokens, 0
+        if self._index is not None and not self._index.layout.resumes_anywhere:
+            stable = min(sequence.request.stable, len(tokens) - 1)
+        while len(tokens) - row.held > MAX_WINDOW or row.held < stable:
+            stop = stable if row.held < stable else len(tokens) - 1
+            chunk = min(CATCH_UP_CHUNK, stop - row.held)
             self._read(row, mx.array(tokens[row.held : row.held + chunk], mx.uint32))
             mx.eval([layer.state for layer in row.cache])
             mx.clear_cache()
             if row.held == stable:
-                self._keep(row, sequence)
+                self._save(row, sequence)
         return mx.array(tokens[row.held :], mx.uint32)
 
-    def _read(self, row: _Row, window: mx.array) -> mx.array:
-        """One pass over `window` [n]; the logits behind it, [1, V0]."""
+    def _read(self, row: _RowCache, window: mx.array) -> mx.array:
+        """Read `window` [n] in one pass. Return the logits behind it, [1, vocab]."""
         row.held += window.shape[0]
         logits: mx.array = self._model(window[None], cache=row.cache)[:, -1]
         return logits[:, : self._vocab_size] if logits.shape[-1] > self._vocab_size else logits
 
     def _choose(self, logits: mx.array, place: Draw) -> mx.array:
-        """The token proposed there, [1]."""
+        """Sample the draft token, [1]."""
         return draw(process(logits, [place]), [place])

@@ -1,6 +1,6 @@
-"""What must come, as the draft: where a mask leaves one token only, that token costs no model to know.
+"""Grammar drafter: where a token mask allows one token only, that token is the draft.
 
-The target samples under the same mask, so all of it is accepted: several tokens for one pass.
+The target samples under the same mask, so the whole draft is accepted: several tokens per pass.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ class GrammarDrafter(Drafter):
     name = "forced"
 
     def __init__(self) -> None:
-        self._runs: dict[int, tuple[int, ...]] = {}
+        self._forced: dict[int, tuple[int, ...]] = {}
 
     def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
-        mask = sequence.request.mask
-        run = forced_tokens(mask, min(limit, MAX_DRAFT_LENGTH)) if mask is not None else ()
-        self._runs[sequence.row] = run
-        return Proposal(self.name, len(run), certain=True, step=step) if run else None
+        tokens: tuple[int, ...] = ()
+        if sequence.request.mask is not None:
+            tokens = forced_tokens(sequence.request.mask, min(limit, MAX_DRAFT_LENGTH))
+        self._forced[sequence.row] = tokens
+        return Proposal(self.name, len(tokens), certain=True, step=step) if tokens else None
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        """What the offer just made was about."""
-        run = self._runs.get(sequence.row, ())[:limit]
-        return Draft(self.name, len(run), run) if run else None
+        """Return the tokens of the latest proposal."""
+        tokens = self._forced.get(sequence.row, ())[:limit]
+        return Draft(self.name, len(tokens), tokens) if tokens else None
 
     def drop(self, row: int) -> None:
-        self._runs.pop(row, None)
+        self._forced.pop(row, None)
