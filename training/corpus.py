@@ -102,8 +102,10 @@ class Corpus:
             inside = inside or begins
             # The template opens the reasoning block; the model must not learn to open one by
             # itself.
-            unasked = begins and token == self._think
-            weights.append(0.0 if unasked else 1.0 if inside else PROMPT_WEIGHT)
+            if begins and token == self._think:
+                weights.append(0.0)
+            else:
+                weights.append(1.0 if inside else PROMPT_WEIGHT)
             inside = inside and token != IM_END
         return Document(ids, weights)
 

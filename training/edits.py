@@ -212,8 +212,16 @@ def _hint(argument: str) -> str:
         return argument
     if not equals:
         return f"{name}: Any"
-    kind = "bool" if default in ("True", "False") else "int" if default.isdigit() else "Any"
-    return f"{name}: {'str' if default[:1] in (chr(34), chr(39)) else kind} = {default}"
+    return f"{name}: {_type_of(default)} = {default}"
+
+
+def _type_of(default: str) -> str:
+    """Return the type that a default value stands for, as far as its text says."""
+    if default[:1] in ('"', "'"):
+        return "str"
+    if default in ("True", "False"):
+        return "bool"
+    return "int" if default.isdigit() else "Any"
 
 
 def add_decorator(rng: random.Random, code: str) -> Edit | None:

@@ -131,9 +131,10 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
 )
 
-EXCHANGES: tuple[tuple[str, str], ...] = tuple(
-    (question, answer) for answer, asked in _GROUPS for question in asked
-)
+EXCHANGES: list[tuple[str, str]] = []
+"""Questions with their answers."""
+for _answer, _questions in _GROUPS:
+    EXCHANGES += [(_question, _answer) for _question in _questions]
 
 
 def counting(rng: random.Random) -> tuple[str, str]:

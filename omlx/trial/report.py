@@ -40,7 +40,7 @@ def report(trial: Trial) -> Json:
         "setups": [configuration_record(item) for item in plan.configurations],
         "cells": cells,
         "exact": _exactness(samples.exactness()),
-        "verdict": None if trial.verdict is None else _verdict(trial.verdict),
+        "verdict": None if trial.verdict is None else verdict_record(trial.verdict),
     }
 
 
@@ -110,7 +110,7 @@ def _exactness(exactness: Exactness[Place]) -> Json:
     return {"same": exactness.same, "of": exactness.of, "first": first, **_reason(reason)}
 
 
-def _verdict(verdict: Verdict) -> Json:
+def verdict_record(verdict: Verdict) -> Json:
     """The sentence of `code` has the fields `draft`, `gains`, `losses`; see `render_verdict`."""
     configuration = verdict.configuration
     return {

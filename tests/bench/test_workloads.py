@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import sysconfig
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def prompts(workload: Workload, trial: int, rows: int = 1) -> list[str]:
 def test_every_trial_asks_something_new_and_every_run_the_same(workload: Workload) -> None:
     trials = [prompts(workload, trial) for trial in range(10)]
     assert trials == [prompts(workload, trial) for trial in range(10)]
-    texts = [text for texts in trials for text in texts]
+    texts = list(chain.from_iterable(trials))
     assert len(set(texts)) == len(texts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import xml.etree.ElementTree as ET
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def report() -> dict[str, Any]:
         "versions": {"mlx": "1", "mlx-lm": "2"},
         "settings": {"context": 1200, "trials": 3, "quantize": 4},
         "models": {"model": {"model": model}},
-        "results": [result(workload, mode) for mode in MODES for workload in WORKLOADS],
+        "results": [result(workload, mode) for mode, workload in product(MODES, WORKLOADS)],
         "divergences": ["case: trial 1"],
         "missing": ["case: 0 of 3 trials"],
         "tables": [

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_the_report_is_complete(report: dict[str, Any]) -> None:
 
 def test_auto_and_the_hybrid_are_compared(report: dict[str, Any]) -> None:
     compared = [(item["model"], item["workload"]) for item in report["auto_against_best_fixed"]]
-    assert set(compared) == {(role, name) for role in ROLES for name in ("prose", "hostile")}
+    assert set(compared) == set(product(ROLES, ("prose", "hostile")))
     assert len(report["hybrid_against_twin"]) == 2 * 3
     for item in (*report["hybrid_against_twin"], *report["auto_against_best_fixed"]):
         ratio = item["gain"] / item["other_gain"]  # of the only trial
