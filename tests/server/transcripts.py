@@ -17,8 +17,8 @@ from omlx.records import RequestStats
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import ChoiceEvent, Encoder
 from omlx.server.openai.chat.encoder import ChatEncoder
+from omlx.server.openai.choices import Head
 from omlx.server.openai.completions.encoder import CompletionEncoder
-from omlx.server.openai.head import Head
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.text.events import (
     Finish,

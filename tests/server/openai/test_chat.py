@@ -12,7 +12,7 @@ from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate, RequestStats
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import ChatEncoder
-from omlx.server.openai.head import Head
+from omlx.server.openai.choices import Head
 from omlx.server.usage import timings, usage
 from omlx.text.events import (
     Finish,

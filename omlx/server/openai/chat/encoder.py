@@ -1,20 +1,19 @@
-"""OpenAI's chat completions: events to a JSON body or to chunks. Pure; no I/O.
-
-A stream is: a chunk with the role for each choice, deltas, a chunk with the finish reason for each
-choice, and with `include_usage` a last one without choices. `timings` are in the last chunk.
-"""
+"""OpenAI's chat completions: events to a JSON body or to chunks. Pure; no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 
 from omlx.engine.types import TokenLogprob
-from omlx.errors import OmlxError
-from omlx.server import errors
-from omlx.server.dialect import ChoiceEvent, Json
-from omlx.server.openai.head import Head, finite, reason
-from omlx.server.usage import timings, usage
+from omlx.server.dialect import Json
+from omlx.server.openai.choices import (
+    ChoicesEncoder,
+    Head,
+    all_logprobs,
+    finish_of,
+    finish_reason,
+    finite,
+)
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -28,86 +27,48 @@ from omlx.text.events import (
 )
 
 
-class ChatEncoder:
-    """An answer of `n` choices."""
+class ChatEncoder(ChoicesEncoder):
+    """An answer of `n` choices. A stream begins with a chunk with the role for each choice."""
+
+    KIND = "chat.completion"
+    CHUNK_KIND = "chat.completion.chunk"
+    CONTENT = "delta"
+    PROMPT = "messages"
 
     def __init__(self, head: Head, n: int, *, include_usage: bool = False) -> None:
-        self._head = head
-        self._n = n
-        self._include_usage = include_usage
-        self._finishes: dict[int, Finish] = {}
+        super().__init__(head, n, 1, include_usage=include_usage)
 
     def start(self) -> list[Json]:
-        return [
-            self._chunk(choice, {"role": "assistant", "content": ""}) for choice in range(self._n)
-        ]
+        role = {"role": "assistant", "content": ""}
+        return [self._chunk(choice, role) for choice in range(self._total)]
 
-    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        chunks: list[Json] = []
-        for event in events:
-            chunks += self._encode(event.choice, event.event)
-        return chunks
+    def _content(self, event: OutputEvent) -> Json:
+        match event:
+            case TextDelta(text=text):
+                return {"content": text}
+            case ReasoningDelta(text=text):
+                return {"reasoning_content": text}
+            case ToolCallStart(index=index, id=id, name=name):
+                function = {"name": name, "arguments": ""}
+                call = {"index": index, "id": id, "type": "function", "function": function}
+                return {"tool_calls": [call]}
+            case ToolCallArguments(index=index, text=text):
+                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+            case ToolCallEnd() | PromptLogprobs() | HiddenLogprobs() | Finish():
+                return {}
 
-    def failed(self, error: OmlxError) -> list[Json]:
-        return [errors.openai(error)]
-
-    def body(self, events: Sequence[ChoiceEvent]) -> Json:
-        by_choice: dict[int, list[OutputEvent]] = {}
-        for event in events:
-            by_choice.setdefault(event.choice, []).append(event.event)
-        outputs = sorted(by_choice.items())
-        choices = [self._choice(index, output) for index, output in outputs]
-        finishes = [finish_of(output) for _, output in outputs]
-        counts = {"usage": usage(finishes), "timings": timings(finishes)}
-        return self._head.body("chat.completion", choices) | counts
-
-    def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
-        logprobs = _logprobs(event.logprobs, self._head.token_bytes)
-        if not isinstance(event, Finish):
-            delta = _delta(event)
-            return [self._chunk(choice, delta, logprobs)] if delta or logprobs else []
-        self._finishes[choice] = event
-        chunks = [self._chunk(choice, {}, logprobs, reason(event))]
-        if len(self._finishes) == self._n:
-            finishes = [self._finishes[i] for i in range(self._n)]
-            if self._include_usage:
-                chunks.append(
-                    self._head.body("chat.completion.chunk", []) | {"usage": usage(finishes)}
-                )
-            chunks[-1]["timings"] = timings(finishes)
-        return chunks
-
-    def _chunk(
-        self,
-        choice: int,
-        delta: Json,
-        logprobs: Json | None = None,
-        finish_reason: str | None = None,
-    ) -> Json:
-        entry = {
-            "index": choice,
-            "delta": delta,
-            "logprobs": logprobs,
-            "finish_reason": finish_reason,
-        }
-        chunk = self._head.body("chat.completion.chunk", [entry])
-        if self._include_usage:
-            chunk["usage"] = None
-        return chunk
+    def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:
+        if self._head.token_bytes is None or not entries:
+            return None
+        return {"content": logprob_entries(entries, self._head.token_bytes), "refusal": None}
 
     def _choice(self, index: int, events: Sequence[OutputEvent]) -> Json:
-        logprobs = list(chain.from_iterable(event.logprobs for event in events))
         return {
             "index": index,
             "message": _message(events),
-            "logprobs": _logprobs(logprobs, self._head.token_bytes),
-            "finish_reason": reason(finish_of(events)),
+            "logprobs": self._logprobs(index, all_logprobs(events)),
+            "finish_reason": finish_reason(finish_of(events)),
         }
-
-
-def finish_of(events: Iterable[OutputEvent]) -> Finish:
-    """The last event of a finished choice."""
-    return next(event for event in events if isinstance(event, Finish))
 
 
 def _message(events: Sequence[OutputEvent]) -> Json:
@@ -136,30 +97,6 @@ def _call(start: ToolCallStart, events: Sequence[OutputEvent]) -> Json:
         "type": "function",
         "function": {"name": start.name, "arguments": "".join(pieces)},
     }
-
-
-def _delta(event: OutputEvent) -> Json:
-    match event:
-        case TextDelta(text=text):
-            return {"content": text}
-        case ReasoningDelta(text=text):
-            return {"reasoning_content": text}
-        case ToolCallStart(index=index, id=id, name=name):
-            function = {"name": name, "arguments": ""}
-            call = {"index": index, "id": id, "type": "function", "function": function}
-            return {"tool_calls": [call]}
-        case ToolCallArguments(index=index, text=text):
-            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-        case ToolCallEnd() | PromptLogprobs() | HiddenLogprobs() | Finish():
-            return {}
-
-
-def _logprobs(
-    entries: Sequence[TokenLogprob], token_bytes: Callable[[int], bytes] | None
-) -> Json | None:
-    if token_bytes is None or not entries:
-        return None
-    return {"content": logprob_entries(entries, token_bytes), "refusal": None}
 
 
 def logprob_entries(

@@ -32,7 +32,7 @@ from omlx.server.fields import (
 )
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.encoder import ChatEncoder
-from omlx.server.openai.head import Head
+from omlx.server.openai.choices import Head
 from omlx.server.responder import Exchange
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isnan, nan
-from typing import Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
-from omlx.errors import OmlxError
-from omlx.server import errors
 from omlx.server.dialect import ChoiceEvent, Json
-from omlx.server.openai.chat.encoder import finish_of
-from omlx.server.openai.head import Head, finite, reason
-from omlx.server.usage import timings, usage
+from omlx.server.openai.choices import (
+    ChoicesEncoder,
+    Head,
+    all_logprobs,
+    finish_of,
+    finish_reason,
+    finite,
+)
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs, TextDelta
 
-KIND: Final = "text_completion"
 
-
-class CompletionEncoder:
+class CompletionEncoder(ChoicesEncoder):
     """An answer of `n` choices for each prompt.
 
     `echoes`: by prompt, the text that its choices begin with.
@@ -28,6 +28,10 @@ class CompletionEncoder:
     requested. `silent` answers have no tokens: the engine generates at least one, which is left
     out.
     """
+
+    KIND = CHUNK_KIND = "text_completion"
+    CONTENT = "text"
+    PROMPT = "prompt"
 
     def __init__(
         self,
@@ -39,13 +43,10 @@ class CompletionEncoder:
         silent: bool = False,
         include_usage: bool = False,
     ) -> None:
-        self._head = head
+        super().__init__(head, n * len(echoes), len(echoes), include_usage=include_usage)
         self._n = n
         self._echoes = echoes
-        self._total = n * len(echoes)
         self._silent = silent
-        self._include_usage = include_usage
-        self._finishes: dict[int, Finish] = {}
         self._first_tokens = first_tokens
         self._offsets = [0] * self._total
         if not first_tokens:  # logprobs begin after the echo
@@ -59,21 +60,10 @@ class CompletionEncoder:
         ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        chunks: list[Json] = []
-        for event in self._audible(events):
-            chunks += self._encode(event.choice, event.event)
-        return chunks
-
-    def failed(self, error: OmlxError) -> list[Json]:
-        return [errors.openai(error, "prompt")]
+        return super().feed(self._audible(events))
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
-        by_choice: dict[int, list[OutputEvent]] = {choice: [] for choice in range(self._total)}
-        for event in self._audible(events):
-            by_choice[event.choice].append(event.event)
-        choices = [self._choice(index, output) for index, output in by_choice.items()]
-        finishes = [finish_of(output) for output in by_choice.values()]
-        return self._head.body(KIND, choices) | self._counts(finishes)
+        return super().body(self._audible(events))
 
     def _echo(self, choice: int) -> str:
         return self._echoes[choice // self._n]
@@ -85,53 +75,18 @@ class CompletionEncoder:
         shown = [event for event in events if isinstance(event.event, PromptLogprobs | Finish)]
         return [ChoiceEvent(event.choice, _without_tokens(event.event)) for event in shown]
 
-    def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
-        text = event.text if isinstance(event, TextDelta) else ""
-        logprobs = self._logprobs(choice, event.logprobs)
-        if not isinstance(event, Finish):
-            return [self._chunk(choice, text, logprobs)] if text or logprobs else []
-        self._finishes[choice] = event
-        chunks = [self._chunk(choice, text, logprobs, reason(event))]
-        if len(self._finishes) == self._total:
-            counts = self._counts([self._finishes[i] for i in range(self._total)])
-            if self._include_usage:
-                chunks.append(self._head.body(KIND, []) | {"usage": counts["usage"]})
-            chunks[-1]["timings"] = counts["timings"]
-        return chunks
-
-    def _chunk(
-        self,
-        choice: int,
-        text: str,
-        logprobs: Json | None = None,
-        finish_reason: str | None = None,
-    ) -> Json:
-        entry = {
-            "index": choice,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": finish_reason,
-        }
-        chunk = self._head.body(KIND, [entry])
-        if self._include_usage:
-            chunk["usage"] = None
-        return chunk
+    def _content(self, event: OutputEvent) -> str:
+        return event.text if isinstance(event, TextDelta) else ""
 
     def _choice(self, index: int, events: Sequence[OutputEvent]) -> Json:
         text = "".join(event.text for event in events if isinstance(event, TextDelta))
-        logprobs = self._first(index)
-        for event in events:
-            logprobs += event.logprobs
+        logprobs = [*self._first(index), *all_logprobs(events)]
         return {
             "index": index,
             "text": self._echo(index) + text,
             "logprobs": self._logprobs(index, logprobs),
-            "finish_reason": reason(finish_of(events)),
+            "finish_reason": finish_reason(finish_of(events)),
         }
-
-    def _counts(self, finishes: Sequence[Finish]) -> Json:
-        prompts = len(self._echoes)
-        return {"usage": usage(finishes, prompts), "timings": timings(finishes, prompts)}
 
     def _first(self, choice: int) -> list[TokenLogprob]:
         """The first token of a choice's prompt, without a logprob, if logprobs of the echo are

@@ -22,8 +22,8 @@ from omlx.server.fields import (
     stops,
 )
 from omlx.server.generation_request import GenerationRequest
+from omlx.server.openai.choices import Head
 from omlx.server.openai.completions.encoder import CompletionEncoder
-from omlx.server.openai.head import Head
 from omlx.server.responder import Exchange
 from omlx.server.stream import GenerationStream
 

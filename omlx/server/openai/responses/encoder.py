@@ -14,7 +14,7 @@ from omlx.errors import OmlxError
 from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import logprob_entries
-from omlx.server.openai.head import Head
+from omlx.server.openai.choices import Head
 from omlx.server.openai.responses.tools import ToolName
 from omlx.server.usage import timings, usage
 from omlx.text.events import (

@@ -14,7 +14,7 @@ from omlx.server.errors import field_error
 from omlx.server.fields import Body, Choice, Listed, Sampled, Text, read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.request import variables
-from omlx.server.openai.head import Head
+from omlx.server.openai.choices import Head
 from omlx.server.openai.responses import tools as response_tools
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.items import Conversation, Item
