@@ -18,6 +18,7 @@ from omlx.errors import BadRequest, ModelError, NotFound
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.load import Report
+from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.load_weights import LoadProgress
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, State
@@ -57,7 +58,7 @@ async def pool(
     engine: EngineThread,
     home: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
-    report: Report | None = None,
+    report: Report = ignore_progress,
     **settings: object,
 ) -> AsyncIterator[Pool]:
     """A pool whose memory limit counts from what this process holds already.

@@ -124,8 +124,6 @@ def read(
     return LoadedWeights(
         model=kind(tokenizer),
         tokenizer=tokenizer,
-        config={},
-        generation_config={},
         context_length=context,
         vocab_size=tokenizer_length(tokenizer),
         stop_ids=frozenset(tokenizer.eos_token_ids),

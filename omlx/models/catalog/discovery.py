@@ -59,13 +59,13 @@ class Registry:
         if name in self._by_id:
             return self._by_id[name]
         entries = self._by_name.get(name, [])
+        if not entries:
+            raise NotFound("model.not_found", param="model", model=name)
         usable = [entry for entry in entries if entry.usable]
         if len(usable) > 1:
             ids = ", ".join(entry.id for entry in usable)
             raise NotFound("model.ambiguous", param="model", model=name, ids=ids)
-        if not entries:
-            raise NotFound("model.not_found", param="model", model=name)
-        return usable[0] if usable else entries[0]
+        return next(iter(usable), entries[0])
 
     def find(self, name: str) -> ModelEntry:
         """Return the usable model with this id or short name.

@@ -60,7 +60,9 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
     except (OSError, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         reason = Reason("model.unreadable", {"detail": lines[0]})
-    return entry if reason is None else replace(entry, status=Status.SKIPPED, reason=reason)
+    if reason is not None:
+        entry = replace(entry, status=Status.SKIPPED, reason=reason)
+    return entry
 
 
 def is_supported(model_type: str) -> bool:
@@ -72,7 +74,9 @@ def is_supported(model_type: str) -> bool:
 def _head_reason(config: Mapping[str, Any]) -> Reason | None:
     """Return the reason of a draft head (`EAGLE`, `MTP`, …). Checked before its files are."""
     kind = _head_kind(config)
-    return None if kind is None else Reason("model.head_only", {"kind": kind})
+    if kind is None:
+        return None
+    return Reason("model.head_only", {"kind": kind})
 
 
 def _head_kind(config: Mapping[str, Any]) -> str | None:

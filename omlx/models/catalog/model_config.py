@@ -68,7 +68,9 @@ def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
             value = part.get(key)
             if isinstance(value, int) and value > 0:
                 return value
-    return int(tokenizer_length) if 0 < tokenizer_length < _MAX_CONTEXT else _DEFAULT_CONTEXT
+    if 0 < tokenizer_length < _MAX_CONTEXT:
+        return int(tokenizer_length)
+    return _DEFAULT_CONTEXT
 
 
 def stop_ids(tokenizer_ids: Iterable[int], *configs: Mapping[str, Any]) -> frozenset[int]:

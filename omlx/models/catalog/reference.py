@@ -45,9 +45,12 @@ class Reference:
         return "/" in self.repository
 
     def __str__(self) -> str:
-        quant = f":{self.quant}" if self.quant else ""
-        revision = f"@{self.revision}" if self.revision else ""
-        return f"{self.repository}{quant}{revision}"
+        text = self.repository
+        if self.quant:
+            text += f":{self.quant}"
+        if self.revision:
+            text += f"@{self.revision}"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,9 @@ def _listed(name: str, registry: Registry) -> ModelEntry | Reason | None:
     try:
         return registry.get(name)
     except NotFound as error:
-        return Reason(error.code, error.params) if error.code == "model.ambiguous" else None
+        if error.code == "model.ambiguous":
+            return Reason(error.code, error.params)
+        return None
 
 
 def _at_revision(entry: ModelEntry, revision: str) -> ModelEntry | None:

@@ -27,9 +27,6 @@ class Tokenizer(Protocol):
     """The parts of a tokenizer that are compared; none of them modifies it."""
 
     @property
-    def all_special_ids(self) -> Sequence[int]: ...
-
-    @property
     def added_tokens_decoder(self) -> Mapping[int, object]: ...
 
     def get_vocab(self) -> Mapping[str, int]: ...

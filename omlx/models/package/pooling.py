@@ -49,7 +49,7 @@ def pooling(directory: Path, model: str) -> Pooling:
     ]
     declared = config.get(_DECLARED)  # of newer versions, in place of one flag per mode
     if not modes and isinstance(declared, str):
-        modes = [f"{_DECLARED}_{declared}" if declared != "mean" else "pooling_mode_mean_tokens"]
+        modes = [{"mean": "pooling_mode_mean_tokens"}.get(declared, f"{_DECLARED}_{declared}")]
     if len(modes) != 1 or modes[0] not in _MODES:
         listed = ", ".join(modes) or "none"
         raise BadRequest("embedding.pooling", param="model", model=model, modes=listed)

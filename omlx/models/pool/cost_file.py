@@ -126,7 +126,9 @@ class LoadedCosts:
 
     def record(self) -> tuple[CostKey, dict[str, Any]] | None:
         """Return what would be saved."""
-        return None if self._key is None else (self._key, self._costs.to_json())
+        if self._key is None:
+            return None
+        return self._key, self._costs.to_json()
 
 
 def _validated(costs: dict[str, Any]) -> dict[str, Any]:

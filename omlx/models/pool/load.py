@@ -55,22 +55,20 @@ class WeightReader(Protocol):
 class ModelLoader:
     """Loads and unloads models on the engine thread.
 
-    `memory` bounds the requests of all models; `report` follows the progress of every load; `costs`
-    stores the measured costs of passes; `read` reads weights.
+    `memory` bounds the requests of all models; `costs` stores the measured costs of passes; `read`
+    reads weights.
     """
 
     def __init__(
         self,
         engine: EngineThread,
         memory: MemoryGuard,
-        report: Report | None,
         costs: CostFiles | None,
         read: WeightReader = load_steps,
     ) -> None:
         self._engine = engine
         self._memory = memory
         self._read = read
-        self._report = report
         self._costs = costs
 
     async def load(
@@ -87,14 +85,8 @@ class ModelLoader:
         Raises ModelError and Overloaded; then `previous` continues. A draft that cannot be read or
         run, or for which there is no room, becomes a reason unless a request named it.
         """
-
-        def report_both(entry: ModelEntry, progress: LoadProgress) -> None:
-            report(entry, progress)
-            if self._report is not None:
-                self._report(entry, progress)
-
         dtype = choice.speculation.settings.dtype
-        reading = _Reading(self._engine, self._read, report_both, dtype)
+        reading = _Reading(self._engine, self._read, report, dtype)
         try:
             target, draft, choice = await self._read_both(choice, reading, weights_of, make_room)
             costs = previous.costs if previous is not None else LoadedCosts(self._costs)

@@ -8,19 +8,24 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.draft_choice import choose_draft
 from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.failure_cache import FailureCache, FailureKey
-from omlx.models.pool.load import ModelLoader
+from omlx.models.pool.load import ModelLoader, Report
 from omlx.models.pool.load_weights import LoadProgress
 from omlx.models.pool.resident import Lease, ResidentModel
 from omlx.models.pool.residents import ResidentModels
 from omlx.models.pool.speculation_config import SpeculationConfig
 
 log = logging.getLogger("omlx.models")
+
+
+def ignore_progress(model: ModelEntry, progress: LoadProgress) -> None:
+    """Report no progress."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +82,7 @@ class LoadQueue:
     """Runs load jobs one at a time, in the order in which they take `residents.lock`.
 
     `configure` resolves the speculation of a model from settings and packages as they are now.
+    `report` follows the progress of every load.
     """
 
     def __init__(
@@ -86,12 +92,14 @@ class LoadQueue:
         loader: ModelLoader,
         configure: Callable[[ModelEntry], SpeculationConfig],
         clock: Callable[[], float],
+        report: Report,
     ) -> None:
         self._residents = residents
         self._evictor = evictor
         self._loader = loader
         self._configure = configure
         self._clock = clock
+        self._report = report
         self._failures = FailureCache()
         self._jobs: dict[tuple[str, str | None, bool], LoadJob] = {}
 
@@ -192,16 +200,15 @@ class LoadQueue:
             await self._residents.evict(resident)
             resident = None
 
-        async def make_room(nbytes: int) -> None:
-            await self._evictor.make_room(entry, nbytes)
-
         def report(model: ModelEntry, progress: LoadProgress) -> None:
             job.started = job.started or progress.done > 0
             if progress.done:
                 self._evictor.use_reservation(model, progress)
             if model.id == entry.id:
                 job.progress = progress
+            self._report(model, progress)
 
+        make_room = partial(self._evictor.make_room, entry)
         try:
             loaded = await self._loader.load(
                 choice, resident, loaded_weights, make_room, report, self._clock()

@@ -54,8 +54,6 @@ class LoadedWeights:
 
     model: Model
     tokenizer: TokenizerWrapper
-    config: Mapping[str, Any]
-    generation_config: Mapping[str, Any]
     context_length: int
     vocab_size: int
     stop_ids: frozenset[int]
@@ -112,8 +110,6 @@ def _steps(
     return LoadedWeights(
         model=cast("Model", model),
         tokenizer=tokenizer,
-        config=config,
-        generation_config=generation_config,
         context_length=context_length(config, tokenizer.model_max_length),
         vocab_size=tokenizer_length(tokenizer),
         stop_ids=stop_ids(tokenizer.eos_token_ids, config, generation_config),

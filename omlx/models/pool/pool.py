@@ -34,7 +34,7 @@ from omlx.models.pool.embedding import Embedding
 from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.footprint import default_limit_bytes, used_bytes
 from omlx.models.pool.load import ModelLoader, Report, WeightReader, limits_of
-from omlx.models.pool.load_queue import LoadJob, LoadQueue
+from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.resident import Lease, ModelStatus, ServedModel, State
 from omlx.models.pool.residents import ResidentModels, background
@@ -51,7 +51,7 @@ def build_pool(
     engine: EngineThread,
     catalog: Catalog,
     *,
-    report: Report | None = None,
+    report: Report = ignore_progress,
     costs: CostFiles | None = None,
     used: Callable[[], int] = used_bytes,
     clock: Callable[[], float] = time.monotonic,
@@ -65,14 +65,16 @@ def build_pool(
 
     def limit() -> int:
         configured = catalog.configuration.resolve().settings.memory_limit
-        return default_limit_bytes() if configured is None else configured
+        if configured is not None:
+            return configured
+        return default_limit_bytes()
 
     memory = MemoryGuard(limit(), used)
-    loader = ModelLoader(engine, memory, report, costs, read)
+    loader = ModelLoader(engine, memory, costs, read)
     residents = ResidentModels(engine, loader, memory, limit)
     evictor = Evictor(engine, residents, memory, limit, clock)
     configure = partial(configured_speculation, catalog)
-    load_queue = LoadQueue(residents, evictor, loader, configure, clock)
+    load_queue = LoadQueue(residents, evictor, loader, configure, clock, report)
     return Pool(engine, catalog, memory, residents, evictor, load_queue, costs, clock)
 
 
@@ -148,8 +150,7 @@ class Pool:
     @property
     def served(self) -> ServedModel | None:
         """The model in memory that was used last."""
-        loaded = self.loaded
-        return loaded[-1] if loaded else None
+        return next(reversed(self.loaded), None)
 
     @property
     def limit_bytes(self) -> int:

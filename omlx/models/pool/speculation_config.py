@@ -49,7 +49,9 @@ class SpeculationConfig:
     @property
     def active_draft(self) -> ModelEntry | None:
         """The draft to load: None if the strategy uses no draft model."""
-        return self.draft if self.strategy.step("draft") is not None else None
+        if self.strategy.step("draft") is None:
+            return None
+        return self.draft
 
     @property
     def drafters(self) -> tuple[str, ...]:
