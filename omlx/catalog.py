@@ -1,7 +1,8 @@
-"""Sentences for codes, from `locales/*.json`: one flat object a language, `code -> template` with `{name}` fields.
+"""Sentences for codes, from `locales/*.json`: one flat object a language, `code -> template` with
+`{name}` fields.
 
-What a language does not have yet is said in English. A code without an entry is shown as itself with its parameters, so
-that a missing sentence is seen, never an exception.
+What a language does not have yet is said in English. A code without an entry is shown as itself
+with its parameters, so that a missing sentence is seen, never an exception.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ SOURCE: Final = "en"
 
 
 def data_dir(name: str) -> Path:
-    """The folder of shipped data called `name`: inside the package in a wheel, beside it in a checkout."""
+    """The folder of shipped data called `name`: inside the package in a wheel, beside it in a
+    checkout.
+    """
     package = Path(__file__).resolve().parent
     inside = package / name
     return inside if inside.is_dir() else package.parent / name

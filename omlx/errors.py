@@ -18,8 +18,9 @@
         ├── RewindError           a cache could not be taken back; its content is unproven
         └── EngineDead            the engine thread is gone (503)
 
-A code is stable and dotted (`request.temperature.range`); parameters are JSON values. `message` renders the
-English sentence from `locales/en.json`; other languages render the same code and parameters.
+A code is stable and dotted (`request.temperature.range`); parameters are JSON values. `message`
+renders the English sentence from `locales/en.json`; other languages render the same code and
+parameters.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ Param: TypeAlias = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A stable code with typed parameters: why something is as it is (`spec.off.requested`). Not an error."""
+    """A stable code with typed parameters: why something is as it is (`spec.off.requested`). Not an
+    error.
+    """
 
     code: str
     params: dict[str, Param] = field(default_factory=dict)

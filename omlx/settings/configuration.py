@@ -1,6 +1,7 @@
 """The configuration as immutable snapshots, and the one object that publishes them.
 
-Readers take `LiveConfiguration.current` and never touch a file. Writers and the watcher replace it, off the event loop.
+Readers take `LiveConfiguration.current` and never touch a file. Writers and the watcher replace it,
+off the event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from omlx.settings.store import Store, StoredSettings
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Immutable snapshot: `run` holds flags and environment, `stored` the content of the settings files."""
+    """Immutable snapshot: `run` holds flags and environment, `stored` the content of the settings
+    files.
+    """
 
     run: tuple[Layer, ...] = ()
     stored: StoredSettings = field(default_factory=StoredSettings)
@@ -41,8 +44,9 @@ class Configuration:
 class LiveConfiguration:
     """Owner of the current snapshot: every read and write of the settings files goes through it.
 
-    Reading `current` is safe on any thread; the other methods block on files and are serialised by a lock. Without a
-    store there is nothing but `run`. Raises ConfigError if a file is invalid from the start.
+    Reading `current` is safe on any thread; the other methods block on files and are serialised by
+    a lock. Without a store there is nothing but `run`. Raises ConfigError if a file is invalid from
+    the start.
     """
 
     def __init__(self, run: tuple[Layer, ...] = (), store: Store | None = None) -> None:

@@ -1,9 +1,9 @@
 """One JSON file that belongs to omlx: it says so itself, in its `format`.
 
-A file without that mark is someone else's: read as if it were not there, never written, moved or parsed further. A file
-with the mark that cannot be read any more is reported, and kept aside before another takes its place. A file is
-replaced as a whole (written beside itself, synced, renamed), so that a reader, or a power cut, meets the old content or
-the new one.
+A file without that mark is someone else's: read as if it were not there, never written, moved or
+parsed further. A file with the mark that cannot be read any more is reported, and kept aside before
+another takes its place. A file is replaced as a whole (written beside itself, synced, renamed), so
+that a reader, or a power cut, meets the old content or the new one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ FileStamp: TypeAlias = tuple[int, int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file holds; `note` says why that is nothing, if it is not simply missing: it is `foreign`, or `broken`."""
+    """What a file holds; `note` says why that is nothing, if it is not simply missing: it is
+    `foreign`, or `broken`.
+    """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     note: ConfigError | None = None
@@ -47,8 +49,8 @@ class Content:
 def read(path: Path, *, held: bool = False) -> Content:
     """The object in a file. Raises ConfigError if the file is there and cannot be opened.
 
-    `held`: the caller is inside `locked`. Then one of ours that cannot be parsed is renamed to `*.corrupt-<time>`, and
-    the log says so.
+    `held`: the caller is inside `locked`. Then one of ours that cannot be parsed is renamed to
+    `*.corrupt-<time>`, and the log says so.
     """
     try:
         raw = path.read_bytes()
@@ -80,9 +82,11 @@ def read(path: Path, *, held: bool = False) -> Content:
 
 
 def write(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace the file, which must be ours or not there yet; call it inside `locked`. Raises ConfigError.
+    """Replace the file, which must be ours or not there yet; call it inside `locked`. Raises
+    ConfigError.
 
-    The folder is closed to others. Where the file is a link, what it leads to is replaced, in a folder left as it is.
+    The folder is closed to others. Where the file is a link, what it leads to is replaced, in a
+    folder left as it is.
     """
     try:
         path.parent.chmod(0o700)
@@ -99,7 +103,9 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Keep other processes from changing files in `home`, which is made if it is missing. Raises ConfigError."""
+    """Keep other processes from changing files in `home`, which is made if it is missing. Raises
+    ConfigError.
+    """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = os.open(home, os.O_RDONLY)

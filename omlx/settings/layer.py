@@ -12,7 +12,9 @@ from omlx.settings.schema import Value
 
 
 class Source(StrEnum):
-    """Who set a value; the first that did wins. A request goes before them all, and is no layer: it has fields."""
+    """Who set a value; the first that did wins. A request goes before them all, and is no layer: it
+    has fields.
+    """
 
     CLI = "cli"
     ENVIRONMENT = "environment"

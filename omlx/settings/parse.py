@@ -1,4 +1,6 @@
-"""From what a person typed to the value of a setting. Everything wrong is a ConfigError that names where it stands."""
+"""From what a person typed to the value of a setting. Everything wrong is a ConfigError that names
+where it stands.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
     """The value that `raw` stands for; `where` is the flag or variable it came from.
 
-    A setting with many values takes a list, or one string split at the path separator (files) or commas.
-    Raises ConfigError.
+    A setting with many values takes a list, or one string split at the path separator (files) or
+    commas. Raises ConfigError.
     """
     if not setting.repeatable:
         if not isinstance(raw, str):
@@ -45,7 +47,8 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
 
 
 def from_json(setting: Setting, raw: object, where: str) -> Value:
-    """The value that JSON stands for. Types are strict: a number is not a string, 1 is not true. Raises ConfigError.
+    """The value that JSON stands for. Types are strict: a number is not a string, 1 is not true.
+    Raises ConfigError.
 
     A size may also be written as a string (`512MB`).
     """

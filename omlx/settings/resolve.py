@@ -1,7 +1,7 @@
 """Which of several sources decides a setting, and where its value came from.
 
-A source is a layer: the values it sets, and nothing about the rest. Layers of the two files come from the store, those
-of packages are made elsewhere; all go through the same `resolve`.
+A source is a layer: the values it sets, and nothing about the rest. Layers of the two files come
+from the store, those of packages are made elsewhere; all go through the same `resolve`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def resolve(layers: Iterable[Layer] = ()) -> Resolution:
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
-    """What the variables of the environment set. An empty variable sets nothing. Raises ConfigError."""
+    """What the variables of the environment set. An empty variable sets nothing. Raises
+    ConfigError.
+    """
     values = {
         setting.name: parse(setting, environ[setting.variable], setting.variable)
         for setting in table().values()

@@ -1,9 +1,9 @@
 """The one table of settings.
 
-A field of `Settings` is a setting: its annotation is its type, its default the built-in value, `Meta` the rest. Flags
-(`--max-waiting`), variables (`OMLX_MAX_WAITING`), the files' keys (`engine.max_waiting`), help
-(`settings.max_waiting.help` in the catalog) and docs/settings.md derive from it. None means that the model's own files
-decide, or nothing does.
+A field of `Settings` is a setting: its annotation is its type, its default the built-in value,
+`Meta` the rest. Flags (`--max-waiting`), variables (`OMLX_MAX_WAITING`), the files' keys
+(`engine.max_waiting`), help (`settings.max_waiting.help` in the catalog) and docs/settings.md
+derive from it. None means that the model's own files decide, or nothing does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Value: TypeAlias = (
 
 
 class AppliesAt(StrEnum):
-    """When a changed value takes effect: for the next request, at a model's next idle moment, at the next start."""
+    """When a changed value takes effect: for the next request, at a model's next idle moment, at
+    the next start.
+    """
 
     AT_ONCE = "at_once"
     RELOAD = "reload"
@@ -236,8 +238,9 @@ class Setting:
 
     @property
     def applies_live(self) -> bool:
-        """Whether a running server takes up what others write into the files. No secrets: a file that is lost must
-        not take a key away."""
+        """Whether a running server takes up what others write into the files. No secrets: a file
+        that is lost must not take a key away.
+        """
         return self.meta.applies is not AppliesAt.RESTART and not self.meta.secret
 
 

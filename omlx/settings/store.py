@@ -3,8 +3,9 @@
     config.json   {"format": …, "server": {…}, "defaults": {"speculative": {…}, "sampling": {…}}, …}
     models.json   {"format": …, "models": {"org/name": {"speculative": {…}}}}
 
-Every key is a row of the settings table; an unknown key is refused by its name. An invalid file stops a start. A file
-that becomes invalid later is ignored: its last valid content counts until it is repaired, and a note says why.
+Every key is a row of the settings table; an unknown key is refused by its name. An invalid file
+stops a start. A file that becomes invalid later is ignored: its last valid content counts until it
+is repaired, and a note says why.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ GLOBAL_FILE: Final = "config.json"
 MODELS_FILE: Final = "models.json"
 
 Check = Callable[[str, Value, str], None]
-"""Given a setting's name, its value and where it was set, raises ConfigError for what the table cannot validate."""
+"""Given a setting's name, its value and where it was set, raises ConfigError for what the table
+cannot validate.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +53,18 @@ class StoredSettings:
         return self.models.get(model) or Layer(Source.MODEL, {})
 
     def revision(self, model: str | None = None) -> str:
-        """Return a hash of what is stored for all models, or for one: equal values have equal revisions."""
+        """Return a hash of what is stored for all models, or for one: equal values have equal
+        revisions.
+        """
         values = {name: to_json(value) for name, value in self.layer(model).values.items()}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class _ValidContent:
-    """Valid content of one file: its JSON object, and the layers parsed from it (None: for all models)."""
+    """Valid content of one file: its JSON object, and the layers parsed from it (None: for all
+    models).
+    """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     layers: Mapping[str | None, Layer] = field(default_factory=dict)
@@ -100,11 +107,13 @@ class Store:
     def patch(
         self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None
     ) -> None:
-        """Change what is stored for all models, or for one; None removes a value. Values may be in their JSON form.
+        """Change what is stored for all models, or for one; None removes a value. Values may be in
+        their JSON form.
 
-        A file that cannot be parsed is replaced by its last valid content with the changes. Raises ConfigError, and
-        changes nothing, for unknown or misplaced names, for contradicting values, for a file that is not ours or
-        holds invalid values; raises Outdated if the stored revision is not `expected`.
+        A file that cannot be parsed is replaced by its last valid content with the changes. Raises
+        ConfigError, and changes nothing, for unknown or misplaced names, for contradicting values,
+        for a file that is not ours or holds invalid values; raises Outdated if the stored revision
+        is not `expected`.
         """
         path = self.path(model)
         rows = [_row(name, Scope.GLOBAL if model is None else Scope.MODEL) for name in changes]
@@ -141,7 +150,9 @@ class Store:
         return self._valid.get(path, _ValidContent())
 
     def _set_note(self, path: Path, note: ConfigError | None) -> None:
-        """Replace the note of a file; the note of a renamed file stays while the renamed file exists."""
+        """Replace the note of a file; the note of a renamed file stays while the renamed file
+        exists.
+        """
         if note is not None:
             self._notes[path] = note
         elif path in self._notes:
@@ -150,7 +161,9 @@ class Store:
                 del self._notes[path]
 
     def _parse(self, values: Mapping[str, Any], path: Path) -> _ValidContent:
-        """Parse the JSON object of one file. Raises ConfigError for an unknown key or an invalid value."""
+        """Parse the JSON object of one file. Raises ConfigError for an unknown key or an invalid
+        value.
+        """
         known = self._last_valid(path)
         if repr(values) == repr(known.values):  # not ==, to which 1 is true
             return known
@@ -187,7 +200,9 @@ def _stored(content: _ValidContent, model: str | None) -> StoredSettings:
 
 
 def _model_sections(values: Mapping[str, Any], path: Path) -> Mapping[str | None, Any]:
-    """Return the sections of models.json below `models`, by model id. Raises ConfigError for any other key."""
+    """Return the sections of models.json below `models`, by model id. Raises ConfigError for any
+    other key.
+    """
     for key in values:
         if key != "models":
             raise ConfigError("config.key", file=str(path), key=key)
@@ -200,7 +215,8 @@ def _model_sections(values: Mapping[str, Any], path: Path) -> Mapping[str | None
 def _leaves(
     section: object, rows: Mapping[tuple[str, ...], Setting], path: Path, above: tuple[str, ...]
 ) -> Iterator[tuple[Setting, object]]:
-    """Yield the settings in nested objects with their raw values. Raises ConfigError for a key without a row.
+    """Yield the settings in nested objects with their raw values. Raises ConfigError for a key
+    without a row.
 
     `above` is the place of the section in the file.
     """
@@ -217,7 +233,9 @@ def _leaves(
 
 
 def _set(values: dict[str, Any], keys: tuple[str, ...], value: object) -> None:
-    """Set a value in nested objects, or remove it (None); an object that becomes empty is removed too."""
+    """Set a value in nested objects, or remove it (None); an object that becomes empty is removed
+    too.
+    """
     key, *rest = keys
     if rest:
         inner = values.setdefault(key, {})

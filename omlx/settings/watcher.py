@@ -17,8 +17,8 @@ log = logging.getLogger("omlx.settings")
 class ConfigurationWatcher:
     """Publisher of settings that another process wrote, with `omlx config` or an editor.
 
-    `packages` returns the package files to watch. `apply` is awaited on the event loop after each change, to make the
-    loaded models take up the new snapshot. All files are read in a thread.
+    `packages` returns the package files to watch. `apply` is awaited on the event loop after each
+    change, to make the loaded models take up the new snapshot. All files are read in a thread.
     """
 
     def __init__(
@@ -45,7 +45,9 @@ class ConfigurationWatcher:
                 log.exception("settings watcher")
 
     async def check(self) -> bool:
-        """Read the files if one has changed, publish and apply them. Return whether one had changed."""
+        """Read the files if one has changed, publish and apply them. Return whether one had
+        changed.
+        """
         packages = tuple(self._packages())
         before, self._seen = self._seen, await asyncio.to_thread(self._stamps, packages)
         if all(before.get(path, stamp) == stamp for path, stamp in self._seen.items()):

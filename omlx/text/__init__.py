@@ -1,1 +1,1 @@
-"""Text on both sides of the engine: messages to token ids, token ids to events. No HTTP in here."""
+"""Text before and after the engine: messages to token ids, token ids to events. Without HTTP."""

@@ -1,7 +1,8 @@
 """Grammars of tool calls in llguidance's dialect of Lark.
 
-A call is the markup of the model's family around a function's name and arguments that follow its schema. Markup that
-the tokenizer has as one token must be generated as that token, not as text that looks like it.
+A call is the markup of the model's family around a function's name and arguments that follow its
+schema. Markup that the tokenizer has as one token must be generated as that token, not as text that
+looks like it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ SPACING: Final[JsonCompileOptions] = {
     "item_separator": ", ",
     "key_separator": ": ",
 }
-"""White space as in `json.dumps`: more tokens are forced, and a model cannot emit blanks for ever."""
+"""White space as in `json.dumps`: more tokens are forced, and a model cannot emit blanks for ever.
+"""
 LENIENT: Final[JsonCompileOptions] = {"lenient": True}
 """Keywords that llguidance does not enforce are ignored."""
 
@@ -37,10 +39,11 @@ _PLACES: Final = re.compile(r"(\{name\}|\{number\}|\{id\}|\{arguments\})")
 
 
 def calls_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
-    """Return the grammar of an answer that consists of calls to the allowed functions: of one, or of one or more.
+    """Return the grammar of an answer that consists of calls to the allowed functions: of one, or
+    of one or more.
 
-    `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids. Raises BadRequest for a
-    function whose arguments cannot be an object.
+    `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids. Raises
+    BadRequest for a function whose arguments cannot be an object.
     """
     form = markup.form
     several = "" if use.single or form.together else f" ({_between(form, added)}one)*"
@@ -49,15 +52,18 @@ def calls_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) ->
 
 
 def call_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
-    """Return the grammar of what follows the opening marker of a call. Raises BadRequest like `calls_grammar`."""
+    """Return the grammar of what follows the opening marker of a call. Raises BadRequest like
+    `calls_grammar`.
+    """
     return "\n".join(["start: inside", *_inside(markup, use, added)])
 
 
 def arguments_schema(function: Schema, use: ToolUse) -> Schema:
-    """Return the schema that the arguments of a call must follow; without an obligation, any object.
+    """Return the schema that the arguments of a call must follow; without an obligation, any
+    object.
 
-    Keywords that are not enforced are ignored unless the function is strict. Raises BadRequest if the schema allows no
-    object, or none that terminates.
+    Keywords that are not enforced are ignored unless the function is strict. Raises BadRequest if
+    the schema allows no object, or none that terminates.
     """
     name, strict = function["name"], function["name"] in use.strict
     schema = ANY_ARGUMENTS
@@ -93,7 +99,9 @@ def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Itera
 
 
 def _call(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> str:
-    """Return the right side of the rule for a call of one function; `rule` is that of its arguments."""
+    """Return the right side of the rule for a call of one function; `rule` is that of its
+    arguments.
+    """
     assert form.written is not None
     places = {"{number}": "/[0-9]{1,3}/", "{id}": "/[a-zA-Z0-9]{9}/", "{arguments}": rule}
     terms, text = [], ""
@@ -125,7 +133,9 @@ def _between(form: CallFormat, added: Mapping[str, int]) -> str:
 
 
 def _literal(text: str, added: Mapping[str, int]) -> str:
-    """Return a text in the grammar's form, with added tokens by their ids; longer tokens take precedence."""
+    """Return a text in the grammar's form, with added tokens by their ids; longer tokens take
+    precedence.
+    """
     known = sorted((token for token in added if token and token in text), key=len, reverse=True)
     parts = [text]
     if known:

@@ -1,19 +1,8 @@
-"""How each family of models writes a tool call: what mlx-lm's parsers do not say of the formats that they parse.
+"""The tool-call markup of each model family: what mlx-lm's parsers do not say about the formats
+that they parse.
 
-mlx-lm chooses the parser by the chat template and gives the markers around a call. What is added here, by the name of
-the parser's module:
-
-    begins    what stands behind the opening marker of every call; a marker followed by anything else is prose
-    head      the name and what comes before the arguments, where those are JSON as it stands: they can be sent on as
-              they come
-    closes    what follows such arguments inside the markers
-    inner     tags that a call closes again: with one of them open it was cut off, or the marker stands in a value
-    written   a call as the model writes it between the markers, so that a grammar can hold it to the schema of its
-              function
-    parameter one argument in such a call, where the arguments are no JSON object
-    between   what may stand between two calls
-    together  several calls share one pair of markers
-    opening   a call up to its arguments, to make a model begin one that no grammar can hold; `before` the marker
+mlx-lm chooses the parser by the chat template and knows the markers around a call; `CALL_FORMATS`
+adds the rest, by the name of the parser's module.
 """
 
 from __future__ import annotations
@@ -38,24 +27,43 @@ _NAME = r"(?P<name>[\w.:/-]+)"
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _VALUE = rf'(?:{_STRING}|[\w.+-]+|(?P<nested>[\[{{](?:{_STRING}|[^"\[\]{{}}]|(?&nested))*[\]}}]))'
 _MEMBERS = rf"(?:\s*,\s*{_STRING}\s*:\s*{_VALUE})*"
-"""What else stands in the object around arguments; nobody needs it."""
+"""Further members of the object around the arguments; they are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """One row of the table. Patterns are of the `regex` module, which can tell "not yet" from "no"."""
+    """Format of the calls of one family. Patterns are of the `regex` module, which can match
+    partially.
+    """
 
     begins: str = ""
+    """Pattern after the opening marker of every call; a marker followed by anything else is prose.
+    """
     opening: str | None = None
+    """Text of a call up to its arguments, to force a call that no grammar can enforce."""
     before: str = ""
+    """Text before the marker of a forced call."""
     head: str | None = None
+    """Pattern of the name up to arguments that are JSON as they stand, so that they can be
+    streamed.
+    """
     closes: str = ""
+    """Pattern after such arguments, before the closing marker."""
     inner: tuple[tuple[str, str], ...] = ()
+    """Tags inside a call: while one is open, the call is incomplete, or the marker stands in a
+    value.
+    """
     written: str | None = None
+    """Text of a call between the markers, for a grammar that enforces the schema of its function.
+    """
     parameter: str | None = None
+    """Text of one argument in `written`, where the arguments are no JSON object."""
     between: str = ""
+    """Optional text between two calls."""
     together: bool = False
+    """Several calls share one pair of markers."""
     short_ids: bool = False
+    """Templates of this family refuse ids other than nine letters and digits."""
 
 
 _NAMED_FIRST = CallFormat(
@@ -83,7 +91,8 @@ CALL_FORMATS: Final[Mapping[str, CallFormat]] = {
         head=r"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?(?P<name>[\w.-]+):\d+)\s*"
         r"<\|tool_call_argument_begin\|>\s*(?=\{)",
         closes=r"\s*<\|tool_call_end\|>",
-        written="<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
+        written="<|tool_call_begin|>functions.{name}:{number}"
+        "<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
         together=True,
     ),
     "kimi_k3": CallFormat(
@@ -125,11 +134,10 @@ CALL_FORMATS: Final[Mapping[str, CallFormat]] = {
 """Every parser of mlx-lm but `laguna`, which is glm47's under another name."""
 
 _LISTING: Final = replace(CALL_FORMATS["mistral"], written=None, opening="{name}[ARGS]")
-"""Older models of Mistral's write a list of objects behind the marker."""
+"""Older Mistral models write a list of objects after the marker."""
 
 _NUMBERED: Final = replace(CALL_FORMATS["mistral"], written="{name}[CALL_ID]{id}[ARGS]{arguments}")
-"""Some write the call's id behind its name."""
-
+"""Some Mistral models write the call's id after its name."""
 
 _HARMONY: Final = CallFormat(
     r"[\w.:/-]+(?:\s+\w+)?\s*<\|",
@@ -137,13 +145,15 @@ _HARMONY: Final = CallFormat(
     before=" ",
     head=rf"{_NAME}[^<{{]*(?:<\|(?:channel|constrain)\|>[^<{{]*)*<\|message\|>\s*(?=\{{)",
 )
-"""No parser of mlx-lm's: nothing but the head is needed."""
+"""gpt-oss, for which mlx-lm has no parser: the head is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallMarkup:
-    """The tool calls of one model, and the functions that a request lets it call. `tools` are as templates know them:
-    `{"type": "function", "function": {"name": …}}`."""
+    """Tool-call markup of one model with the functions of one request.
+
+    `tools` are as chat templates take them: `{"type": "function", "function": {"name": …}}`.
+    """
 
     start: str
     end: str
@@ -151,34 +161,37 @@ class CallMarkup:
     form: CallFormat
     tools: Sequence[Mapping[str, Any]] = ()
     begins: re.Pattern[str] = field(init=False)
-    head: re.Pattern[str] | None = field(init=False)
+    head: re.Pattern[str] | None = field(init=False, default=None)
     closes: re.Pattern[str] = field(init=False)
     ends: re.Pattern[str] = field(init=False)
-    follows: re.Pattern[str] | None = field(init=False)
+    """`closes` with the closing marker."""
+    follows: re.Pattern[str] | None = field(init=False, default=None)
+    """`head` of a further call inside the same markers."""
 
     def __post_init__(self) -> None:
         form = self.form
         patterns = {
-            "begins": re.compile(form.begins),
-            "head": re.compile(form.head) if form.head is not None else None,
-            "closes": re.compile(form.closes),
-            "ends": re.compile(rf"(?:{form.closes})\s*{standard_re.escape(self.end)}"),
-            "follows": re.compile(rf"(?:{form.closes})?{form.head}")
-            if form.head is not None
-            else None,
+            "begins": form.begins,
+            "closes": form.closes,
+            "ends": rf"(?:{form.closes})\s*{standard_re.escape(self.end)}",
         }
+        if form.head is not None:
+            patterns |= {"head": form.head, "follows": rf"(?:{form.closes})?{form.head}"}
         for name, pattern in patterns.items():
-            object.__setattr__(self, name, pattern)
+            object.__setattr__(self, name, re.compile(pattern))
 
     def opening(self, name: str | None) -> str | None:
-        """The text that begins a call of `name`, or of whichever function the model chooses; None if unknown."""
+        """Return the text that begins a call of `name`, or up to the name; None if the format's
+        opening is unknown.
+        """
         if self.form.opening is None:
             return None
         inside, _, behind = self.form.opening.partition("{name}")
-        return self.form.before + self.start + inside + (name + behind if name is not None else "")
+        text = self.form.before + self.start + inside
+        return text if name is None else text + name + behind
 
     def new_id(self) -> str:
-        """Templates of one family refuse ids that are not nine letters and digits."""
+        """Return a new id for a call."""
         if self.form.short_ids:
             return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
@@ -187,9 +200,9 @@ class CallMarkup:
 def call_markup(
     tokenizer: TokenizerWrapper, tools: Sequence[Mapping[str, Any]]
 ) -> CallMarkup | None:
-    """How this model calls `tools`; None where nobody knows."""
+    """Return the markup of this model's tool calls; None if it has none."""
     if harmony.uses_harmony(tokenizer):
-        return CallMarkup(harmony.CALL, "", _nothing, _HARMONY, tools)
+        return CallMarkup(harmony.CALL, "", _no_parser, _HARMONY, tools)
     if not tokenizer.has_tool_calling:
         return None
     name = tokenizer.tool_parser.__module__.rpartition(".")[2]
@@ -197,10 +210,13 @@ def call_markup(
     form = CALL_FORMATS.get(name, CallFormat())
     if name == "mistral":
         template = str(tokenizer.chat_template)
-        form = _NUMBERED if "[CALL_ID]" in template else form if "[ARGS]" in template else _LISTING
+        if "[CALL_ID]" in template:
+            form = _NUMBERED
+        elif "[ARGS]" not in template:
+            form = _LISTING
     return CallMarkup(start, end, tokenizer.tool_parser, form, tools)
 
 
-def _nothing(text: str, tools: Sequence[Mapping[str, Any]]) -> Any:
-    """A parser for calls that are known by their heads alone."""
+def _no_parser(text: str, tools: Sequence[Mapping[str, Any]]) -> Any:
+    """Parse calls that are recognised by their heads alone: none."""
     raise ValueError("no call")

@@ -1,7 +1,8 @@
 """Split the text of one choice into reasoning and content.
 
-`ReasoningSplitter` is for models with a pair of markers around reasoning at the very beginning. `ChannelSplitter` is
-for models that write several messages, each after a header that names its recipient:
+`ReasoningSplitter` is for models with a pair of markers around reasoning at the very beginning.
+`ChannelSplitter` is for models that write several messages, each after a header that names its
+recipient:
 
     to=self<|message|>reasoning<|eom|><|start|>assistant to=user<|message|>answer
 """
@@ -69,8 +70,8 @@ class _State(Enum):
 class ReasoningSplitter(Splitter):
     """Splitter at a pair of markers; a marker that is not at the beginning is content.
 
-    `markers` are the opening and the closing one, None for a model without reasoning. `thinking`: the prompt has
-    opened the reasoning. White space around reasoning is dropped.
+    `markers` are the opening and the closing one, None for a model without reasoning. `thinking`:
+    the prompt has opened the reasoning. White space around reasoning is dropped.
     """
 
     def __init__(self, markers: tuple[str, str] | None, *, thinking: bool = False) -> None:
@@ -135,8 +136,9 @@ class ReasoningSplitter(Splitter):
 class ChannelSplitter(Splitter):
     """Splitter by a table of transitions: by state, pairs of a marker and the state after it.
 
-    The table is mlx-lm's `response_transitions` or one of ours. The text of a header is dropped. The marker of a tool
-    call is kept: it belongs to the call. Output in which no marker ever comes is content.
+    The table is mlx-lm's `response_transitions` or one of ours. The text of a header is dropped.
+    The marker of a tool call is kept: it belongs to the call. Output in which no marker ever comes
+    is content.
     """
 
     def __init__(self, initial: str, transitions: Mapping[str, Sequence[tuple[str, str]]]) -> None:

@@ -1,7 +1,8 @@
 """Token ids to text, as a stream.
 
-`Detokenizer` wraps mlx-lm's streaming detokenizers as `feed` and `finish`. A piece never ends inside a UTF-8 character:
-the bytes of an incomplete one are held back until it is complete or the output ends.
+`Detokenizer` wraps mlx-lm's streaming detokenizers as `feed` and `finish`. A piece never ends
+inside a UTF-8 character: the bytes of an incomplete one are held back until it is complete or the
+output ends.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 class Detokenizer:
     """Stream of the text of one output.
 
-    `context`, tokens before the output, is read first and not returned: with it the first space of a continued message
-    is kept.
+    `context`, tokens before the output, is read first and not returned: with it the first space of
+    a continued message is kept.
     """
 
     def __init__(self, tokenizer: TokenizerWrapper, context: Iterable[int] = ()) -> None:
@@ -51,7 +52,8 @@ class TokenBytes:
     """Bytes of single tokens, as logprobs report them. A token may hold part of a character."""
 
     def __init__(self, tokenizer: TokenizerWrapper) -> None:
-        from mlx_lm import tokenizer_utils  # noqa: PLC0415 — slow, and there with the first tokenizer
+        # Imported with the first tokenizer: slow.
+        from mlx_lm import tokenizer_utils  # noqa: PLC0415
 
         self._tokenizer = tokenizer
         self._spm: list[bytes] = []
@@ -71,12 +73,16 @@ class TokenBytes:
 
 
 def decode_byte_level(piece: str) -> bytes:
-    """Decode the byte-level alphabet of GPT-2's BPE. Characters outside of it (special tokens) stay as they are."""
+    """Decode the byte-level alphabet of GPT-2's BPE. Characters outside of it (special tokens) stay
+    as they are.
+    """
     return b"".join(_BYTES.get(character) or character.encode() for character in piece)
 
 
 def _byte_alphabet() -> dict[str, bytes]:
-    """Printable Latin-1 stands for itself; the other bytes, in order, are the characters from U+0100 on."""
+    """Printable Latin-1 stands for itself; the other bytes, in order, are the characters from
+    U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     alphabet = {chr(byte): bytes([byte]) for byte in printable}

@@ -1,12 +1,12 @@
 """The neutral event stream of one choice: what every API dialect encodes and no dialect defines.
 
     text, reasoning      deltas, in any number and order
-    a tool call          start, arguments (JSON text to append), end; one call at a time, numbered from 0
+    a tool call          start, arguments (JSON text to append), end; calls are numbered from 0
     the end              exactly one `Finish`, last
-    the prompt           its logprobs, before all else, where they were asked for
+    the prompt           its requested logprobs, first
 
-Deltas of one kind may be joined or split without changing their meaning. `logprobs` on an event belong to the tokens
-that it is made of.
+Deltas of one kind may be merged or split without changing their meaning. `logprobs` belong to the
+event's tokens.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ from omlx.records import RequestStats
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
+    """Text of the answer."""
+
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
+    """Text of the reasoning."""
+
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """Call number `index` of this choice begins. `id` is never used twice."""
+    """Start of call number `index` of this choice. `id` is unique."""
 
     index: int
     id: str
@@ -42,7 +46,7 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """`text` is the next piece of the arguments as JSON. Unless it was cut off, the pieces of a call are one object."""
+    """Next piece of the arguments as JSON. Unless the call was cut off, its pieces are one object."""
 
     index: int
     text: str
@@ -60,15 +64,18 @@ class ToolCallEnd:
 
 @dataclass(frozen=True, slots=True)
 class HiddenLogprobs:
-    """Logprobs of tokens that are in none of the others: markers, and what is dropped around them."""
+    """Logprobs of tokens without text: markers and dropped white space."""
 
     logprobs: tuple[TokenLogprob, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a choice. `reasoning_tokens` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
-    that ended it, if one did; `calls` counts its tool calls."""
+    """End of a choice, with the number of its tool calls.
+
+    `reasoning_tokens` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
+    that ended it, if any.
+    """
 
     reason: FinishReason
     stats: RequestStats
@@ -80,7 +87,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Logprobs of the next tokens of the prompt; they begin with its second one."""
+    """Next logprobs of the prompt's tokens, from the second one on."""
 
     logprobs: tuple[TokenLogprob, ...]
 

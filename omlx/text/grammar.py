@@ -53,8 +53,8 @@ class GrammarKind(StrEnum):
 class StructuredOutput:
     """The structured output that a request demands in its field `param`.
 
-    `text` is a JSON schema, a regular expression, a JSON list of texts, or a grammar in Lark's or llama.cpp's format.
-    A `lenient` schema may hold keywords that are not enforced.
+    `text` is a JSON schema, a regular expression, a JSON list of texts, or a grammar in Lark's or
+    llama.cpp's format. A `lenient` schema may hold keywords that are not enforced.
     """
 
     kind: GrammarKind
@@ -65,7 +65,9 @@ class StructuredOutput:
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A grammar compiled for one model; `param` is the request field it came from. `matcher` is only copied."""
+    """A grammar compiled for one model; `param` is the request field it came from. `matcher` is
+    only copied.
+    """
 
     param: str
     matcher: LLMatcher
@@ -75,8 +77,9 @@ class CompiledGrammar:
 class Preamble:
     """What may precede or replace a constrained answer.
 
-    `thinking`: the prompt has opened reasoning. `may_think`: the model may open it. `may_call`: the model may call a
-    tool; `calls` constrains the text after a call's marker. `answer_prefix` is the part of the answer in the prompt.
+    `thinking`: the prompt has opened reasoning. `may_think`: the model may open it. `may_call`: the
+    model may call a tool; `calls` constrains the text after a call's marker. `answer_prefix` is the
+    part of the answer in the prompt.
     """
 
     thinking: bool = False
@@ -87,7 +90,9 @@ class Preamble:
 
 
 class GrammarCompiler:
-    """Compiler of structured output for one model. llguidance's view of the tokenizer takes a second, once."""
+    """Compiler of structured output for one model. llguidance's view of the tokenizer takes a
+    second, once.
+    """
 
     def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
@@ -102,10 +107,11 @@ class GrammarCompiler:
             raise BadRequest("format.invalid", param=param, field=param, detail=detail) from error
 
     def compile_tool_calls(self, use: ToolUse) -> CompiledGrammar | None:
-        """Compile the grammar of a request's calls: of the whole answer if one is forced, else of one call's inside.
+        """Compile the grammar of a request's calls: of the whole answer if one is forced, else of
+        one call's inside.
 
-        Returns None where calls are unconstrained, or in a format without a grammar. Raises BadRequest, naming the
-        function, for a schema that cannot be enforced.
+        Returns None where calls are unconstrained, or in a format without a grammar. Raises
+        BadRequest, naming the function, for a schema that cannot be enforced.
         """
         markup = call_markup(self._tokenizer, use.functions)
         if markup is None or markup.form.written is None or not (use.forced or use.strict):
@@ -218,8 +224,11 @@ class GrammarCompiler:
 
     @cached_property
     def _known(self) -> LLTokenizer:
-        """llguidance's view of the tokenizer. Raises BadRequest for a tokenizer that it cannot read."""
-        from llguidance import hf  # noqa: PLC0415 — imports transformers: slow, and there with the first tokenizer
+        """llguidance's view of the tokenizer. Raises BadRequest for a tokenizer that it cannot
+        read.
+        """
+        # Imports transformers, as the first tokenizer does: slow.
+        from llguidance import hf  # noqa: PLC0415
         from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
         inner = self._tokenizer._tokenizer
@@ -244,13 +253,14 @@ def _source(output: StructuredOutput) -> str:
     """Return the grammar in llguidance's language. Raises ValueError."""
     match output.kind:
         case GrammarKind.JSON:
-            overrides = LENIENT if output.lenient else None
             schema = output.text
             if schema.strip() == "true":
                 schema = "{}"  # options go with objects only
             if "$ref" in schema:
                 schema = json.dumps(prune_nonterminating(json.loads(schema)))
-            return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
+            return LLMatcher.grammar_from_json_schema(
+                schema, defaults=SPACING, overrides=LENIENT if output.lenient else None
+            )
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(output.text)
         case GrammarKind.CHOICE:

@@ -1,8 +1,8 @@
 """Token masks of structured output: which tokens may follow at every position of an answer.
 
-Reasoning and a tool call may come before or instead of a constrained answer and are not constrained themselves. Where
-the answer is free but its calls are not, each call is constrained from its opening marker to its end. Constrained parts
-follow llguidance matchers.
+Reasoning and a tool call may come before or instead of a constrained answer and are not constrained
+themselves. Where the answer is free but its calls are not, each call is constrained from its
+opening marker to its end. Constrained parts follow llguidance matchers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Unconstrained text, which may end. The marker of `call` starts a constrained call wherever it occurs.
+    """Unconstrained text, which may end. The marker of `call` starts a constrained call wherever it
+    occurs.
 
     The marker of `thought` opens reasoning, and only as the very first output.
     """
@@ -46,7 +47,9 @@ class Constrained:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """Reasoning up to the marker `end`, followed by `then`. The output may not end in it if a constrained answer is due."""
+    """Reasoning up to the marker `end`, followed by `then`. The output may not end in it if a
+    constrained answer is due.
+    """
 
     end: tuple[int, ...]
     then: State
@@ -79,7 +82,9 @@ State: TypeAlias = Free | Constrained | Thought | Marker | AnswerStart | CallSta
 
 @dataclass(slots=True, eq=False)
 class GrammarMask:
-    """The engine's `TokenMask`. `history` holds, per token, the state before it and the matcher that consumed it."""
+    """The engine's `TokenMask`. `history` holds, per token, the state before it and the matcher
+    that consumed it.
+    """
 
     state: State
     without_stops: bytes
@@ -107,7 +112,9 @@ class GrammarMask:
         return None
 
     def advance(self, token: int) -> bool:
-        """Consume a token; return False, changing nothing, if it is not allowed. Raises EngineError."""
+        """Consume a token; return False, changing nothing, if it is not allowed. Raises
+        EngineError.
+        """
         state = self.state
         if isinstance(state, AnswerStart):
             state = state.answer
@@ -177,6 +184,8 @@ def _bitmask(matcher: LLMatcher) -> bytes:
 
 
 def _check(matcher: LLMatcher) -> None:
-    """Raise EngineError if the matcher has failed: a grammar may exceed its limits at some position."""
+    """Raise EngineError if the matcher has failed: a grammar may exceed its limits at some
+    position.
+    """
     if matcher.is_error():
         raise EngineError("engine.grammar", detail=matcher.get_error())

@@ -1,9 +1,10 @@
-"""The markup of gpt-oss, which mlx-lm has no parser for.
+"""The markup of gpt-oss ("harmony"), for which mlx-lm has no parser.
 
-    <|channel|>analysis<|message|>a thought<|end|><|start|>assistant<|channel|>final<|message|>an answer
+    <|channel|>analysis<|message|>reasoning<|end|>
+    <|start|>assistant<|channel|>final<|message|>an answer
 
-A message goes through a channel, to a function where it has a recipient, on whatever channel. Which models write so is
-told by the chat template.
+A message goes through a channel; a message with a recipient, on any channel, is a tool call. The
+chat template shows whether a model uses this markup.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ THOUGHT: Final = (
     "<|channel|>analysis<|message|>",
     "<|end|><|start|>assistant<|channel|>final<|message|>",
 )
-"""What opens a thought, and what leads from it to the answer."""
+"""Markers that open reasoning, and that lead from it to the answer."""
 
 _CALL: Final = (CALL, TOOL)
-_OF_THOUGHT: Final = f"{HEADER} of a thought"
-_OF_ANSWER: Final = f"{HEADER} of an answer"
+_THOUGHT_HEADER: Final = f"{HEADER} of reasoning"
+_ANSWER_HEADER: Final = f"{HEADER} of an answer"
 _ENDS: Final = tuple(
     (marker, HEADER) for marker in ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 )
 
 TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     HEADER: (
-        ("<|channel|>analysis", _OF_THOUGHT),
-        ("<|channel|>commentary", _OF_ANSWER),
-        ("<|channel|>final", _OF_ANSWER),
+        ("<|channel|>analysis", _THOUGHT_HEADER),
+        ("<|channel|>commentary", _ANSWER_HEADER),
+        ("<|channel|>final", _ANSWER_HEADER),
         _CALL,
     ),
-    _OF_THOUGHT: (("<|message|>", REASONING), _CALL),
-    _OF_ANSWER: (("<|message|>", CONTENT), _CALL),
+    _THOUGHT_HEADER: (("<|message|>", REASONING), _CALL),
+    _ANSWER_HEADER: (("<|message|>", CONTENT), _CALL),
     REASONING: _ENDS,
     CONTENT: _ENDS,
 }
+"""By state, the markers that leave it and the states that they lead to."""
 
 
 def uses_harmony(tokenizer: TokenizerWrapper) -> bool:
-    """Whether this model writes so."""
     return THOUGHT[0] in str(tokenizer.chat_template)

@@ -1,4 +1,6 @@
-"""Infilling: a prompt from the text before and after a gap, for models trained to fill in the middle."""
+"""Infilling: a prompt from the text before and after a gap, for models trained to fill in the
+middle.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """Tokens of one family. Without `middle`, the suffix comes first and the model continues the prefix."""
+    """Tokens of one family. Without `middle`, the suffix comes first and the model continues the
+    prefix.
+    """
 
     prefix: str
     suffix: str
@@ -34,7 +38,9 @@ INFILL_FAMILIES: Final = (
 
 
 def infill_prompt(tokenizer: TokenizerWrapper, before: str, after: str) -> tuple[int, ...]:
-    """Return the tokens of an infilling prompt. Raises BadRequest if the model has no tokens for it."""
+    """Return the tokens of an infilling prompt. Raises BadRequest if the model has no tokens for
+    it.
+    """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     families = (family for family in INFILL_FAMILIES if family.names <= vocabulary.keys())
     family = next(families, None)

@@ -1,4 +1,8 @@
-"""From the tokens of one choice to its events: detokenizer, stop strings, channels, markers to drop, calls."""
+"""Output parser: from the tokens of one choice to its events.
+
+Detokenizer, stop strings, reasoning, dropped markers and tool calls, each a stream parser with
+`feed` and `finish`.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +37,12 @@ Piece: TypeAlias = tool_call_parser.Piece | ReasoningDelta | HiddenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """How the choices of one request are read.
+    """How the choices of one request are parsed.
 
-    `context`: prompt tokens of a message that the output continues. `raw`: the text is all there is, no reasoning and
-    no calls. `tools` are the functions that may be called, as templates know them; `opening` is the beginning of the
-    answer that stands in the prompt already; `single`: the output ends with its first call.
+    `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
+    output continues. `raw`: text only, without reasoning and calls. `tools` are as chat templates
+    take them. `opening` is the beginning of the answer that is in the prompt. `single`: the output
+    ends with its first call.
     """
 
     stop_ids: frozenset[int] = frozenset()
@@ -51,124 +56,130 @@ class OutputSpec:
 
 
 class OutputParser:
+    """Stream parser of one choice."""
+
     def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
         self._stop_ids = spec.stop_ids
+        self._single = spec.single
         self._detokenizer = Detokenizer(tokenizer, spec.context)
-        self._cutter = StopStringFilter(spec.stops)
-        self._channels = _channels(tokenizer, spec)
-        self._dropper = MarkerFilter(() if spec.raw else tokenizer.structural_markers)
+        self._stops = StopStringFilter(spec.stops)
+        self._channels = _splitter(tokenizer, spec)
+        self._markers = MarkerFilter(() if spec.raw else tokenizer.structural_markers)
         self._calls = ToolCallParser(call_markup(tokenizer, spec.tools) if spec.tools else None)
-        self._logprobs: list[TokenLogprob] = []  # of tokens that no piece has come of yet
-        self._unsaid_n = 0  # how many of these none will come of
+        self._logprobs: list[TokenLogprob] = []  # of tokens without a piece so far
+        self._hidden = 0  # how many of these will never have a piece
         self._reasoning_tokens = 0
-        self._single, self._over = spec.single, False
-        self._waiting = self._read(spec.opening)
-
-    def feed(
-        self, tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()
-    ) -> list[OutputEvent]:
-        """Events of newly committed tokens. Stop ids have no text; `logprobs`, if any, are one a token."""
-        pieces, self._waiting = self._waiting, []
-        for token, logprob in zip_longest(tokens, logprobs):
-            if token not in self._stop_ids:
-                pieces += self._of_token(token, logprob)
-        return _joined(pieces)
-
-    def finish(self, reason: FinishReason, stats: RequestStats) -> list[OutputEvent]:
-        """What was held back, then the `Finish`. A stop string completed by the very last bytes counts."""
-        events = _joined(
-            self._waiting if self._over else self._waiting + self._with_logprobs(self._rest())
-        )
-        stop = self._cutter.matched
-        if stop is not None and reason is FinishReason.LENGTH:
-            reason = FinishReason.STOP
-        calls_n = 1 if self._over else self._calls.count
-        return [
-            *events,
-            Finish(reason, stats, self._reasoning_tokens, tuple(self._logprobs), stop, calls_n),
-        ]
+        self._ended = False  # after the only call
+        self._pending = self._parse(spec.opening)
 
     @property
     def stopped(self) -> bool:
         """Whether a stop string is complete."""
-        return self._cutter.matched is not None
+        return self._stops.matched is not None
 
-    def _of_token(self, token: int, logprob: TokenLogprob | None) -> list[Piece]:
+    def feed(
+        self, tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()
+    ) -> list[OutputEvent]:
+        """Return the events of new tokens. Stop tokens have no text; `logprobs`, if any, are one
+        per token.
+        """
+        pieces, self._pending = self._pending, []
+        for token, logprob in zip_longest(tokens, logprobs):
+            if token not in self._stop_ids:
+                pieces += self._feed_token(token, logprob)
+        return _merged(pieces)
+
+    def finish(self, reason: FinishReason, stats: RequestStats) -> list[OutputEvent]:
+        """Return what was held back, then the `Finish`. A stop string completed by the very last
+        bytes counts.
+        """
+        pieces = self._pending
+        if not self._ended:
+            pieces = pieces + self._attach_logprobs(self._rest())
+        calls = 1 if self._ended else self._calls.count
+        stop = self._stops.matched
+        if stop is not None and reason is FinishReason.LENGTH:
+            reason = FinishReason.STOP
+        logprobs = tuple(self._logprobs)
+        finish = Finish(reason, stats, self._reasoning_tokens, logprobs, stop, calls)
+        return [*_merged(pieces), finish]
+
+    def _feed_token(self, token: int, logprob: TokenLogprob | None) -> list[Piece]:
         if logprob is not None:
             self._logprobs.append(logprob)
-        if self._over:
+        if self._ended:
             return []
         thinking = self._channels.thinking
         text = self._detokenizer.feed(token)
-        pieces = self._read(self._cutter.feed(text))
+        pieces = self._parse(self._stops.feed(text))
         self._reasoning_tokens += thinking or self._channels.thinking
-        machines = (self._cutter, self._channels, self._dropper, self._calls)
-        if text and not pieces and not any(machine.holds for machine in machines):
-            self._unsaid_n = len(self._logprobs)
-        return self._with_logprobs(pieces)
+        parsers = (self._stops, self._channels, self._markers, self._calls)
+        if text and not pieces and not any(parser.holds for parser in parsers):
+            self._hidden = len(self._logprobs)
+        return self._attach_logprobs(pieces)
 
-    def _with_logprobs(self, pieces: list[Piece]) -> list[Piece]:
-        """The first piece carries what has waited. Markers before a text are none of it; before a call they are."""
+    def _attach_logprobs(self, pieces: list[Piece]) -> list[Piece]:
+        """Attach waiting logprobs to the first piece; those of markers before a text get an event
+        of their own.
+        """
         if not pieces or not self._logprobs:
             return pieces
-        waited, unsaid_n = (
-            tuple(self._logprobs),
-            self._unsaid_n if isinstance(pieces[0], TextDelta) else 0,
-        )
-        self._logprobs, self._unsaid_n = [], 0
-        unsaid = [HiddenLogprobs(waited[:unsaid_n])] if unsaid_n else []
-        return [*unsaid, replace(pieces[0], logprobs=waited[unsaid_n:]), *pieces[1:]]
+        hidden = self._hidden if isinstance(pieces[0], TextDelta) else 0
+        logprobs = tuple(self._logprobs)
+        self._logprobs, self._hidden = [], 0
+        first = replace(pieces[0], logprobs=logprobs[hidden:])
+        if hidden:
+            return [HiddenLogprobs(logprobs[:hidden]), first, *pieces[1:]]
+        return [first, *pieces[1:]]
 
     def _rest(self) -> list[Piece]:
-        """What every machine on the way still holds."""
-        pieces = self._read(self._cutter.feed(self._detokenizer.finish()))
-        pieces += self._read(self._cutter.finish())
-        pieces += self._called(self._channels.finish())
-        return pieces + self._until_over(
-            [*self._calls.feed(self._dropper.finish()), *self._calls.finish()]
-        )
+        """Return what every parser still holds."""
+        pieces = self._parse(self._stops.feed(self._detokenizer.finish()))
+        pieces += self._parse(self._stops.finish())
+        pieces += self._parse_calls(self._channels.finish())
+        last = [*self._calls.feed(self._markers.finish()), *self._calls.finish()]
+        return pieces + self._until_ended(last)
 
-    def _read(self, text: str) -> list[Piece]:
-        return self._called(self._channels.feed(text))
+    def _parse(self, text: str) -> list[Piece]:
+        return self._parse_calls(self._channels.feed(text))
 
-    def _called(self, pieces: Iterable[TextDelta | ReasoningDelta]) -> list[Piece]:
-        found: list[Piece] = []
+    def _parse_calls(self, pieces: Iterable[TextDelta | ReasoningDelta]) -> list[Piece]:
+        parsed: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, ReasoningDelta):
-                found.append(piece)
+                parsed.append(piece)
             else:
-                found += self._calls.feed(self._dropper.feed(piece.text))
-        return self._until_over(found)
+                parsed += self._calls.feed(self._markers.feed(piece.text))
+        return self._until_ended(parsed)
 
-    def _until_over(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Where there may be one call, nothing comes behind it."""
+    def _until_ended(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Drop everything after the only call."""
         kept: list[Piece] = []
-        for piece in pieces if not self._over else ():
-            kept.append(piece)
-            self._over = self._single and isinstance(piece, ToolCallEnd)
-            if self._over:
+        for piece in pieces:
+            if self._ended:
                 break
+            kept.append(piece)
+            self._ended = self._single and isinstance(piece, ToolCallEnd)
         return kept
 
 
 class OutputStopMatcher:
-    """The engine's `StopMatcher` for what text alone can tell: a stop string is complete, or the only call has ended.
-
-    It reads the output as the other side of the engine does, so that both agree.
+    """The engine's `StopMatcher` for a stop string or the end of the only call: it parses the same
+    output.
     """
 
     def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
-        self._output = OutputParser(tokenizer, spec)
+        self._parser = OutputParser(tokenizer, spec)
         self._single = spec.single
 
     def push(self, token: int) -> bool:
-        events = self._output.feed((token,))
-        return self._output.stopped or (
-            self._single and any(isinstance(event, ToolCallEnd) for event in events)
-        )
+        """Return whether the output ends with this token."""
+        events = self._parser.feed((token,))
+        ended = self._single and any(isinstance(event, ToolCallEnd) for event in events)
+        return ended or self._parser.stopped
 
 
-def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> ReasoningSplitter | ChannelSplitter:
+def _splitter(tokenizer: TokenizerWrapper, spec: OutputSpec) -> ReasoningSplitter | ChannelSplitter:
     if spec.raw:
         return ReasoningSplitter(None)
     if tokenizer.response_initial_state is not None:
@@ -179,25 +190,26 @@ def _channels(tokenizer: TokenizerWrapper, spec: OutputSpec) -> ReasoningSplitte
     return ReasoningSplitter(markers, thinking=spec.thinking)
 
 
-def _joined(pieces: Iterable[Piece]) -> list[OutputEvent]:
-    """One delta for each run of pieces of one kind."""
-    joined: list[Piece] = []
+def _merged(pieces: Iterable[Piece]) -> list[OutputEvent]:
+    """Merge neighbouring deltas of one kind."""
+    merged: list[Piece] = []
     for piece in pieces:
-        if joined and (both := _together(joined[-1], piece)) is not None:
-            joined[-1] = both
+        both = _merge(merged[-1], piece) if merged else None
+        if both is None:
+            merged.append(piece)
         else:
-            joined.append(piece)
-    return list(joined)
+            merged[-1] = both
+    return list(merged)
 
 
-def _together(one: Piece, other: Piece) -> Piece | None:
-    """Two neighbours as one piece, where they are of one kind."""
-    logprobs = one.logprobs + other.logprobs
-    match one, other:
+def _merge(first: Piece, second: Piece) -> Piece | None:
+    """Return two neighbours as one delta; None if they are of different kinds."""
+    logprobs = first.logprobs + second.logprobs
+    match first, second:
         case TextDelta(), TextDelta():
-            return replace(one, text=one.text + other.text, logprobs=logprobs)
+            return replace(first, text=first.text + second.text, logprobs=logprobs)
         case ReasoningDelta(), ReasoningDelta():
-            return replace(one, text=one.text + other.text, logprobs=logprobs)
-        case ToolCallArguments(), ToolCallArguments() if one.index == other.index:
-            return replace(one, text=one.text + other.text, logprobs=logprobs)
+            return replace(first, text=first.text + second.text, logprobs=logprobs)
+        case ToolCallArguments(), ToolCallArguments() if first.index == second.index:
+            return replace(first, text=first.text + second.text, logprobs=logprobs)
     return None

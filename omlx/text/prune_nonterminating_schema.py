@@ -1,8 +1,9 @@
 """Remove from a JSON schema the references that no generated value could complete.
 
-A definition may require another value of its own kind, directly or through others, so that a model which has begun such
-a value never reaches its end. References to such definitions are replaced by `false` before generation: alternatives,
-optional properties and items disappear, and where nothing else is allowed, no value follows the schema.
+A definition may require another value of its own kind, directly or through others, so that a model
+which has begun such a value never reaches its end. References to such definitions are replaced by
+`false` before generation: alternatives, optional properties and items disappear, and where nothing
+else is allowed, no value follows the schema.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "defini
 def prune_nonterminating(schema: Any) -> Any:
     """Return the schema, or a copy without references to definitions that never terminate.
 
-    Only references by JSON pointers within the schema are followed. Raises ValueError if no value terminates.
+    Only references by JSON pointers within the schema are followed. Raises ValueError if no value
+    terminates.
     """
     try:
         references = {"#", *_references(schema)}
@@ -45,7 +47,9 @@ def _terminating(root: Any, references: set[str]) -> set[str]:
 
 
 def _iterate(root: Any, references: set[str], known: set[str]) -> set[str]:
-    """Evaluate each reference once; one that leads back to itself does not terminate as far as is `known`."""
+    """Evaluate each reference once; one that leads back to itself does not terminate as far as is
+    `known`.
+    """
     terminating, evaluated = set(known), set(known)
 
     def terminates(reference: str) -> bool:
@@ -102,7 +106,9 @@ def _has_array(schema: Mapping[str, Any], terminates: Terminates) -> bool:
 
 
 def _target(root: Any, reference: str) -> Any:
-    """Return the target of a JSON pointer; if there is none, True, and the compiler reports the error."""
+    """Return the target of a JSON pointer; if there is none, True, and the compiler reports the
+    error.
+    """
     target = root
     first, *parts = unquote(reference).split("/")
     for part in parts:

@@ -1,7 +1,8 @@
 """Stop strings and dropped markers in a stream of text.
 
-Of several stop strings the one that *ends* first wins; of two that end together, the longer one. That rule can be
-decided character by character, so the result does not depend on how the text is cut into pieces.
+Of several stop strings the one that *ends* first wins; of two that end together, the longer one.
+That rule can be decided character by character, so the result does not depend on how the text is
+cut into pieces.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class _Filter:
         return held
 
     def _match(self, text: str) -> tuple[int, int, str] | None:
-        """Return end, start and pattern of the match that ends first; the longer one of two that end together."""
+        """Return end, start and pattern of the match that ends first; the longer one of two that
+        end together.
+        """
         matches = []
         for pattern in self._patterns:
             start = text.find(pattern)
@@ -67,7 +70,9 @@ class StopStringFilter(_Filter):
 
 
 class MarkerFilter(_Filter):
-    """Filter that drops markers without meaning for a reader, as some models put around their answers."""
+    """Filter that drops markers without meaning for a reader, as some models put around their
+    answers.
+    """
 
     def feed(self, text: str) -> str:
         """Return the text that is certain, without markers."""

@@ -1,8 +1,9 @@
-"""Grammars of arguments between tags, each a text of its own: `<parameter=city>\\nOslo\\n</parameter>`.
+"""Grammars of arguments between tags, each a text of its own:
+`<parameter=city>\\nOslo\\n</parameter>`.
 
-Arguments come in the order of the schema. Numbers, booleans, lists, objects and enumerated texts follow their schema.
-Other texts, and values of several types, are free up to the closing tag: they are not escaped, so bounds of length and
-patterns would have to know that tag.
+Arguments come in the order of the schema. Numbers, booleans, lists, objects and enumerated texts
+follow their schema. Other texts, and values of several types, are free up to the closing tag: they
+are not escaped, so bounds of length and patterns would have to know that tag.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _SHARED: Final = ("$defs", "definitions", "x-guidance")
 
 
 def texts(parameter: str) -> Iterator[str]:
-    """Yield terms for free texts with the closing tag. `word` excludes "null", which is parsed as no text."""
+    """Yield terms for free texts with the closing tag. `word` excludes "null", which is parsed as
+    no text.
+    """
     behind = parameter.partition("{value}")[2].rstrip().replace("\n", r"\n").replace("/", r"\/")
     tag = parameter.partition("{value}")[2].strip().replace("\n", r"\n").replace("/", r"\/")
     yield rf"TEXT: /(?s:.*){behind}/ & ~/(?s:.*){tag}(?s:.+)/"
@@ -31,8 +34,9 @@ def arguments(
 ) -> Iterator[str]:
     """Yield the rule for the arguments of a schema, and the rules that it needs.
 
-    `parameter` is the text of one argument, with places for its `{name}` and `{value}`. `literal` returns a text in
-    the grammar's form. Raises ValueError for a parameter whose name cannot stand in a tag.
+    `parameter` is the text of one argument, with places for its `{name}` and `{value}`. `literal`
+    returns a text in the grammar's form. Raises ValueError for a parameter whose name cannot stand
+    in a tag.
     """
     before, _, behind = parameter.partition("{value}")
     needed = schema.get("required", ())
@@ -41,7 +45,8 @@ def arguments(
         properties.setdefault(name, True)
     if not properties and schema.get("additionalProperties") is not False:
         start, _, stop = before.partition("{name}")
-        yield f"{rule}: ({literal(start)} /[^\\s<>]+/ {literal(stop)} text {_gap(behind, literal)})*"
+        any_name = f"{literal(start)} /[^\\s<>]+/ {literal(stop)}"
+        yield f"{rule}: ({any_name} text {_gap(behind, literal)})*"
         return
     order = []
     for number, (name, value) in enumerate(properties.items()):

@@ -1,8 +1,8 @@
 """Messages to token ids, through the model's own chat template.
 
-Templates come with downloaded models and are code. transformers renders them in Jinja's `ImmutableSandboxedEnvironment`
-and rebuilds messages and variables out of plain JSON values first; nothing here renders one any other way. The caller's
-messages are never changed: rendering the same ones twice gives the same ids.
+Templates come with downloaded models and are code: transformers renders them in Jinja's
+`ImmutableSandboxedEnvironment`, from copies of messages and variables made of plain JSON values.
+Rendering the same messages twice gives the same ids.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Message: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`thinking`: the template has already opened the reasoning, the output starts inside of it. `opening` is the end
-    of the prompt that belongs to the answer: the beginning of a call that the model has to make.
+    """A rendered prompt.
 
-    The first `stable` tokens are the messages themselves, as the next turn will repeat them; what follows is what the
-    template puts before an answer.
+    `thinking`: the template has opened reasoning, in which the output starts. `opening` is the end
+    of the prompt that belongs to the answer: the beginning of a forced call. The first `stable`
+    tokens are the messages, which the next turn repeats; the generation prompt follows.
     """
 
     tokens: tuple[int, ...]
@@ -46,30 +46,27 @@ def render(
     tools: ToolUse | None = None,
     continue_last: bool = False,
 ) -> Prompt:
-    """The prompt for the next assistant message, or for the rest of the last one (`continue_last`).
+    """Render the prompt for the next assistant message, or for the rest of the last one
+    (`continue_last`).
 
-    `variables` are extra names that the template may read. Raises BadRequest with the template's own complaint, and for
-    tools that this model cannot be given.
+    `variables` are additional template variables. Raises BadRequest with the template's own error,
+    and for tools that this model cannot use.
     """
-    for name in variables or {}:
-        if name in _reserved():
-            raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
-    if not tokenizer.has_chat_template:
-        raise BadRequest("template.missing", param="messages")
-    if continue_last and messages[-1]["role"] != "assistant":
-        raise BadRequest(
-            "template.continue", param="continue_final_message", role=messages[-1]["role"]
-        )
-    beginning = opening(tokenizer, tools) if tools is not None else ""
-    given = {"tools": [dict(tool) for tool in tools.functions]} if tools is not None else {}
-    rendered = partial(_rendered, tokenizer, messages, given | dict(variables or {}), continue_last)
+    variables = dict(variables or {})
+    _check(tokenizer, messages, variables, continue_last)
+    beginning = ""
+    if tools is not None:
+        beginning = opening(tokenizer, tools)
+        variables = {"tools": [dict(tool) for tool in tools.functions], **variables}
+    rendered = partial(_render, tokenizer, messages, variables, continue_last)
     try:
         tokens = rendered()
-        stable = 0 if continue_last else max(0, len(tokens) - _suffix(tokenizer, rendered))
+        stable = 0
+        if not continue_last:
+            stable = max(0, len(tokens) - _generation_prompt_length(tokenizer, rendered))
     except Exception as error:  # of any type: a template is a program, and some are Python
-        raise BadRequest(
-            "template.failed", param="messages", detail=str(error) or type(error).__name__
-        ) from error
+        detail = str(error) or type(error).__name__
+        raise BadRequest("template.failed", param="messages", detail=detail) from error
     if not tokens:
         raise BadRequest("template.empty", param="messages")
     thinking = _opens_thinking(tokenizer, tokens)
@@ -80,27 +77,49 @@ def render(
     return Prompt((*tokens, *ending), False, beginning, stable)
 
 
-def _rendered(
+def _check(
     tokenizer: TokenizerWrapper,
     messages: Sequence[Message],
     variables: Mapping[str, Any],
     continue_last: bool,
-    **more: bool,
+) -> None:
+    """Raise BadRequest for reserved variables, a model without a template, or a last message of
+    another role.
+    """
+    for name in variables:
+        if name in _reserved():
+            raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
+    if not tokenizer.has_chat_template:
+        raise BadRequest("template.missing", param="messages")
+    role = messages[-1]["role"] if continue_last else "assistant"
+    if role != "assistant":
+        raise BadRequest("template.continue", param="continue_final_message", role=role)
+
+
+def _render(
+    tokenizer: TokenizerWrapper,
+    messages: Sequence[Message],
+    variables: Mapping[str, Any],
+    continue_last: bool,
+    **options: bool,
 ) -> Any:
-    """What the template makes of copies of the messages: ids, or a text if `tokenize` is False."""
+    """Apply the template to copies of the messages: returns ids, or text with `tokenize=False`."""
+    defaults = {
+        "add_generation_prompt": not continue_last,
+        "continue_final_message": continue_last,
+    }
     return tokenizer.apply_chat_template(
         [deepcopy(dict(message)) for message in messages],
-        **{"add_generation_prompt": not continue_last, "continue_final_message": continue_last}
-        | more,
+        **defaults | options,
         **deepcopy(dict(variables)),
     )
 
 
-def _suffix(tokenizer: TokenizerWrapper, rendered: Callable[..., Any]) -> int:
-    """How many tokens a template puts before an answer: those of the text that is not there without it.
+def _generation_prompt_length(tokenizer: TokenizerWrapper, rendered: Callable[..., Any]) -> int:
+    """Return the length of the generation prompt in tokens.
 
-    Only that text is encoded once more, not the prompt. A template that says something else altogether without it
-    leaves no stable part: all tokens.
+    Only its text is encoded again, not the prompt. Where the text without it is no prefix of the
+    text with it, no part is stable: the length of the whole text.
     """
     text = rendered(tokenize=False)
     bare = rendered(tokenize=False, add_generation_prompt=False)
@@ -109,7 +128,7 @@ def _suffix(tokenizer: TokenizerWrapper, rendered: Callable[..., Any]) -> int:
 
 
 def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:
-    """Whether the prompt ends in an opening marker and white space."""
+    """Return whether the prompt ends in an opening marker and white space."""
     if not tokenizer.has_thinking:
         return False
     start = tokenizer.rfind_think_start(tokens)
@@ -119,10 +138,9 @@ def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:
 
 @cache
 def _reserved() -> frozenset[str]:
-    """Not variables of a template but arguments of the renderer: a request that could set them could bring its own
-    template."""
-    from transformers import PreTrainedTokenizerBase  # noqa: PLC0415 — slow, and there with the first tokenizer
+    """Arguments of the renderer: a request that could set them could bring its own template."""
+    # Imported with the first tokenizer: slow.
+    from transformers import PreTrainedTokenizerBase  # noqa: PLC0415
 
-    return frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) | {
-        "messages"
-    }
+    signature = inspect.signature(PreTrainedTokenizerBase.apply_chat_template)
+    return frozenset(signature.parameters) | {"messages"}

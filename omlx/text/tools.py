@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 class ToolUse:
     """Tools and tool choice of one request.
 
-    `functions` are as chat templates take them: `{"type": "function", "function": {"name": …, "parameters": …}}`.
-    `forced`: the answer must be a call, of `name` if that is set. `single`: at most one call. `strict` names the
-    functions whose arguments must follow their schema even where no call is forced.
+    `functions` are as chat templates take them: `{"type": "function", "function": {"name": …,
+    "parameters": …}}`. `forced`: the answer must be a call, of `name` if that is set. `single`: at
+    most one call. `strict` names the functions whose arguments must follow their schema even where
+    no call is forced.
     """
 
     functions: tuple[Mapping[str, Any], ...]
@@ -36,7 +37,8 @@ class ToolUse:
 
 
 def opening(tokenizer: TokenizerWrapper, use: ToolUse) -> str:
-    """Return the beginning of a forced call for the prompt; empty if a grammar enforces the call, or none is forced.
+    """Return the beginning of a forced call for the prompt; empty if a grammar enforces the call,
+    or none is forced.
 
     Raises BadRequest if the model has no tool calls, or a format whose opening is unknown.
     """
