@@ -1,4 +1,4 @@
-"""A server with the dashboard's back end, over a home folder of its own, and browsers that have logged in or not."""
+"""A server with the dashboard and a home folder of its own, and clients with or without session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Administered:
 
     @contextmanager
     def browser(self, *, logged_in: bool = True) -> Iterator[httpx.Client]:
-        """It sends its Origin, as browsers do where something could change."""
+        """An HTTP client that sends its Origin, as browsers do with changes."""
         with httpx.Client(
             base_url=self.running.url, timeout=60, headers={"Origin": self.running.url}
         ) as client:
@@ -56,7 +56,7 @@ def administered(
 
 
 def change(client: httpx.Client, path: str, *confirm: str, **changes: Any) -> httpx.Response:
-    """PATCH what is there now."""
+    """PATCH the newest revision."""
     revision = client.get(f"{API}/{path}").headers["etag"]
     body = {"changes": changes, "confirm": list(confirm)}
     return client.patch(f"{API}/{path}", json=body, headers={"If-Match": revision})

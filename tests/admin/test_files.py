@@ -1,4 +1,4 @@
-"""What pages load, as browsers get it."""
+"""Style sheets and scripts over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omlx.admin.files import STYLES
 from omlx.catalog import data_dir
 
 
-def test_one_style_sheet_holds_all_of_them_in_their_layers(browser: httpx.Client) -> None:
+def test_one_style_sheet_bundles_all_in_their_layers(browser: httpx.Client) -> None:
     answer = browser.get(STYLES)
     assert answer.headers["content-type"].startswith("text/css")
     assert "@import" not in answer.text
@@ -24,7 +24,7 @@ def test_one_style_sheet_holds_all_of_them_in_their_layers(browser: httpx.Client
     assert same.headers["content-security-policy"]
 
 
-def test_what_a_module_imports_is_there(browser: httpx.Client) -> None:
+def test_imports_of_scripts_are_served(browser: httpx.Client) -> None:
     folder = data_dir("static") / "js"
     for path in folder.glob("*.js"):
         for name in re.findall(
@@ -36,7 +36,7 @@ def test_what_a_module_imports_is_there(browser: httpx.Client) -> None:
             ), name
 
 
-def test_nothing_outside_is_served(browser: httpx.Client) -> None:
+def test_nothing_outside_static_is_served(browser: httpx.Client) -> None:
     for path in (
         "../pyproject.toml",
         "%2e%2e/pyproject.toml",

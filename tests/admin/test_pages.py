@@ -1,4 +1,4 @@
-"""Pages over real HTTP: who sees them, in which language, under which policy, and what stands in their forms."""
+"""Pages over real HTTP: session, language, security policy, forms."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def text_of(client: httpx.Client, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES + PARTS)
-def test_whoever_has_not_logged_in_is_led_to_the_login_and_back(
+def test_without_a_session_a_page_redirects_to_the_login_and_back(
     server: Administered, path: str
 ) -> None:
     with server.browser(logged_in=False) as client:
@@ -90,7 +90,7 @@ def test_whoever_has_not_logged_in_is_led_to_the_login_and_back(
 
 
 @pytest.mark.parametrize(
-    "path", ["/admin/login", "/admin/login?token=x", "/admin/models/nobody", *PAGES]
+    "path", ["/admin/login", "/admin/login?token=x", "/admin/models/unknown", *PAGES]
 )
 def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(
     browser: httpx.Client, path: str
@@ -112,7 +112,7 @@ def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(
             assert (attributes.get(name) or "/").startswith(("/", "#")), attributes
 
 
-def test_looking_at_a_link_does_not_use_it(fresh: Administered) -> None:
+def test_opening_a_login_link_does_not_use_it_up(fresh: Administered) -> None:
     token = Credentials(fresh.home).invite()
     with fresh.browser(logged_in=False) as client:
         for _ in range(2):
@@ -128,7 +128,7 @@ def fresh(tmp_path: Path) -> Iterator[Administered]:
         yield running
 
 
-def test_the_login_asks_for_what_there_is(fresh: Administered) -> None:
+def test_the_login_asks_for_a_password_if_one_is_set(fresh: Administered) -> None:
     with fresh.browser(logged_in=False) as client, fresh.browser() as inside:
         assert not Elements(text_of(client, "/admin/login")).named("password")
         assert not Elements(text_of(inside, "/admin/password")).named("current")
@@ -136,14 +136,14 @@ def test_the_login_asks_for_what_there_is(fresh: Administered) -> None:
         assert Elements(text_of(client, "/admin/login")).named("password")
         assert Elements(text_of(inside, "/admin/password")).named(
             "current"
-        )  # now it counts as any other session
+        )  # now the session is like any other
 
 
 @pytest.mark.parametrize(
     "elsewhere",
     ["https://evil.example/", "//evil.example", "/adminevil", "javascript:x", "/v1/models"],
 )
-def test_the_login_leads_to_our_own_pages_only(browser: httpx.Client, elsewhere: str) -> None:
+def test_the_login_redirects_to_our_own_pages_only(browser: httpx.Client, elsewhere: str) -> None:
     page = text_of(browser, f"/admin/password?next={elsewhere}")
     assert Elements(page).named("next")[-1]["value"] == "/admin"
     assert 'href="/admin">Not now' in page
@@ -187,7 +187,7 @@ def test_the_forms_of_the_login_work_without_scripts(fresh: Administered) -> Non
         assert client.get("/admin").status_code == 200
 
 
-def test_no_form_puts_what_was_typed_into_an_address(kept: Administered) -> None:
+def test_no_form_puts_its_input_into_an_address(kept: Administered) -> None:
     with kept.browser() as client:
         for path in (
             "/admin/settings",
@@ -204,7 +204,7 @@ def test_no_form_puts_what_was_typed_into_an_address(kept: Administered) -> None
             assert all(form.get("method") == "post" for form in forms), path
 
 
-def test_language_and_theme_are_remembered(server: Administered) -> None:
+def test_language_and_theme_are_stored(server: Administered) -> None:
     with server.browser() as client:
         answer = client.get("/admin", headers={"Accept-Language": "xx, en;q=0.5"})
         assert answer.headers["content-language"] == "en"
@@ -232,9 +232,9 @@ def test_a_model_has_a_page_by_its_id_raw_or_encoded(browser: httpx.Client) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["nobody/nothing", "../../etc/passwd", "..%2F..%2Fetc%2Fpasswd", "%00", "omlx-demo"]
+    "name", ["no/such-model", "../../etc/passwd", "..%2F..%2Fetc%2Fpasswd", "%00", "omlx-demo"]
 )
-def test_what_is_not_there_has_a_page_that_says_so(browser: httpx.Client, name: str) -> None:
+def test_an_unknown_model_has_an_error_page(browser: httpx.Client, name: str) -> None:
     answer = browser.get(f"/admin/models/{name}")
     assert answer.status_code == 404
     assert (
@@ -244,7 +244,7 @@ def test_what_is_not_there_has_a_page_that_says_so(browser: httpx.Client, name: 
 
 
 @pytest.mark.parametrize("logged_in", [True, False])
-def test_a_browser_gets_a_page_where_there_is_none_and_others_hear_the_same_as_anywhere(
+def test_an_unknown_address_has_a_page_for_browsers_and_json_for_others(
     server: Administered, logged_in: bool
 ) -> None:
     with server.browser(logged_in=logged_in) as client:
@@ -260,7 +260,7 @@ def test_a_browser_gets_a_page_where_there_is_none_and_others_hear_the_same_as_a
             assert (answer.status_code, answer.json()["error"]["param"]) == (status, None)
 
 
-def test_every_setting_stands_in_a_form_once(kept: Administered) -> None:
+def test_every_setting_is_in_a_form_once(kept: Administered) -> None:
     with kept.browser() as client:
         for path, scope in (
             ("/admin/settings", Scope.GLOBAL),
@@ -269,9 +269,9 @@ def test_every_setting_stands_in_a_form_once(kept: Administered) -> None:
             page = Elements(text_of(client, path))
             for row in table().values():
                 fields = [
-                    each
-                    for each in page.named(row.name)
-                    if each.get("type") != "radio" or "checked" in each
+                    field
+                    for field in page.named(row.name)
+                    if field.get("type") != "radio" or "checked" in field
                 ]
                 assert len(fields) == row.allowed_in(scope), (path, row.name)
 
@@ -280,7 +280,7 @@ def test_the_drafts_of_a_model_with_a_package(kept: Administered) -> None:
     with kept.browser() as client:
         page = text_of(client, "/admin/models/org/packaged")
         radios = Elements(page).named("draft_model")
-        assert [(each["value"], "checked" in each) for each in radios] == [
+        assert [(radio["value"], "checked" in radio) for radio in radios] == [
             ("", False),
             (DRAFT, True),
         ]
@@ -289,14 +289,14 @@ def test_the_drafts_of_a_model_with_a_package(kept: Administered) -> None:
         assert "draft head (EAGLE)" in page
         change(client, "models/org/packaged/settings", speculation="ngram")
         radios = Elements(text_of(client, "/admin/models/org/packaged")).named("draft_model")
-        assert [(each["value"], "checked" in each) for each in radios] == [
+        assert [(radio["value"], "checked" in radio) for radio in radios] == [
             ("", True),
             (DRAFT, False),
         ]
         change(client, "models/org/packaged/settings", draft_model="org/gone", speculation=None)
         page = text_of(client, "/admin/models/org/packaged")
         radios = Elements(page).named("draft_model")
-        assert [(each["value"], "checked" in each) for each in radios] == [
+        assert [(radio["value"], "checked" in radio) for radio in radios] == [
             ("", False),
             ("org/gone", True),
             (DRAFT, False),
@@ -305,7 +305,7 @@ def test_the_drafts_of_a_model_with_a_package(kept: Administered) -> None:
         change(client, "models/org/packaged/settings", draft_model=None)
 
 
-def test_models_that_cannot_be_used_say_why_and_are_escaped(kept: Administered) -> None:
+def test_unusable_models_show_their_reason_and_are_escaped(kept: Administered) -> None:
     with kept.browser() as client:
         listed = text_of(client, "/admin/models")
         assert "org/&lt;script&gt;" in listed
@@ -315,7 +315,7 @@ def test_models_that_cannot_be_used_say_why_and_are_escaped(kept: Administered) 
         assert "omlx-speculation" not in page
 
 
-def test_what_a_page_asks_for_again_and_again_is_logged_only_where_it_fails(
+def test_polled_addresses_are_logged_only_if_they_fail(
     server: Administered, tmp_path: Path
 ) -> None:
     log.set_up(tmp_path)
@@ -323,22 +323,22 @@ def test_what_a_page_asks_for_again_and_again_is_logged_only_where_it_fails(
         with server.browser() as client:
             assert client.get("/admin/parts/models").status_code == 200
             assert client.get("/admin/static/css/app.css").status_code == 200
-            assert client.get("/admin/parts/model/nobody").status_code == 404
+            assert client.get("/admin/parts/model/unknown").status_code == 404
             assert client.get("/admin/models").status_code == 200
     finally:
         log.tear_down()
     lines = [json.loads(line) for line in (tmp_path / "logs/omlx.log").read_text().splitlines()]
     asked = [(line["path"], line["status"]) for line in lines if line["logger"] == "omlx.request"]
-    assert asked[-2:] == [("/admin/parts/model/nobody", 404), ("/admin/models", 200)]
+    assert asked[-2:] == [("/admin/parts/model/unknown", 404), ("/admin/models", 200)]
     assert "/admin/parts/models" not in {path for path, _ in asked}
 
 
-def test_what_a_page_loads_is_there_for_everybody(server: Administered) -> None:
+def test_files_of_a_page_need_no_session(server: Administered) -> None:
     with server.browser(logged_in=False) as client:
         page = Elements(text_of(client, "/admin/login"))
         files = [
-            each.get("src") or each.get("href")
-            for tag, each in page.all
+            attributes.get("src") or attributes.get("href")
+            for tag, attributes in page.all
             if tag in ("script", "link")
         ]
         assert files
@@ -350,7 +350,7 @@ def test_what_a_page_loads_is_there_for_everybody(server: Administered) -> None:
             assert answer.headers["etag"]
 
 
-def test_modules_find_their_words_in_the_language_of_the_page(server: Administered) -> None:
+def test_scripts_get_the_catalog_in_the_language_of_the_page(server: Administered) -> None:
     with server.browser(logged_in=False) as client:
         words = {
             tag: client.get("/admin/static/js/words.json", headers={"accept-language": tag})
@@ -365,17 +365,17 @@ def test_modules_find_their_words_in_the_language_of_the_page(server: Administer
         assert client.get("/admin/static/js/words.json", headers=changed).json() == catalog("ko")
 
 
-def test_every_style_sheet_and_module_is_loaded_by_somebody() -> None:
+def test_every_style_sheet_and_script_is_loaded() -> None:
     static = data_dir("static")
     styles = set(re.findall(r'url\("(\w+)\.css"\)', (static / "css/app.css").read_text()))
     assert styles == {path.stem for path in (static / "css").glob("*.css")} - {"app"}
     sources = [path.read_text() for path in (static / "js").glob("*.js")]
     sources += [path.read_text() for path in data_dir("templates").rglob("*.html")]
-    named = {name for text in sources for name in re.findall(r"[\w-]+(?=\.js)", text)}
+    named = set(re.findall(r"[\w-]+(?=\.js)", "\n".join(sources)))
     assert {path.stem for path in (static / "js").glob("*.js")} - named == set()
 
 
-def test_colours_stand_in_one_place() -> None:
+def test_colours_are_defined_in_one_file() -> None:
     for path in (data_dir("static") / "css").glob("*.css"):
         if path.name != "tokens.css":
             assert not re.search(

@@ -23,37 +23,48 @@ _OVERFLOW: Final = """() => {
     while (up && up !== document.body && !scrolls(up)) up = up.parentElement;
     return up !== null && up !== document.body;
   };
-  const shown = (element) => element.checkVisibility({ visibilityProperty: true }) && element.getClientRects().length;
-  const name = ({ tagName, className, textContent }) => `${tagName}.${className}: ${textContent.trim().slice(0, 40)}`;
+  const shown = (element) =>
+    element.checkVisibility({ visibilityProperty: true }) && element.getClientRects().length;
+  const name = ({ tagName, className, textContent }) =>
+    `${tagName}.${className}: ${textContent.trim().slice(0, 40)}`;
+  const unchecked = ".visually-hidden, .announcer, .skip, svg";
+  const single = "button, a, .chip, .badge, label, summary, th, td, h1, h2, dt, dd";
   const found = [];
-  if (document.scrollingElement.scrollWidth > innerWidth) found.push(`page: ${document.scrollingElement.scrollWidth}`);
+  const { scrollWidth } = document.scrollingElement;
+  if (scrollWidth > innerWidth) found.push(`page: ${scrollWidth}`);
   for (const element of document.body.querySelectorAll("*")) {
-    if (!shown(element) || held(element) || element.closest(".visually-hidden, .announcer, .skip, svg")) continue;
+    if (!shown(element) || held(element) || element.closest(unchecked)) continue;
     const box = element.getBoundingClientRect();
     if (box.right > innerWidth + 1 || box.left < -1) found.push(`outside: ${name(element)}`);
-    const tight = element.matches("button, a, .chip, .badge, label, summary, th, td, h1, h2, dt, dd");
-    if (tight && !scrolls(element) && element.clientWidth && element.scrollWidth > element.clientWidth + 1)
+    const wide = element.clientWidth && element.scrollWidth > element.clientWidth + 1;
+    if (element.matches(single) && !scrolls(element) && wide)
       found.push(`inside: ${name(element)}`);
   }
   return found;
 }"""
 
 # Two frames after a resize: charts have been drawn at their new size.
-_RESIZED: Final = """() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))"""
+_RESIZED: Final = """() => new Promise((resolve) =>
+  requestAnimationFrame(() => requestAnimationFrame(resolve)))"""
 
 _REACHABLE: Final = """() => {
-  const controls = "a[href], button:not(:disabled), input:not([type=hidden]):not(:disabled), select, textarea, summary";
-  const skipped = (element) => element.type === "radio" && !element.checked; // the arrows reach those
-  const all = [...document.querySelectorAll(controls)].filter((element) => element.checkVisibility() && !skipped(element));
+  const controls = "a[href], button:not(:disabled), select, textarea, summary, "
+    + "input:not([type=hidden]):not(:disabled)";
+  const skipped = ({ type, checked }) => type === "radio" && !checked; // reached by arrow keys
+  const all = [...document.querySelectorAll(controls)]
+    .filter((element) => element.checkVisibility() && !skipped(element));
   all.forEach((element, number) => (element.dataset.reach = number));
   document.activeElement?.blur();
   getSelection()?.removeAllRanges();
-  return all.map(({ tagName, textContent, name }) => `${tagName} ${textContent.trim().slice(0, 30) || name}`);
+  return all.map(({ tagName, textContent, name }) =>
+    `${tagName} ${textContent.trim().slice(0, 30) || name}`);
 }"""
 _REACHED: Final = """() => {
   const element = document.activeElement, around = [element, element.nextElementSibling];
-  for (let up = element.parentElement; up && around.length < 5; up = up.parentElement) around.push(up);
-  const outlined = ({ outlineStyle, outlineWidth }) => outlineStyle !== "none" && parseFloat(outlineWidth) > 0;
+  for (let up = element.parentElement; up && around.length < 5; up = up.parentElement)
+    around.push(up);
+  const outlined = ({ outlineStyle, outlineWidth }) =>
+    outlineStyle !== "none" && parseFloat(outlineWidth) > 0;
   const visible = around.some((near) => near && outlined(getComputedStyle(near)));
   return { number: element.dataset.reach ?? null, visible };
 }"""

@@ -53,7 +53,7 @@ def find() -> str | None:
 @contextmanager
 def launched(path: str) -> Iterator[Browser]:
     """The browser, headless, while the block runs."""
-    # A library preloaded into this process, such as a fast BLAS, must not be loaded into the browser.
+    # A library preloaded into this process, such as a BLAS, must not be preloaded by the browser.
     preload = os.environ.pop("LD_PRELOAD", None)
     try:
         playwright = sync_playwright().start()
@@ -112,7 +112,7 @@ class Complaints:
 def watched(
     browser: Browser, origin: str, **options: Any
 ) -> Iterator[tuple[BrowserContext, Complaints]]:
-    """A new profile at `origin`, with `options` of a page. Raises AssertionError for complaints at the end."""
+    """A new profile at `origin`, with `options` of a page. Asserts that nothing failed."""
     complaints = Complaints(origin)
     context = browser.new_context(
         **{"base_url": origin, "viewport": DESKTOP, "locale": "en-US", **options}

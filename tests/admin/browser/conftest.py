@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 
 from tests.admin.browser import chromium
 from tests.admin.browser.checks import AXE
-from tests.admin.browser.site import Site, lively, site
+from tests.admin.browser.site import Site, open_busy_site, open_site
 
 
 @pytest.fixture(scope="package")
@@ -31,20 +31,20 @@ def axe() -> str:
 
 @pytest.fixture(scope="package")
 def busy(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A server that has answered requests. Whoever changes something there uses one of their own."""
-    with lively(browser, tmp_path_factory.mktemp("home")) as there:
-        yield there
+    """A server that has answered requests. A test that changes settings uses `fresh`."""
+    with open_busy_site(browser, tmp_path_factory.mktemp("home")) as site:
+        yield site
 
 
 @pytest.fixture
 def fresh(browser: Browser, tmp_path: Path) -> Iterator[Site]:
     """A server that has just been started, with no model in memory."""
-    with site(browser, tmp_path, default=None) as there:
-        yield there
+    with open_site(browser, tmp_path, default=None) as site:
+        yield site
 
 
-def _missing(what: str) -> None:
-    """In CI nothing is skipped."""
+def _missing(reason: str) -> None:
+    """Skip the test, or fail it in CI."""
     if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""The pages there are: every check of all pages, and every picture, goes over this list."""
+"""The list of pages for the checks of every page and for screenshots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.server.running import TARGET
 
 @dataclass(frozen=True)
 class Listed:
-    """`name` is that of its pictures."""
+    """`name` is that of its screenshots."""
 
     name: str
     path: str
@@ -24,5 +24,5 @@ PAGES: Final = (
     Listed("settings", "/admin/settings"),
     Listed("password", "/admin/password"),
     Listed("login", "/admin/login", logged_in=False),
-    Listed("not-found", "/admin/models/nobody/nothing"),
+    Listed("not-found", "/admin/models/no/such-model"),
 )

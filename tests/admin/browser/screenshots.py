@@ -1,6 +1,6 @@
-"""Pictures of every page, by day and by night, on a desk and on a phone: `make screenshots` puts them into docs.
+"""Screenshots of every page in both themes, desktop and phone: `make screenshots`, for docs.
 
-The server is a real one that has answered requests, and is answering some while the pictures are taken.
+The server has answered requests, and answers more while the screenshots are taken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from omlx.models.catalog.places import Folder
 from tests.admin.browser import chromium
 from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.pages import PAGES, Listed
-from tests.admin.browser.site import Site, lively, site
+from tests.admin.browser.site import Site, open_busy_site, open_site
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "screenshots"
 SCREENS: Final = {"desktop": DESKTOP, "phone": PHONE}
@@ -42,36 +42,38 @@ WELCOME: Final = Listed("welcome", "/admin")
 
 def main() -> int:
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--only", metavar="PAGE", help="this page alone")
+    parser.add_argument("--only", metavar="PAGE", help="only this page")
     parser.add_argument("--language", default=SOURCE)
     parser.add_argument("--out", type=Path, default=FOLDER)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     path = chromium.find()
     if path is None:
-        sys.stderr.write("There is no Chromium or Chrome here.\n")
+        sys.stderr.write("No Chromium or Chrome found.\n")
         return 1
-    asked.out.mkdir(parents=True, exist_ok=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     with chromium.launched(path) as browser, tempfile.TemporaryDirectory() as folder:
-        if asked.only in (None, WELCOME.name):
-            with site(
+        if arguments.only in (None, WELCOME.name):
+            with open_site(
                 browser, Path(folder) / "fresh", scan_places([BUNDLED_MODELS]), default=None
-            ) as there:
-                take(there, WELCOME, asked.language, asked.out)
-        pages = [listed for listed in PAGES if asked.only in (None, listed.name)]
+            ) as site:
+                take(site, WELCOME, arguments.language, arguments.out)
+        pages = [listed for listed in PAGES if arguments.only in (None, listed.name)]
         if pages:
             with (
-                lively(browser, Path(folder) / "busy", scan_places([BUNDLED_MODELS])) as there,
-                at_work(there),
+                open_busy_site(
+                    browser, Path(folder) / "busy", scan_places([BUNDLED_MODELS])
+                ) as site,
+                at_work(site),
             ):
                 for listed in pages:
-                    take(there, listed, asked.language, asked.out)
+                    take(site, listed, arguments.language, arguments.out)
     return 0
 
 
-def take(there: Site, listed: Listed, language: str, out: Path) -> None:
+def take(site: Site, listed: Listed, language: str, out: Path) -> None:
     for (screen, viewport), scheme in itertools.product(SCREENS.items(), SCHEMES):
         looks = {"viewport": viewport, "color_scheme": scheme, "locale": language}
-        with there.visit(logged_in=listed.logged_in, **looks) as visit:
+        with site.visit(logged_in=listed.logged_in, **looks) as visit:
             visit.complaints.expect("404")
             visit.page.goto(listed.path)
             for chart in visit.page.locator("omlx-chart:visible").all():
@@ -85,7 +87,7 @@ def take(there: Site, listed: Listed, language: str, out: Path) -> None:
 
 
 def taken(page: Page, viewport: Mapping[str, int]) -> bytes:
-    """The page down to its end, to twice the window, or as far as a picture does not grow too large."""
+    """Return the page to its end, at most two windows high, and at most `LIMIT_BYTES` large."""
     height = min(page.evaluate("document.scrollingElement.scrollHeight"), 2 * viewport["height"])
     while True:
         shown: Any = {"x": 0, "y": 0, "width": viewport["width"], "height": height}
@@ -96,7 +98,7 @@ def taken(page: Page, viewport: Mapping[str, int]) -> bytes:
 
 
 def packed(png: bytes) -> bytes:
-    """The same picture, compressed as well as it goes: the browser is in a hurry."""
+    """Return the same image with the best compression, which the browser does not use."""
     chunks, data, at = [], b"", len(_SIGNATURE)
     while at < len(png):
         length, kind = struct.unpack_from(">I4s", png, at)
@@ -113,12 +115,12 @@ def packed(png: bytes) -> bytes:
 
 
 @contextmanager
-def at_work(there: Site) -> Iterator[None]:
-    """While the block runs, and for a while before, one request after the other is answered."""
+def at_work(site: Site) -> Iterator[None]:
+    """Answer one request after the other before and while the block runs."""
     enough = Event()
 
     def ask_one(number: int) -> None:
-        there.ask("Write about a river.", seed=number, **LONG, logit_bias=there.running.endless())
+        site.ask("Write about a river.", seed=number, **LONG, logit_bias=site.running.endless())
 
     def ask() -> None:
         for number in range(BEFORE, _MOST):

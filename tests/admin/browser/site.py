@@ -1,4 +1,4 @@
-"""A server with the dashboard as a browser meets it: the bundled models, on a real socket, and a way to log in."""
+"""A server with the dashboard and the bundled models on a real socket, and logged-in browsers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Site:
 
     @contextmanager
     def visit(self, *, logged_in: bool = True, **options: Any) -> Iterator[Visit]:
-        """A browser of its own, with `options` such as `locale`, `viewport`, `color_scheme`."""
+        """A new browser profile, with `options` such as `locale`, `viewport`, `color_scheme`."""
         with watched(self.browser, self.url, **options) as (context, complaints):
             if logged_in:
                 token = Credentials(self.home).invite()
@@ -52,15 +52,15 @@ class Site:
             yield Visit(context.new_page(), complaints)
 
     def ask(self, text: str = "Name three rivers.", **fields: Any) -> dict[str, Any]:
-        """An answer over the API, whole."""
+        """Return a complete chat completion of the API."""
         answer = httpx.post(f"{self.url}{CHAT}", json=self._body(text, fields), timeout=120)
         assert answer.status_code == 200, answer.text
-        said: dict[str, Any] = answer.json()
-        return said
+        completion: dict[str, Any] = answer.json()
+        return completion
 
     @contextmanager
     def asking(self, text: str = "Name three rivers.", **fields: Any) -> Iterator[None]:
-        """While an answer is being written; it is not waited for."""
+        """Run the block while a completion is streamed; its end is not awaited."""
         body = {**self._body(text, fields), "stream": True}
         with httpx.stream("POST", f"{self.url}{CHAT}", json=body, timeout=120) as answer:
             assert answer.status_code == 200
@@ -76,7 +76,7 @@ class Site:
 
 
 @contextmanager
-def site(
+def open_site(
     browser: Browser,
     home: Path,
     registry: Registry = DEMO,
@@ -89,10 +89,10 @@ def site(
 
 
 @contextmanager
-def lively(browser: Browser, home: Path, registry: Registry = DEMO) -> Iterator[Site]:
-    """One that has a draft, and has answered a few requests."""
+def open_busy_site(browser: Browser, home: Path, registry: Registry = DEMO) -> Iterator[Site]:
+    """A site with a draft model that has answered a few requests."""
     Store(home, check_value).patch({"draft_model": DRAFT}, TARGET)
-    with site(browser, home, registry) as there:
+    with open_site(browser, home, registry) as site:
         for number in range(3):
-            there.ask(seed=number, max_tokens=32, speculation="draft" if number else "auto")
-        yield there
+            site.ask(seed=number, max_tokens=32, speculation="draft" if number else "auto")
+        yield site

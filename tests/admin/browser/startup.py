@@ -1,7 +1,7 @@
-"""How long it takes from `omlx serve`, with no model, to a dashboard that is painted: `scripts/bench-dashboard`.
+"""Time from `omlx serve` without a model to the painted dashboard: `scripts/bench-dashboard`.
 
-The browser is open already, as somebody's is. The clock starts before the server's process does, and stops when the
-first page of the dashboard has been painted, logging in included. Times are medians; the machine's load counts.
+The browser is already open. Times run from the start of the server's process to the first paint of
+the dashboard, login included; medians of several trials, on the machine as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from urllib.parse import parse_qs, urlsplit
@@ -27,29 +28,32 @@ _PAINTED = """() => performance.getEntriesByName("first-contentful-paint").lengt
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds since the process was started."""
+    """Seconds since the start of the process."""
 
     ready: float
     painted: float
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=5)
-    asked = parser.parse_args(arguments)
+    arguments = parser.parse_args(argv)
     path = chromium.find()
     if path is None:
-        sys.stderr.write("There is no Chromium or Chrome here.\n")
+        sys.stderr.write("No Chromium or Chrome found.\n")
         return 1
     with chromium.launched(path) as browser:
         starts = []
-        for _ in range(asked.trials):
+        for _ in range(arguments.trials):
             with tempfile.TemporaryDirectory() as home:
                 starts.append(start(browser, Path(home)))
             sys.stdout.write(
                 f"ready {starts[-1].ready:.2f} s, dashboard {starts[-1].painted:.2f} s\n"
             )
-    ready, painted = median(each.ready for each in starts), median(each.painted for each in starts)
+    ready, painted = (
+        median(start.ready for start in starts),
+        median(start.painted for start in starts),
+    )
     sys.stdout.write(f"median of {len(starts)}: ready {ready:.2f} s, dashboard {painted:.2f} s\n")
     return 0
 
@@ -65,11 +69,9 @@ def start(browser: Browser, home: Path) -> Start:
     ) as server:
         try:
             assert server.stdout is not None
+            words = (line.split() for line in server.stdout)
             link = next(
-                word
-                for line in server.stdout
-                for word in line.split()
-                if "/admin/login?token=" in word
+                word for word in chain.from_iterable(words) if "/admin/login?token=" in word
             )
             ready = time.monotonic() - begun
             parts = urlsplit(link)

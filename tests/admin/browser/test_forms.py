@@ -1,15 +1,15 @@
-"""Forms of settings in a browser: what is refused, what somebody else has changed, what is kept and when it counts."""
+"""Forms of settings in a browser: refusals, concurrent changes, stored values."""
 
 from __future__ import annotations
 
 from playwright.sync_api import Route, expect
 
 from omlx.settings.store import Store
-from tests.admin.browser.site import Site, site
+from tests.admin.browser.site import Site, open_site
 from tests.server.running import TARGET
 
 
-def test_a_refused_change_shows_its_reason_and_keeps_what_was_typed(fresh: Site) -> None:
+def test_a_refused_change_shows_its_reason_and_keeps_the_input(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         visit.complaints.expect("400")
@@ -74,7 +74,7 @@ def test_the_two_forms_of_a_model_do_not_outdate_each_other(fresh: Site) -> None
         assert Store(fresh.home).read().layer(TARGET).values == {"speculation": "ngram"}
 
 
-def test_every_kind_of_field_is_sent_as_what_it_is(fresh: Site) -> None:
+def test_every_kind_of_field_is_sent_with_its_type(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto("/admin/settings")
@@ -118,7 +118,7 @@ def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) ->
         assert Store(fresh.home).read().layer(TARGET).values == {"trust_remote_code": True}
 
 
-def test_what_was_typed_before_the_script_came_is_a_change(fresh: Site) -> None:
+def test_input_before_the_script_has_loaded_is_a_change(fresh: Site) -> None:
     with fresh.visit() as visit:
         held: list[Route] = []
         visit.page.route("**/settings-form.js*", lambda route: held.append(route))
@@ -131,10 +131,10 @@ def test_what_was_typed_before_the_script_came_is_a_change(fresh: Site) -> None:
         expect(visit.page.locator("[data-saved]")).to_contain_text("Max. draft length")
 
 
-def test_what_a_flag_decides_is_said(fresh: Site) -> None:
+def test_a_flag_that_overrides_a_setting_is_shown(fresh: Site) -> None:
     with (
-        site(fresh.browser, fresh.home / "other", default=None, draft_max=5) as there,
-        there.visit() as visit,
+        open_site(fresh.browser, fresh.home / "other", default=None, draft_max=5) as site,
+        site.visit() as visit,
     ):
         visit.page.goto("/admin/settings")
         field = visit.page.locator('[data-field="draft_max"]')

@@ -1,4 +1,4 @@
-"""The way in, as a person takes it: a link, a password, a language, a theme."""
+"""Login in a browser: link, password, theme."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_link_then_a_password(fresh: Site) -> None:
         expect(page.get_by_role("navigation")).to_be_visible()
 
 
-def test_a_link_that_was_used_says_so(fresh: Site) -> None:
+def test_a_used_link_is_reported(fresh: Site) -> None:
     with fresh.visit(logged_in=False) as visit:
         visit.complaints.expect("401")
         visit.page.goto(f"{fresh.url}/admin/login?token=used")
@@ -39,7 +39,7 @@ def test_a_link_that_was_used_says_so(fresh: Site) -> None:
         expect(visit.page.get_by_role("alert")).to_contain_text("has been used or has expired")
 
 
-def test_a_theme_shows_at_once_and_is_remembered(busy: Site) -> None:
+def test_a_theme_applies_at_once_and_is_stored(busy: Site) -> None:
     with busy.visit(color_scheme="light") as visit:
         page = visit.page
         page.goto("/admin/settings")
@@ -50,7 +50,7 @@ def test_a_theme_shows_at_once_and_is_remembered(busy: Site) -> None:
             page.get_by_label("Appearance").select_option("dark")
         night = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         assert night != day
-        expect(page.get_by_label("Port")).to_have_value("9000")  # nothing that was typed is lost
+        expect(page.get_by_label("Port")).to_have_value("9000")  # the input stays
         page.keyboard.press("Escape")
         expect(page.get_by_label("Appearance")).to_be_hidden()
         page.get_by_role("button", name="Discard").click()

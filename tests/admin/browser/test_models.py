@@ -1,4 +1,4 @@
-"""Models in a browser: in and out of memory, pinned, drafted for; what is saved is what the next request meets."""
+"""Models in a browser: load, unload, pin, drafts; saved settings apply to the next request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG_MS = 60_000
 
 
 def saved(page: Page, *, applied: str) -> None:
-    """Save what the form holds, and wait for the word that it is."""
+    """Save the form, and wait for the confirmation."""
     page.get_by_role("button", name="Save").click()
     expect(page.locator("[data-saved]:visible")).to_contain_text(applied)
 
@@ -41,7 +41,7 @@ def test_a_model_is_loaded_pinned_and_unloaded(fresh: Site) -> None:
         assert httpx.get(f"{fresh.url}/v1/models/{HYBRID}").json()["state"] == "unloaded"
 
 
-def test_a_draft_that_is_picked_drafts_for_the_next_request(fresh: Site) -> None:
+def test_a_chosen_draft_drafts_for_the_next_request(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto(f"/admin/models/{TARGET}")
@@ -67,10 +67,10 @@ def test_a_draft_that_is_picked_drafts_for_the_next_request(fresh: Site) -> None
         assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] == 0
         assert (
             Store(fresh.home).read().layer(TARGET).values["draft_model"] == DRAFT
-        )  # for when it is turned on again
+        )  # kept while speculation is off
 
 
-def test_switch_draft_and_strategy_say_the_same_thing(fresh: Site) -> None:
+def test_switch_draft_and_strategy_stay_consistent(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto(f"/admin/models/{TARGET}")
@@ -88,7 +88,7 @@ def test_switch_draft_and_strategy_say_the_same_thing(fresh: Site) -> None:
         expect(switch).not_to_be_checked()
         switch.check()
         expect(strategy).to_have_value("")
-        expect(page.get_by_role("button", name="Save")).to_be_hidden()  # all is as it was
+        expect(page.get_by_role("button", name="Save")).to_be_hidden()  # nothing has changed
         switch.uncheck()
         page.get_by_role("button", name="Discard").click()
         expect(switch).to_be_checked()

@@ -1,4 +1,4 @@
-"""The first page in a real browser: what to do first, what goes on, what to copy."""
+"""The first page in a real browser: first steps, live figures, charts, snippets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.server.running import TARGET
 VENDOR = data_dir("static") / "vendor"
 
 
-def test_the_first_visit_says_what_to_do_and_does_it(fresh: Site) -> None:
+def test_the_first_visit_offers_to_load_a_model(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto("/admin")
@@ -29,7 +29,7 @@ def test_the_first_visit_says_what_to_do_and_does_it(fresh: Site) -> None:
         assert fresh.running.pool.served is not None
 
 
-def test_a_request_shows_while_it_runs_and_when_it_has_ended(busy: Site) -> None:
+def test_a_request_is_listed_while_it_runs_and_after_its_end(busy: Site) -> None:
     with busy.visit() as visit:
         page = visit.page
         page.goto("/admin")
@@ -45,7 +45,7 @@ def test_a_request_shows_while_it_runs_and_when_it_has_ended(busy: Site) -> None
         expect(newest).to_contain_text("turned off by the request")
 
 
-def test_charts_are_drawn_and_say_what_they_show(busy: Site) -> None:
+def test_charts_are_drawn_and_described(busy: Site) -> None:
     if not VENDOR.exists():
         pytest.skip("no chart library: `make assets` brings it, where npm is")
     with busy.visit() as visit:
@@ -71,11 +71,13 @@ def test_a_chart_takes_its_colours_from_the_theme(busy: Site) -> None:
     pixels = """(canvas) => {
       const { width, height } = canvas;
       const copy = Object.assign(document.createElement("canvas"), { width, height });
-      const ink = copy.getContext("2d", { willReadFrequently: true }); // the browser complains of the chart's own
+      // The canvas of the chart itself would make the browser log a warning.
+      const ink = copy.getContext("2d", { willReadFrequently: true });
       ink.drawImage(canvas, 0, 0);
       const { data } = ink.getImageData(0, 0, width, height);
       const seen = new Set();
-      for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) seen.add(data.slice(i, i + 3).join());
+      for (let i = 0; i < data.length; i += 4)
+        if (data[i + 3] === 255) seen.add(data.slice(i, i + 3).join());
       return [...seen];
     }"""
     with busy.visit(color_scheme="light") as visit:
@@ -89,14 +91,15 @@ def test_a_chart_takes_its_colours_from_the_theme(busy: Site) -> None:
         page.emulate_media(color_scheme="dark")
         page.wait_for_function(
             f"""(day) => {{
-              const night = ({pixels})(document.querySelector("omlx-chart[data-kind=answers] canvas"));
+              const chart = document.querySelector("omlx-chart[data-kind=answers] canvas");
+              const night = ({pixels})(chart);
               return night.length && night.every((colour) => !day.includes(colour));
             }}""",
             arg=by_day,
         )
 
 
-def test_without_the_chart_library_pages_work_and_say_what_to_run(
+def test_without_the_chart_library_pages_name_the_command(
     busy: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = tmp_path / "static"
@@ -111,7 +114,7 @@ def test_without_the_chart_library_pages_work_and_say_what_to_run(
         expect(visit.page.locator("section[aria-labelledby=chart-rate] table")).to_be_visible()
 
 
-def test_a_server_that_is_gone_is_told_and_so_is_its_return(busy: Site) -> None:
+def test_a_lost_connection_is_shown_until_it_is_back(busy: Site) -> None:
     with busy.visit() as visit:
         page = visit.page
         page.goto("/admin")
@@ -124,7 +127,7 @@ def test_a_server_that_is_gone_is_told_and_so_is_its_return(busy: Site) -> None:
         expect(notice).to_be_hidden()
 
 
-def test_what_is_copied_is_what_stands_there(busy: Site) -> None:
+def test_a_copied_snippet_is_the_shown_one(busy: Site) -> None:
     with busy.visit(permissions=["clipboard-read", "clipboard-write"]) as visit:
         page = visit.page
         page.goto("/admin")

@@ -23,7 +23,7 @@ def test_cached_prefixes_are_shown_probed_and_cleared(fresh: Site) -> None:
         page.goto(PAGE)
         card = page.get_by_role("region", name="Prefix cache")
         expect(card).to_contain_text("The model is not loaded, so its prefix cache is empty.")
-        said, clear = card.get_by_role("status"), card.get_by_role("button", name="Clear")
+        status, clear = card.get_by_role("status"), card.get_by_role("button", name="Clear")
         expect(clear).to_have_count(0)
 
         fresh.ask(PROMPT)
@@ -33,17 +33,17 @@ def test_cached_prefixes_are_shown_probed_and_cleared(fresh: Site) -> None:
 
         card.get_by_label("Prompt").fill(PROMPT)
         card.get_by_role("button", name="Check a prompt").click()
-        expect(said).to_contain_text("tokens of this prompt are cached.")
-        found, _, length, *_ = said.inner_text().split()
-        assert int(found) == int(length) - 1
+        expect(status).to_contain_text("tokens of this prompt are cached.")
+        cached, _, length, *_ = status.inner_text().split()
+        assert int(cached) == int(length) - 1
 
         clear.focus()
         page.keyboard.press("Enter")
         expect(page.locator("#prefixes-memory")).to_have_attribute("value", "0")
         expect(clear).to_be_focused()
-        expect(said).to_be_empty()
+        expect(status).to_be_empty()
         card.get_by_role("button", name="Check a prompt").click()
-        expect(said).to_have_text(f"0 of {length} tokens of this prompt are cached.")
+        expect(status).to_have_text(f"0 of {length} tokens of this prompt are cached.")
 
 
 def test_an_empty_prompt_is_reported_beside_the_field(fresh: Site) -> None:

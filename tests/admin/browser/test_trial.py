@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import VIEWPORTS
-from tests.admin.browser.site import Site, site
+from tests.admin.browser.site import Site, open_site
 from tests.server.running import DRAFT, TARGET
 
 PAGE = f"/admin/models/{TARGET}"
@@ -34,10 +34,10 @@ def start_short_trial(page: Page) -> None:
     page.keyboard.press("Enter")
 
 
-def drafts_soon(there: Site, *, drafting: bool) -> bool:
-    """Whether answers begin, or cease, to use the draft. Until it is loaded the old configuration answers."""
+def drafts_soon(site: Site, *, drafting: bool) -> bool:
+    """Whether answers soon use the draft, or no longer use it."""
     return any(
-        (DRAFT in there.ask()["timings"]["speculation"]["gates"]) == drafting
+        (DRAFT in site.ask()["timings"]["speculation"]["gates"]) == drafting
         for _ in range(MAX_ANSWERS)
     )
 
@@ -47,18 +47,18 @@ def tried(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A server with a setting of its own, on which a trial was run to its end in the browser."""
     home = tmp_path_factory.mktemp("home")
     Store(home).patch({"draft_max": 9}, TARGET)
-    with site(browser, home) as there:
-        with there.visit() as visit:
+    with open_site(browser, home) as site:
+        with site.visit() as visit:
             page = visit.page
             open_card(page)
-            assert there.running.engine.submissions == 0
+            assert site.running.engine.submissions == 0
             start_short_trial(page)
             expect(page.get_by_role("button", name="Cancel")).to_be_focused()
             expect(page.get_by_role("progressbar", name="Measuring")).to_be_visible()
             expect(page.get_by_role("button", name="Start")).to_be_hidden()
             expect(page.locator("#try-verdict")).to_be_focused(timeout=TIMEOUT_MS)
             expect(page.get_by_role("button", name="Start")).to_be_visible()
-        yield there
+        yield site
 
 
 def test_a_result_is_applied_and_undone(tried: Site) -> None:

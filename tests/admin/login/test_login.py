@@ -1,4 +1,4 @@
-"""Who gets in: links that work once, passwords, sessions that end; and who does not. Real sockets."""
+"""Login over real HTTP: links that work once, passwords, sessions and their end."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def log_in(client: httpx.Client, password: str = PASSWORD) -> httpx.Response:
 
 
 def is_in(client: httpx.Client) -> bool:
-    told = client.get(f"{API}/session").json()["logged_in"]
-    assert (client.get(f"{API}/settings").status_code == 200) is told
-    return bool(told)
+    logged_in = client.get(f"{API}/session").json()["logged_in"]
+    assert (client.get(f"{API}/settings").status_code == 200) is logged_in
+    return bool(logged_in)
 
 
 @pytest.mark.parametrize(("method", "path"), WRITES + READS)
@@ -118,7 +118,7 @@ def test_after_the_link_a_password_and_a_new_one_needs_the_old_one(fresh: Admini
         assert log_in(first, "another one").status_code == 200
 
 
-def test_a_stolen_cookie_is_worth_nothing_after_logging_out(fresh: Administered) -> None:
+def test_a_stolen_cookie_is_invalid_after_logging_out(fresh: Administered) -> None:
     with fresh.browser() as client:
         stolen = dict(client.cookies)
         client.post(f"{API}/logout")
@@ -170,7 +170,7 @@ def test_ten_wrong_passwords(fresh: Administered) -> None:
         '{"user": "x"}',
     ],
 )
-def test_what_is_no_login_is_refused(server: Administered, body: str) -> None:
+def test_an_invalid_login_is_refused(server: Administered, body: str) -> None:
     with server.browser(logged_in=False) as client:
         assert client.post(f"{API}/login", content=body).status_code == 400
 
@@ -191,13 +191,13 @@ def test_links_end_after_an_hour_and_a_password_has_bounds(tmp_path: Path) -> No
     assert not credentials.has_password
 
 
-def test_a_file_that_broke_opens_nothing_and_is_begun_anew(tmp_path: Path) -> None:
+def test_a_corrupt_file_admits_no_login_and_is_replaced(tmp_path: Path) -> None:
     credentials = Credentials(tmp_path)
-    for begin_anew in (credentials.invite, lambda: credentials.set_password("correct horse")):
+    for replace_file in (credentials.invite, lambda: credentials.set_password("correct horse")):
         credentials.path.write_text('{"format": "omlx-config/1", "links": [')
         assert not credentials.redeem("")
         credentials.path.write_text('{"format": "omlx-config/1", "links": [')
-        begin_anew()
+        replace_file()
     assert credentials.has_password
 
 
@@ -213,7 +213,7 @@ def test_sessions_end_when_unused_and_after_a_month() -> None:
     assert sessions.find(used, "f") is None
 
 
-def test_each_wrong_password_doubles_the_wait() -> None:
+def test_every_wrong_password_doubles_the_wait() -> None:
     clock = Clock()
     throttle = Throttle(clock)
     waits = []

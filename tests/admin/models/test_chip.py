@@ -35,11 +35,11 @@ def answer(
 
 
 def model(
-    told: ModelStatus = READY, speculative: SpeculationConfig | None = None, *recent: RequestStats
+    status: ModelStatus = READY, speculative: SpeculationConfig | None = None, *recent: RequestStats
 ) -> ModelSnapshot:
     return ModelSnapshot(
         ENTRY,
-        told,
+        status,
         speculative or SpeculationConfig(reason=Reason("spec.off.no_draft_model")),
         recent=recent,
     )

@@ -1,5 +1,4 @@
-"""The settings for all models through the API; each by every way is in test_every_setting.py, those of one model are in
-tests/test_model_settings.py."""
+"""API of the settings of all models; those of one model are in tests/test_model_settings.py."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def test_a_flag_wins_and_the_answer_says_so(tmp_path: Path) -> None:
         )
 
 
-def test_a_server_that_others_reach_keeps_its_key(tmp_path: Path) -> None:
+def test_an_exposed_server_keeps_its_key(tmp_path: Path) -> None:
     with administered(tmp_path, host="0.0.0.0") as running, running.browser() as client:
         assert change(client, "settings", api_key="k").status_code == 200
         answer = change(client, "settings", api_key=None)
@@ -35,7 +34,7 @@ def test_a_server_that_others_reach_keeps_its_key(tmp_path: Path) -> None:
         assert client.get("/v1/models").status_code == 401
 
 
-def test_nobody_opens_the_server_to_others_without_a_key(tmp_path: Path) -> None:
+def test_a_server_cannot_be_exposed_without_a_key(tmp_path: Path) -> None:
     with administered(tmp_path) as running, running.browser() as client:
         answer = change(client, "settings", host="0.0.0.0")
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.exposed")
@@ -45,7 +44,7 @@ def test_nobody_opens_the_server_to_others_without_a_key(tmp_path: Path) -> None
         assert change(client, "settings", host=None, api_key=None).status_code == 200
 
 
-def test_a_key_stays_until_the_server_that_others_reach_has_ended(tmp_path: Path) -> None:
+def test_a_key_stays_until_an_exposed_server_has_ended(tmp_path: Path) -> None:
     Store(tmp_path).patch({"host": "0.0.0.0", "api_key": "k"})
     with administered(tmp_path) as running, running.browser() as client:
         assert change(client, "settings", host="127.0.0.1").json()["applied"] == {"host": "restart"}
@@ -53,7 +52,7 @@ def test_a_key_stays_until_the_server_that_others_reach_has_ended(tmp_path: Path
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.exposed")
 
 
-def test_a_file_that_is_lost_takes_no_key_away_and_is_told(tmp_path: Path) -> None:
+def test_a_corrupt_file_removes_no_key_and_is_reported(tmp_path: Path) -> None:
     Store(tmp_path).patch({"api_key": "k", "draft_max": 9})
     with administered(tmp_path) as running, running.browser() as client:
         assert change(client, "settings", api_key="other").status_code == 200
@@ -91,7 +90,7 @@ def test_models_are_listed_loaded_and_unloaded(browser: httpx.Client) -> None:
     assert browser.post(f"{address}/unload").json()["state"] == "unloaded"
 
 
-def test_numbers_that_json_does_not_have_are_refused_and_not_kept(tmp_path: Path) -> None:
+def test_numbers_that_are_not_json_are_refused_and_not_stored(tmp_path: Path) -> None:
     path = f"models/{TARGET}/settings"
     with administered(tmp_path) as running, running.browser() as client:
         revision = client.get(f"{API}/{path}").headers["etag"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from argparse import ArgumentParser
@@ -48,11 +49,11 @@ TEXTS = {
     "alias": "mine",
     "model_map": "claude-*=org/x",
 }
-CASES = [(row, way) for row in table().values() for way in SCOPES]
+CASES = list(itertools.product(table().values(), SCOPES))
 
 
 def value_of(row: Setting, tmp_path: Path) -> Any:
-    """One that is not the default, as JSON has it."""
+    """Return a JSON value that is not the default."""
     if row.choices:
         return next(choice for choice in row.choices if choice != row.default)
     if row.kind is dict:
@@ -61,8 +62,8 @@ def value_of(row: Setting, tmp_path: Path) -> Any:
         return not row.default
     if row.kind in (int, float):
         return row.kind(row.meta.low + (1 if row.kind is int else 0))
-    one = str(tmp_path) if row.kind is Path else TEXTS.get(row.name, "org/x")
-    return [one] if row.repeatable else one
+    value = str(tmp_path) if row.kind is Path else TEXTS.get(row.name, "org/x")
+    return [value] if row.repeatable else value
 
 
 def as_text(value: Any) -> str:
@@ -73,12 +74,12 @@ def as_text(value: Any) -> str:
 
 def flags_of(row: Setting, value: Any) -> list[str]:
     if row.kind is bool:
-        return [row.flag]  # each of them turns to what is not the default
+        return [row.flag]  # a flag that turns the default
     return [f"--{row.name.replace('_', '-')}={as_text(value)}"]
 
 
 def write(home: Path, row: Setting, value: Any, model: str | None) -> None:
-    """As a person writes the file: from the table's `path`, by hand."""
+    """Write the settings file by hand, from the path of the table."""
     *above, name = (
         row.path.split(".") if model is None else ("models", model, *row.path.split(".")[-2:])
     )
@@ -93,7 +94,7 @@ def write(home: Path, row: Setting, value: Any, model: str | None) -> None:
     )
 
 
-def given(row: Setting, way: str, value: Any, home: Path) -> LiveConfiguration:
+def configured(row: Setting, way: str, value: Any, home: Path) -> LiveConfiguration:
     parser = ArgumentParser(exit_on_error=False)
     add_flags(parser)
     flags, environ = [], {}
@@ -132,7 +133,7 @@ def test_every_setting_by_every_way(
         with server.browser() as browser:
             through_the_api(row, value, model, browser)
     else:
-        resolution = given(row, way, value, tmp_path / "home").current.resolve(model)
+        resolution = configured(row, way, value, tmp_path / "home").current.resolve(model)
         assert to_json(resolution[row.name].value) == value
         assert resolution[row.name].source is SOURCES[way]
         if row.allowed_in(Scope.GLOBAL):
@@ -167,23 +168,25 @@ def through_the_api(row: Setting, value: Any, model: str | None, browser: httpx.
 def refused_or_ignored(
     row: Setting, way: str, value: Any, server: Administered, home: Path
 ) -> None:
-    """What is not for this way never counts; where somebody meant it, they hear so."""
+    """A setting is ignored in a scope that does not allow it, or refused with an error."""
     if way.endswith("api"):
         path = "settings" if way == "api" else f"models/{TARGET}/settings"
         with server.browser() as browser:
             answer = change(browser, path, row.name, **{row.name: value})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.not_stored")
     elif way == "environment":
-        assert given(row, way, value, home).current.resolve()[row.name].source is Source.BUILT_IN
+        assert (
+            configured(row, way, value, home).current.resolve()[row.name].source is Source.BUILT_IN
+        )
     else:
         with pytest.raises(ConfigError):
-            given(row, way, value, home).current.resolve(TARGET)
+            configured(row, way, value, home).current.resolve(TARGET)
 
 
-def test_home_is_where_it_is_said_to_be(tmp_path: Path) -> None:
+def test_home_is_set_by_flag_or_variable(tmp_path: Path) -> None:
     row = table()["home"]
     for way in ("cli", "environment"):
-        configuration = given(row, way, str(tmp_path / "elsewhere"), tmp_path / "home")
+        configuration = configured(row, way, str(tmp_path / "elsewhere"), tmp_path / "home")
         resolution = configuration.current.resolve()
         assert resolution.settings.home == tmp_path / "elsewhere"
     assert os.fspath(resolution.settings.home).endswith("elsewhere")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omlx.admin.models.speculation_card import SETTINGS
-from omlx.admin.settings.view import Control, SettingsView, SettingView, setting_views
+from omlx.admin.settings.view import Control, FieldGroup, SettingsView, SettingView, setting_views
 from omlx.catalog import catalog
 from omlx.settings.layer import Layer, Source
 from omlx.settings.resolve import resolve
@@ -57,12 +57,19 @@ def test_a_number_that_may_be_a_fraction_or_negative_gets_the_full_keyboard() ->
     assert view("presence_penalty").keyboard == "text"
 
 
+def field_names(groups: list[FieldGroup]) -> list[str]:
+    names: list[str] = []
+    for group in groups:
+        names += [field.name for field in group.fields]
+    return names
+
+
 @pytest.mark.parametrize("scope", [Scope.GLOBAL, Scope.MODEL])
 def test_every_setting_that_can_be_stored_has_a_field_once(scope: Scope) -> None:
     settings = SettingsView("r", setting_views(scope, resolve(), Layer(Source.GLOBAL, {})))
-    names = [field.name for group in settings.groups() for field in group.fields]
+    names = field_names(settings.groups())
     assert sorted(names) == sorted(row.name for row in table().values() if row.allowed_in(scope))
-    others = [field.name for group in settings.groups(without=SETTINGS) for field in group.fields]
+    others = field_names(settings.groups(without=SETTINGS))
     assert set(names) - set(others) == SETTINGS
 
 

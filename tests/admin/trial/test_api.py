@@ -1,4 +1,4 @@
-"""Trying drafts on a real socket with the bundled pair: to the end, beside others, stopped, applied and taken back."""
+"""Trials on a real socket with the bundled pair: complete, interrupted, cancelled, applied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETUPS = ["off", "ngram", f"draft:{DRAFT}", f"auto:{DRAFT}"]
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Registry:
-    """The bundled models in folders that may be written."""
+    """The bundled models in writable folders."""
     entries = []
     for entry in DEMO.entries:
         folder = tmp_path / "models" / entry.id
@@ -40,7 +40,7 @@ def own(tmp_path: Path, copied: Registry) -> Iterator[Administered]:
 
 
 def events(client: httpx.Client) -> Iterator[dict[str, Any]]:
-    """The reports of the trial, until it is over. A stream is followed by the next one, as in a browser."""
+    """Yield the reports of the trial until it is over, with a new stream after each one."""
     report: dict[str, Any] = {}
     while report.get("state") not in ("done", "cancelled", "failed"):
         with client.stream("GET", f"{TRIAL}/events") as stream:
@@ -51,8 +51,8 @@ def events(client: httpx.Client) -> Iterator[dict[str, Any]]:
                     yield report
 
 
-def to_the_end(client: httpx.Client, **asked: Any) -> dict[str, Any]:
-    assert client.post(TRIAL, json=SMALL | asked).status_code == 202
+def to_the_end(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    assert client.post(TRIAL, json=SMALL | body).status_code == 202
     *_, last = events(client)
     return last
 
@@ -75,13 +75,13 @@ def test_from_the_estimate_to_the_verdict_and_back(own: Administered) -> None:
         assert client.post(TRIAL, json=SMALL).status_code == 202
         assert code(client.post(TRIAL, json=SMALL)) == (409, "trial.running")
         reports = list(events(client))
-        done = [each["done"] for each in reports]
+        done = [report["done"] for report in reports]
         last = reports[-1]
         assert done == sorted(done)
         assert len(set(done)) > 3
-        assert any(each["now"] and each["now"]["tokens"] for each in reports)
+        assert any(report["now"] and report["now"]["tokens"] for report in reports)
         assert last["state"] == "done", last["reason"]
-        assert [each["name"] for each in last["setups"]] == SETUPS
+        assert [setup["name"] for setup in last["setups"]] == SETUPS
         assert {cell["samples"] for cell in last["cells"]} == {last["rounds"]}
         assert last["exact"]["same"] == last["exact"]["of"] == last["rounds"] * 2 * 3
         assert last["verdict"]["code"].startswith("trial.verdict.")
@@ -111,24 +111,26 @@ def test_from_the_estimate_to_the_verdict_and_back(own: Administered) -> None:
         )
 
 
-def test_others_go_first_and_what_they_touched_does_not_count(server: Administered) -> None:
+def test_other_requests_take_precedence_and_discard_a_sample(server: Administered) -> None:
     with server.browser() as client, server.browser(logged_in=False) as user:
         client.post(TRIAL, json=SMALL | {"tokens": 512, "kinds": ["prose"]})
         following = events(client)
-        next(each for each in following if each["now"] and each["now"]["tokens"] > 8)
+        next(report for report in following if report["now"] and report["now"]["tokens"] > 8)
         body = {
             "model": TARGET,
             "messages": [{"role": "user", "content": "Hello"}],
             "max_tokens": 8,
         }
         assert user.post("/v1/chat/completions", json=body).status_code == 200
-        paused = next(each for each in following if each["state"] == "paused")
+        paused = next(report for report in following if report["state"] == "paused")
         assert paused["discarded"] == 1
-        resumed = next(each for each in following if each["state"] == "running" and each["now"])
+        resumed = next(
+            report for report in following if report["state"] == "running" and report["now"]
+        )
         assert resumed["done"] == paused["done"]
         stopped = client.post(f"{TRIAL}/cancel").json()
         assert (stopped["state"], stopped["verdict"]) == ("cancelled", None)
-        assert [each["state"] for each in following][-1:] == ["cancelled"]
+        assert [report["state"] for report in following][-1:] == ["cancelled"]
         assert code(client.post(f"{TRIAL}/cancel")) == (409, "trial.not_running")
         assert user.post("/v1/chat/completions", json=body).status_code == 200
 
@@ -149,7 +151,7 @@ def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("body", "reason"),
     [
         ({"drafts": [HYBRID]}, "draft.unfit.same_model"),
         ({"drafts": ["omlx-demo/none"]}, "draft.not_here"),
@@ -163,19 +165,19 @@ def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
         ({"windows": 3}, "request.invalid"),
     ],
 )
-def test_what_cannot_be_tried_is_refused_by_name(
-    server: Administered, asked: dict[str, Any], why: str
+def test_an_invalid_trial_is_refused_with_its_field(
+    server: Administered, body: dict[str, Any], reason: str
 ) -> None:
     with server.browser() as client:
         other = f"{API}/models/{HYBRID}/trial"
         for path in (other, f"{other}/estimate"):
-            answer = client.post(path, json=asked)
-            assert code(answer) == (400, why), answer.text
-            assert answer.json()["error"]["param"].partition("[")[0] in asked
+            answer = client.post(path, json=body)
+            assert code(answer) == (400, reason), answer.text
+            assert answer.json()["error"]["param"].partition("[")[0] in body
         assert client.get(other).json()["running"] is None
 
 
-def test_a_model_that_is_not_here_and_results_that_are_not_either(server: Administered) -> None:
+def test_unknown_models_and_missing_results_are_refused(server: Administered) -> None:
     with server.browser() as client:
         assert client.post(f"{API}/models/omlx-demo/none/trial", json=SMALL).status_code == 404
         other = f"{API}/models/{HYBRID}/trial"
@@ -183,7 +185,7 @@ def test_a_model_that_is_not_here_and_results_that_are_not_either(server: Admini
         assert code(client.get(f"{other}/events")) == (409, "trial.not_running")
 
 
-def test_the_last_conversation_is_tried_and_written_nowhere(own: Administered) -> None:
+def test_the_last_conversation_can_be_tried_and_is_not_stored(own: Administered) -> None:
     secret = "the heron under the copper bridge"
     with own.browser() as client:
         body = {
