@@ -1,7 +1,7 @@
 """Admission: which requests may be queued, and when the first one in the queue becomes a row.
 
-First come, first served: the head of the queue waits for a free row, for memory, and for a prompt that a sibling
-choice (`n` > 1) is reading, whose prefix it then restores.
+First come, first served: the head of the queue waits for a free row, for memory, and for a prompt
+that a sibling choice (`n` > 1) is reading, whose prefix it then restores.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from omlx.errors import BadRequest, Overloaded
 class AdmissionQueue:
     """The requests of one model that wait to be admitted.
 
-    `pinned_weights` are the bytes of weights that stay loaded whichever other models are evicted; None means all.
-    `refused` holds Failed events of requests that the memory guard refused, until they are published.
+    `pinned_weights` are the bytes of weights that stay loaded whichever other models are evicted;
+    None means all. `refused` holds Failed events of requests that the memory guard refused, until
+    they are published.
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class AdmissionQueue:
 
     @property
     def blocked_since(self) -> float | None:
-        """When the request at the head, which waits for memory, was submitted; None if none waits for memory."""
+        """When the head was submitted, if it waits for memory; else None."""
         blocked = self.waiting and self._blocked_version is not None
         return self.waiting[0].clock.submitted if blocked else None
 
     def submit(self, request: Request) -> None:
-        """Append a request. Raises Overloaded if the queue is full, BadRequest if it can never be served."""
+        """Append a request. Raises Overloaded if the queue is full, BadRequest if it is invalid."""
         validate(request, self.limits)
         self.memory.check_fits(request, self._prefix.layout, self.pinned_weights)
         waiting, limit = len(self.waiting), self.limits.max_waiting
@@ -60,7 +61,7 @@ class AdmissionQueue:
         self.waiting.append(Sequence(self._rows, request, list(request.tokens), end, clock))
 
     def may_admit(self, running: list[Sequence]) -> bool:
-        """Whether the head could be admitted now: a row is free, and memory may have changed since the last try."""
+        """Whether the head may be judged: a row is free, and memory changed since the last try."""
         unchanged = self._blocked_version == self.memory.version
         if not self.waiting or unchanged or len(running) >= self.limits.max_rows:
             return False
@@ -68,7 +69,10 @@ class AdmissionQueue:
         return self._prefix.off is not None or not _prefix_comes(request, running)
 
     def admissions(self, client: MemoryClient, running: list[Sequence]) -> Iterator[Sequence]:
-        """Remove and yield what may start now. The caller appends each to `running` before the next one is judged."""
+        """Remove and yield what may start now.
+
+        The caller appends each to `running` before the next one is judged.
+        """
         while self.may_admit(running):
             head = self.waiting[0]
             need = cache_need(head.request, self._prefix.layout)
@@ -100,7 +104,7 @@ class AdmissionQueue:
 
 
 def validate(request: Request, limits: Limits) -> None:
-    """Raise BadRequest for an empty or too long prompt, a token id beyond the vocabulary, or a wrong number."""
+    """Raise BadRequest for an empty or too long prompt, an unknown token id, or a wrong number."""
     tokens, sampling = request.tokens, request.sampling
     if not tokens:
         raise BadRequest("engine.prompt_empty", param="messages")
@@ -123,7 +127,7 @@ def validate(request: Request, limits: Limits) -> None:
 
 
 def _prefix_comes(request: Request, running: Iterable[Sequence]) -> bool:
-    """Whether a running sibling choice is reading the same prompt, which this one can then restore."""
+    """Whether a running sibling choice reads the same prompt, which this one can then restore."""
     if not request.sampling.choice or request.prompt_logprobs is not None:
         return False
     return any(s.status is Status.PREFILL and s.request.tokens is request.tokens for s in running)

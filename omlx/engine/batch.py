@@ -1,7 +1,7 @@
-"""Which rows share one cache, and when they join and leave it. Pure Python; decisions are cache operations.
+"""Which rows share one cache, and when they join and leave it. Pure Python.
 
-Rows join when a second one decodes. A row that is left alone stays for LINGER_STEPS, so that a second row that comes
-and goes does not cause copies back and forth, and is then split off.
+Rows join when a second one decodes. A row that is left alone stays for LINGER_STEPS, so that a
+second row that comes and goes does not cause copies back and forth, and is then split off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ class CacheSizes(Protocol):
 
 
 class Batch:
-    """The rows that share a cache: `members`, in its order. `off` says why rows of this model cannot, or is None."""
+    """The rows that share a cache, in its order.
+
+    `off` says why rows of this model cannot, or is None.
+    """
 
     def __init__(self, limits: Limits, sizes: CacheSizes, off: Reason | None) -> None:
         self.members: list[int] = []
@@ -47,8 +50,9 @@ class Batch:
         self._alone = None
         if self.off is not None:
             return []
-        # A row with several pending tokens commits them in a window of its own first. So does one that has computed
-        # nothing yet: some recurrent layers treat the first token differently, and a merge would give them zeros.
+        # A row with several pending tokens commits them in a window of its own first. So does one
+        # that has computed nothing yet: some recurrent layers treat the first token differently,
+        # and a merge would give them a state of zeros.
         ready = [
             s
             for s in decoding
@@ -82,7 +86,9 @@ class Batch:
         return lingered and row in self.members
 
     def _within_memory(self, ready: Seq[Sequence], lengths: dict[int, int]) -> tuple[int, ...]:
-        """The ready rows that fit into the batch's memory: every row is padded to the longest, in tokens."""
+        """The ready rows that fit into the batch's memory, where every row is padded to the
+        longest.
+        """
         rows = list(self.members)
         joined: list[int] = []
         for sequence in ready:

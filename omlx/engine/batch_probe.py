@@ -1,8 +1,9 @@
-"""Whether rows of a model can share a batch: every layer's cache merges, and a short probe finds no difference.
+"""Whether rows of a model can share a batch: all caches merge, and a probe finds no difference.
 
-The probe prefills rows alone, merges, decodes, adds a row, filters and extracts, and compares the logits with those of
-the rows alone: nine passes over at most eight tokens. It finds wrong masks, positions and states, but not what only
-shows on long rows (tests/probe covers that, on tiny models).
+The probe prefills rows alone, merges, decodes, adds a row, filters and extracts, and compares the
+logits with those of the rows alone: nine passes over at most eight tokens. It finds wrong masks,
+positions and states, but not what only shows on long rows (tests/probe covers that, on tiny
+models).
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from omlx.errors import Reason
 
 _TOLERANCE = {mx.float32: 1e-3}
 _TOLERANCE_16_BITS = 5e-2
-"""Relative to the largest logit. Kernels of other shapes round differently: about 1e-5 in float32, 1e-2 in bfloat16;
-TF32 products, on by default on some GPUs, reach 1e-3."""
+"""Relative to the largest logit.
+
+Kernels of other shapes round differently: about 1e-5 in float32, 1e-2 in bfloat16; TF32 products,
+on by default on some GPUs, reach 1e-3.
+"""
 
 _LATE_FAULTS = {
     "mlx_lm.models.minimax_m3_vl": "it picks keys by blocks of cache columns, which padding shifts"

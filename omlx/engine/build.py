@@ -36,10 +36,13 @@ def build_loop(
     make_cache: MakeCache | None = None,
     memory: MemoryGuard | None = None,
 ) -> EngineLoop:
-    """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens. Runs a short probe of batching.
+    """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens.
 
-    `draft` proposes under the name `draft_name`; `no_draft` says why there is none. `cost_model` holds measurements of
-    earlier runs and is updated. `memory` is shared with other models. `make_cache` replaces the model's own caches.
+    Runs a short probe of batching.
+
+    `draft` proposes under the name `draft_name`; `no_draft` says why there is none. `cost_model`
+    holds measurements of earlier runs and is updated. `memory` is shared with other models.
+    `make_cache` replaces the model's own caches.
     """
     make_cache = make_cache or cache_maker(model)
     cost_model = cost_model or CostModel()

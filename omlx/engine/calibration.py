@@ -1,9 +1,9 @@
-"""Calibration: measures the latency of passes while the engine is idle, so that a first request need not.
+"""Calibration: measures the latency of passes while the engine is idle.
 
-The speculation policy compares steps of the engine, so steps are measured: requests of our own run in a sibling loop
-with caches of its own, and update the cost model as every request does. Their drafts fill the narrowest width that is
-not measured yet, right or wrong; another one drafts with the draft model. Caches stay below 256 tokens, and nothing
-outlives an interruption.
+The speculation policy compares steps of the engine, so steps are measured: requests of our own run
+in a sibling loop with caches of its own, and update the cost model as every request does. Their
+drafts fill the narrowest width that is not measured yet, right or wrong; another one drafts with
+the draft model. Caches stay below 256 tokens, and nothing outlives an interruption.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
 
 MAX_STEP_SECONDS: Final = 0.05
-"""Passes known to take longer are not measured: a request that arrives waits for the one that runs."""
+"""Passes known to take longer are not measured: an arriving request would wait for them."""
 
 SAMPLES: Final = 5
-"""Measurements of each width. The first may include the compilation of kernels; the median counts."""
+"""Measurements of each width. The first may include compilation of kernels; the median counts."""
 
 MAX_STEPS: Final = 1000
-"""A complete calibration takes a tenth of these; after so many it ends, whatever is not measured."""
+"""Limit of a calibration that does not converge; a complete one takes a tenth of it."""
 
 DRAFT_LENGTH: Final = 4
 """Tokens per round with the draft model."""
 
 STRIDE: Final = 7919
-"""Between the ids of a draft. Equal ids would all use the same experts, and take less time than text does."""
+"""Between the ids of a draft. Equal ids would use the same experts, and take less time than text.
+"""
 
 log = logging.getLogger("omlx.engine")
 
@@ -55,8 +56,8 @@ class Calibration:
     def run(self, interrupted: Callable[[], bool]) -> None:
         """Measure until all is known or `interrupted`, which is called between two steps.
 
-        Does nothing where memory is short. Updates only the model's cost model, holds no array afterwards, and raises
-        nothing.
+        Does nothing where memory is short. Updates only the model's cost model, holds no array
+        afterwards, and raises nothing.
         """
         if self.state is not CalibrationState.PENDING or not _fits_memory(self._loop):
             return
@@ -114,7 +115,7 @@ def _steps(
     done: Callable[[], bool],
     overlapped: Callable[[], bool] = lambda: False,
 ) -> Iterator[bool]:
-    """Run the steps of one request, each drained before the next one unless they are to be `overlapped`."""
+    """Run the steps of one request, each drained before the next one unless `overlapped`."""
     greedy = Sampling(temperature=0.0)
     loop.submit(Request("calibration", (0,), greedy, max_tokens, speculation=speculation))
     while loop.has_work and not done():
@@ -149,7 +150,7 @@ class _Filler(NgramDrafter):
         self._vocab_size = vocab_size
 
     def next_width(self) -> int | None:
-        """The width to measure next; None if all are measured, or if it and so all wider ones take too long."""
+        """The width to measure next; None if all are measured or the next one takes too long."""
         samples, seconds = self._cost_model.target.sample_count, self._cost_model.verify
         # Plain steps overlap: a request that arrives waits for two of them.
         plain = (PLAIN,) if 2 * seconds(PLAIN, 1) <= MAX_STEP_SECONDS else ()

@@ -22,7 +22,7 @@ class Stop:
 def truncate_at_stop(
     request: Request, tokens: tuple[int, ...]
 ) -> tuple[tuple[int, ...], Stop | None]:
-    """Return the tokens up to and including the first stop, and that stop. Advances stop matcher and mask.
+    """Return the tokens up to the first stop, it included. Advances stop matcher and mask.
 
     Raises EngineError for a token that the mask does not allow.
     """

@@ -7,15 +7,15 @@ from types import TracebackType
 
 
 class isolate:
-    """Context that suppresses an Exception raised in its body, keeps it as `error` and hands it to a handler.
+    """Context that suppresses an Exception and keeps it as `error`.
 
         with isolate() as outcome:
             draft = drafter.draft(sequence, limit)
         if outcome.error is not None:
             ...  # end the row, or disable the drafter
 
-    With `on_error`, calls `on_error(*args, error)`. Names assigned in the body are unbound where `error` is set.
-    KeyboardInterrupt and SystemExit pass through.
+    With `on_error`, calls `on_error(*args, error)`. Names assigned in the body are unbound where
+    `error` is set. KeyboardInterrupt and SystemExit pass through.
     """
 
     __slots__ = ("_args", "_on_error", "error")

@@ -1,7 +1,7 @@
-"""The caches of one loaded model: one for each single row, one shared by the batch, and the saved pieces.
+"""The KV caches of one loaded model: one per single row, one of the batch, and the saved pieces.
 
-Carries out the cache operations of a plan. `lengths` counts the tokens that each row's cache holds; the layers' own
-counters must agree, which `check` proves.
+Carries out the cache operations of a plan. `lengths` counts the tokens that each row's cache holds;
+the layers' own counters must agree, which `check` proves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from omlx.errors import RewindError
 
 
 class CacheTable:
-    """Caches by row. `members` are the rows of `batch`, in order; `single` holds the caches of the others."""
+    """Caches by row: `batch` holds those of its `members`, in order, `single` all others."""
 
     def __init__(self, make_cache: MakeCache) -> None:
         self.single: dict[int, Cache] = {}
@@ -39,7 +39,7 @@ class CacheTable:
         self._marks: dict[int, Mark] = {}
 
     def apply(self, op: CacheOp) -> None:
-        """Carry out one operation. Raises RewindError if a cache cannot reach the length that the plan requires."""
+        """Carry out one operation. Raises RewindError if a cache cannot be rolled back."""
         match op:
             case Open(row=row):
                 self.single[row], self.lengths[row] = self._make_cache(), 0
@@ -65,11 +65,11 @@ class CacheTable:
                 self.kept.evict(pieces)
 
     def mark(self, row: int) -> None:
-        """Mark a single row's cache before a pass that may be rolled back. For caches that cannot step back."""
+        """Mark a single row's cache before a pass, for layers that cannot step back."""
         self._marks[row] = mark(self.single[row], self.lengths[row])
 
     def forget_marks(self) -> None:
-        """Drop every mark: the next pass writes in place, and would copy an array that a mark still holds."""
+        """Drop every mark: a pass that writes in place would copy arrays that marks hold."""
         self._marks.clear()
 
     def advance(self, row: int, tokens: int) -> None:
@@ -77,7 +77,7 @@ class CacheTable:
         self.lengths[row] += tokens
 
     def row_bytes(self, row: int) -> int:
-        """Bytes of a row's cache arrays; in the batch, its share of them; 0 before its first pass."""
+        """Bytes of a row's cache arrays, or its share of the batch's; 0 before its first pass."""
         if not self.lengths.get(row):
             return 0  # an empty quantized cache has no `nbytes`
         if row in self.members:

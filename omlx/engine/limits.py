@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Limits:
     """`*_rows` and `max_waiting` count sequences, `*_bytes` bytes of cache arrays, all else tokens.
 
-    `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do: it is the longest stall
-    of a stream. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks of `block_tokens`.
-    `num_draft_tokens` fixes the draft length of requests that set none; None leaves it to the policy. Token ids from
-    `vocab_size` on are refused.
+    `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do: it
+    is the longest stall of a stream. `prefix_bytes` bounds the prefix caches, the draft model's
+    included, in blocks of `block_tokens`. `num_draft_tokens` fixes the draft length of requests
+    that set none; None leaves it to the policy. Token ids from `vocab_size` on are refused.
     """
 
     context_length: int

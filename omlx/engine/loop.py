@@ -32,7 +32,7 @@ DRAFT_SHARE: Final = 8
 
 
 class EngineLoop:
-    """One model's scheduler and runner, stepped together. `build_loop` makes one from a loaded model."""
+    """One model's scheduler and runner, stepped together. Made by `build_loop`."""
 
     def __init__(self, runner: Runner, scheduler: Scheduler) -> None:
         self.runner = runner
@@ -71,7 +71,7 @@ class EngineLoop:
         self.scheduler.cancel(request_id)
 
     def step(self) -> list[Event]:
-        """Launch the next step, then commit the one before. Return the events to publish, in order."""
+        """Launch the next step, then commit the one before. Return its events, in order."""
         events: list[Event] = []
         if self._in_flight is None:
             events += self.scheduler.reap()
@@ -105,8 +105,8 @@ class EngineLoop:
     ) -> None:
         """Replace the drafters. Requires that no request runs.
 
-        `off` says why none may draft for this model, `no_draft` why no draft model does. `cost_model` None keeps the
-        present one.
+        `off` says why none may draft for this model, `no_draft` why no draft model does.
+        `cost_model` None keeps the present one.
         """
         fixed = self.limits.num_draft_tokens
         self.scheduler.planner.speculator = Speculator(
@@ -122,8 +122,8 @@ class EngineLoop:
     def sibling(self, drafter: Drafter | None = None) -> EngineLoop:
         """Return an idle loop over the same model and cost model, with caches of its own.
 
-        It has one row, no prefix cache and no memory limit. `drafter` drafts for it; None: a sibling of this loop's
-        draft model. The model is not run.
+        It has one row, no prefix cache and no memory limit. `drafter` drafts for it; None: a
+        sibling of this loop's draft model. The model is not run.
         """
         limits = replace(self.limits, max_rows=1)
         runner = Runner(self.runner.model, limits.vocab_size, self.runner.make_cache)
@@ -144,7 +144,7 @@ class EngineLoop:
         self.scheduler.memory.leave(self.scheduler.memory_client)
 
     def bound_memory(self, pinned_weights: int, prefix_bytes: int) -> None:
-        """Set the bytes of weights that stay loaded whichever models are evicted, and those of the prefix caches."""
+        """Set the bytes of weights that are never evicted, and those of the prefix caches."""
         speculator = self.scheduler.speculator
         drafts = any(drafter.kind == DraftModel.kind for drafter in speculator.drafters)
         draft_bytes = prefix_bytes // DRAFT_SHARE if drafts else 0
@@ -180,7 +180,7 @@ class EngineLoop:
         )
 
     def check(self) -> None:
-        """Raise AssertionError if scheduler and caches disagree. Called after every step in tests."""
+        """Raise AssertionError if scheduler and caches disagree. For tests, after every step."""
         self.scheduler.check()
         self.runner.caches.check()
         if self.scheduler.ops.next:
@@ -192,8 +192,9 @@ class EngineLoop:
     def _commit(self, launch: Launch, following: Launch | None = None) -> list[Event]:
         """Commit a step; `following` is the step launched on top of it.
 
-        The interval between two reads is that of one pass only if both steps were read behind the launch of the next
-        one (overlapped), or neither was: a launch may wait for the step before it.
+        The interval between two reads is that of one pass only if both steps were read behind the
+        launch of the next one (overlapped), or neither was: a launch may wait for the step before
+        it.
         """
         reads = self.runner.read(launch)
         now = time.perf_counter()
@@ -209,7 +210,7 @@ class EngineLoop:
 
 
 def _reads_one_row(plan: Plan) -> bool:
-    """Whether a step is one pass that samples for one single row, with no cache operations but rollbacks."""
+    """Whether a step is one pass that samples one single row, and no operation but rollbacks."""
     return (
         len(plan.forwards) == 1
         and not plan.forwards[0].batched

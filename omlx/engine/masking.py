@@ -1,7 +1,7 @@
-"""Token masks of structured output, evaluated along a draft. Pure Python.
+"""Token masks of structured output along a draft. Pure Python.
 
-A mask stands at the committed tokens. What advances it further takes it back, so that nothing of a rejected draft
-stays.
+A mask stands at the committed tokens. What advances it further takes it back, so that nothing of a
+rejected draft stays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lookahead:
         self._mask.rollback(self._advanced)
 
     def advance(self, token: int) -> bool:
-        """Advance past a token. Return False if it is not allowed, or if the output ends with it."""
+        """Advance past a token. Return False if it is not allowed, or ends the output."""
         if not self._mask.advance(token):
             return False
         self._advanced += 1
@@ -39,9 +39,10 @@ class Lookahead:
 
 
 def masks_along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:
-    """Return the masks of the len(draft) + 1 positions that verify a draft: row i as if draft[:i] were accepted.
+    """Return the masks that verify a draft: row i of len(draft) + 1 as if draft[:i] were accepted.
 
-    Rows behind a token that is not allowed, or that ends the output, are never reached: they are None.
+    Rows behind a token that is not allowed, or that ends the output, are never reached: they are
+    None.
     """
     rows: list[bytes | None] = [mask.bits()]
     with Lookahead(mask) as ahead:
@@ -53,7 +54,7 @@ def masks_along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:
 
 
 def allowed_prefix(mask: TokenMask | None, draft: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the leading tokens of a draft that the mask allows, none behind the end of the output."""
+    """Return the leading tokens that the mask allows, none behind the end of the output."""
     if mask is None:
         return draft
     with Lookahead(mask) as ahead:

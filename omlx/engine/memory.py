@@ -1,11 +1,12 @@
-"""Admission control: one memory budget shared by all loaded models. Pure Python; `used` asks the machine.
+"""Admission control: one memory budget shared by all loaded models. Pure Python.
 
     0 ──── weights ──── KV caches ──── prefix caches ──── soft 85 % ──── hard 95 % ──── limit
                                                               └── activations of passes ──┘
 
-Where a request would pass the soft limit: evict cached prefixes, least recently used model first; then have idle models
-evicted; then let it wait for running requests to end, first come, first served over all models. With nothing left to
-wait for, admit it below the hard limit and refuse it above.
+Where a request would pass the soft limit: evict cached prefixes, least recently used model first;
+then have idle models evicted; then let it wait for running requests to end, first come, first
+served over all models. With nothing left to wait for, admit it below the hard limit and refuse it
+above.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from omlx.errors import BadRequest, Overloaded
 
 SOFT: Final = 0.85
 HARD: Final = 0.95
-"""Fractions of the limit. What lies above them is left to activations, and to what the estimates miss."""
+"""Fractions of the limit.
+
+What lies above them is left to activations, and to what the estimates miss.
+"""
 
 STEP: Final = 256
 """Tokens by which mlx-lm's caches grow; as many tokens of output are reserved with the prompt."""
@@ -36,7 +40,8 @@ RETRY_AFTER_S: Final = 5
 class Verdict(StrEnum):
     """What becomes of the request at the head of a queue.
 
-    `WAIT`: judge it again when the guard's `version` has changed. `RETRY`: with the next step, which frees memory.
+    `WAIT`: judge it again when the guard's `version` has changed. `RETRY`: with the next step,
+    which frees memory.
     """
 
     ADMIT = "admit"
@@ -55,7 +60,7 @@ class MemoryClient(Protocol):
 
     @property
     def reserved(self) -> int:
-        """Bytes promised but not yet allocated: growth of running KV caches, and prefixes about to be saved."""
+        """Bytes not yet allocated: growth of running KV caches, and prefixes to be saved."""
         ...
 
     @property
@@ -79,7 +84,7 @@ class MemoryClient(Protocol):
         ...
 
     def evict_prefixes(self, nbytes: int) -> int:
-        """Evict at least `nbytes` of cached prefixes, or all, with the next step. Return how many bytes."""
+        """Evict `nbytes` of cached prefixes, or all, with the next step. Return how many bytes."""
         ...
 
 
@@ -87,10 +92,11 @@ class MemoryClient(Protocol):
 class MemoryGuard:
     """Decides on admissions, prefix cache growth and model loads. All counts are bytes.
 
-    `limit` bounds the process, None: no limit. `used` returns what it takes now. `weights` are those of all loaded
-    models, `loading` is reserved for weights that are being read. `request_eviction` asks the model pool to evict idle
-    models of so many bytes; it answers by `eviction_done`. `version` changes when requests that wait are to be judged
-    again. Only one thread, the engine's, may call what modifies the guard; any thread may read the limits.
+    `limit` bounds the process, None: no limit. `used` returns what it takes now. `weights` are
+    those of all loaded models, `loading` is reserved for weights that are being read.
+    `request_eviction` asks the model pool to evict idle models of so many bytes; it answers by
+    `eviction_done`. `version` changes when requests that wait are to be judged again. Only one
+    thread, the engine's, may call what modifies the guard; any thread may read the limits.
     """
 
     limit: int | None = None
@@ -136,12 +142,12 @@ class MemoryGuard:
         self.request_eviction = request_eviction
 
     def changed(self) -> None:
-        """Have waiting requests judged again: memory was freed, or the order of the queues has changed."""
+        """Have waiting requests judged again: memory was freed, or the first in line gave up."""
         self._assert_writer()
         self.version += 1
 
     def eviction_done(self) -> None:
-        """The model pool has evicted all idle models that it could, up to the bytes requested."""
+        """The model pool has evicted what idle models it could."""
         self._evicting = False
         self.changed()
         self._evicted_version = self.version
@@ -154,9 +160,11 @@ class MemoryGuard:
     def check_fits(
         self, request: Request, layout: Layout, pinned_weights: int | None = None
     ) -> None:
-        """Raise BadRequest, with the longest possible prompt, if a prompt cannot fit even with nothing else running.
+        """Raise BadRequest, with the longest possible prompt, if a prompt cannot fit even with
+        nothing else running.
 
-        `pinned_weights` are the bytes of weights that stay loaded whichever models are evicted; None: all weights.
+        `pinned_weights` are the bytes of weights that stay loaded whichever models are evicted;
+        None: all weights.
         """
         if self.limit is None or not layout.row_bytes or len(request.tokens) <= SMALL:
             return
@@ -172,7 +180,8 @@ class MemoryGuard:
             )
 
     def admit(self, client: MemoryClient, request: Request, need: int, since: float) -> Verdict:
-        """Judge the head of a client's queue, which needs `need` bytes and was submitted at `since`.
+        """Judge the head of a client's queue, which needs `need` bytes and was submitted at
+        `since`.
 
         May evict cached prefixes and request the eviction of idle models.
         """
@@ -195,7 +204,7 @@ class MemoryGuard:
             freed = freed_by_others + (client.evict_prefixes(remaining) if remaining > 0 else 0)
             excess = self.excess(need, everyone, freed)
         if not excess:
-            # The client's own evictions precede the new row in its next plan; those of others do not.
+            # Its own evictions precede the new row in the next plan; those of others do not.
             return Verdict.RETRY if freed_by_others else Verdict.ADMIT
         if self._evicts_models(excess) or busy:
             return Verdict.WAIT
@@ -205,15 +214,17 @@ class MemoryGuard:
         return Verdict.ADMIT if fits else Verdict.REFUSE
 
     def excess(self, need: int, clients: Iterable[MemoryClient], freed: int = 0) -> int:
-        """By how many bytes `need` more pass the soft limit, once `freed` are given back; 0 if they do not."""
+        """By how many bytes `need` more pass the soft limit, once `freed` are given back."""
         if self.limit is None:
             return 0
         return max(0, self._taken() - freed + self._reserved(clients) + need - self.soft)
 
     def headroom(self, freed: int = 0) -> int | None:
-        """How many bytes the prefix caches may grow by; negative: they should shrink; None: any number.
+        """By how many bytes the prefix caches may grow, or, if negative, must shrink; None: no
+        limit.
 
-        `freed` bytes are given back only after the copy. Until then both exist, below the hard limit.
+        `freed` bytes are given back only after the copy. Until then both exist, below the hard
+        limit.
         """
         if self.limit is None:
             return None
@@ -223,8 +234,8 @@ class MemoryGuard:
     def reserve(self, need: int, *, last: bool = False) -> int:
         """Reserve `need` bytes for weights to be read, in place of the reservation before.
 
-        Return by how many bytes that passes the soft limit, in the `last` attempt the hard limit. Reserve nothing if
-        it does.
+        Return by how many bytes that passes the soft limit, in the `last` attempt the hard limit.
+        Reserve nothing if it does.
         """
         self._assert_writer()
         self.loading = 0
@@ -262,7 +273,10 @@ class MemoryGuard:
         return self.loading + sum(client.reserved for client in clients)
 
     def _evicts_models(self, nbytes: int) -> bool:
-        """Whether idle models are being evicted. Requests it, unless nothing changed since none could be."""
+        """Whether idle models are being evicted.
+
+        Requests it, unless that failed and nothing changed.
+        """
         if self.request_eviction is None or self._evicted_version == self.version:
             return self._evicting
         if not self._evicting:
@@ -278,7 +292,7 @@ class MemoryGuard:
 
 
 def cache_need(request: Request, layout: Layout) -> int:
-    """Bytes of a request's KV cache at the end of its prompt and `STEP` tokens of output."""
+    """Bytes of a request's KV cache after its prompt and `STEP` tokens of output."""
     tokens = len(request.tokens) + min(STEP, request.max_tokens or STEP)
     return layout.cache_bytes(-(-tokens // STEP) * STEP)
 

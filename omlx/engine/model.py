@@ -30,12 +30,12 @@ MakeCache = Callable[[], Cache]
 
 class Model(Protocol):
     def __call__(self, inputs: mx.array, /, *, cache: Cache) -> mx.array:
-        """Return logits [rows, tokens, V] for ids [rows, tokens]. Appends the tokens to the cache."""
+        """Return logits [rows, tokens, V] of ids [rows, tokens]. Appends them to the cache."""
         ...
 
 
 def weight_bytes(model: Model) -> int:
-    """Bytes of a model's parameters: what a pass reads at most. 0 for a model without parameters."""
+    """Bytes of a model's parameters: what a pass reads at most. 0 if it has none."""
     if not isinstance(model, nn.Module):
         return 0
     parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
@@ -48,7 +48,7 @@ def cache_maker(model: Model) -> MakeCache:
 
 
 def merge_caches(caches: Sequence[Cache]) -> list[Any]:
-    """Return one batch cache per layer, its rows in the order of `caches`, which are not modified."""
+    """Return one batch cache per layer, rows in the order of `caches`, which are not modified."""
     batch: list[Any] = []
     for layers in zip(*caches, strict=True):
         first: Any = layers[0]

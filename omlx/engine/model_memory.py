@@ -1,4 +1,4 @@
-"""The memory of one model's rows and prefix cache, as the memory guard sees it. Pure Python."""
+"""The memory of one model's rows and prefix cache, as the memory guard sees it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from omlx.engine.sequence import Sequence, Status
 
 
 class ModelMemory:
-    """Implements `MemoryClient` over the state of one scheduler; evictions are appended to its pending operations."""
+    """A `MemoryClient` over the state of one scheduler.
+
+    Evictions are added to its pending operations.
+    """
 
     def __init__(
         self,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from itertools import chain
 
 from omlx.engine.plan import CacheOp, Rewind, Save
 
 
 class PendingOps:
-    """`next` holds the operations of the next plan, in order; `later` those of the plan after it."""
+    """`next` holds the operations of the next plan, `later` those of the plan after it."""
 
     def __init__(self) -> None:
         self.next: list[CacheOp] = []
@@ -19,7 +20,7 @@ class PendingOps:
         self.next, self.later = self.later, []
 
     def discard(self, row: int) -> list[int]:
-        """Remove rollbacks and saves of a failed row. Return the ids of the pieces that it will not save."""
+        """Remove rollbacks and saves of a failed row. Return the ids of its unsaved pieces."""
         unsaved = saved_pieces(self.next, {row})
         self.next = [
             op for op in self.next if not (isinstance(op, Rewind | Save) and op.row == row)
@@ -30,4 +31,4 @@ class PendingOps:
 def saved_pieces(ops: Iterable[CacheOp], rows: Container[int]) -> list[int]:
     """Ids of the pieces that operations save from these rows."""
     saves = [op for op in ops if isinstance(op, Save) and op.row in rows]
-    return [piece.id for save in saves for piece in save.pieces]
+    return [piece.id for piece in chain.from_iterable(save.pieces for save in saves)]

@@ -1,12 +1,13 @@
-"""Pieces: the units of the prefix cache. A piece holds the rows of a span of tokens, or a state at its end. Pure Python.
+"""Pieces: the units of the prefix cache. Pure Python.
 
-| kind   | of layers that                         | holds                     | a hit at length n needs |
-|--------|----------------------------------------|---------------------------|-------------------------|
-| rows   | attend to everything                   | the rows of [start, stop) | all of [0, n)           |
-| window | attend to the last `window` tokens     | the rows of [start, stop) | all of [n - window, n)  |
-| state  | are recurrent                          | the state behind `stop`   | the one whose stop is n |
+| kind   | of layers that                     | holds                 | a hit at length n needs |
+|--------|------------------------------------|-----------------------|-------------------------|
+| rows   | attend to everything               | rows of [start, stop) | all of [0, n)           |
+| window | attend to the last `window` tokens | rows of [start, stop) | all of [n - window, n)  |
+| state  | are recurrent                      | the state at `stop`   | the one whose stop is n |
 
-Rows depend only on the tokens up to them, so windows that overlap, as those of a conversation's turns do, share pieces.
+Rows depend only on the tokens up to them, so windows that overlap, as those of a conversation's
+turns do, share pieces.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_INTERVAL: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A payload by its id. It saves the prefill of `stop - start` tokens; a state starts at the state before it."""
+    """A payload by its id, for the tokens [start, stop); a state starts at the state before it."""
 
     id: int
     kind: Kind
@@ -37,9 +38,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Bytes that one model's cache takes: per token and kind of layer, and for all recurrent states.
+    """Bytes of one model's cache: per token and kind of layer, and of all recurrent states.
 
-    `window` is how many tokens back a sliding layer attends, None where there is none. `row_bytes` may be 0.
+    `window` is how many tokens back a sliding layer attends, None where there is none. `row_bytes`
+    may be 0.
     """
 
     row_bytes: int
@@ -55,7 +57,9 @@ class Layout:
 
     @property
     def interval(self) -> int:
-        """Tokens between two states of a long prompt: a state then takes at most as much as the rows in between."""
+        """Tokens between two states of a prompt, so that a state takes no more than the rows
+        between.
+        """
         if not self.recurrent:
             return self.window or MAX_INTERVAL
         if not self.row_bytes:

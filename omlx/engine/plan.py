@@ -1,7 +1,8 @@
 """A step as data: cache operations in order, then the windows to read. Can be serialised.
 
-A plan refers to no array. Two symbols stand for what only the device knows: `LAST`, the token that the step in flight
-samples for this row, and a `draft` of None with `draft_n` > 0, the proposal of the draft model.
+A plan refers to no array. Two symbols stand for what only the device knows: `LAST`, the token that
+the step in flight samples for this row, and a `draft` of None with `draft_n` > 0, the proposal of
+the draft model.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Build an open row's cache of `length` tokens from saved pieces, with room for `prompt` tokens."""
+    """Build a row's cache of `length` tokens from saved pieces, with room for `prompt` tokens."""
 
     row: int
     pieces: tuple[int, ...]
@@ -108,12 +109,13 @@ CacheOp: TypeAlias = Annotated[
 class Window:
     """What one forward pass reads for one row: pending tokens, then the draft, then padding.
 
-        start ── pending ──┬── draft_n ──┬── pad         in the cache before the pass: `start` tokens
+        start ── pending ──┬── draft_n ──┬── pad     in the cache before the pass: `start` tokens
                            └─ samples draft_n + 1 positions, from start + pending on
 
-    A prefill chunk (`sample` False) samples nothing; if `end`, the prompt's next token, is given, it scores its own
-    tokens but the first, and that one. `pad` fills the pass up to a width that is faster; its logits are ignored.
-    `history` holds the tokens before `start` that penalties look at.
+    A prefill chunk (`sample` False) samples nothing; if `end`, the prompt's next token, is given,
+    it scores its own tokens but the first, and that one. `pad` fills the pass up to a width that is
+    faster; its logits are ignored. `history` holds the tokens before `start` that penalties look
+    at.
     """
 
     row: int
@@ -138,7 +140,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One pass of the target: one row with its own cache, or all rows of the batch, one token each."""
+    """One pass of the target: one row with its own cache, or the batch, one token per row."""
 
     windows: tuple[Window, ...]
     batched: bool = False
@@ -150,7 +152,10 @@ class Plan:
     forwards: tuple[Forward, ...]
 
     def with_drafts(self, drafts: dict[int, tuple[int, ...]]) -> Plan:
-        """Return the plan with device drafts replaced by the ids that were read, by row. For replay elsewhere."""
+        """Return the plan with device drafts replaced by the ids that were read, by row.
+
+        For replay.
+        """
 
         def read(window: Window) -> Window:
             return replace(window, draft=drafts[window.row]) if window.draft_n else window
@@ -173,8 +178,8 @@ _ADAPTER: Final = TypeAdapter(Plan)
 class ScheduledStep:
     """A plan with what belongs to it and stays in this process, by row.
 
-    `drafts` holds device arrays [draft_n] of token ids for windows without host ids; `masks` the token masks of rows
-    with structured output, advanced to the committed tokens.
+    `drafts` holds device arrays [draft_n] of token ids for windows without host ids; `masks` the
+    token masks of rows with structured output, advanced to the committed tokens.
     """
 
     plan: Plan
@@ -209,7 +214,7 @@ class Read:
     def token_logprobs(
         self, tokens: Iterable[int], top: int | None
     ) -> tuple[TokenLogprob, ...] | None:
-        """Return logprobs of `tokens`, as many as were read, with `top` alternatives each; None if not requested."""
+        """Return logprobs of `tokens`, with `top` alternatives each; None if not requested."""
         if top is None or self.logprobs is None:
             return None
         pairs = zip(tokens, self.logprobs, strict=False)

@@ -1,12 +1,14 @@
 """What every row reads in the next step. Pure Python; reads sequences and writes none.
 
-A step may be planned while the one before it is in flight, its token standing in as `LAST`, if that one only samples
-plain tokens or reads prompts, and nothing about the rows changes. Everything else is a barrier.
+A step may be planned while the one before it is in flight, its token standing in as `LAST`, if that
+one only samples plain tokens or reads prompts, and nothing about the rows changes. Everything else
+is a barrier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from itertools import chain
 from typing import Literal
 
 from omlx.engine.batch import Batch
@@ -20,7 +22,7 @@ from omlx.engine.speculation.speculator import Speculator
 
 
 class Planner:
-    """Windows for the running rows of one model; `drafts` are the device proposals of the newest plan, by row."""
+    """Windows of one model's rows; `drafts` are the device proposals of the newest plan, by row."""
 
     def __init__(self, limits: Limits, batch: Batch, prefix: PrefixReuse, speculator: Speculator):
         self.limits = limits
@@ -33,7 +35,7 @@ class Planner:
         )
 
     def must_commit_first(self, decoding: Seq[Sequence]) -> bool:
-        """Whether the newest plan must be committed before these rows can be planned on top of it."""
+        """Whether the newest plan must be committed before the next one is made."""
         if self._sampled is None:
             return True
         if not decoding:
@@ -50,7 +52,7 @@ class Planner:
         self.drafts = {}
         forwards = self._decode(decoding)
         forwards += self._prefill(running, stall_matters=len(decoding) > 0)
-        windows = [window for forward in forwards for window in forward.windows]
+        windows = list(chain.from_iterable(forward.windows for forward in forwards))
         verifies = any(window.draft_n for window in windows)
         self._sampled = None if verifies else {w.row for w in windows if w.sample}
         return forwards

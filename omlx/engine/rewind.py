@@ -1,16 +1,17 @@
 """Rollback of a KV cache, layer by layer.
 
-A layer that can step back (move a counter, slice rows) does. If any layer cannot, every layer returns to the newest mark
-at or below the target, and the tokens in between are read again with the next window: there is no replay pass.
+A layer that can step back (move a counter, slice rows) does. If any layer cannot, every layer
+returns to the newest mark at or below the target, and the tokens in between are read again with the
+next window: there is no replay pass.
 
-| cache                                   | rolls back by                                                            |
-|-----------------------------------------|--------------------------------------------------------------------------|
-| KVCache QuantizedKVCache                | trim: only a counter moves                                               |
-| ChunkedKVCache                          | trim, while the target's chunk is still complete; else a fresh mark      |
-| ConcatenateKVCache                      | slice: its own trim leaves the rows in place                             |
-| RotatingKVCache                         | slice, while no row of the window is overwritten; else a mark            |
-| ArraysCache                             | a mark                                                                   |
-| CacheList                               | its parts                                                                |
+| cache                    | rolls back by                                                       |
+|--------------------------|---------------------------------------------------------------------|
+| KVCache QuantizedKVCache | trim: only a counter moves                                          |
+| ChunkedKVCache           | trim, while the target's chunk is still complete; else a fresh mark |
+| ConcatenateKVCache       | slice: its own trim leaves the rows in place                        |
+| RotatingKVCache          | slice, while no row of the window is overwritten; else a mark       |
+| ArraysCache              | a mark                                                              |
+| CacheList                | its parts                                                           |
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ from omlx.engine.model import LayerCache
 from omlx.errors import Reason, RewindError
 
 _INCONSISTENT = frozenset({"mlx_lm.models.plamo3"})
-"""Models, by module, whose passes over several tokens attend differently from single steps, past their window."""
+"""Models, by module, whose passes over several tokens differ from single steps past their window.
+"""
 
 _TRIMMED = (KVCache, QuantizedKVCache, ChunkedKVCache)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The state of a cache before a pass. `saved[i]` belongs to leaf i; None where a trim suffices."""
+    """The state of a cache before a pass. `saved[i]` is of leaf i; None where a trim suffices."""
 
     length: int
     saved: tuple[tuple[Any, ...] | None, ...]
@@ -92,14 +94,15 @@ def traits(cache: Iterable[LayerCache]) -> Traits:
 def mark(cache: Iterable[LayerCache], length: int, *, fresh: bool = False) -> Mark:
     """Return a mark of `cache` at `length` tokens. Copies nothing; does not modify the cache.
 
-    `fresh` takes new handles of sliding rows. It is needed if the next pass writes them in place (one token); that write
-    then copies the buffer once. A pass over several tokens makes new arrays anyway.
+    `fresh` takes new handles of sliding rows. It is needed if the next pass writes them in place
+    (one token); that write then copies the buffer once. A pass over several tokens makes new arrays
+    anyway.
     """
     return Mark(length, tuple(_save(leaf, fresh) for leaf in leaves(cache)))
 
 
 def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[Mark] = ()) -> int:
-    """Roll `cache` back from `now` to `target` tokens, or to the newest mark at or below. Modifies the cache.
+    """Roll `cache` back from `now` to `target` tokens, or to the newest mark below, in place.
 
     Return the length reached. Raises RewindError, with the cache unchanged, if neither is possible.
     """
@@ -121,7 +124,7 @@ def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[M
 
 
 def length_of(cache: Iterable[LayerCache]) -> int | None:
-    """Return how many tokens the layers count, None if none counts. Asserts that they agree."""
+    """Return how many tokens the layers count; None if none counts. Asserts that they agree."""
     counts = {
         int(leaf.offset)
         for leaf in leaves(cache)

@@ -1,7 +1,8 @@
 """Carries out plans on the device: cache operations, forward passes, sampling. Decides nothing.
 
-`launch` builds and dispatches a step without waiting for it; `read` waits. One step may be launched on top of another
-that has not been read: its windows hold LAST where the host does not know the token yet.
+`launch` builds and dispatches a step without waiting for it; `read` waits. One step may be launched
+on top of another that has not been read: its windows hold LAST where the host does not know the
+token yet.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class _Row:
 class _Pass:
     """One forward in flight, with the masks of its rows.
 
-    sampled: [rows], or [draft_n + 1] of a single row; draft: [draft_n]; logprobs as `logprobs_of` returns them, of the
-    sampled tokens or of a prompt's. `error` ends all of its rows, `failed` single ones.
+    sampled: [rows], or [draft_n + 1] of a single row; draft: [draft_n]; logprobs as `logprobs_of`
+    returns them, of the sampled tokens or of a prompt's. `error` ends all of its rows, `failed`
+    single ones.
     """
 
     forward: Forward
@@ -206,7 +208,7 @@ class Runner:
         self._sample(launched, logits, draws)
 
     def _sample(self, launched: _Pass, logits: mx.array, draws: list[Draw]) -> None:
-        """Sample every row of `logits` [rows, V]; without `draws`, all are greedy and have no processors."""
+        """Sample every row of `logits` [rows, V]; no `draws`: all are greedy without processors."""
         if logits.shape[-1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
         allowed = self._allowed(launched, logits) if launched.masks else None
@@ -245,7 +247,7 @@ class Runner:
         return mx.concatenate([pending, draft, mx.zeros(window.pad, mx.uint32)])
 
     def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array | None:
-        """The tokens before a sampled position that penalties see, as if the draft up to it were accepted."""
+        """The tokens that penalties see at a position, as if the draft up to it were accepted."""
         sampling = self._rows[window.row].sampler.sampling
         if not sampling.penalised:
             return None

@@ -3,9 +3,10 @@
     token(p) = argmax( filtered_logits(p) / T + Gumbel(key = (seed, choice) + p) )      T > 0
     token(p) = argmax( logits(p) )                                                      T = 0
 
-A token depends only on the request's seed and the logits at its position. So a draft model samples with the same noise,
-verification is equality of tokens, and neither speculation nor batching changes the output. Logits and noise are cut to
-the target tokenizer's length: models pad their vocabularies differently, and noise of another size would be unrelated.
+A token depends only on the request's seed and the logits at its position. So a draft model samples
+with the same noise, verification is equality of tokens, and neither speculation nor batching
+changes the output. Logits and noise are cut to the target tokenizer's length: models pad their
+vocabularies differently, and noise of another size would be unrelated.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _mix64(z: int) -> int:
 
 @dataclass(slots=True)
 class Draw:
-    """One row to sample: parameters, absolute position, the tokens [n] that penalties look at (or None)."""
+    """One row to sample: parameters, absolute position, and tokens [n] that penalties look at."""
 
     sampler: RowSampler
     position: int
@@ -78,7 +79,7 @@ class RowSampler:
 
 
 def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
-    """Apply bias and penalties, row by row, in mlx-lm's order. logits [rows, V] -> [rows, V], not modified."""
+    """Apply bias and penalties in mlx-lm's order. logits [rows, V] -> [rows, V]"""
     if not any(draw.sampler.processors for draw in draws):
         return logits
     rows = []
@@ -92,7 +93,7 @@ def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
 
 
 def permit(logits: mx.array, rows: Sequence[bytes | None]) -> mx.array:
-    """Set the logits of ids that a row's mask forbids to -inf; None allows all. logits [rows, V0] -> [rows, V0]"""
+    """Set the logits of forbidden ids to -inf; mask None allows all. [rows, V0] -> [rows, V0]"""
     size = logits.shape[-1]
     width = (size + 7) // 8
     packed = b"".join(

@@ -1,8 +1,8 @@
-"""The scheduler: who is admitted, what each step does, and what its results change. Pure Python; never waits.
+"""The scheduler: which rows run, what each step does, what its results change. Pure Python.
 
-`plan` makes the next step, `commit` applies what a step brought back. One step may be in flight while the next one is
-planned (see planner.py). Decoding rows share one batch where the model allows it; a row alone has a cache of its own
-and may speculate.
+`plan` makes the next step, `commit` applies what a step brought back. One step may be in flight
+while the next one is planned (see planner.py). Decoding rows share one batch where the model allows
+it; a row alone has a cache of its own and may speculate.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Scheduler:
         self.queue.submit(request)
 
     def cancel(self, request_id: str) -> None:
-        """End a request with the next `reap`. An unknown id is ignored: its request has just ended."""
+        """End a request with the next `reap`. An unknown id is ignored."""
         self._cancelled.add(request_id)
 
     def clear_prefixes(self) -> None:
@@ -91,7 +91,7 @@ class Scheduler:
         self.speculator.clear()
 
     def bound_prefixes(self, max_bytes: int) -> None:
-        """Set the size of the prefix cache, in bytes; evict what is over it with the next step."""
+        """Set the size of the prefix cache; evict what exceeds it with the next step."""
         self.ops.next += self.prefix.set_max_bytes(max_bytes)
 
     @property
@@ -115,7 +115,7 @@ class Scheduler:
         return [s for s in self.running if s.status is Status.DECODE]
 
     def plan(self) -> ScheduledStep | None:
-        """Return the next step; None if there is nothing to do, or if the step in flight must be committed first."""
+        """Return the next step; None: nothing to do, or the step in flight must be committed."""
         if self._in_flight is not None:
             changes = self.ops.next or self._cancelled or self.queue.may_admit(self.running)
             if changes or self.planner.must_commit_first(self.decoding):
@@ -145,7 +145,7 @@ class Scheduler:
         self.running.append(sequence)
 
     def _launched(self, plan: Plan) -> None:
-        """Advance every row that the plan reads, and save the prefixes that its prefill chunks complete."""
+        """Advance every row that the plan reads, and save what its prefill chunks complete."""
         by_row = {sequence.row: sequence for sequence in self.running}
         for forward in plan.forwards:
             for window in forward.windows:
@@ -162,9 +162,10 @@ class Scheduler:
     def commit(
         self, plan: Plan, reads: Mapping[int, Read], interval: Interval | None = None
     ) -> list[Event]:
-        """Apply the results of a step, by row. Return the events to publish, in order.
+        """Apply the results of a step, by row. Return its events, in order.
 
-        `interval` is the time since the commit before, if both steps read one row only and nothing else ran.
+        `interval` is the time since the commit before, if both steps read one row only and nothing
+        else ran.
         """
         if self._in_flight is plan:
             self._in_flight = None
@@ -273,7 +274,7 @@ class Scheduler:
         return Finished(sequence.request.id, reason, stats, stop_token)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failed:
-        """End a request with an error. Its cache is unproven: it is dropped, and nothing of it is saved."""
+        """End a request with an error. Its cache is unproven: nothing of it is saved."""
         row = sequence.row
         sequence.move(Status.DONE)
         self.ops.next += self.batch.remove(row, keep_cache=False)
@@ -284,7 +285,7 @@ class Scheduler:
         return finish.failed(sequence.request, error)
 
     def check(self) -> None:
-        """Raise AssertionError if records contradict each other. Called after every step in tests."""
+        """Raise AssertionError if records contradict each other. For tests, after every step."""
         self.prefix.index.check()
         for sequence in self.running:
             sequence.check()

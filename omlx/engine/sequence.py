@@ -62,9 +62,10 @@ class Interval:
 class Sequence:
     """One row: a request with its tokens so far, prompt included.
 
-    `end` is the length at which it is full: prompt plus max_tokens, bounded by the context. `computed` counts the tokens
-    that the target's KV cache holds once every launched step has run, `cached` those of the prompt that came from the
-    prefix cache. `unread` counts sampled tokens in flight, `unverified` draft tokens in flight with their padding.
+    `end` is the length at which it is full: prompt plus max_tokens, bounded by the context.
+    `computed` counts the tokens that the target's KV cache holds once every launched step has run,
+    `cached` those of the prompt that came from the prefix cache. `unread` counts sampled tokens in
+    flight, `unverified` draft tokens in flight with their padding.
     """
 
     row: int
@@ -99,7 +100,7 @@ class Sequence:
         self.status = status
 
     def check(self) -> None:
-        """Raise AssertionError if the record contradicts itself. Called after every step in tests."""
+        """Raise AssertionError if the record contradicts itself. For tests, after every step."""
         assert self.computed >= 0, (self.row, self.computed)
         assert self.pending >= 0, (self.row, self.computed, len(self.tokens))
         assert 0 <= self.unread <= 1, (self.row, self.unread)

@@ -1,7 +1,8 @@
-"""The engine thread. It owns every mlx call of every loaded model; other threads post work and receive events.
+"""The engine thread: owns every mlx call of every model; other threads post work, receive events.
 
-Loops take turns, one step each. Work posted by `call`, such as loading a model, runs between steps. While there is no
-work and no open request, calibrations may run. If the thread dies, every open request fails, and `failure` says why.
+Loops take turns, one step each. Work posted by `call`, such as loading a model, runs between steps.
+While there is no work and no open request, calibrations may run. If the thread dies, every open
+request fails, and `failure` says why.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IDLE_SECONDS: Final = 0.25
-"""Time without work before a calibration starts, so that the chunks of a model being loaded do not wait for one."""
+"""Without work, before a calibration starts: the next chunk of a load must not wait for one."""
 
 log = logging.getLogger("omlx.engine")
 
@@ -76,7 +77,10 @@ class EngineThread:
         self._thread.join()
 
     def call(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` on the engine thread between steps. The future raises what it raises, or EngineDead."""
+        """Run `work` on the engine thread between steps.
+
+        The future raises what it does, or EngineDead.
+        """
         future: Future[T] = Future()
 
         def run() -> None:
@@ -86,7 +90,7 @@ class EngineThread:
                 if self.failure is not None:
                     raise self.failure
                 future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 — raised again where the future is awaited
+            except BaseException as error:  # noqa: BLE001 — the future raises it
                 future.set_exception(error)
 
         self._post(run)
@@ -107,9 +111,10 @@ class EngineThread:
         self._loops.pop(name).unregister()
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
-        """Queue a request; `sink` receives its events on the engine thread. Any thread may call.
+        """Queue a request; `sink` receives its events on the engine thread.
 
-        Raises EngineDead. Every other error is a Failed event: a full queue, a prompt that does not fit, an open id.
+        Raises EngineDead. Every other error is a Failed event: a full queue, a prompt that does not
+        fit, an open id.
         """
 
         def accept() -> None:
@@ -146,12 +151,12 @@ class EngineThread:
         return loop.load if loop else Load(0, 0, 0)
 
     def prefix_of(self, model: str) -> PrefixStats | None:
-        """Return the statistics of a model's prefix cache; None if it is not loaded. Any thread may call."""
+        """Return the statistics of a model's prefix cache; None if it is not loaded."""
         loop = self._loops.get(model)
         return loop.prefix_stats if loop else None
 
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
-        """Return a model's state after the current step; None if it is not loaded. Raises EngineDead."""
+        """Return a model's state after the current step; None: not loaded. Raises EngineDead."""
 
         def take() -> ModelSnapshot | None:
             loop, calibration = self._loops.get(model), self._calibrations.get(model)
@@ -163,7 +168,7 @@ class EngineThread:
         return self.call(take)
 
     def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
-        """Return how many tokens of a prompt are cached; None if the model is not loaded. Raises EngineDead."""
+        """Return how many tokens of a prompt are cached; None: not loaded. Raises EngineDead."""
 
         def probe() -> int | None:
             loop = self._loops.get(model)
@@ -207,7 +212,7 @@ class EngineThread:
             self._die(EngineDead("engine.dead", detail=f"{type(error).__name__}: {error}"))
 
     def _step(self) -> None:
-        """Step every loop that has work. No local refers to a loop afterwards: it may be unloaded."""
+        """Step every loop that has work. Holds no loop afterwards: it may be unloaded."""
         busy = [loop for loop in self._loops.values() if loop.has_work]
         for loop in busy:
             self._publish(loop.step())

@@ -15,7 +15,7 @@ from omlx.records import PrefixStats, RequestStats
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters. Penalties look at the last `*_context` tokens, prompt included (as in mlx-lm).
+    """Sampling parameters. Penalties look at the last `*_context` tokens, prompt included.
 
     `choice` numbers the answers to one chat request: each has noise of its own.
     """
@@ -54,7 +54,8 @@ class Sampling:
 class Speculation:
     """Speculation as requested. `draft_length` None: the model's default.
 
-    `prediction` holds the ids of a text that the answer is expected to resemble (predicted outputs).
+    `prediction` holds the ids of a text that the answer is expected to resemble (predicted
+    outputs).
     """
 
     strategy: Strategy = AUTO
@@ -66,7 +67,7 @@ class StopMatcher(Protocol):
     """Finds stop strings in one request's output. Used on the engine thread only."""
 
     def push(self, token: int) -> bool:
-        """Append a committed token. Return whether a stop string is complete. Modifies the matcher."""
+        """Append a committed token. Return whether a stop string is complete."""
         ...
 
 
@@ -82,14 +83,15 @@ class TokenMask(Protocol):
         ...
 
     def bits(self) -> bytes | None:
-        """One bit per id, set if the id is allowed next; the lowest bit of the first byte is id 0. None: all are.
+        """One bit per id, set if allowed next; the lowest bit of byte 0 is id 0. None: all are.
 
-        At least one bit is set. Modifies nothing. Raises EngineError if the mask cannot be computed.
+        At least one bit is set. Modifies nothing. Raises EngineError if the mask cannot be
+        computed.
         """
         ...
 
     def advance(self, token: int) -> bool:
-        """Append a token. Return False, and modify nothing, if it is not allowed. Raises EngineError."""
+        """Append a token; return False, unchanged, if it is not allowed. Raises EngineError."""
         ...
 
     def rollback(self, n: int) -> None:
@@ -101,10 +103,11 @@ class TokenMask(Protocol):
 class Request:
     """One sequence to generate. A chat request with `n` choices becomes n of these.
 
-    `tokens` is the prompt (ids, at least one). `max_tokens` None: to the end of the context. `top_logprobs` None: no
-    logprobs; 0 to 20: the logprob of each output token and of so many alternatives. `prompt_logprobs`: the same for the
-    prompt but its first token; no prefix is restored then. The first `stable` tokens are those with which the next
-    turn of the conversation begins; 0: unknown. `mask` constrains the output; None: free text.
+    `tokens` is the prompt (ids, at least one). `max_tokens` None: to the end of the context.
+    `top_logprobs` None: no logprobs; 0 to 20: the logprob of each output token and of so many
+    alternatives. `prompt_logprobs`: the same for the prompt but its first token; no prefix is
+    restored then. The first `stable` tokens are those with which the next turn of the conversation
+    begins; 0: unknown. `mask` constrains the output; None: free text.
     """
 
     id: str
@@ -148,8 +151,9 @@ class CalibrationState(StrEnum):
 class ModelSnapshot:
     """The state of a loaded model between two steps.
 
-    `drafters` are kinds by name; `off` says why none of them may draft, `no_draft` why no draft model is among them,
-    `unbatchable` why rows cannot share a batch. `costs` is made by `CostModel.to_json`.
+    `drafters` are kinds by name; `off` says why none of them may draft, `no_draft` why no draft
+    model is among them, `unbatchable` why rows cannot share a batch. `costs` is made by
+    `CostModel.to_json`.
     """
 
     drafters: dict[str, str]
@@ -163,7 +167,8 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-softmax after penalties, before filters and temperature; for prompt tokens, of the unprocessed logits.
+    """Log-softmax after penalties, before filters and temperature; for prompt tokens, of the
+    unprocessed logits.
 
     `top` holds (id, logprob), best first.
     """
@@ -175,7 +180,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """`done` of `total` prompt tokens are computed. `logprobs`, if requested, continue those of the event before."""
+    """`done` of `total` prompt tokens are computed.
+
+    `logprobs` are those of this chunk, if requested.
+    """
 
     request_id: str
     done: int
@@ -198,7 +206,7 @@ class TokensCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of a successful request. `stopped_by` is the stop token; None: length, stop string, end of mask."""
+    """The last event of a successful request. `stopped_by` is the stop token, if one ended it."""
 
     request_id: str
     reason: FinishReason
@@ -218,6 +226,6 @@ Event: TypeAlias = PrefillProgress | TokensCommitted | Finished | Failed
 
 
 class EventSink(Protocol):
-    """Receiver of the events of one step. Called on the engine thread; must not block."""
+    """Receiver of one step's events. Called on the engine thread; must not block."""
 
     def __call__(self, events: Seq[Event], /) -> None: ...
