@@ -66,22 +66,34 @@ def build_loop(
     )
     drafters: list[Drafter] = [NgramDrafter()]
     if draft is not None:
-        no_draft = rewind_refusal(cache_maker(draft)())
-    if draft is not None and no_draft is None:
-        with isolate() as outcome:  # the target serves without a draft model that cannot run
-            drafter = DraftModel(
-                draft_name or "draft",
-                draft,
-                vocab_size,
-                cache_maker(draft),
-                prefix_bytes=draft_bytes,
-                block_tokens=limits.block_tokens,
-            )
-            drafters.append(drafter)
-        if (error := outcome.error) is not None:
-            detail = f"{type(error).__name__}: {error}"
-            no_draft = Reason("spec.off.draft_failed", {"detail": detail})
-        elif weight_bytes(draft) and weight_bytes(model):
-            cost_model.draft_share = weight_bytes(draft) / weight_bytes(model)
+        built = _build_drafter(draft_name or "draft", draft, vocab_size, draft_bytes, limits)
+        if isinstance(built, Reason):
+            no_draft = built
+        else:
+            drafters.append(built)
+            no_draft = None
+            if weight_bytes(draft) and weight_bytes(model):
+                cost_model.draft_share = weight_bytes(draft) / weight_bytes(model)
     loop.use_drafters(drafters, rewind_refusal(make_cache(), model), no_draft)
     return loop
+
+
+def _build_drafter(
+    name: str, draft: Model, vocab_size: int, prefix_bytes: int, limits: Limits
+) -> DraftModel | Reason:
+    """Return the drafter, or why the target must serve without it."""
+    make_cache = cache_maker(draft)
+    refusal = rewind_refusal(make_cache())
+    if refusal is not None:
+        return refusal
+    with isolate() as outcome:
+        return DraftModel(
+            name,
+            draft,
+            vocab_size,
+            make_cache,
+            prefix_bytes=prefix_bytes,
+            block_tokens=limits.block_tokens,
+        )
+    detail = f"{type(outcome.error).__name__}: {outcome.error}"
+    return Reason("spec.off.draft_failed", {"detail": detail})
