@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     (page.parent / "measured").mkdir(exist_ok=True)
     for name, report in reports.items():
         if report["results"]:
-            title = f"{report['title']}: times plain decoding"
+            title = f"{report['title']}: speed-up"
             plot.save_speedups(page.parent / _chart(name), report["results"], title)
     sections = [section(name, report) for name, report in reports.items()]
     page.write_text(insert(text, "\n\n".join(sections)), encoding="utf-8")
@@ -64,7 +64,7 @@ def section(name: str, report: ReportJson) -> str:
     """Return one report as Markdown: conditions, exactness, chart, tables."""
     parts = [f"### {report['title']}", _conditions(report), *_exactness(report)]
     if report["results"]:
-        parts.append(f"![{report['title']}, times plain decoding]({_chart(name)})")
+        parts.append(f"![{report['title']}: speed-up]({_chart(name)})")
     return "\n\n".join([*parts, *_tables(report["tables"])])
 
 

@@ -114,7 +114,7 @@ def _draw_groups(axis: Any, chart: Sequence[Result]) -> None:
             bar.set_gid(f"{BAR}{result['workload']}, {mode}: ×{result['gain']['median']:.2f}")
     axis.set_xticks(range(len(workloads)), workloads)
     axis.axhline(1.0, color=LINE, linewidth=1)
-    axis.set_ylabel("times plain decoding")
+    axis.set_ylabel("speed-up")
     axis.legend(frameon=False, fontsize=8, ncols=len(modes), loc="upper right")
 
 

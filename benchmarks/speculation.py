@@ -44,22 +44,22 @@ BOUND_HEAD: Final = (
     "model",
     "workload",
     "mode",
-    "proposes of all tokens",
-    "with foresight",
+    "coverage",
+    "oracle",
     "reached",
-    "share alone",
+    "coverage alone",
     "reached",
 )
 PASS_HEAD: Final = (
-    "window",
-    "a round in plain steps",
-    "break-even of a lookup",
-    "of the draft model",
+    "draft length",
+    "round / plain step",
+    "prompt lookup",
+    "draft model",
 )
 FULL_LEGEND: Final = f"""\
-{LEGEND} With foresight: an oracle that knows where and how far to copy, and the speed-up as a share
-of its own (a draft model that helps makes it more). Share alone: the best draft length if as many
-tokens are proposed right but rejections fall anywhere (streams 1). Break-even –: no acceptance rate
+{LEGEND} Oracle: it knows where and how far to copy; reached: the speed-up as a share of its own (a draft
+model can exceed it). Coverage alone: the best draft length if as many tokens are proposed correctly
+but rejections fall anywhere (streams 1). Break-even –: no acceptance rate
 would do."""
 
 
@@ -89,14 +89,14 @@ class FullReport(SpeculationReport):
         bounds = list(self._bound_rows())
         if bounds:
             place = sum(not title.startswith("auto against") for title, _ in tables)
-            tables.insert(place, ("What a perfect lookup could do", [BOUND_HEAD, *bounds]))
+            tables.insert(place, ("Upper bound of prompt lookup", [BOUND_HEAD, *bounds]))
         yield from tables
         yield from comparison_table(
             "The hybrid against its attention twin, both writing the twin's answers",
             hybrid_against_twin(self.outcomes),
         )
         for role, passes in self.passes.items():
-            yield f"From which acceptance on a window pays ({role})", _pass_rows(passes)
+            yield f"Break-even acceptance rate by draft length ({role})", _pass_rows(passes)
 
     def _bound_rows(self) -> Iterator[tuple[str, ...]]:
         for outcome in self.outcomes:
@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
     write_json(args.json, report.to_json())
     if args.plot:
         results: list[Any] = [outcome.to_json() for outcome in report.outcomes]
-        plot.save_speedups(args.plot, results, f"{args.title}: times plain decoding")
+        plot.save_speedups(args.plot, results, f"{args.title}: speed-up")
     sys.stdout.write(report.to_text(FULL_LEGEND))
     return 0
 

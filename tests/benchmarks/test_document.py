@@ -43,7 +43,7 @@ def report() -> dict[str, Any]:
         "divergences": ["case: trial 1"],
         "missing": ["case: 0 of 3 trials"],
         "tables": [
-            {"title": "Everything", "rows": [["workload"], ["prose"]]},
+            {"title": "All figures", "rows": [["workload"], ["prose"]]},
             {"title": "Gains", "rows": [["workload", "auto"], ["prose", "1.5"]]},
         ],
     }
@@ -96,7 +96,7 @@ def test_a_page_takes_the_reports_between_its_marks(tmp_path: Path) -> None:
         assert "of last year" not in text
         assert text.count("### A title") == 1
         assert "| prose | 1.5 |" in text
-        assert text.index("**Gains**") < text.index("<summary>Everything</summary>")
+        assert text.index("**Gains**") < text.index("<summary>All figures</summary>")
         assert "4 bit. About 1,200 tokens of context, median of 3 trials" in text
         assert "In 6 of 6 comparisons" in text
         assert "- case: trial 1" in text

@@ -80,8 +80,8 @@ def test_the_report_is_complete(report: dict[str, Any]) -> None:
         assert [row["window"] for row in windows] == [1, 4]
         assert all(row["plain_steps"] > 0 for row in windows)
     titles = [table["title"] for table in report["tables"]]
-    assert "From which acceptance on a window pays (hybrid)" in titles
-    assert titles.index("What a perfect lookup could do") < len(titles) - 3
+    assert "Break-even acceptance rate by draft length (hybrid)" in titles
+    assert titles.index("Upper bound of prompt lookup") < len(titles) - 3
 
 
 def test_auto_and_the_hybrid_are_compared(report: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def test_streams_have_no_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["speculation", *SMALL, *size, "--json", str(file)]) == 0
     (result,) = json.loads(file.read_text())["results"]
     assert result["perfect_lookup"] is None
-    assert "perfect lookup" not in capsys.readouterr().out
+    assert "Upper bound" not in capsys.readouterr().out
 
 
 def test_a_reciter_writes_its_text_wherever_its_cache_stands() -> None:

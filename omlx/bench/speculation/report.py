@@ -13,7 +13,7 @@ from omlx.bench.speculation.compare import Comparison, auto_against_fixed, decla
 from omlx.bench.speculation.outcome import Outcome
 
 FORMAT: Final = "omlx-bench-spec/1"
-EVERYTHING: Final = "Everything"
+EVERYTHING: Final = "All figures"
 HEAD: Final = (
     "model",
     "workload",
@@ -34,10 +34,10 @@ COMPARISON_HEAD: Final = (
     "model",
     "workload",
     "mode",
-    "gain",
+    "speed-up",
     "against",
-    "its gain",
-    "within trials",
+    "its speed-up",
+    "ratio within trials",
 )
 LEGEND: Final = """\
 Δ: change against plain decoding, median over trials of the ratio within each; spread: its least and
@@ -45,7 +45,7 @@ greatest value. tok/s: from the first tokens on, until one of several streams en
 prefill. cold: the first request that the mode ever saw. tokens: checksum of all answers; = the same
 as plain decoding, else the number of answers that differ and the largest margin between the
 candidates, in logits."""
-MISSING: Final = "Fewer trials than asked for (out of time, or answers too short to be timed)"
+MISSING: Final = "Fewer trials than requested (out of time, or answers too short to be timed)"
 
 TableRows = list[tuple[str, ...]]
 
@@ -155,7 +155,7 @@ def _overviews(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, TableRows]]:
         rows: TableRows = [("workload", *modes)]
         for workload, by_mode in workloads.items():
             rows.append((workload, *(by_mode.get(mode, "") for mode in modes)))
-        yield f"Times plain decoding, {role}, {streams} stream{'s' * (streams > 1)}", rows
+        yield f"Speed-up, {role}, {streams} stream{'s' * (streams > 1)}", rows
 
 
 def _tokens(outcome: Outcome) -> str:
