@@ -119,7 +119,7 @@ def bias(given: Mapping[str, float] | None) -> dict[int, float]:
         raise errors.field_error("request.type", "logit_bias", detail=detail) from error
 
 
-def joined(content: str | list[ContentPart], field: str, types: Sequence[str]) -> str:
+def join_texts(content: str | list[ContentPart], field: str, types: Sequence[str]) -> str:
     """Join the texts of parts.
 
     Raises BadRequest for parts that are not of `types`; images have an error of their own.

@@ -109,7 +109,7 @@ def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": value}}
 
 
-def written(arguments: str) -> Json | str:
+def parse_arguments(arguments: str) -> Json | str:
     """Parse the arguments that a model wrote, complete or not; text that is no object, or is nested
     too deep, as it is.
 

@@ -223,16 +223,15 @@ def _spoil(random: Random, node: Any) -> None:
 
 
 def _places(node: Any) -> list[tuple[Any, Any]]:
-    inside = (
-        list(node.items())
-        if isinstance(node, dict)
-        else list(enumerate(node))
-        if isinstance(node, list)
-        else []
-    )
-    return [(node, key) for key, _ in inside] + [
-        place for _, each in inside for place in _places(each)
-    ]
+    children: list[tuple[Any, Any]] = []
+    if isinstance(node, dict):
+        children = list(node.items())
+    elif isinstance(node, list):
+        children = list(enumerate(node))
+    places = [(node, key) for key, _ in children]
+    for _, child in children:
+        places += _places(child)
+    return places
 
 
 def _truncated(random: Random, body: bytes) -> bytes:

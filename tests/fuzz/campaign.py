@@ -62,9 +62,10 @@ class Campaign:
     @property
     def operations(self) -> list[tuple[str, str]]:
         """(method, path)"""
-        return [
-            (method, path) for path, found in self._document["paths"].items() for method in found
-        ]
+        operations: list[tuple[str, str]] = []
+        for path, methods in self._document["paths"].items():
+            operations += [(method, path) for method in methods]
+        return operations
 
     def run(self, requests: int, *, only: str = "", until: float | None = None) -> None:
         """Send `requests` to every operation whose path contains `only`; start none after the time

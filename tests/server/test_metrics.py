@@ -35,8 +35,11 @@ def samples(http: httpx.Client) -> dict[tuple[str, tuple[tuple[str, str], ...]],
     answer = http.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
-    found = [sample for family in families(answer.text) for sample in family.samples]
-    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in found}
+    values = {}
+    for family in families(answer.text):
+        for sample in family.samples:
+            values[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    return values
 
 
 def value(

@@ -101,7 +101,9 @@ def test_all_choices_arrive_in_order_and_the_lease_ends_once(tokenizer: Tokenize
         setting = Setting(tokenizer, n=2)
         x = tokenizer.encode("x")
         setting.engine.say(committed(0, *x), committed(1, *x), finished(1), finished(0))
-        events = [each async for batch in setting.stream.batches() for each in batch]
+        events = []
+        async for batch in setting.stream.batches():
+            events += batch
         setting.stream.close()
         setting.stream.close()
         return [(each.choice, type(each.event)) for each in events], setting.released

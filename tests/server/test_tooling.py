@@ -49,5 +49,5 @@ def test_arguments_are_an_object_where_they_are_one_that_can_be_rendered(
     ],
 )
 def test_arguments_of_a_model_arrive_as_json_that_can_be_sent(said: str, known: object) -> None:
-    assert tooling.written(said) == known
-    json.dumps(tooling.written(said), ensure_ascii=False, allow_nan=False).encode()
+    assert tooling.parse_arguments(said) == known
+    json.dumps(tooling.parse_arguments(said), ensure_ascii=False, allow_nan=False).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from omlx.errors import EngineError
@@ -19,10 +21,9 @@ def test_a_transcript_is_as_it_was(dialect: str, case: str) -> None:
 def test_any_batching_of_the_events_gives_the_same_stream(dialect: str, case: str) -> None:
     single, whole = ENCODERS[dialect](), ENCODERS[dialect]()
     assert single.start() == whole.start()
-    one_by_one = [
-        payload for event in choice_events(EVENTS[case]) for payload in single.feed([event])
-    ]
-    assert one_by_one == whole.feed(choice_events(EVENTS[case]))
+    events = choice_events(EVENTS[case])
+    one_by_one = list(chain.from_iterable(single.feed([event]) for event in events))
+    assert one_by_one == whole.feed(events)
 
 
 @pytest.mark.parametrize("dialect", ENCODERS)

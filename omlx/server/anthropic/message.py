@@ -72,7 +72,7 @@ class MessageEncoder:
         assert finish is not None
         for block in content:
             if block["type"] == "tool_use":
-                block["input"] = tooling.written(block.pop("partial_json", ""))
+                block["input"] = tooling.parse_arguments(block.pop("partial_json", ""))
         counts = {"usage": finish["usage"], "timings": finish["timings"]}
         return self._message(content, finish["delta"]) | counts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -44,16 +45,16 @@ ENTRY = TokenLogprob(65, -0.5, ((65, -0.5), (255, float("-inf"))))
 
 
 def events(n: int = 1) -> list[ChoiceEvent]:
-    return [
-        ChoiceEvent(choice, event)
-        for choice in range(n)
-        for event in (
+    found: list[ChoiceEvent] = []
+    for choice in range(n):
+        output = (
             ReasoningDelta("why"),
             TextDelta("A", (ENTRY,)),
             TextDelta(f"{choice}"),
             Finish(FinishReason.LENGTH, STATS, 3, (ENTRY,)),
         )
-    ]
+        found += [ChoiceEvent(choice, event) for event in output]
+    return found
 
 
 def chat_completion(head: Head, events: list[ChoiceEvent]) -> Json:
@@ -161,7 +162,8 @@ def test_chunks_say_what_the_body_says(include_usage: bool) -> None:
 
 def test_any_batching_of_the_events_gives_the_same_chunks() -> None:
     whole, single = (ChatEncoder(HEAD, 2, include_usage=True) for _ in range(2))
-    assert [chunk for event in events(2) for chunk in single.feed([event])] == whole.feed(events(2))
+    one_by_one = list(chain.from_iterable(single.feed([event]) for event in events(2)))
+    assert one_by_one == whole.feed(events(2))
 
 
 def test_logprobs_are_valid_json_and_carry_bytes() -> None:
@@ -184,11 +186,8 @@ def test_logprobs_are_valid_json_and_carry_bytes() -> None:
 def test_logprobs_of_a_stream_are_those_of_the_body() -> None:
     head = Head("x", "m", 0, lambda token: bytes([token]))
     chunks: list[Any] = ChatEncoder(head, 1, include_usage=False).feed(events())
-    streamed = [
-        e
-        for chunk in chunks
-        for e in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]
-    ]
+    logprobs = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    streamed = list(chain.from_iterable(part["content"] for part in logprobs if part))
     assert streamed == chat_completion(head, events())["choices"][0]["logprobs"]["content"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import httpx
@@ -141,7 +142,8 @@ def test_logprobs_are_there_when_asked_for(client: OpenAI) -> None:
         assert bytes(entry.bytes).decode("utf-8", "replace") == entry.token
     streamed = chunks(client, logprobs=True, top_logprobs=4)
     parts = [c.choices[0].logprobs.content for c in streamed if c.choices[0].logprobs]
-    assert [entry.token for part in parts for entry in part] == [entry.token for entry in content]
+    entries = chain.from_iterable(parts)
+    assert [entry.token for entry in entries] == [entry.token for entry in content]
 
 
 def test_choices_differ_and_the_first_is_the_only_one_of_n_1(client: OpenAI) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import httpx
@@ -44,7 +45,8 @@ def test_several_prompts_are_answered_as_if_each_were_alone(client: OpenAI) -> N
     alone = [
         complete(client, prompt=prompt, n=2, temperature=1.0) for prompt in (PROMPT, "def main")
     ]
-    assert [c.text for c in both.choices] == [c.text for each in alone for c in each.choices]
+    expected = chain.from_iterable(answer.choices for answer in alone)
+    assert [choice.text for choice in both.choices] == [choice.text for choice in expected]
     assert both.usage.prompt_tokens == sum(each.usage.prompt_tokens for each in alone)
 
 
@@ -69,8 +71,13 @@ def test_logprobs_have_the_old_shape(client: OpenAI) -> None:
     assert len(logprobs.token_logprobs or []) == len(logprobs.tokens)
     chunks: Any = complete(client, logprobs=3, stream=True)
     parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs]
-    assert [token for part in parts for token in part.tokens] == logprobs.tokens
-    assert [offset for part in parts for offset in part.text_offset] == logprobs.text_offset
+    assert list(chain.from_iterable(part.tokens for part in parts)) == logprobs.tokens
+    assert list(chain.from_iterable(part.text_offset for part in parts)) == logprobs.text_offset
+
+
+def streamed_tokens(parts: list[Any]) -> list[str]:
+    """The tokens of the logprobs of all chunks of a choice."""
+    return list(chain.from_iterable(part.logprobs.tokens for part in parts if part.logprobs))
 
 
 def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
@@ -118,8 +125,7 @@ def test_an_echo_has_logprobs_too(client: OpenAI, http: httpx.Client) -> None:
     chunks: Any = complete(client, **fields, stream=True)
     parts = [chunk.choices[0] for chunk in chunks if chunk.choices and chunk.choices[0].index == 0]
     assert "".join(part.text for part in parts) == answer.choices[0].text
-    tokens = [token for part in parts if part.logprobs for token in part.logprobs.tokens]
-    assert tokens == answer.choices[0].logprobs.tokens
+    assert streamed_tokens(parts) == answer.choices[0].logprobs.tokens
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -142,9 +148,7 @@ def test_no_tokens_are_asked_for_to_score_a_prompt(client: OpenAI, n: int) -> No
         assert logprobs.token_logprobs == pytest.approx(more.logprobs.token_logprobs[:-1], abs=1e-3)
         parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
         assert "".join(part.text for part in parts) == prompt
-        assert [
-            token for part in parts if part.logprobs for token in part.logprobs.tokens
-        ] == logprobs.tokens
+        assert streamed_tokens(parts) == logprobs.tokens
         assert parts[-1].finish_reason == "length"
     assert scored.usage.completion_tokens == 0
     assert complete(client, max_tokens=0).choices[0].text == ""

@@ -26,7 +26,7 @@ from omlx.server.fields import (
     Text,
     bias,
     includes_usage,
-    joined,
+    join_texts,
     read,
     stops,
 )
@@ -108,7 +108,7 @@ class ChatMessage(Body):
     def _text(self, field: str) -> str:
         if self.content is None and self.role != "assistant":
             raise field_error("request.missing", field)
-        text = joined(self.content or "", field, ("text", "input_text", "refusal"))
+        text = join_texts(self.content or "", field, ("text", "input_text", "refusal"))
         return text + (self.refusal or "") if self.role == "assistant" else text
 
 
@@ -151,7 +151,7 @@ class Prediction(Body):
 
     @property
     def text(self) -> str:
-        return joined(self.content, "prediction.content", ("text",))
+        return join_texts(self.content, "prediction.content", ("text",))
 
 
 class ChatRequest(Sampled):

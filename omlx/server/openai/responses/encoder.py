@@ -247,6 +247,6 @@ class ResponseEncoder:
 def _input(arguments: str) -> str:
     """The text argument of a call of a custom tool; arguments of another form are returned
     unchanged."""
-    parsed = tooling.written(arguments)
+    parsed = tooling.parse_arguments(arguments)
     text = parsed.get("input") if isinstance(parsed, dict) else None
     return text if isinstance(text, str) else arguments

@@ -8,7 +8,7 @@ from typing import Any
 from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
-from omlx.server.fields import Body, ContentPart, Listed, joined
+from omlx.server.fields import Body, ContentPart, Listed, join_texts
 from omlx.server.openai.responses.tools import ToolName
 
 _TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text")
@@ -65,7 +65,7 @@ class Conversation:
             case "message":
                 self._message(item, at)
             case "reasoning":
-                shown = joined(item.content or "", f"{at}.content", _TEXTS)
+                shown = join_texts(item.content or "", f"{at}.content", _TEXTS)
                 reasoning = opaque_reasoning.decode(shown, item.encrypted_content)
                 self._add_output("reasoning_content", reasoning)
             case "function_call" | "custom_tool_call":
@@ -80,7 +80,7 @@ class Conversation:
         if role is None or item.content is None:
             missing = "role" if role is None else "content"
             raise field_error("request.missing", f"{at}.{missing}")
-        text = joined(item.content, f"{at}.content", _TEXTS)
+        text = join_texts(item.content, f"{at}.content", _TEXTS)
         if role == "assistant":
             self._add_output("content", text)
             return
@@ -118,7 +118,7 @@ class Conversation:
     def _result(self, item: Item, at: str) -> None:
         if item.call_id not in self._called:
             raise field_error("tools.no_call", at, id=str(item.call_id))
-        output = joined(item.output or "", f"{at}.output", _TEXTS)
+        output = join_texts(item.output or "", f"{at}.output", _TEXTS)
         self.messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
         self._new_turn = True
 
