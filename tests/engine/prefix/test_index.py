@@ -1,4 +1,4 @@
-"""The index against what it stands for: pieces whose tokens are known, and a list of all that was ever inserted."""
+"""The index against the tokens that its pieces stand for, and a list of all insertions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Shelf:
 
 
 def longest(shelf: Shelf, tokens: Sequence[int]) -> tuple[int, int]:
-    """The longest common start with anything inserted, and the longest inserted whole, leaving one token over."""
+    """Return the longest common prefix with any insertion, and the longest whole insertion."""
     commons = [common(tokens[:-1], held) for held in shelf.inserted]
     whole = [n for n, held in zip(commons, shelf.inserted, strict=True) if n == len(held)]
     return max(commons, default=0), max(whole, default=0)
@@ -181,7 +181,7 @@ def test_windows_that_overlap_share_their_rows() -> None:
     assert shelf.match([*range(15), 99]) == 0  # rows 5 to 9 of its window were never kept
 
 
-def test_a_state_is_found_in_whichever_branch_it_is() -> None:
+def test_a_state_is_found_in_any_branch() -> None:
     """Two answers to one prompt part within a block; a third request sees only the prompt."""
     shelf = Shelf(RECURRENT, block=16)
     shelf.insert(range(10))
@@ -191,7 +191,7 @@ def test_a_state_is_found_in_whichever_branch_it_is() -> None:
         assert shelf.match([*range(10), last]) == 10
 
 
-def test_the_least_worth_goes_first() -> None:
+def test_eviction_takes_the_least_valuable_first() -> None:
     shelf = Shelf(ROWS, max_bytes=100)
     shelf.insert([1] * 20)
     shelf.insert([2] * 20)
@@ -209,7 +209,7 @@ def test_the_least_worth_goes_first() -> None:
     assert 40 in kept
 
 
-def test_what_is_held_stays() -> None:
+def test_held_blocks_stay() -> None:
     shelf = Shelf(ROWS, max_bytes=100)
     shelf.insert([1] * 40, hold=True)
     assert (
@@ -230,7 +230,7 @@ def test_more_than_there_is_room_for_is_cut_short_or_refused(layout: Layout) -> 
     assert shelf.index.counts.refused == (layout is RECURRENT)
 
 
-def test_a_state_comes_as_often_as_it_costs() -> None:
+def test_states_are_saved_as_often_as_they_cost() -> None:
     assert Layout(row_bytes=1000, state_bytes=3_000_000, recurrent=True).interval == 3000
     assert Layout(row_bytes=10**6, state_bytes=1, recurrent=True).interval == 512
     assert Layout(row_bytes=0, state_bytes=1, recurrent=True).interval == 1 << 14
@@ -238,8 +238,8 @@ def test_a_state_comes_as_often_as_it_costs() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("seed", range(4))
-def test_what_memory_has_room_for_bounds_what_is_kept(layout: Layout, seed: int) -> None:
-    """All that is kept grows by no more than `room`, and shrinks by what that is short of, but for what is held."""
+def test_the_size_stays_within_the_memory_budget(layout: Layout, seed: int) -> None:
+    """The size grows by `room` at most, or shrinks by what is lacking, but for locked blocks."""
     chance, shelf = random.Random(seed), Shelf(layout)
     for _ in range(100):
         before, room = shelf.index.nbytes, chance.choice([None, 0, 30, 200, 1000, -30, -400])

@@ -1,257 +1,88 @@
-"""A simulated machine and simulated texts, to play the policy against every fixed choice in hindsight.
+"""The real speculator, played in simulated worlds against every fixed choice.
 
-A `Text` is fixed before anyone plays: its tokens, where a lookup (the real index) would match and how much of what it
-proposes is right, and how far a draft model would be right from every position. A `Machine` prices passes. Both are
-seeded and noise is keyed by position, so the policy and every baseline meet the same luck. No clock, no model.
+Noise is keyed by position, so the speculator and every baseline meet the same luck. No clock, no
+model.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 
 from omlx.draft_length import DraftLength
-from omlx.engine.sequence import Interval
+from omlx.engine.sequence import Clock, Interval, Sequence
 from omlx.engine.speculation.acceptance import Acceptance
-from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
-from omlx.engine.speculation.drafters.ngram import NgramIndex
+from omlx.engine.speculation.cost_model import PLAIN, CostModel
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.proposal import Draft, Proposal
+from omlx.engine.speculation.speculator import MAX_PENDING, Speculator
+from omlx.engine.strategy import AUTO, Step, Strategy
+from omlx.engine.types import Request, Speculation
+from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Part, Text, text
 
-LONGEST = 63
-LONGEST_DRAFT = 16
-MAX_PENDING = 12
+FIRST_TIMED, TIMED_EVERY = 4, 16
+"""Rounds of the draft model that are timed on their own: the first, and then one in so many."""
+
 BARRIER_SECONDS = 0.02
 """What a step costs that cannot be launched before the one ahead of it is read, in plain steps."""
 
+SLEPT_SECONDS = 8 * 3600.0
+WRONG = -2
 
-# -- Texts ------------------------------------------------------------------------------------------------------------
 
+class SimulatedDraftModel(Drafter):
+    """A draft model that is right as long as its text says, and that times some of its rounds."""
 
-@dataclass(frozen=True)
-class Part:
-    """`n` tokens of a kind; a draft model is right with chance `draft`, in bursts of that mean if `bursts`."""
+    kind = "draft"
+    name = "draft"
 
-    kind: str
-    n: int
-    draft: float = 0.5
-    bursts: bool = False
+    def __init__(self, run: Run) -> None:
+        self.seconds = 0.0
+        self._run = run
+        self._read = 0
+        self._first = 0
+        self._drafted = 0
+        self._rounds = 0
+
+    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
+        length = min(limit, LONGEST_DRAFT)
+        lag = len(sequence.tokens) - self._read
+        return Proposal(self.name, length, lag=lag, step=step) if length > 0 else None
+
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
+        context, text = len(sequence.tokens), self._run.text
+        at = context - text.prompt
+        noise = self._run.noise[at]
+        self.seconds = self._run.machine.drafting(limit, context - self._read, context) * noise
+        self._first, self._drafted = context, limit
+        self._rounds += 1
+        right = min(limit, text.drafted[at])
+        tokens = (*text.output[at : at + right], *(WRONG,) * (limit - right))
+        timed = self._rounds <= FIRST_TIMED or self._rounds % TIMED_EVERY == 0
+        return Draft(self.name, limit, tokens, seconds=self.seconds if timed else None)
+
+    def observe(self, sequence: Sequence, accepted: int) -> None:
+        # The last token of a draft was never read.
+        self._read = self._first + min(accepted, self._drafted - 1)
+
+    def drop(self, row: int) -> None:
+        self._read = 0
 
 
 @dataclass
-class Text:
-    """`match[i]` and `hits[i]`: the lookup's match after i tokens, and how many tokens it would get right.
-    `drafted[i]`: the same for the draft model. Positions count from the start of the output."""
+class Launch:
+    """A step in flight that ends at `end`. Its window begins at `start`; output token `at` is next."""
 
-    prompt: int
-    size: int
-    match: list[int] = field(default_factory=list)
-    hits: list[int] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
-    repeats: float = 0.0
-
-
-def _prose(rng: random.Random, n: int) -> list[int]:
-    """Rare words and stock phrases: three tokens often stood before and often went on otherwise."""
-    phrases = [[rng.randrange(300) for _ in range(rng.randint(3, 5))] for _ in range(40)]
-    found: list[int] = []
-    while len(found) < n:
-        if rng.random() < 0.12:
-            found += phrases[min(int(rng.expovariate(0.1)), 39)]
-        else:
-            found.append(int(rng.paretovariate(0.6)) % 20000)
-    return found[:n]
-
-
-def _edited(rng: random.Random, source: list[int], n: int, every: int) -> list[int]:
-    """The source again, with a token or a few replaced, inserted or left out about `every` so many."""
-    found: list[int] = []
-    at = rng.randrange(max(1, len(source) // 4))
-    while len(found) < n:
-        if every and rng.random() < 1 / every:
-            found += [rng.randrange(20000, 30000) for _ in range(rng.randint(0, 3))]
-            at += rng.randint(0, 3)
-        found.append(source[at % len(source)])
-        at += 1
-    return found[:n]
-
-
-def _records(rng: random.Random, n: int) -> list[int]:
-    """Lines of one shape: nine fixed tokens around three that change."""
-    found: list[int] = []
-    while len(found) < n:
-        for i in range(12):
-            found.append(rng.randrange(3000) if i in (3, 4, 9) else 40000 + i)
-    return found[:n]
-
-
-def _false_friends(rng: random.Random, n: int) -> list[int]:
-    """Triples that come back and never go on as before: the worst text for a lookup."""
-    triples = [[rng.randrange(1000) for _ in range(3)] for _ in range(8)]
-    found: list[int] = []
-    while len(found) < n:
-        found += [*rng.choice(triples), *(rng.randrange(50000, 90000) for _ in range(2))]
-    return found[:n]
-
-
-def _fresh(rng: random.Random, n: int) -> list[int]:
-    return [rng.randrange(10**6, 10**8) for _ in range(n)]
-
-
-def _part(rng: random.Random, part: Part, prompt: list[int]) -> list[int]:
-    edits = {"verbatim": 0, "small edit": 60, "edit": 25, "heavy edit": 8}
-    if part.kind in edits:
-        return _edited(rng, prompt, part.n, edits[part.kind])
-    kinds = {"prose": _prose, "records": _records, "false friends": _false_friends, "fresh": _fresh}
-    return kinds[part.kind](rng, part.n)
-
-
-def _draft_runs(rng: random.Random, parts: Sequence[Part], size: int) -> list[int]:
-    """How many tokens the draft model would get right from each position; a little less sure the deeper it is."""
-    chances: list[float] = []
-    for part in parts:
-        good = True
-        for _ in range(part.n):
-            if rng.random() < 0.05:
-                good = rng.random() < part.draft
-            chances.append((0.95 if good else 0.15) if part.bursts else part.draft)
-    luck = [rng.random() for _ in range(size)]
-    runs = []
-    for start in range(size):
-        run = 0
-        while (
-            run < LONGEST_DRAFT
-            and start + run < size
-            and luck[start + run] < chances[start + run] * 0.99**run
-        ):
-            run += 1
-        runs.append(run)
-    return runs
-
-
-@lru_cache(maxsize=512)
-def text(
-    parts: tuple[Part, ...], seed: int, prompt_tokens: int = 300, repeated: float = 0.0
-) -> Text:
-    """The text of these parts, after a prompt of prose of which the share `repeated` says earlier parts again."""
-    rng = random.Random(f"{parts} {seed}")
-    first = round(prompt_tokens * (1.0 - repeated))
-    prompt = _fresh(rng, first) if parts[0].kind == "fresh" else _prose(rng, first)
-    if repeated:
-        prompt += _edited(rng, prompt, prompt_tokens - first, 30)
-    output = [token for part in parts for token in _part(rng, part, prompt)]
-    found = Text(prompt_tokens, len(output), drafted=_draft_runs(rng, parts, len(output)))
-    index, right = NgramIndex(), 0
-    tokens = prompt + output
-    for i in range(len(tokens)):
-        match = index.lookup()
-        proposed = index.after(match, LONGEST) if match else ()
-        hits = next(
-            (j for j, token in enumerate(proposed) if tokens[i + j : i + j + 1] != [token]),
-            len(proposed),
-        )
-        if i >= prompt_tokens:
-            found.match.append(match.length if match and proposed else 0)
-            found.hits.append(hits)
-        else:
-            right += hits > 0
-        index.extend([tokens[i]])
-    found.repeats = right / prompt_tokens
-    return found
-
-
-# -- Machines ---------------------------------------------------------------------------------------------------------
-
-
-def _between(table: dict[int, float]) -> Callable[[int], float]:
-    known = sorted(table)
-
-    @cache
-    def cost(width: int) -> float:
-        if width in table:
-            return table[width]
-        low = max(w for w in known if w < width)
-        high = min((w for w in known if w > width), default=None)
-        if high is None:
-            low, high = known[-2:]
-        return table[low] + (table[high] - table[low]) * (width - low) / (high - low)
-
-    return cost
-
-
-_SAWTOOTH = {
-    1: 1.0,
-    2: 1.30,
-    4: 1.92,
-    8: 2.08,
-    12: 3.31,
-    15: 2.20,
-    16: 1.82,
-    17: 2.10,
-    32: 2.85,
-    64: 5.0,
-}
-SHAPES: dict[str, Callable[[int], float]] = {
-    "flat": _between({1: 1.0, 2: 1.03, 4: 1.08, 8: 1.2, 16: 1.4, 64: 2.5, 512: 12.0}),
-    "sawtooth": _between({**_SAWTOOTH, 512: 22.0}),
-    "half": lambda width: 0.5 + 0.5 * width,
-    "linear": lambda width: float(width),
-}
-ROW_GROWTH = {"flat": 0.002, "sawtooth": 0.04, "half": 0.0, "linear": 0.0}
-"""What a row more costs more after 1,000 tokens of context."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Seconds are plain steps at an empty context. `draft` is a draft model's pass, 0 for none."""
-
-    shape: str
-    draft: float = 0.0
-    recurrent: bool = False
-    noise: float = 0.03
-    calibrated: bool = True
-    first_time: float = 1.0
-    """What the first pass of a width takes more, while kernels are compiled."""
-
-    def verify(self, width: int, context: int) -> float:
-        """A pass over `width` rows."""
-        growth = 1.0 + context / 16000
-        return (
-            SHAPES[self.shape](width) * growth
-            + (width - 1) * ROW_GROWTH[self.shape] * context / 1000
-        )
-
-    def drafting(self, k: int, lag: int, context: int) -> float:
-        return self.draft * (SHAPES[self.shape](max(1, lag)) + (k - 1)) * (1.0 + context / 16000)
-
-    def costs(self, context: int) -> CostModel:
-        """What the policy knows at first: nothing, or a table measured while idle, with its noise."""
-        costs = CostModel(draft_share=self.draft or 0.2)
-        costs.target.learn_chunk(300, context, self.verify(300, context))
-        if self.calibrated:
-            rng = random.Random(7)
-            for width, _ in product((1, 2, 4, 8, 16, 32, 64), range(5)):
-                costs.target.learn(
-                    width, context, self.verify(width, context) * rng.gauss(1.0, self.noise)
-                )
-                costs.target.learn(0, context, self.verify(1, context) * rng.gauss(1.0, self.noise))
-            if self.draft:
-                passes = costs.drafts.setdefault("draft", LatencyTable())
-                for width, _ in product((1, 16, 256), range(5)):
-                    passes.learn(
-                        width,
-                        context,
-                        self.drafting(1, width, context) * rng.gauss(1.0, self.noise),
-                    )
-        return costs
-
-
-# -- Playing ----------------------------------------------------------------------------------------------------------
-
-Choice = tuple[Proposal, int] | None
+    at: int
+    start: int
+    pending: int
+    width: int
+    draft: Draft | None
+    end: float
 
 
 @dataclass
@@ -263,133 +94,167 @@ class Play:
     policy: RowPolicy | None = None
 
 
+class Engine:
+    """One row, stepped as `EngineLoop` and `Planner` do it: the next step is launched before this
+    one is read, unless this one verifies or the speculator would draft."""
+
+    def __init__(
+        self,
+        run: Run,
+        speculation: Speculation,
+        cost_model: CostModel,
+        priors: dict[str, Acceptance],
+    ) -> None:
+        text, machine = run.text, run.machine
+        request = Request("simulated", text.prompt_tokens, speculation=speculation)
+        end = text.prompt + text.size
+        self.row = Sequence(0, request, list(text.prompt_tokens), end, Clock(0.0))
+        self.row.computed = text.prompt - 1
+        self.model = SimulatedDraftModel(run)
+        drafters: list[Drafter] = [NgramDrafter()]
+        if machine.draft:
+            drafters.append(self.model)
+        self.speculator = Speculator(
+            drafters,
+            recurrent=machine.recurrent,
+            trims=not machine.recurrent,
+            cost_model=cost_model,
+            _priors=priors,
+        )
+        self.log: list[tuple[int, str, int, int]] = []
+        self.now = 0.0
+        self._run = run
+        self._flight: Launch | None = None
+        self._read_at = 0.0
+        self._overlapped: bool | None = None
+        self._compiled = {1}
+
+    def play(self) -> Play:
+        while len(self.row.tokens) < self.row.end:
+            if self._flight is not None and self._must_commit_first(self._flight):
+                self._commit(self._flight, overlapped=False)
+                self._flight = None
+                continue
+            following = self._launch()
+            if self._flight is not None:
+                self._commit(self._flight, overlapped=True)
+            self._flight = following
+        gates = self.speculator.gates(self.row).values()
+        reasons = {gate.reason.code for gate in gates if gate.reason is not None}
+        assert "spec.off.drafter_failed" not in reasons
+        return Play(self.now, self.log, self.speculator._rows[0].policy)
+
+    def _must_commit_first(self, flight: Launch) -> bool:
+        if flight.draft is not None or self.row.remaining < 1:
+            return True
+        refused = self.speculator.refusal(self.row, 1) is not None
+        return not refused and self.speculator.would_draft(self.row)
+
+    def _launch(self) -> Launch:
+        run, row, draft = self._run, self.row, None
+        if not self.speculator.refuses(row, 1) and not row.unread:
+            draft = self.speculator.draft(row)
+        start, pending, context = row.computed, row.pending, len(row.tokens) + row.unread
+        at = context - run.text.prompt
+        drafted = draft.n + draft.pad if draft is not None else 0
+        seconds = run.machine.verify(pending + drafted, context) * run.noise[at]
+        if pending + drafted not in self._compiled:
+            self._compiled.add(pending + drafted)
+            seconds *= run.machine.first_time
+        if draft is not None and draft.drafter == self.model.name:
+            seconds += self.model.seconds
+        begin = self.now + BARRIER_SECONDS if self._flight is None else self._flight.end
+        row.computed += pending + drafted
+        row.unread += 1
+        row.unverified = drafted
+        return Launch(at, start, pending, pending + drafted, draft, begin + seconds)
+
+    def _commit(self, flight: Launch, *, overlapped: bool) -> None:
+        row, draft, output = self.row, flight.draft, self._run.text.output
+        self.now = flight.end
+        interval = None
+        if overlapped == self._overlapped:
+            took = self.now - self._read_at
+            if flight.at == self._run.sleep_at:
+                took += SLEPT_SECONDS
+            interval = Interval(took, PLAIN if overlapped else flight.width)
+        self._read_at, self._overlapped = self.now, overlapped
+        proposed = () if draft is None else draft.tokens
+        assert proposed is not None
+        coming = output[flight.at : flight.at + len(proposed)]
+        pairs = enumerate(zip(proposed, coming, strict=True))
+        accepted = next((i for i, (ours, right) in pairs if ours != right), len(proposed))
+        new = output[flight.at : flight.at + accepted + 1]
+        row.unread -= 1
+        row.unverified = 0
+        row.tokens += new
+        if draft is not None:
+            verified = min(flight.start + flight.pending + accepted, len(row.tokens))
+            if verified < row.computed:
+                row.computed = flight.start if self._run.machine.recurrent else verified
+            observe = self.speculator.observe_verification
+            observe(row, draft.drafter, draft.n, accepted, "full", "none")
+        self.speculator.observe_commit(row, new, interval)
+        drafter, k = (draft.drafter, draft.n) if draft is not None else ("", 0)
+        self.log.append((flight.at, drafter, k, accepted))
+
+
 class Run:
-    """One player on one machine and text."""
+    """One player on one machine and text. `noise` is by position, so all players meet the same."""
 
     def __init__(self, machine: Machine, played: Text, seed: int = 0, sleep_at: int = -1) -> None:
         self.machine = machine
         self.text = played
+        self.sleep_at = sleep_at
         rng = random.Random(seed)
-        self._noise = [max(0.7, rng.gauss(1.0, machine.noise)) for _ in range(played.size + 1)]
-        self._noise = [value * (1.5 if rng.random() < 0.01 else 1.0) for value in self._noise]
-        self._sleep_at = sleep_at
-
-    def offers(self, at: int, held: int) -> list[Proposal]:
-        found = []
-        if self.text.match[at]:
-            found.append(Proposal("ngram", LONGEST, match=self.text.match[at]))
-        if self.machine.draft:
-            found.append(Proposal("draft", LONGEST_DRAFT, lag=self.text.prompt + at - held))
-        return found
-
-    def play(
-        self, choose: Callable[[list[Proposal], int, int], Choice], policy: RowPolicy | None = None
-    ) -> Play:
-        at, held, pending, total = 0, 0, 1, 0.0
-        in_flight, drafts, drafting = False, 0, 0.0
-        log: list[tuple[int, str, int, int]] = []
-        compiled = {1}
-        while at < self.text.size:
-            context = self.text.prompt + at
-            offers = self.offers(at, held) if pending <= MAX_PENDING else []
-            chosen = choose(offers, pending, context)
-            k = min(chosen[1], self.text.size - at - 1) if chosen else 0
-            noise = self._noise[at]
-            room = self.text.size - at - 1 - k
-            pad = (
-                policy.forecaster.padding(pending + k, context, room)
-                if policy is not None and k
-                else 0
-            )
-            width = pending + k + pad
-            seconds = self.machine.verify(width, context) * noise
-            if width not in compiled:
-                compiled.add(width)
-                seconds *= self.machine.first_time
-            if not k:
-                seconds += 0.0 if in_flight and pending == 1 else BARRIER_SECONDS
-                accepted, offer = 0, None
-            else:
-                offer = chosen[0] if chosen else None
-                assert offer is not None
-                accepted = min(k, (self.text.hits if offer.match else self.text.drafted)[at])
-                seconds += BARRIER_SECONDS
-                if not offer.match:
-                    drafts += 1
-                    drafting = self.machine.drafting(k, offer.lag, context) * noise
-                    seconds += drafting
-                    held = context + min(accepted, k - 1)
-            if policy is not None:
-                self._tell(policy, offers, offer, k, accepted, at)
-                if offer and not offer.match and (drafts < 4 or drafts % 16 == 0):
-                    policy.cost_model.learn_draft(offer.drafter, k, offer.lag, context, drafting)
-                took = 8 * 3600.0 if at == self._sleep_at else seconds
-                overlapped = not k and pending == 1 and in_flight
-                policy.timed(
-                    offer, accepted + 1, Interval(took, PLAIN if overlapped else width), context
-                )
-            log.append((at, offer.drafter if offer else "", k, accepted))
-            total += seconds
-            in_flight = offer is None
-            pending = pending + accepted + 1 if accepted < k and self.machine.recurrent else 1
-            at += accepted + 1
-        return Play(total, log, policy)
-
-    def _tell(
-        self,
-        policy: RowPolicy,
-        offers: list[Proposal],
-        offer: Proposal | None,
-        k: int,
-        accepted: int,
-        at: int,
-    ) -> None:
-        if offer is not None:
-            policy.verified(offer, k, accepted)
-        for free in offers:
-            if free.match and free is not offer:
-                seen = min(accepted + 1, free.max_length)
-                policy.shadowed(free, seen, min(seen, self.text.hits[at]))
-
-    def fixed(self, names: tuple[str, ...], k: int) -> float:
-        """Seconds with the first drafter of `names` that offers anything, always `k` tokens."""
-
-        def choose(offers: list[Proposal], pending: int, context: int) -> Choice:
-            return next(
-                (
-                    (offer, min(k, offer.max_length))
-                    for offer in offers
-                    if k and offer.drafter in names
-                ),
-                None,
-            )
-
-        return self.play(choose).seconds
+        noise = [max(0.7, rng.gauss(1.0, machine.noise)) for _ in range(played.size + 1)]
+        self.noise = [value * (1.5 if rng.random() < 0.01 else 1.0) for value in noise]
 
     def adaptive(
         self,
-        window: DraftLength | None = None,
-        costs: CostModel | None = None,
+        draft_length: DraftLength | None = None,
+        cost_model: CostModel | None = None,
         priors: dict[str, Acceptance] | None = None,
+        strategy: Strategy = AUTO,
     ) -> Play:
-        costs = costs or self.machine.costs(self.text.prompt)
-        policy = RowPolicy(
-            costs,
-            {} if priors is None else priors,
-            window,
-            recurrent=self.machine.recurrent,
-            trims=not self.machine.recurrent,
-            repeats=self.text.repeats,
-        )
+        """The request as the real speculator plays it."""
+        speculation = Speculation(strategy, draft_length)
+        cost_model = cost_model or self.machine.costs(self.text.prompt)
+        return Engine(self, speculation, cost_model, {} if priors is None else priors).play()
 
-        def choose(offers: list[Proposal], pending: int, context: int) -> Choice:
-            return (
-                None
-                if not offers or policy.skip(offers)
-                else policy.choose(offers, pending, context)
+    def fixed(self, names: tuple[str, ...], k: int) -> float:
+        """Seconds with the first drafter of `names` that proposes anything, always `k` tokens.
+
+        The same as the engine plays with this fixed draft length, in a fraction of the time.
+        """
+        text, machine = self.text, self.machine
+        lookups, models = "ngram" in names, "draft" in names and machine.draft > 0
+        at, read, pending, total, launched_ahead = 0, 0, 1, 0.0, False
+        while at < text.size:
+            context, noise = text.prompt + at, self.noise[at]
+            length, right = 0, 0
+            if not launched_ahead and pending <= MAX_PENDING:
+                length = min(k, text.size - at - 1)
+                if lookups and text.match[at]:
+                    right = text.hits[at]
+                elif models and length > 0:
+                    length, right = min(length, LONGEST_DRAFT), text.drafted[at]
+                    total += machine.drafting(length, context - read, context) * noise
+                    read = context + min(right, length - 1)
+                else:
+                    length = 0
+            accepted = min(length, right)
+            total += machine.verify(pending + length, context) * noise
+            total += 0.0 if launched_ahead else BARRIER_SECONDS
+            # While a plain step is in flight, a proposal behind the tokens before it waits for it.
+            proposed = (
+                k > 0 and text.size - at - 2 > 0 and bool(models or (lookups and text.match[at]))
             )
-
-        return self.play(choose, policy)
+            launched_ahead = length == 0 and not proposed and at < text.size - 1
+            debt = accepted < length and machine.recurrent
+            pending = pending + accepted + 1 if debt else 1
+            at += accepted + 1
+        return total
 
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 31, 63)
@@ -397,7 +262,7 @@ LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 31, 63)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Over the seeds of a world: `regret` against the best fixed choice, `loss` against drafting nothing."""
+    """`regret` against the best fixed choice, `loss` against plain decoding, over all seeds."""
 
     regret: float
     loss: float

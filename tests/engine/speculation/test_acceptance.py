@@ -1,4 +1,4 @@
-"""What is believed of the next drafted token."""
+"""The acceptance rate of the next draft token."""
 
 import pytest
 
@@ -64,8 +64,8 @@ def test_what_is_missed_nowhere_is_believed_of_places_that_were_not_tried_as_wel
     assert MATCH_RATES[0] + 0.1 < acceptance.rates()[0] < acceptance.rates()[slot(40, 0)]
 
 
-def test_a_place_where_all_goes_wrong_is_told_from_the_one_before_it():
-    """Records of one shape: behind a match of four comes what comes always, behind five what never came."""
+def test_a_slot_that_always_misses_does_not_affect_the_one_before_it():
+    """Records of one shape: a match of four always continues alike, a match of five never."""
     acceptance = Acceptance(MATCH_RATES)
     for _ in range(20):
         acceptance.learn(4, 2, 1)

@@ -24,8 +24,7 @@ STEP = Step("ngram")
 
 
 def naive(tokens: list[int]) -> NgramMatch | None:
-    """Of the newest places, those with the longest match as far as it is telling; of these, those with the commonest
-    next token; of these the newest. Token by token."""
+    """The newest of the longest matches, all long ones being equal, with the most common next token."""
     size, lengths = len(tokens), dict[int, int]()
     places = [at for at in range(size - 1, 2, -1) if tokens[at - 3 : at] == tokens[size - 3 :]]
     for at in places[:MAX_POSITIONS]:
@@ -64,7 +63,7 @@ def test_a_lookup_finds_what_a_search_finds(letters: int, seed: int) -> None:
         assert index.lookup() == naive(index.tokens)
 
 
-def test_in_a_run_of_one_token_the_end_of_the_run_before_is_not_foreseen_at_every_step() -> None:
+def test_in_a_run_of_one_token_the_end_of_an_earlier_run_is_not_predicted_at_every_step() -> None:
     runs = [1, *20 * [7], 2, *30 * [7], 3]
     foreseen = [
         index.after(found, 1)
@@ -84,14 +83,14 @@ def test_of_two_matches_that_say_enough_the_newer_one_counts() -> None:
     )
 
 
-def test_a_match_that_runs_into_the_present_goes_on_through_it() -> None:
+def test_a_match_that_reaches_the_end_of_the_text_continues_with_its_own_tokens() -> None:
     index = NgramIndex([1, 2, 3, 1, 2, 3])
     found = index.lookup()
     assert found == NgramMatch(3, 3)
     assert index.after(found, 8) == (1, 2, 3, 1, 2, 3, 1, 2)
 
 
-def test_what_was_foreseen_of_a_text_is_counted() -> None:
+def test_predicted_tokens_of_a_text_are_counted() -> None:
     text = list(range(20))
     assert NgramIndex().predicted(text) == 0
     assert NgramIndex(text).predicted(text) == 17  # all but the three that say where it is
@@ -110,20 +109,20 @@ def record(
 
 
 def proposed(sequence: Sequence, limit: int, step: Step = STEP) -> tuple[int, ...]:
-    """What is proposed; proves that just so much was offered."""
+    """Return the draft, and check that the proposal announced it."""
     drafter = NgramDrafter()
-    if (offer := drafter.propose(sequence, limit, step)) is None:
+    if (proposal := drafter.propose(sequence, limit, step)) is None:
         assert drafter.draft(sequence, limit) is None
         return ()
-    draft = drafter.draft(sequence, offer.max_length)
+    draft = drafter.draft(sequence, proposal.max_length)
     assert draft is not None
     assert draft.tokens is not None
-    assert offer.max_length == draft.n == len(draft.tokens) <= limit
-    assert offer.tokens == draft.tokens
+    assert proposal.max_length == draft.n == len(draft.tokens) <= limit
+    assert proposal.tokens == draft.tokens
     return draft.tokens
 
 
-def test_an_offer_is_as_long_as_what_followed() -> None:
+def test_a_proposal_is_as_long_as_what_followed() -> None:
     sequence = record((1, 2, 3, 4, 5, 6, 7, 1, 2, 3))
     assert proposed(sequence, 4) == (4, 5, 6, 7)
     assert proposed(sequence, 99)[:9] == (4, 5, 6, 7, 1, 2, 3, 4, 5)
@@ -133,10 +132,10 @@ def test_an_offer_is_as_long_as_what_followed() -> None:
 
 @pytest.mark.parametrize("shortest", [None, 3, 5, 8])
 def test_a_match_is_at_least_as_long_as_asked_for(shortest: int | None) -> None:
-    offer = NgramDrafter().propose(
+    proposal = NgramDrafter().propose(
         record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Step("ngram", shortest)
     )
-    assert (offer and offer.tokens) == (None if shortest == 8 else (7, 8))
+    assert (proposal and proposal.tokens) == (None if shortest == 8 else (7, 8))
 
 
 @pytest.mark.parametrize(
@@ -149,9 +148,9 @@ def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(
     sequence = record((*same, 1, 5, *same[10:], 2, 6, *same[10:], 2, 7, *same))
     asked = parse(strategy)
     sequence.request = replace(sequence.request, speculation=Speculation(asked))
-    offer = NgramDrafter().propose(sequence, 1, asked.steps[0])
-    assert offer is not None
-    assert (offer.tokens, offer.match) == ((coming,), 30 if coming == 1 else 20)
+    proposal = NgramDrafter().propose(sequence, 1, asked.steps[0])
+    assert proposal is not None
+    assert (proposal.tokens, proposal.match) == ((coming,), 30 if coming == 1 else 20)
 
 
 def test_a_prediction_is_looked_into_as_far_as_it_goes() -> None:
@@ -168,7 +167,7 @@ def test_nothing_is_proposed_behind_what_ends_the_answer() -> None:
     assert proposed(record((50, 2, 3, 4, 50, 2, 3), stop_ids=frozenset({50})), 9) == (4, 50)
 
 
-def test_the_share_of_a_prompt_that_repeats_itself_is_told() -> None:
+def test_the_share_of_a_prompt_that_repeats_itself() -> None:
     once = tuple(range(100, 140))
     assert NgramDrafter().repeats(record(once)) == 0.0
     assert NgramDrafter().repeats(record(once + once)) == pytest.approx(37 / 80)

@@ -47,11 +47,11 @@ def policy(
     return RowPolicy(costs() if table is None else table, {}, draft_length, **options)
 
 
-def plain_steps(row: RowPolicy, offers: list[Proposal], steps: int) -> list[int]:
-    """Steps in which nothing drafted would be accepted; those that drafted anyway."""
+def plain_steps(row: RowPolicy, proposals: list[Proposal], steps: int) -> list[int]:
+    """Return the steps, of so many with no token accepted, that drafted anyway."""
     drafted = []
     for step in range(steps):
-        choice = row.choose(offers, 1, CONTEXT)
+        choice = row.choose(proposals, 1, CONTEXT)
         if choice is not None:
             drafted.append(step)
             row.verified(*choice, 0)
@@ -61,28 +61,28 @@ def plain_steps(row: RowPolicy, offers: list[Proposal], steps: int) -> list[int]
     return drafted
 
 
-def rested_steps(row: RowPolicy, offers: list[Proposal], steps: int) -> tuple[list[int], int]:
-    """The same where only those decisions are thought about that need it, and how many those were."""
-    drafted, thoughts = [], 0
+def skipped_steps(row: RowPolicy, proposals: list[Proposal], steps: int) -> tuple[list[int], int]:
+    """Return the same where decisions may be skipped, and how many were evaluated."""
+    drafted, evaluations = [], 0
     for step in range(steps):
-        if row.skip(offers):
+        if row.skip(proposals):
             row.timed(None, 1, Interval(1.0), CONTEXT)
         else:
-            thoughts += 1
-            drafted += [step] * len(plain_steps(row, offers, 1))
-    return drafted, thoughts
+            evaluations += 1
+            drafted += [step] * len(plain_steps(row, proposals, 1))
+    return drafted, evaluations
 
 
-def good_rounds(row: RowPolicy, offer: Proposal, rounds: int) -> list[int]:
+def good_rounds(row: RowPolicy, proposal: Proposal, rounds: int) -> list[int]:
     lengths = []
     for _ in range(rounds):
-        choice = row.choose([offer], 1, CONTEXT)
+        choice = row.choose([proposal], 1, CONTEXT)
         assert choice is not None
         lengths.append(choice[1])
         row.verified(*choice, choice[1])
-        drafting = 0.0 if offer.match else 0.1 * choice[1]
+        drafting = 0.0 if proposal.match else 0.1 * choice[1]
         row.timed(
-            offer,
+            proposal,
             choice[1] + 1,
             Interval(1.0 + 0.03 * choice[1] + drafting, 1 + choice[1]),
             CONTEXT,
@@ -97,18 +97,18 @@ def test_nothing_is_drafted_before_a_plain_step_was_timed():
     assert row.choose([LOOKUP], 1, CONTEXT) is not None
 
 
-def test_no_offer_no_draft():
+def test_without_a_proposal_nothing_is_drafted():
     assert policy().choose([], 1, CONTEXT) is None
 
 
-@pytest.mark.parametrize("offer", [Proposal("ngram", 63, match=64), MODEL])
-def test_first_windows_are_short_whatever_the_package_says(offer):
+@pytest.mark.parametrize("proposal", [Proposal("ngram", 63, match=64), MODEL])
+def test_first_drafts_are_short_whatever_the_package_says(proposal):
     row = policy(draft_length=DraftLength(2, 16, 64), repeats=1.0)
-    lengths = good_rounds(row, offer, 6)
+    lengths = good_rounds(row, proposal, 6)
     assert lengths[0] <= FIRST_LENGTH < lengths[-1]
 
 
-def test_windows_grow_no_further_than_twice_what_was_measured():
+def test_drafts_grow_to_twice_the_measured_width_at_most():
     row = policy(costs(widest=4), repeats=1.0)
     lengths = good_rounds(row, Proposal("ngram", 63, match=64), 6)
     assert lengths[1] <= 9
@@ -122,7 +122,7 @@ def test_bounds_hold():
 
 
 @pytest.mark.parametrize(
-    ("window", "offer"),
+    ("window", "proposal"),
     [
         (DraftLength(8, 16, 16), Proposal("ngram", 63, match=64)),
         (DraftLength(5, 5, 64), MODEL),
@@ -132,9 +132,9 @@ def test_bounds_hold():
     ],
     ids=str,
 )
-def test_a_lower_bound_is_where_windows_begin(window, offer):
-    lengths = good_rounds(policy(draft_length=window, repeats=1.0), offer, 6)
-    shortest = max(window.min, offer.step.draft_length.min)
+def test_drafts_begin_at_the_lower_bound(window, proposal):
+    lengths = good_rounds(policy(draft_length=window, repeats=1.0), proposal, 6)
+    shortest = max(window.min, proposal.step.draft_length.min)
     assert lengths[0] == max(min(FIRST_LENGTH, window.max), shortest)
     assert all(k >= shortest for k in lengths)
 
@@ -156,12 +156,12 @@ def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bou
     ]
 
 
-def test_an_offer_below_the_lower_bound_is_passed_over():
+def test_a_proposal_below_the_lower_bound_is_ignored():
     row = policy(draft_length=DraftLength(8, 8, 16), repeats=1.0)
     assert row.choose([Proposal("ngram", 6, match=64)], 1, CONTEXT) is None
 
 
-def test_a_fixed_window_knows_no_gate():
+def test_a_fixed_draft_length_has_no_gate():
     row = policy(costs(row=1.0), DraftLength.exactly(5))
     for _ in range(50):
         assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
@@ -188,7 +188,7 @@ def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():
     assert 0.0 < float(reason.params["speedup"]) < 1.0
 
 
-def test_a_lookup_is_silent_until_it_would_have_been_right():
+def test_a_lookup_is_not_used_until_it_would_have_been_right():
     row = policy()
     weak = Proposal("ngram", 6, match=3)
     assert row.choose([weak], 1, CONTEXT) is None
@@ -204,7 +204,7 @@ def test_a_prompt_that_repeats_itself_is_evidence_enough():
     assert policy(repeats=0.5).choose([Proposal("ngram", 6, match=3)], 1, CONTEXT) is not None
 
 
-def test_a_hostile_draft_model_is_left_soon_and_tried_ever_less():
+def test_a_bad_draft_model_is_left_soon_and_probed_ever_less():
     tried = plain_steps(policy(), [MODEL], 1000)
     assert tried[0] == 0
     later = [step for step in tried if step > 20]
@@ -216,13 +216,13 @@ def test_a_hostile_draft_model_is_left_soon_and_tried_ever_less():
 
 
 @pytest.mark.parametrize("row", [0.03, 1.0])
-def test_what_needs_no_thought_is_decided_as_if_it_had_been_thought_about(row: float):
-    drafted, thoughts = rested_steps(policy(costs(row)), [MODEL], 1000)
+def test_skipped_decisions_are_those_that_evaluation_would_make(row: float):
+    drafted, evaluations = skipped_steps(policy(costs(row)), [MODEL], 1000)
     assert drafted == plain_steps(policy(costs(row)), [MODEL], 1000)
-    assert thoughts <= 150
+    assert evaluations <= 150
 
 
-def test_nobody_rests_where_a_lookup_finds_something_or_a_draft_pays():
+def test_no_decision_is_skipped_where_a_lookup_matches_or_a_draft_pays():
     row = policy()
     assert not row.skip([MODEL])
     steps = next(n for n in range(1, 100) if plain_steps(row, [MODEL], 1) == [] and row.skip_steps)
@@ -234,19 +234,19 @@ def test_nobody_rests_where_a_lookup_finds_something_or_a_draft_pays():
     assert not good.skip([MODEL])
 
 
-def test_a_lookup_far_from_paying_is_reckoned_with_in_one_match_of_eight():
-    row, told = policy(costs(row=2.0), repeats=1.0), set()
+def test_a_lookup_far_from_paying_is_evaluated_in_one_match_of_eight():
+    row, speedups = policy(costs(row=2.0), repeats=1.0), set()
     for _ in range(4 * (SKIPPED_MATCHES + 1)):
         row.choose([LOOKUP], 1, CONTEXT)
-        told.add(row.records["ngram"].speedup)
+        speedups.add(row.records["ngram"].speedup)
         row.shadowed(LOOKUP, 4, 0)
-    assert len(told) == 4
+    assert len(speedups) == 4
     for _ in range(SKIPPED_MATCHES + 1):
         row.choose([replace(LOOKUP, match=5)], 1, CONTEXT)
-    assert row.records["ngram"].speedup not in told, "another length was passed over as well"
+    assert row.records["ngram"].speedup not in speedups, "another length was skipped as well"
 
 
-def test_a_probe_that_hits_goes_on_until_it_pays():
+def test_a_probe_that_hits_continues_until_it_pays():
     row = policy()
     plain_steps(row, [MODEL], 40)
     rounds = 0
@@ -262,7 +262,7 @@ def test_a_probe_that_hits_goes_on_until_it_pays():
     assert row.state("draft")[0] is GateState.ON
 
 
-def test_a_miss_of_one_drafter_does_not_cool_the_other():
+def test_a_miss_of_one_drafter_does_not_affect_the_other():
     row = policy(repeats=1.0)
     good_rounds(row, MODEL, 10)
     before = row.choose([MODEL], 1, CONTEXT)
@@ -280,7 +280,7 @@ def test_the_free_drafter_goes_first_where_both_are_good():
     assert choice[0] is LOOKUP
 
 
-def test_a_long_lag_makes_a_draft_model_dearer():
+def test_a_long_lag_makes_a_draft_model_more_expensive():
     row = policy()
     good_rounds(row, MODEL, 4)
     near = row._forecast(MODEL, 1, CONTEXT)
@@ -319,7 +319,7 @@ def test_catching_up_is_spread_over_as_many_rounds_as_it_served_before():
     assert share() < trusting
 
 
-def test_probes_wait_while_more_is_lost_than_may_be():
+def test_probes_wait_while_the_exploration_budget_is_spent():
     """Every probe here costs three steps: the third waits until the answer is long enough."""
     table = costs()
     for _ in range(SAMPLES):
@@ -341,7 +341,7 @@ def test_probes_wait_while_more_is_lost_than_may_be():
     assert max(after - before for before, after in pairwise(probes)) > 256
 
 
-def test_what_a_rejection_leaves_pending_is_reckoned_with():
+def test_a_forecast_includes_the_tokens_that_a_rejection_leaves_pending():
     history = Acceptance()
     for _ in range(40):
         history.learn(0, 8, 2)
@@ -356,16 +356,16 @@ def test_what_a_rejection_leaves_pending_is_reckoned_with():
 
 
 def test_a_draft_is_taken_where_the_pass_is_cheaper_with_it_than_without():
-    """What is pending is read anyway. Where 12 rows take longer than 16 do, four more cost less than nothing."""
+    """Pending tokens are read anyway. Where 12 rows take longer than 16, four more are a gain."""
     table = CostModel()
     for _ in range(SAMPLES):
         for width, seconds in {PLAIN: 1.0, 1: 1.0, 8: 2.08, 12: 3.31, 16: 1.82, 32: 2.85}.items():
             table.target.learn(width, CONTEXT, seconds)
     row = policy(table, recurrent=True, repeats=1.0)
     row.verified(LOOKUP, 8, 8)
-    offer = Proposal("ngram", 4, match=40)
-    assert row.choose([offer], 12, CONTEXT) == (offer, 4)
-    assert row._forecast(offer, 12, CONTEXT).speedup <= 2 * 5
+    proposal = Proposal("ngram", 4, match=40)
+    assert row.choose([proposal], 12, CONTEXT) == (proposal, 4)
+    assert row._forecast(proposal, 12, CONTEXT).speedup <= 2 * 5
 
 
 def test_eight_hours_change_nothing():
@@ -422,8 +422,8 @@ def test_a_padded_pass_is_learned_by_its_width():
     good_rounds(row, LOOKUP, 1)
     choice = row.choose([LOOKUP], 1, CONTEXT)
     assert choice is not None
-    offer, k = choice
+    proposal, k = choice
     before = row.cost_model.target.sample_count(k + 4, CONTEXT)
-    row.verified(offer, k, k)
-    row.timed(offer, k + 1, Interval(1.2, k + 4), CONTEXT)
+    row.verified(proposal, k, k)
+    row.timed(proposal, k + 1, Interval(1.2, k + 4), CONTEXT)
     assert row.cost_model.target.sample_count(k + 4, CONTEXT) in (before + 1, SAMPLES)

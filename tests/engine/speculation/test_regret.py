@@ -1,4 +1,7 @@
-"""The policy against every fixed choice in hindsight, in simulated worlds (seeded: the figures repeat exactly)."""
+"""The speculator against every fixed choice in hindsight, in simulated worlds.
+
+They are seeded, so the figures repeat exactly.
+"""
 
 import copy
 from dataclasses import replace
@@ -10,7 +13,9 @@ import pytest
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter_record import MAX_BACKOFF, GateState
-from tests.engine.speculation.simulation import Machine, Outcome, Part, Run, outcome, text
+from omlx.engine.strategy import parse
+from tests.engine.speculation.simulation import Outcome, Run, outcome
+from tests.engine.speculation.worlds import Machine, Part, text
 
 
 def texts(n: int) -> dict[str, tuple[Part, ...]]:
@@ -31,7 +36,10 @@ def texts(n: int) -> dict[str, tuple[Part, ...]]:
     }
 
 
-HOSTILE = {"fresh": Part("fresh", 1000, 0.02), "false friends": Part("false friends", 1000, 0.02)}
+WORST_CASES = {
+    "fresh": Part("fresh", 1000, 0.02),
+    "false friends": Part("false friends", 1000, 0.02),
+}
 SHAPES = ("flat", "sawtooth", "half", "linear")
 
 
@@ -44,8 +52,19 @@ def machines(calibrated: tuple[bool, ...] = (True, False)) -> list[Machine]:
 
 
 def regret(outcomes: list[Outcome]) -> float:
-    """Where the policy beats the best fixed choice, that counts as none."""
+    """Return the mean regret; where the policy beats the best fixed choice, it is 0."""
     return mean(max(0.0, found.regret) for found in outcomes)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("names", [("ngram",), ("draft",), ("ngram", "draft")], ids="+".join)
+@pytest.mark.parametrize("k", [1, 4, 15])
+def test_the_baseline_is_what_the_engine_plays_with_a_fixed_draft_length(recurrent, names, k):
+    machine, strategy = Machine("sawtooth", 0.15, recurrent), parse(";".join(names))
+    for name in ("prose", "edit", "records"):
+        run = Run(machine, text(texts(300)[name], 0), 0)
+        played = run.adaptive(DraftLength.exactly(k), strategy=strategy)
+        assert played.seconds == pytest.approx(run.fixed(names, k)), name
 
 
 def test_mean_regret_at_300_tokens():
@@ -64,18 +83,18 @@ def test_mean_regret_at_300_tokens():
 @pytest.mark.parametrize("name", ["prose, fair draft", "edit", "prose, then verbatim"])
 def test_regret_of_a_world_at_1000_tokens(name):
     for machine in (Machine("flat", 0.15), Machine("sawtooth", 0.15)):
-        assert outcome(machine, texts(1000)[name], seeds=2).regret <= 0.07, machine
+        assert outcome(machine, texts(1000)[name], seeds=2).regret <= 0.08, machine
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_drafts_cost_two_percent_at_most(name):
+@pytest.mark.parametrize("name", WORST_CASES)
+def test_the_worst_case_costs_two_percent_at_most(name):
     for shape, draft in (("flat", 0.3), ("sawtooth", 0.15), ("sawtooth", 0.3), ("half", 0.15)):
-        run = Run(Machine(shape, draft), text((HOSTILE[name],), 0), 0)
+        run = Run(Machine(shape, draft), text((WORST_CASES[name],), 0), 0)
         assert run.adaptive().seconds <= 1.02 * run.fixed((), 0), shape
 
 
 @pytest.mark.parametrize("calibrated", [True, False])
-def test_where_rows_cost_passes_plain_decoding_wins_and_the_reason_is_told(calibrated):
+def test_where_rows_cost_passes_plain_decoding_wins_and_the_reason_is_reported(calibrated):
     for name, draft in (("verbatim", 0.0), ("prose, good draft", 0.15), ("records", 0.15)):
         parts = texts(1000)[name]
         run = Run(Machine("linear", draft, calibrated=calibrated), text(parts, 0), 0)
@@ -116,11 +135,11 @@ def test_a_draft_model_idle_for_300_tokens_of_lookup_is_used_again():
 
 
 def answers_to_long_prompts(machine, draft):
-    """What each took, in plain steps; the draft model has read none of the prompts."""
+    """Return the time of each, in plain time; the draft model has read none of the prompts."""
     costs, priors, shares = machine.costs(4000), {}, []
     for i in range(8):
         run = Run(machine, text((Part("fresh", 500, draft),), i, 4000), i)
-        shares.append(run.adaptive(costs=costs, priors=priors).seconds / run.fixed((), 0))
+        shares.append(run.adaptive(cost_model=costs, priors=priors).seconds / run.fixed((), 0))
     return shares
 
 
@@ -130,13 +149,13 @@ def test_a_long_prompt_is_read_by_a_draft_model_once_it_is_known_to_be_good():
     assert shares[-1] <= 0.75
 
 
-def test_a_hostile_one_reads_one_such_prompt_on_what_was_put_by():
+def test_a_bad_draft_model_reads_two_of_eight_such_prompts_on_saved_time():
     shares = answers_to_long_prompts(Machine("flat", 0.2), 0.02)
     assert sum(shares) <= 1.01 * len(shares)
-    assert sum(share > 1.01 for share in shares) == 1
+    assert sum(share > 1.01 for share in shares) == 2
 
 
-def test_short_answers_do_not_each_try_a_draft_known_to_be_wrong_but_a_long_one_finds_that_it_got_better():
+def test_short_answers_do_not_probe_a_bad_draft_but_a_long_one_finds_that_it_improved():
     machine = Machine("sawtooth", 0.15)
     costs, priors, tries = machine.costs(300), {}, []
     for i in range(20):
@@ -144,38 +163,40 @@ def test_short_answers_do_not_each_try_a_draft_known_to_be_wrong_but_a_long_one_
         tries.append(
             sum(
                 drafter == "draft"
-                for _, drafter, _, _ in run.adaptive(costs=costs, priors=priors).log
+                for _, drafter, _, _ in run.adaptive(cost_model=costs, priors=priors).log
             )
         )
     assert sum(tries[:10]) > 0
     assert sum(tries[10:]) == 0
     better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20).adaptive(
-        costs=costs, priors=priors
+        cost_model=costs, priors=priors
     )
     drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
     assert drafted.index(True) <= MAX_BACKOFF
     assert sum(drafted[-50:]) >= 45
 
 
-def test_nothing_is_put_by_for_hours_that_were_slept():
+def test_a_sleep_of_hours_adds_nothing_to_the_exploration_budget():
     machine, costs = Machine("flat", 0.2), Machine("flat", 0.2).costs(4000)
-    Run(machine, text((Part("fresh", 500, 0.02),), 0, 4000), sleep_at=200).adaptive(costs=costs)
+    Run(machine, text((Part("fresh", 500, 0.02),), 0, 4000), sleep_at=200).adaptive(
+        cost_model=costs
+    )
     assert costs.exploration_budget_s <= 10.0
 
 
 @pytest.mark.parametrize("at", [5, 100, 333])
 def test_a_step_of_eight_hours_changes_nothing(at):
-    """It teaches nothing, and what is drafted behind it gains as much."""
+    """Nothing is learned from it, and later drafts save as much."""
     parts = (Part("edit", 600, 0.7),)
-    calm = Run(Machine("sawtooth", 0.15), text(parts, 0), 0).adaptive()
-    start = max(position for position, *_ in calm.log if position <= at)
-    slept = Run(Machine("sawtooth", 0.15), text(parts, 0), 0, sleep_at=start).adaptive()
-    assert [row for row in slept.log if row[0] <= start] == [
-        row for row in calm.log if row[0] <= start
+    awake = Run(Machine("sawtooth", 0.15), text(parts, 0), 0).adaptive()
+    start = max(position for position, *_ in awake.log if position <= at)
+    asleep = Run(Machine("sawtooth", 0.15), text(parts, 0), 0, sleep_at=start).adaptive()
+    assert [row for row in asleep.log if row[0] <= start] == [
+        row for row in awake.log if row[0] <= start
     ]
-    assert slept.seconds <= 1.05 * calm.seconds
-    assert slept.policy is not None
-    plain = slept.policy.cost_model.target.plain(900)
+    assert asleep.seconds <= 1.05 * awake.seconds
+    assert asleep.policy is not None
+    plain = asleep.policy.cost_model.target.plain(900)
     assert plain is not None
     assert plain < 2.0
 
@@ -183,7 +204,9 @@ def test_a_step_of_eight_hours_changes_nothing(at):
 @pytest.mark.parametrize("known", [None, CostModel()], ids=["a prompt", "nothing"])
 def test_kernels_that_compile_do_not_keep_windows_short(known):
     machine = Machine("sawtooth", calibrated=False, first_time=6.0)
-    played = Run(machine, text(texts(1000)["verbatim"], 0), 0).adaptive(costs=copy.deepcopy(known))
+    played = Run(machine, text(texts(1000)["verbatim"], 0), 0).adaptive(
+        cost_model=copy.deepcopy(known)
+    )
     long = [at for at, _, _, accepted in played.log if at >= 500 and accepted >= 15]
     assert len(long) >= 0.8 * sum(at >= 500 for at, *_ in played.log)
 
@@ -191,12 +214,12 @@ def test_kernels_that_compile_do_not_keep_windows_short(known):
 @pytest.mark.parametrize(
     "window", [DraftLength(8, 16, 16), DraftLength(16, 32, 32), DraftLength(1, 1, 1)], ids=str
 )
-def test_nor_do_they_under_any_bounds(window):
+def test_worst_cases_cost_two_percent_at_most_under_any_bounds(window):
     for machine, part in product(
-        (Machine("flat", 0.3, recurrent=True), Machine("sawtooth", 0.15)), HOSTILE.values()
+        (Machine("flat", 0.3, recurrent=True), Machine("sawtooth", 0.15)), WORST_CASES.values()
     ):
         run = Run(machine, text((part,), 0), 0)
-        assert run.adaptive(window=window).seconds <= 1.02 * run.fixed((), 0), machine
+        assert run.adaptive(window).seconds <= 1.02 * run.fixed((), 0), machine
 
 
 @pytest.mark.slow
@@ -213,7 +236,7 @@ def test_mean_regret_over_all_worlds(tokens):
 @pytest.mark.parametrize("tokens", [1000, 2000])
 @pytest.mark.parametrize("machine", machines(), ids=str)
 def test_worst_world(machine, tokens):
-    """Where nothing was measured beforehand, what passes cost is found out at the first answer's expense."""
+    """Without calibration, the first answer pays for measuring the passes."""
     for name, parts in texts(tokens).items():
         assert outcome(machine, parts, seeds=4).regret <= (0.07 if machine.calibrated else 0.15), (
             name
@@ -221,8 +244,8 @@ def test_worst_world(machine, tokens):
 
 
 @pytest.mark.slow
-def test_hostile_drafts_on_every_machine():
-    for machine, part in product(machines(), HOSTILE.values()):
+def test_the_worst_case_on_every_machine():
+    for machine, part in product(machines(), WORST_CASES.values()):
         for part_tokens in (replace(part, n=1000), replace(part, n=3000)):
             found = outcome(machine, (part_tokens,), seeds=3)
             assert found.loss <= 0.02, (machine, part_tokens)

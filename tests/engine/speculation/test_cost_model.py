@@ -39,7 +39,7 @@ def test_costs_are_a_sawtooth_read_between_neighbours_only():
     assert costs.seconds(14, 100) == pytest.approx(2.4)
 
 
-def test_wider_than_measured_goes_on_as_rows_cost_so_far():
+def test_wider_than_measured_continues_at_the_cost_per_row_so_far():
     assert measured({1: 1.0, 5: 5.0}).seconds(9, 100) == pytest.approx(9.0)
     assert measured({1: 1.0}).seconds(5, 100) == pytest.approx(1.32)
 
@@ -122,7 +122,7 @@ def test_catching_up_is_split_from_drafting_once_a_pass_is_known():
 
 
 def test_an_expectation_that_was_wrong_is_given_up():
-    """One step that was far too short, such as one that had run before anybody looked, must not refuse all others."""
+    """A step that was far too short must not make later ones outliers for good."""
     costs = LatencyTable()
     costs.learn(PLAIN, 100, 0.001)
     assert [costs.learn(PLAIN, 100, 0.04) for _ in range(6)] == [
