@@ -1,1 +1,1 @@
-"""Models: finding them, reading them, loading them, and whether one can draft for another."""
+"""Models: `catalog` (on disk), `package` (what they declare), `pool` (in memory)."""

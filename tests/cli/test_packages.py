@@ -21,7 +21,7 @@ from omlx.models.package.package import FILE
 from tests import zoo
 from tests.cli.serving import Serving, serving
 from tests.cli.test_main import omlx
-from tests.zoo.folder import save_family
+from tests.zoo.build import save_family
 
 DEMO = BUNDLED / "omlx-demo"
 CODE = "def add(first, second):\n    total = first + second\n    return total"

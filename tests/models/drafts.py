@@ -22,7 +22,7 @@ from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.models.pools import make_pool
-from tests.zoo.folder import save_family
+from tests.zoo.build import save_family
 
 BIG, SMALL = "org/big", "org/small"
 ROPE_WARNING = "ignore:.rope_scaling. is deprecated:FutureWarning"

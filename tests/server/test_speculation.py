@@ -17,7 +17,7 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.server.running import DEMO, DRAFT, TARGET, omlx
-from tests.zoo.folder import save_family
+from tests.zoo.build import save_family
 
 ASK: list[Any] = [{"role": "user", "content": "Say hello, then count."}]
 NGRAM = {"speculation": "ngram", "num_draft_tokens": 4}

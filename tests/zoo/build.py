@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import copy
 import importlib
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -35,6 +37,15 @@ def build_family(family: Family, seed: int = 0, vocab_extra: int = 0) -> nn.Modu
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def save_family(family: Family, folder: Path) -> None:
+    """Replace the model in `folder` by a tiny random one of `family` with the same tokenizer."""
+    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    model = build_family(family, vocab_extra=vocab_size - SMALL["vocab_size"])
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    tiny = {**SMALL, **family.config, "model_type": family.name, "vocab_size": vocab_size}
+    (folder / "config.json").write_text(json.dumps(tiny))
 
 
 def make_cache(model: nn.Module) -> list[Any]:

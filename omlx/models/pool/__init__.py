@@ -1,0 +1,1 @@
+"""Models in memory: load queue, loading, eviction, and leases for requests."""

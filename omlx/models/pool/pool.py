@@ -218,7 +218,8 @@ class Pool:
         if draft is not None:
             if not self._allows_drafts:
                 raise BadRequest("spec.off.no_draft", param="draft_model")
-            requested = find_requested_draft(draft, self.catalog.registry)
+            registry = self.catalog.registry
+            requested = await asyncio.to_thread(find_requested_draft, draft, registry)
         elif strategy is not None and any(step.name == "draft" for step in strategy.steps):
             speculation = await asyncio.to_thread(configured_speculation, self.catalog, target)
             requested = speculation.draft
