@@ -93,25 +93,29 @@ def _draw_groups(axis: Any, chart: Sequence[Result]) -> None:
     workloads = list(dict.fromkeys(result["workload"] for result in chart))
     modes = list(dict.fromkeys(result["mode"] for result in chart))
     width = 0.8 / len(modes)
-    for mode in modes:
-        results = [result for result in chart if result["mode"] == mode]
-        offset = (modes.index(mode) - (len(modes) - 1) / 2) * width
-        gains = [result["gain"] for result in results]
+    for number, mode in enumerate(modes):
+        offset = (number - (len(modes) - 1) / 2) * width
+        places, medians, below, above, names = [], [], [], [], []
+        for result in chart:
+            if result["mode"] == mode:
+                gain = result["gain"]
+                places.append(workloads.index(result["workload"]) + offset)
+                medians.append(gain["median"])
+                below.append(gain["median"] - gain["min"])
+                above.append(gain["max"] - gain["median"])
+                names.append(f"{BAR}{result['workload']}, {mode}: ×{gain['median']:.2f}")
         bars = axis.bar(
-            [workloads.index(result["workload"]) + offset for result in results],
-            [gain["median"] for gain in gains],
+            places,
+            medians,
             width,
-            yerr=[
-                [gain["median"] - gain["min"] for gain in gains],
-                [gain["max"] - gain["median"] for gain in gains],
-            ],
+            yerr=[below, above],
             color=MODE_COLOURS.get(mode, OTHER),
             edgecolor=OTHER,
             linewidth=0.5,
             label=mode,
         )
-        for bar, result in zip(bars, results, strict=True):
-            bar.set_gid(f"{BAR}{result['workload']}, {mode}: ×{result['gain']['median']:.2f}")
+        for bar, name in zip(bars, names, strict=True):
+            bar.set_gid(name)
     axis.set_xticks(range(len(workloads)), workloads)
     axis.axhline(1.0, color=LINE, linewidth=1)
     axis.set_ylabel("speed-up")

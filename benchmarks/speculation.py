@@ -74,10 +74,10 @@ class FullReport(SpeculationReport):
         report = SpeculationReport.to_json(self)
         results = []
         for outcome in self.outcomes:
-            bound = self.bounds.get(outcome.case.name)
-            results.append(
-                {**outcome.to_json(), "perfect_lookup": None if bound is None else bound.to_json()}
-            )
+            result = outcome.to_json()
+            if outcome.case.name in self.bounds:
+                result["perfect_lookup"] = self.bounds[outcome.case.name].to_json()
+            results.append(result)
         comparisons = hybrid_against_twin(self.outcomes)
         report["passes"] = {role: passes.to_json() for role, passes in self.passes.items()}
         report["results"] = results

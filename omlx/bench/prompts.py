@@ -26,8 +26,10 @@ def prompts(workload: str) -> tuple[str, ...]:
 
 def encode(tokenizer: Any, workload: str = "edit") -> list[tuple[int, ...]]:
     """Return the token ids of a workload's prompts, by mlx-lm's tokenizer wrapper."""
-    messages = [[{"role": "user", "content": prompt}] for prompt in prompts(workload)]
-    return [encode_chat(tokenizer, conversation) for conversation in messages]
+    encoded = []
+    for prompt in prompts(workload):
+        encoded.append(encode_chat(tokenizer, [{"role": "user", "content": prompt}]))
+    return encoded
 
 
 def encode_chat(

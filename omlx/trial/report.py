@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from omlx.errors import Reason
 from omlx.measure.exactness import Exactness
@@ -14,6 +16,8 @@ from omlx.trial.trial import Plan, Trial
 from omlx.trial.verdict import Change, Verdict
 
 Json = dict[str, Any]
+Value = TypeVar("Value")
+Record = TypeVar("Record")
 
 
 def report(trial: Trial) -> Json:
@@ -29,18 +33,18 @@ def report(trial: Trial) -> Json:
         "kinds": [kind.value for kind in plan.kinds],
         "tokens": plan.tokens,
         "state": trial.state.value,
-        "reason": None if trial.reason is None else _reason(trial.reason),
+        "reason": _optional(_reason, trial.reason),
         "done": trial.done,
         "total": trial.total,
         "rounds": trial.rounds,
         "most_rounds": MAX_ROUNDS,
-        "left_s": None if trial.left_s is None else round(trial.left_s, 1),
+        "left_s": _optional(partial(round, ndigits=1), trial.left_s),
         "discarded": trial.discarded,
-        "now": None if trial.now is None else _now(trial.now, trial.now_tokens),
+        "now": _optional(partial(_now, tokens=trial.now_tokens), trial.now),
         "setups": [configuration_record(item) for item in plan.configurations],
         "cells": cells,
         "exact": _exactness(samples.exactness()),
-        "verdict": None if trial.verdict is None else verdict_record(trial.verdict),
+        "verdict": _optional(verdict_record, trial.verdict),
     }
 
 
@@ -61,7 +65,16 @@ def draft_record(plan: Plan, samples: Samples, draft: str) -> Json:
         spread = samples.spread(configuration, kind)
         if spread is not None:
             kinds[kind.value] = _speedup(spread)
-    return {"overall": _speedup(Spread.of(overall)) if overall else None, "kinds": kinds}
+    return {"overall": _optional(_speedup, _spread(overall)), "kinds": kinds}
+
+
+def _optional(convert: Callable[[Value], Record], value: Value | None) -> Record | None:
+    """Return the converted value, or None for None."""
+    return None if value is None else convert(value)
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    return Spread.of(values) if values else None
 
 
 def _now(place: Place, tokens: int) -> Json:
@@ -71,15 +84,16 @@ def _now(place: Place, tokens: int) -> Json:
 def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Json:
     """One configuration with one kind of text; `rate` in tokens per second."""
     rates = samples.rates(configuration, kind)
-    spread = samples.spread(configuration, kind)
+    # plain decoding is its own reference
+    spread = None if configuration == PLAIN else samples.spread(configuration, kind)
     acceptance = samples.acceptance_rate(configuration, kind)
     return {
         "setup": configuration.name,
         "kind": kind.value,
         "samples": len(rates),
-        "rate": _figures(Spread.of(rates), 1) if rates else None,
-        "speedup": None if spread is None or configuration == PLAIN else _speedup(spread),
-        "acceptance": None if acceptance is None else round(acceptance, 3),
+        "rate": _optional(partial(_figures, digits=1), _spread(rates)),
+        "speedup": _optional(_speedup, spread),
+        "acceptance": _optional(partial(round, ndigits=3), acceptance),
     }
 
 
@@ -112,13 +126,12 @@ def _exactness(exactness: Exactness[Place]) -> Json:
 
 def verdict_record(verdict: Verdict) -> Json:
     """The sentence of `code` has the fields `draft`, `gains`, `losses`; see `render_verdict`."""
-    configuration = verdict.configuration
     return {
         "code": verdict.code,
         "draft": verdict.draft,
         "gains": [_change(change) for change in verdict.gains],
         "losses": [_change(change) for change in verdict.losses],
-        "setup": None if configuration is None else configuration_record(configuration),
+        "setup": _optional(configuration_record, verdict.configuration),
     }
 
 

@@ -68,7 +68,9 @@ def build_request(
 ) -> Request:
     """Return the engine's request for at most `tokens` tokens, with the model's own settings."""
     sampling = sampling_of(served, {"temperature": 0.0} if prompt.greedy else {})
-    bias = () if prompt.ends else tuple((stop, STOP_BIAS) for stop in sorted(served.stop_ids))
+    bias: tuple[tuple[int, float], ...] = ()
+    if not prompt.ends:
+        bias = tuple((stop, STOP_BIAS) for stop in sorted(served.stop_ids))
     return Request(
         id=f"trial-{next(_ids)}",
         tokens=prompt.tokens,

@@ -40,12 +40,15 @@ class Trials:
 
     @property
     def running(self) -> Trial | None:
-        return self._newest if self._newest is not None and not self._newest.state.over else None
+        if self._newest is None or self._newest.state.over:
+            return None
+        return self._newest
 
     def of(self, model: str) -> Trial | None:
         """Return the newest trial of this process if it is one of that model."""
-        newest = self._newest
-        return newest if newest is not None and newest.plan.model == model else None
+        if self._newest is None or self._newest.plan.model != model:
+            return None
+        return self._newest
 
     def begin(self, plan: Plan) -> Trial:
         """Start a trial. Raises Conflict while another one runs."""

@@ -108,8 +108,10 @@ def compare(
 
     Raises RuntimeError if the two sides made different numbers of tokens.
     """
-    bodies = [body(number, max_tokens) for number in range(count)]
-    ids = [tuple(server.tokens(asked["messages"])) for asked in bodies]
+    bodies, ids = [], []
+    for number in range(count):
+        bodies.append(body(number, max_tokens))
+        ids.append(tuple(server.tokens(bodies[-1]["messages"])))
     rates: list[tuple[float, float]] = []
     for trial in range(trials + 1):
         (http_tokens, http_s), (engine_tokens, engine_s) = run_pair(
