@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from omlx.server.activity import Activity, Answer, Running
 from omlx.telemetry.timeline import STEP_S, Step
@@ -62,9 +62,6 @@ class AnswerView:
     params: Mapping[str, object]
 
 
-RequestViews: TypeAlias = Sequence[RequestView]
-
-
 @dataclass(frozen=True, slots=True)
 class Live:
     """`cached` of the `prompt` tokens since the start of the server came from the prefix cache."""
@@ -77,14 +74,14 @@ class Live:
     limit_bytes: int
     prompt: int
     cached: int
-    requests: RequestViews
+    requests: Sequence[RequestView]
     steps: Sequence[StepView]
     answers: Sequence[AnswerView]
     step_s: int = STEP_S
     shown_s: int = SHOWN_S
 
 
-def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> RequestViews:
+def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> Sequence[RequestView]:
     """`queued` is the length of the engine's queue by model.
 
     Of the requests without an event so far, the last ones are those in the queue.

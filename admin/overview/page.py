@@ -74,8 +74,8 @@ class OverviewPage:
     async def _view(self, request: Request) -> OverviewView:
         pool, live = self.snapshots.pool, self.figures.now()
         resident = await self.snapshots.resident()
-        first = resident[0].entry.id if resident else None
-        model = pool.default or first or suggested(pool.models, live.limit_bytes)
+        models = [pool.default, *(snapshot.entry.id for snapshot in resident)]
+        model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
         address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
         prompt = sentence("cli.serve.prompt", {}, language_of(request))
         return OverviewView(
@@ -93,11 +93,15 @@ class OverviewPage:
 
 def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
     """Return the largest model that fits into memory, else the largest one."""
-    fitting = [entry for entry in models if entry.size_bytes <= limit_bytes] or models
-    return max(fitting, key=lambda entry: entry.size_bytes).id if fitting else None
+    if not models:
+        return None
+    fitting = [entry for entry in models if entry.size_bytes <= limit_bytes]
+    return max(fitting or models, key=lambda entry: entry.size_bytes).id
 
 
 def welcome(live: Live, resident: Sequence[ModelSnapshot], model: str | None) -> Welcome | None:
     """Return None once a model is in memory or a request was answered."""
     loaded = [model for model in resident if model.status.state is not State.LOADING]
-    return None if live.prompt or loaded else Welcome(model, loading=bool(resident))
+    if live.prompt or loaded:
+        return None
+    return Welcome(model, loading=bool(resident))

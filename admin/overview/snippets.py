@@ -43,9 +43,8 @@ def curl(address: str, model: str, prompt: str, *, with_key: bool) -> str:
 
 
 def _openai(address: str, model: str, prompt: str, with_key: bool) -> str:
-    imports, key = "", '"none"'
-    if with_key:
-        imports, key = "import os\n\n", f'os.environ["{KEY_VARIABLE}"]'
+    key = _key(with_key, f'os.environ["{KEY_VARIABLE}"]', '"none"')
+    imports = _key(with_key, "import os\n\n", "")
     content = json.dumps(prompt, ensure_ascii=False)
     return f"""{imports}from openai import OpenAI
 
@@ -59,7 +58,7 @@ print(answer.choices[0].message.content)"""
 
 def _claude_code(address: str, model: str, with_key: bool) -> str:
     """Map each model that the client asks for, large and small, to this one."""
-    key = f'"${KEY_VARIABLE}"' if with_key else "none"
+    key = _key(with_key, f'"${KEY_VARIABLE}"')
     values = {"BASE_URL": address, "AUTH_TOKEN": key, "MODEL": model}
     values |= {f"DEFAULT_{size}_MODEL": model for size in ("OPUS", "SONNET", "HAIKU")}
     lines = [f"export ANTHROPIC_{name}={value}" for name, value in values.items()]
@@ -75,11 +74,11 @@ web_search = "disabled"
 name = "omlx"
 base_url = "{address}/v1"
 wire_api = "responses\""""
-    return f'{config}\nenv_key = "{KEY_VARIABLE}"' if with_key else config
+    return config + _key(with_key, f'\nenv_key = "{KEY_VARIABLE}"', "")
 
 
 def _opencode(address: str, model: str, with_key: bool) -> str:
-    key = f"{{env:{KEY_VARIABLE}}}" if with_key else "none"
+    key = _key(with_key, f"{{env:{KEY_VARIABLE}}}")
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "omlx",
@@ -92,3 +91,8 @@ def _opencode(address: str, model: str, with_key: bool) -> str:
         "provider": {"omlx": provider},
     }
     return json.dumps(config, indent=2, ensure_ascii=False)
+
+
+def _key(with_key: bool, reference: str, placeholder: str = "none") -> str:
+    """Clients insist on some key, also for a server without one."""
+    return reference if with_key else placeholder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,30 +18,16 @@ from omlx.settings.schema import AppliesAt, Group, Scope, Setting, Value, table
 
 Json = dict[str, Any]
 
-
-class Control(StrEnum):
-    """Kind of form control of a setting."""
-
-    TEXT = "text"
-    NUMBER = "number"
-    SIZE = "size"
-    SWITCH = "switch"
-    CHOICE = "choice"
-    LINES = "lines"
-    OBJECT = "object"
-    SECRET = "secret"
-
-
 CONFIRMED: Final = frozenset({"trust_remote_code"})
 """Settings that take a confirmation to turn on."""
 
-_KINDS: Final[Mapping[type, tuple[str, Control]]] = {
-    str: ("string", Control.TEXT),
-    int: ("integer", Control.NUMBER),
-    float: ("number", Control.NUMBER),
-    bool: ("boolean", Control.SWITCH),
-    dict: ("object", Control.OBJECT),
-    Path: ("path", Control.TEXT),
+_KINDS: Final[Mapping[type, tuple[str, str]]] = {
+    str: ("string", "text"),
+    int: ("integer", "number"),
+    float: ("number", "number"),
+    bool: ("boolean", "switch"),
+    dict: ("object", "object"),
+    Path: ("path", "text"),
 }
 """Type in the API, and control in the forms, by the type of a value."""
 
@@ -74,15 +59,16 @@ class SettingView:
         return "list" if self.row.repeatable else _KINDS[self.row.kind][0]
 
     @property
-    def control(self) -> Control:
+    def control(self) -> str:
+        """Kind of form control: text, number, size, switch, choice, lines, object or secret."""
         if self.row.meta.secret:
-            return Control.SECRET
+            return "secret"
         if self.row.meta.is_bytes:
-            return Control.SIZE
+            return "size"
         if self.row.choices:
-            return Control.CHOICE
+            return "choice"
         if self.row.repeatable:
-            return Control.LINES
+            return "lines"
         return _KINDS[self.row.kind][1]
 
     @property
@@ -216,7 +202,7 @@ def _shown(row: Setting, value: Value) -> object:
     return None if row.meta.secret else to_json(value)
 
 
-def _text(value: object, control: Control) -> str:
+def _text(value: object, control: str) -> str:
     match value:
         case None:
             return ""
@@ -224,7 +210,7 @@ def _text(value: object, control: Control) -> str:
             return "\n".join(map(str, value))
         case bool() | dict():
             return json.dumps(value, ensure_ascii=False)
-        case int() if control is Control.SIZE:
+        case int() if control == "size":
             return _size(value)
         case _:
             return str(value)

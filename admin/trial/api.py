@@ -120,7 +120,8 @@ class TrialApi:
     async def write(self, request: Request, name: str) -> Response:
         model = self._id(name)
         configuration = await self._configuration(request, model)
-        return JSONResponse(asdict(await self.service.applier.write(model, configuration)))
+        file, strategy = await self.service.applier.write(model, configuration)
+        return JSONResponse({"file": str(file), "name": strategy})
 
     def _id(self, name: str) -> str:
         """Raises NotFound."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from omlx.errors import BadRequest, ConfigError, Conflict
 from omlx.models.package.package import DeclaredStrategy, Ngram
@@ -34,14 +35,6 @@ class AppliedSettings:
     revision: str
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenPackage:
-    """`file` is the package, `name` the strategy in it."""
-
-    file: str
-    name: str
-
-
 class TrialApplier:
     """Applies configurations. Each can be undone until the model's settings change otherwise."""
 
@@ -50,10 +43,9 @@ class TrialApplier:
         self._settings = configuration
         self._applied: dict[str, Applied] = {}
 
-    def applied(self, model: str) -> TrialConfiguration | None:
-        """Return the configuration that can be undone."""
-        applied = self._applied.get(model)
-        return None if applied is None else applied.configuration
+    def applied(self, model: str) -> Applied | None:
+        """Return what can be undone."""
+        return self._applied.get(model)
 
     async def apply(self, model: str, configuration: TrialConfiguration) -> AppliedSettings:
         """Store a configuration as the model's settings. Raises BadRequest, Outdated."""
@@ -78,8 +70,8 @@ class TrialApplier:
         del self._applied[model]
         return await self._reconfigured(model, applied.before)
 
-    async def write(self, model: str, configuration: TrialConfiguration) -> WrittenPackage:
-        """Declare a configuration as the default of the model's package.
+    async def write(self, model: str, configuration: TrialConfiguration) -> tuple[Path, str]:
+        """Declare a configuration as the default of the model's package; return its file and name.
 
         Raises ModelError if the draft does not fit or the file cannot be written, BadRequest for
         plain decoding, which a package cannot declare.
@@ -96,7 +88,7 @@ class TrialApplier:
             declared, name = draft, draft.draft.repository.rpartition("/")[2].lower()
         path = await asyncio.to_thread(write_package, entry.path, declared, name)
         await self._pool.reconfigure()
-        return WrittenPackage(str(path), name)
+        return path, name
 
     async def _patch(self, model: str, changes: Mapping[str, Value], revision: str) -> None:
         try:

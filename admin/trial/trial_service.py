@@ -46,15 +46,19 @@ class TrialService:
         applied = self.applier.applied(model)
         record: Json = {
             "model": model,
-            "running": None if running is None else running.plan.model,
+            "running": None,
             "kinds": [kind.value for kind in WRITTEN],
             "conversation": self.planner.has_conversation(model),
             "most_drafts": MAX_DRAFTS,
             "trial": None if trial is None else report_record(report(trial), language),
             "last": None,
             "results": {},
-            "applied": None if applied is None else configuration_record(applied),
+            "applied": None,
         }
+        if running is not None:
+            record["running"] = running.plan.model
+        if applied is not None:
+            record["applied"] = configuration_record(applied.configuration)
         if last is not None:
             conditions = await self.trials.conditions((model, *last.record["drafts"]))
             record["last"] = stored_record(last, conditions, language)
