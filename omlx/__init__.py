@@ -1,3 +1,3 @@
-"""omlx: a server for language models on MLX that batches several requests and speculates on one."""
+"""omlx: a server for language models on MLX with continuous batching and speculative decoding."""
 
 __version__ = "0.1.0"

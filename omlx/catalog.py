@@ -1,8 +1,7 @@
-"""Sentences for codes, from `locales/*.json`: one flat object a language, `code -> template` with
-`{name}` fields.
+"""Catalog of sentences by code, from `locales/*.json`: one flat object per language.
 
-What a language does not have yet is said in English. A code without an entry is shown as itself
-with its parameters, so that a missing sentence is seen, never an exception.
+An entry that a language lacks is taken from English. A code without an entry is returned with its
+parameters, so that a missing sentence is visible, and never an exception.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ SOURCE: Final = "en"
 
 
 def data_dir(name: str) -> Path:
-    """The folder of shipped data called `name`: inside the package in a wheel, beside it in a
-    checkout.
-    """
+    """Return the folder of shipped data: in a wheel inside the package, in a checkout beside it."""
     package = Path(__file__).resolve().parent
     inside = package / name
     return inside if inside.is_dir() else package.parent / name
@@ -27,14 +24,14 @@ def data_dir(name: str) -> Path:
 
 @cache
 def languages() -> tuple[str, ...]:
-    """Those there is a catalog for, English first."""
-    found = sorted(path.stem for path in data_dir("locales").glob("*.json"))
-    return tuple(sorted(found, key=lambda language: language != SOURCE))
+    """Return the languages that have a catalog, English first."""
+    names = (path.stem for path in data_dir("locales").glob("*.json"))
+    return tuple(sorted(names, key=lambda name: (name != SOURCE, name)))
 
 
 @cache
 def catalog(language: str = SOURCE) -> Mapping[str, str]:
-    """Raises FileNotFoundError for a language that is not among `languages`."""
+    """Return the entries of a language. Raises FileNotFoundError for an unknown one."""
     entries: dict[str, str] = json.loads(
         (data_dir("locales") / f"{language}.json").read_text(encoding="utf-8")
     )
@@ -42,7 +39,7 @@ def catalog(language: str = SOURCE) -> Mapping[str, str]:
 
 
 def sentence(code: str, params: Mapping[str, object], language: str = SOURCE) -> str:
-    """The sentence for `code` with its parameters filled in."""
+    """Return the sentence for `code` with its parameters."""
     template = catalog(language).get(code)
     if template is None:
         return " ".join([code, *(f"{key}={value}" for key, value in params.items())])

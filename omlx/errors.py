@@ -1,26 +1,25 @@
-"""Every error of omlx, as one tree; and reasons, which are codes without being errors.
+"""All errors of omlx as one tree; and reasons, which are codes without being errors.
 
-    OmlxError                     code + typed parameters; the sentence is made from the catalog
-    ├── BadRequest                what the client sent is wrong (400)
-    │   ├── NotFound              it names something that is not here (404)
-    │   ├── Unauthorized          no key, or a wrong one (401)
+    OmlxError                     code + typed parameters; the catalog has the sentence
+    ├── BadRequest                the client's request is invalid (400)
+    │   ├── NotFound              it names something that does not exist (404)
+    │   ├── Unauthorized          no API key, or a wrong one (401)
     │   ├── Forbidden             Host or Origin not allowed (403)
-    │   ├── Conflict              it is not the moment: something else is under way (409)
-    │   ├── Outdated              somebody else has changed it meanwhile (412)
-    │   ├── Unconditional         it does not say which state it would change (428)
-    │   ├── TooLarge              the body is longer than the server takes (413)
-    │   └── TooSlow               the request has stopped coming (408)
-    ├── Overloaded                the queue is full, or the server is draining (503, Retry-After)
+    │   ├── Conflict              something else is in progress (409)
+    │   ├── Outdated              the resource has changed in the meantime (412)
+    │   ├── Unconditional         a change without the revision that it changes (428)
+    │   ├── TooLarge              the body is too long (413)
+    │   └── TooSlow               the request has stalled (408)
+    ├── Overloaded                the queue is full, or the server drains (503, Retry-After)
     │   └── TooManyAttempts       too many wrong passwords (429, Retry-After)
-    ├── ConfigError               a flag, variable or file is wrong; the process does not start (exit 2)
-    ├── ModelError                a model directory cannot be loaded (400 to clients: naming what is wrong)
-    └── EngineError               a step failed; ends the request it belongs to (500)
-        ├── RewindError           a cache could not be taken back; its content is unproven
-        └── EngineDead            the engine thread is gone (503)
+    ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
+    ├── ModelError                a model directory cannot be loaded (400)
+    └── EngineError               a step has failed and ends its request (500)
+        ├── RewindError           a rollback has failed: the content of the cache is unknown
+        └── EngineDead            the engine thread has ended (503)
 
-A code is stable and dotted (`request.temperature.range`); parameters are JSON values. `message`
-renders the English sentence from `locales/en.json`; other languages render the same code and
-parameters.
+A code is stable and dotted (`request.temperature.range`), parameters are JSON values. `message` is
+the English sentence; other languages render the same code and parameters.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Reason:
 
 
 class OmlxError(Exception):
-    """An error with a stable code. `param` names the request field at fault, if any."""
+    """Error with a stable code. `param` names the invalid request field, if any."""
 
     status = 500
 
@@ -103,7 +102,7 @@ class Unconditional(BadRequest):
 
 
 class Overloaded(OmlxError):
-    """`retry_after_s` is what the Retry-After header says, in seconds."""
+    """Temporary overload; `retry_after_s` is the value of the Retry-After header in seconds."""
 
     status = 503
 

@@ -1,1 +1,1 @@
-"""The command line. `serve` is the composition root: it builds every part and passes it on."""
+"""The command line. `serve` is the composition root: it builds all parts and passes them on."""

@@ -1,4 +1,5 @@
-"""The server's address: the socket it listens on, and `server.json` by which other commands find it.
+"""The server's address: the socket it listens on, and `server.json` by which other commands find
+it.
 
 The socket is opened before anything is loaded, so that a busy port is reported at once.
 """
@@ -26,7 +27,7 @@ _TIMEOUT_S: Final = 2
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 picks a free one. Raises ConfigError, naming a free port if this one is busy."""
+    """Return a listening socket; port 0 picks a free one. Raises ConfigError with a free port."""
     try:
         return _listen(host, port)
     except OSError as error:
@@ -47,7 +48,7 @@ def url(listening: socket.socket) -> str:
 
 @contextmanager
 def published(home: Path, address: str) -> Iterator[None]:
-    """Keep the address in `server.json` while the block runs. A file that cannot be written is no error."""
+    """Keep the address in `server.json` while the block runs; failure to write is ignored."""
     path = home / FILE
     with suppress(ConfigError), locked(home):
         if not read(path, held=True).foreign:

@@ -23,8 +23,8 @@ from omlx.settings.store import Store
 def configured(arguments: Namespace, *, aside: bool = False) -> LiveConfiguration:
     """Return the configuration of a command: flags, environment, settings files.
 
-    Reports on standard error which files do not count; with `aside` (no server may be running), those that cannot be
-    parsed are renamed first. Raises ConfigError for invalid settings.
+    Reports on standard error which files do not count; with `aside` (no server may be running),
+    those that cannot be parsed are renamed first. Raises ConfigError for invalid settings.
     """
     run = (cli_layer(arguments), environment_layer(os.environ))
     home = resolve(run).settings.home
@@ -39,7 +39,9 @@ def configured(arguments: Namespace, *, aside: bool = False) -> LiveConfiguratio
 
 
 def find_models(names: Sequence[str], configuration: Configuration) -> partial[Registry]:
-    """Return a call that lists all models, with those of `names` that are folders first; it may be repeated."""
+    """Return a call that lists all models, with those of `names` that are folders first; it may be
+    repeated.
+    """
     folders = [_folder(name) for name in names]
     settings = configuration.resolve().settings
     model_dir = (*filter(None, folders), *settings.model_dir)

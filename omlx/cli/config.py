@@ -1,4 +1,4 @@
-"""`omlx config get|set|unset|list|path`: the settings stored in the home folder, for all models or for one."""
+"""`omlx config get|set|unset|list|path`: stored settings, for all models or for one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
 
 
 def _check_name(setting: str, name: str, model: str | None, live: LiveConfiguration) -> None:
-    """Validate an alias or a draft against the models on this machine. Raises ConfigError, BadRequest."""
+    """Check an alias or a draft against the models here. Raises ConfigError, BadRequest."""
     registry = _models(live)
     if setting == "draft_model":
         entry = registry.find(model) if model is not None and model in registry else None
@@ -135,7 +135,8 @@ def _resolution(arguments: Namespace, live: LiveConfiguration) -> Resolution:
 def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) -> str | None:
     """Return the id of the model that `--model` names, usable or not.
 
-    A model that is not on this machine is accepted if it has stored settings, unless `new` ones are to be stored.
+    A model that is not on this machine is accepted if it has stored settings, unless `new` ones are
+    to be stored.
     """
     if arguments.model is None:
         return None

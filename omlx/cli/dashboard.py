@@ -1,4 +1,4 @@
-"""`omlx dashboard`: open the running server's dashboard with a one-time login link, or print the link."""
+"""`omlx dashboard`: open the dashboard with a one-time login link, or print the link."""
 
 from __future__ import annotations
 

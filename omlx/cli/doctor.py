@@ -1,6 +1,7 @@
 """`omlx doctor`: the details that a problem report needs.
 
-The output holds no secrets: of an API key it says whether it is set, and the user's folder is written `~`.
+The output holds no secrets: of an API key it says whether it is set, and the user's folder is
+written `~`.
 """
 
 from __future__ import annotations

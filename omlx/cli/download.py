@@ -1,4 +1,4 @@
-"""Download of a draft model: the command a person would type, and the process a running server starts.
+"""Download of a draft model: the command for a person, and the process of a running server.
 
 That process is `omlx pull`, so that the server itself stays offline.
 """

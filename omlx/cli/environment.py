@@ -1,4 +1,4 @@
-"""Variables that omlx sets for its own process: libraries neither download unasked nor write to the terminal."""
+"""Variables that omlx sets for its process: no downloads, no telemetry, no warnings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`omlx COMMAND …`. Exit status: 0 success, 1 failure, 2 invalid request, 130 interrupted, 141 broken pipe.
+"""`omlx COMMAND …`. Exit status: 0 success, 1 failure, 2 invalid, 130 interrupted, 141 SIGPIPE.
 
-A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the module of the given command is
-imported, so that `omlx models` and `omlx --version` do not wait for mlx. argparse, because the flags are rows of a
-table at run time.
+A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the module of
+the given command is imported, so that `omlx models` and `omlx --version` do not wait for mlx.
+argparse, because the flags are rows of a table at run time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Command(Protocol):
 def entry() -> NoReturn:
     """Run the process, and end it without tearing the interpreter down.
 
-    A native thread of mlx that ends during the teardown, and releases Python objects, would abort the process.
+    A native thread of mlx that ends during the teardown, and releases Python objects, would abort
+    the process.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text

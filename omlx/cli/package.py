@@ -1,4 +1,4 @@
-"""`omlx package write|check|show MODEL`: what a model's package declares about speculation, and whether it works here.
+"""`omlx package write|check|show MODEL`: the speculation that a model's package declares.
 
 Needs neither a terminal nor a running server. Exit status 2: refused, and nothing was written.
 """
@@ -105,7 +105,8 @@ def _check_visible(declared: DraftModel, subject: Subject) -> None:
 def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, list[str]]:
     """Return the draft length to declare, and sentences that name its source.
 
-    A benchmark's result is read even where `--window` takes precedence: an invalid one is refused. Raises ModelError.
+    A benchmark's result is read even where `--window` takes precedence: an invalid one is refused.
+    Raises ModelError.
     """
     chosen = window_from(text) if text is not None else None
     measured = window_from_bench(bench) if bench is not None else None

@@ -1,4 +1,4 @@
-"""`omlx pull MODEL`: download a model and the draft that its package declares. Complete models are only checked."""
+"""`omlx pull MODEL`: download a model and its declared draft; complete models are checked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _pull(reference: Reference, settings: Settings) -> ModelEntry:
-    """Return the model, downloaded unless another place than the hub's cache has it. Raises ModelError."""
+    """Return the model; download it unless another folder has it. Raises ModelError."""
     entry = _find(reference, settings)
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
         sys.stdout.write(sentence("cli.pull.begins", {"model": str(reference)}) + "\n")
@@ -65,7 +65,7 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
 
 
 def _pull_draft(target: ModelEntry, settings: Settings) -> None:
-    """Download the declared draft. An unusable draft is reported and is no failure: the model is complete."""
+    """Download the declared draft. An unusable draft is reported and is no failure."""
     package = usable_package(target.path)
     reasons = [package.reason, *package.warnings]
     if isinstance(package.declared, DraftModel):

@@ -1,8 +1,9 @@
-"""`omlx serve [MODEL]`: the composition root. Build every part, load MODEL, announce the address, serve until a signal.
+"""`omlx serve [MODEL]`: the composition root. Build, load MODEL, announce, serve until a signal.
 
-    settings ─► socket ─► registry ─► engine thread ─► pool ─► services ─► app ─► uvicorn
+    settings ─► socket ─► catalog ─► engine thread ─► pool ─► services ─► app ─► uvicorn
 
-The first SIGTERM or Ctrl-C drains: open requests finish within `DRAIN_S`. A second signal ends them.
+The first SIGTERM or Ctrl-C drains: open requests finish within `DRAIN_S`. A second signal ends
+them.
 """
 
 from __future__ import annotations
@@ -93,9 +94,11 @@ class Selection:
 
 
 def select(model: str | None, configuration: LiveConfiguration) -> Selection:
-    """Find the models named on the command line, by id or by folder; such a folder is searched first.
+    """Find the models named on the command line, by id or by folder; such a folder is searched
+    first.
 
-    Raises NotFound or ModelError for MODEL. A draft that is missing or unusable does not stop a start.
+    Raises NotFound or ModelError for MODEL. A draft that is missing or unusable does not stop a
+    start.
     """
     names = [] if model is None else [model]
     run = []

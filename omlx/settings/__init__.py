@@ -1,3 +1,3 @@
-"""Settings: one table (`schema`), one precedence (`resolve`); flags, variables and documents derive
-from them.
+"""Settings: one table (`schema`), one precedence (`resolve`), immutable snapshots
+(`configuration`).
 """

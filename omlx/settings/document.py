@@ -1,4 +1,4 @@
-"""docs/settings.md, from the table: `python -m omlx.settings.document > docs/settings.md`."""
+"""Generator of docs/settings.md: `python -m omlx.settings.document > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -11,40 +11,42 @@ from omlx.settings.schema import Group, Scope, Setting, table
 
 HEAD = """# Settings
 
-Who sets a value, from the one that wins to the last: a request, a flag of `omlx serve`, a variable of the environment,
-the settings of the model, those of all models, the model's [package](packages.md), the built-in default.
-`omlx config list` shows every value and who set it.
+Precedence, from the highest: request, flag of `omlx serve`, environment variable, settings of the
+model, settings of all models, the model's [package](packages.md), built-in default. `omlx config
+list` shows every value and its source.
 
-Two files in the home folder (`OMLX_HOME`, else `~/.omlx`) keep settings: `config.json` for all models, `models.json`
-for each. `omlx config set NAME VALUE` writes them, with `--model ID` for one model; `omlx config unset NAME` lets the
-next source decide again. By hand:
+Two files in the home folder (`OMLX_HOME`, else `~/.omlx`) store settings: `config.json` for all
+models, `models.json` for each model. `omlx config set NAME VALUE` writes them, with `--model ID`
+for one model; `omlx config unset NAME` removes a value, so that the next source applies. By hand:
 
     config.json   {"format": "omlx-config/1", "defaults": {"speculative": {"draft_max": 8}}}
-    models.json   {"format": "omlx-config/1", "models": {"org/name": {"speculative": {"speculation": "ngram"}}}}
+    models.json   {"format": "omlx-config/1",
+                   "models": {"org/name": {"speculative": {"speculation": "ngram"}}}}
 
-A key that is not in the tables below is refused by its name. A file without that `format` belongs to another program:
-it is left alone and does not count. One that has it and cannot be parsed is kept as
-`*.corrupt-<time>` when a server starts, and when settings are to be written in its place; that is said.
+A key that is not in the tables below is refused by its name. A file without that `format` belongs
+to another program: it is ignored and never changed. A marked file that cannot be parsed is renamed
+to `*.corrupt-<time>` when a server starts, and before settings are written in its place; the rename
+is reported.
 
-A server that runs takes up what is written into them, whoever writes it, within some seconds: at once, or at the next
-moment at which a model has no requests. The rest, and the API key, it takes up when it starts; `omlx config set` and
-`unset` say which those are. A file in which something is wrong stops a start, and nothing else: a server that runs
-goes on with what it last read, says what is wrong and where (`warnings` in the [status](api.md) of a model, the
-dashboard, the log), and takes the file up once it is right.
+A running server applies changes of these files within seconds: at once, or when a model is idle.
+Other settings, and the API key, apply at the next start; `omlx config set` and `unset` report
+which. An invalid file prevents a start. A running server keeps its last valid content, reports the
+error (`warnings` in the [status](api.md) of a model, the dashboard, the log), and reads the file
+again once it is repaired.
 
-The last columns: where `config.json` keeps a setting, and whether a model (M) or a request (R) may have its own.
-Generated from `omlx/settings/schema.py` by `make docs`.
+The last columns: the key in `config.json`, and whether a model (M) or a request (R) may have its
+own value. Generated from `omlx/settings/schema.py` by `make docs`.
 """
 
 
 def document() -> str:
-    """The whole page, ending in a newline."""
+    """Return the page, ending in a newline."""
     return "\n".join([HEAD, *(_chapter(group) for group in Group)])
 
 
 def _chapter(group: Group) -> str:
     rows = [_row(setting) for setting in table().values() if setting.meta.group is group]
-    head = ["| flag | variable | value | default | | kept as | |", "|---|---|---|---|---|---|---|"]
+    head = ["| flag | variable | value | default | | key | |", "|---|---|---|---|---|---|---|"]
     return "\n".join([f"## {sentence(f'settings.group.{group}', {})}", "", *head, *rows, ""])
 
 

@@ -1,9 +1,8 @@
-"""One JSON file that belongs to omlx: it says so itself, in its `format`.
+"""JSON files of omlx, marked as such by their `format`.
 
-A file without that mark is someone else's: read as if it were not there, never written, moved or
-parsed further. A file with the mark that cannot be read any more is reported, and kept aside before
-another takes its place. A file is replaced as a whole (written beside itself, synced, renamed), so
-that a reader, or a power cut, meets the old content or the new one.
+A file without that mark belongs to another program: it counts as missing and is never written or
+moved. A marked file that cannot be parsed is reported, and renamed before another takes its place.
+Files are replaced atomically: a reader, or a power cut, finds the old content or the new.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -33,8 +32,9 @@ FileStamp: TypeAlias = tuple[int, int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file holds; `note` says why that is nothing, if it is not simply missing: it is
-    `foreign`, or `broken`.
+    """Content of a file. `note` says why a file that exists does not count.
+
+    It is `foreign` (of another program, or of another version) or broken.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -47,77 +47,68 @@ class Content:
 
 
 def read(path: Path, *, held: bool = False) -> Content:
-    """The object in a file. Raises ConfigError if the file is there and cannot be opened.
+    """Read a file. Raises ConfigError if it exists and cannot be opened.
 
-    `held`: the caller is inside `locked`. Then one of ours that cannot be parsed is renamed to
-    `*.corrupt-<time>`, and the log says so.
+    `held`: the caller is inside `locked`, so that a marked file that cannot be parsed is not being
+    written at this moment: it is renamed to `*.corrupt-<time>`, and logged.
     """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
         return Content()
     except OSError as error:
-        raise ConfigError(
-            "config.unreadable", file=str(path), detail=error.strerror or str(error)
-        ) from error
+        raise _error("config.unreadable", path, error) from error
     try:
         values = json.loads(raw)
     except (ValueError, RecursionError) as error:
         if _MARK.search(raw) is None:
-            return _foreign(path)
-        if not held:  # somebody may be writing it
-            return Content(note=ConfigError("config.broken", file=str(path), detail=str(error)))
-        kept = _keep_aside(path)
-        return Content(
-            note=ConfigError("config.corrupt", file=str(path), detail=str(error), kept=str(kept))
-        )
-    said = values.get("format") if isinstance(values, dict) else None
-    if said == FORMAT:
+            return _foreign("config.foreign", path)
+        params = {"file": str(path), "detail": str(error)}
+        if not held:
+            return Content(note=ConfigError("config.broken", **params))
+        kept = _set_aside(path)
+        return Content(note=ConfigError("config.corrupt", **params, kept=str(kept)))
+    mark = values.get("format") if isinstance(values, dict) else None
+    if mark == FORMAT:
         return Content({key: value for key, value in values.items() if key != "format"})
-    if isinstance(said, str) and said.startswith("omlx-config/"):
-        return Content(
-            note=ConfigError("config.other_format", file=str(path), format=said), foreign=True
-        )
-    return _foreign(path)
+    if isinstance(mark, str) and mark.startswith("omlx-config/"):
+        return _foreign("config.other_format", path, format=mark)
+    return _foreign("config.foreign", path)
 
 
 def write(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace the file, which must be ours or not there yet; call it inside `locked`. Raises
-    ConfigError.
+    """Replace a file that is ours or missing; call it inside `locked`. Raises ConfigError.
 
-    The folder is closed to others. Where the file is a link, what it leads to is replaced, in a
-    folder left as it is.
+    The folder is made private. Of a link, the target is replaced, and its folder stays as it is.
     """
     try:
         path.parent.chmod(0o700)
         target = path.resolve()
+        for leftover in target.parent.glob(f".{target.name}{SUFFIX}*"):  # of an interrupted write
+            leftover.unlink()
         text = json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
-        _remove_leftovers(target)
-        # escapes as JSON does what is not Unicode text, such as a file name
+        # Escapes what is not Unicode text, such as a file name, as JSON does.
         replace_file(target, text.encode(errors="backslashreplace"))
     except OSError as error:
-        raise ConfigError(
-            "config.unwritable", file=str(path), detail=error.strerror or str(error)
-        ) from error
+        raise _error("config.unwritable", path, error) from error
 
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Keep other processes from changing files in `home`, which is made if it is missing. Raises
-    ConfigError.
+    """Lock the files in `home`, which is created if missing, against other processes.
+
+    Raises ConfigError.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        held = os.open(home, os.O_RDONLY)
+        descriptor = os.open(home, os.O_RDONLY)
     except OSError as error:
-        raise ConfigError(
-            "config.unwritable", file=str(home), detail=error.strerror or str(error)
-        ) from error
+        raise _error("config.unwritable", home, error) from error
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def file_stamp(path: Path) -> FileStamp:
@@ -129,25 +120,24 @@ def file_stamp(path: Path) -> FileStamp:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _foreign(path: Path) -> Content:
-    return Content(note=ConfigError("config.foreign", file=str(path)), foreign=True)
+def _error(code: str, path: Path, error: OSError) -> ConfigError:
+    return ConfigError(code, file=str(path), detail=error.strerror or str(error))
 
 
-def _keep_aside(path: Path) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (
-        path.with_name(f"{path.name}.corrupt-{stamp}{more}")
-        for more in ("", *(f"-{n}" for n in range(2, 1000)))
-    )
-    kept = next(name for name in names if not name.exists())
-    with suppress(OSError):  # in a folder that cannot be written, it stays where it is
-        path.rename(kept)
-        log.warning("%s kept aside", path.name, extra={"fields": {"kept": str(kept)}})
-        return kept
-    return path
+def _foreign(code: str, path: Path, **params: str) -> Content:
+    return Content(note=ConfigError(code, file=str(path), **params), foreign=True)
 
 
-def _remove_leftovers(target: Path) -> None:
-    """Remove what an interrupted write left behind; call it inside `locked`."""
-    for leftover in target.parent.glob(f".{target.name}{SUFFIX}*"):
-        leftover.unlink()
+def _set_aside(path: Path) -> Path:
+    """Rename a file to a free name; in a folder that cannot be written it stays where it is."""
+    free = renamed = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
+    number = 1
+    while free.exists():
+        number += 1
+        free = renamed.with_name(f"{renamed.name}-{number}")
+    try:
+        path.rename(free)
+    except OSError:
+        return path
+    log.warning("%s kept aside", path.name, extra={"fields": {"kept": str(free)}})
+    return free

@@ -1,4 +1,4 @@
-"""Who may set a setting, in order of precedence, and what each has set."""
+"""Sources of settings in their order of precedence, and the values that one source sets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from omlx.settings.schema import Value
 
 
 class Source(StrEnum):
-    """Who set a value; the first that did wins. A request goes before them all, and is no layer: it
-    has fields.
-    """
+    """Source of a value; earlier ones take precedence. A request precedes all, and is no layer."""
 
     CLI = "cli"
     ENVIRONMENT = "environment"
@@ -25,22 +23,22 @@ class Source(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the one that wins over all."""
+        """0 for the source of the highest precedence."""
         return list(Source).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source sets; it leaves the rest to the next one."""
+    """The values that one source sets."""
 
     source: Source
     values: Mapping[str, Value]
 
 
 def check_bounds(layer: Layer, where: str) -> None:
-    """Raise ConfigError if the lengths of drafts that one source sets contradict each other.
+    """Raise ConfigError if the draft lengths of one source contradict each other.
 
-    Between two sources that is no error: the one that wins bounds the other.
+    Between two sources that is no error: the one of higher precedence bounds the other.
     """
     contradiction = DraftLength.parse(layer.values).contradiction
     if contradiction is not None:

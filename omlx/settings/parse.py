@@ -1,6 +1,4 @@
-"""From what a person typed to the value of a setting. Everything wrong is a ConfigError that names
-where it stands.
-"""
+"""From text or JSON to the value of a setting. Every ConfigError names where the value was set."""
 
 from __future__ import annotations
 
@@ -21,36 +19,30 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
 def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
-    """The value that `raw` stands for; `where` is the flag or variable it came from.
+    """Parse the text of a flag or variable; `where` is its name.
 
-    A setting with many values takes a list, or one string split at the path separator (files) or
+    A repeatable setting takes a list, or one string split at the path separator (files) or at
     commas. Raises ConfigError.
     """
     if not setting.repeatable:
-        if not isinstance(raw, str):
-            raw = raw[-1]
-        return _one(setting, raw, where)
+        return _parse_one(setting, raw if isinstance(raw, str) else raw[-1], where)
     if isinstance(raw, str):
-        raw = [
-            part for part in raw.split(os.pathsep if setting.kind is Path else ",") if part.strip()
-        ]
+        separator = os.pathsep if setting.kind is Path else ","
+        raw = [part for part in raw.split(separator) if part.strip()]
     if setting.kind is Path:
         return tuple(_path(part, where) for part in raw)
     parts = tuple(part.strip() for part in raw)
-    if (
-        setting.is_mapping
-        and (wrong := next((part for part in parts if not all(part.partition("="))), None))
-        is not None
-    ):
-        raise ConfigError("config.map", where=where, value=wrong, form=setting.meta.metavar)
+    if setting.is_mapping:
+        for part in parts:
+            if not all(part.partition("=")):
+                raise ConfigError("config.map", where=where, value=part, form=setting.meta.metavar)
     return parts
 
 
 def from_json(setting: Setting, raw: object, where: str) -> Value:
-    """The value that JSON stands for. Types are strict: a number is not a string, 1 is not true.
-    Raises ConfigError.
+    """Return the value of a JSON value. Types are strict: a number is no string, 1 is not true.
 
-    A size may also be written as a string (`512MB`).
+    A size may also be a string (`512MB`). Raises ConfigError.
     """
     if setting.repeatable:
         if not isinstance(raw, list) or not all(isinstance(part, str) for part in raw):
@@ -63,34 +55,28 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
             raise ConfigError("config.boolean", where=where, value=_shown(raw))
         return raw
     if setting.kind in (int, float) and not (setting.meta.is_bytes and isinstance(raw, str)):
-        if isinstance(raw, bool) or not isinstance(
-            raw, int if setting.kind is int else int | float
-        ):
+        numbers = (int,) if setting.kind is int else (int, float)
+        if isinstance(raw, bool) or not isinstance(raw, numbers):
             raise _out_of_range(setting, _shown(raw), where)
         number: int | float = setting.kind(_bounded(setting, raw, str(raw), where))
         return number
     if not isinstance(raw, str):
         raise ConfigError("config.string", where=where, value=_shown(raw))
-    return _one(setting, raw, where)
+    return _parse_one(setting, raw, where)
 
 
 def to_json(value: Value) -> object:
-    """What the files hold for a value; `from_json` reads it back."""
+    """Return a value as the files hold it; `from_json` is the inverse."""
     if isinstance(value, tuple):
         return [str(part) for part in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def _shown(raw: object) -> str:
-    return json.dumps(raw, default=str, ensure_ascii=False)[:80]
-
-
-def _one(setting: Setting, raw: str, where: str) -> Value:
+def _parse_one(setting: Setting, raw: str, where: str) -> Value:
     if setting.choices:
         if raw not in setting.choices:
-            raise ConfigError(
-                "config.choice", where=where, value=raw, choices=", ".join(setting.choices)
-            )
+            choices = ", ".join(setting.choices)
+            raise ConfigError("config.choice", where=where, value=raw, choices=choices)
         return raw
     if setting.meta.is_bytes:
         return int(_bounded(setting, _size(raw, where), raw, where))
@@ -111,18 +97,14 @@ def _one(setting: Setting, raw: str, where: str) -> Value:
 
 
 def _object(raw: object, where: str) -> dict[str, Any]:
-    if not isinstance(raw, dict) or not _is_json(raw):
-        raise ConfigError("config.object_text", where=where, value=_shown(raw))
-    return raw
-
-
-def _is_json(raw: object) -> bool:
-    """Not with NaN or Infinity in it, which Python reads and writes: no answer can tell of them."""
+    """Check a JSON object; NaN and Infinity, which Python's parser accepts, are no JSON."""
     try:
+        if not isinstance(raw, dict):
+            raise ValueError("not an object")
         json.dumps(raw, allow_nan=False)
     except ValueError:
-        return False
-    return True
+        raise ConfigError("config.object_text", where=where, value=_shown(raw)) from None
+    return raw
 
 
 def _number(setting: Setting, raw: str, where: str) -> int | float:
@@ -165,3 +147,7 @@ def _path(raw: str, where: str) -> Path:
     if path.startswith("~"):
         raise ConfigError("config.home_unknown", where=where, value=raw)
     return Path(path).absolute()
+
+
+def _shown(raw: object) -> str:
+    return json.dumps(raw, default=str, ensure_ascii=False)[:80]

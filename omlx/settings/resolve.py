@@ -1,13 +1,9 @@
-"""Which of several sources decides a setting, and where its value came from.
-
-A source is a layer: the values it sets, and nothing about the rest. Layers of the two files come
-from the store, those of packages are made elsewhere; all go through the same `resolve`.
-"""
+"""Resolution of settings: which source decides each of them; layers of flags and variables."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +17,15 @@ _METAVARS = {int: "N", dict: "JSON"}
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
+    """Value of one setting, and its source."""
+
     value: Value
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """All settings, typed, and the source of each."""
+    """All settings, and the source of each."""
 
     settings: Settings
     sources: Mapping[str, Source]
@@ -35,42 +33,45 @@ class Resolution:
     def __getitem__(self, name: str) -> Resolved:
         return Resolved(getattr(self.settings, name), self.sources[name])
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sources)
-
 
 def resolve(layers: Iterable[Layer] = ()) -> Resolution:
-    """The values of all settings. The order of `layers` does not matter; their sources do.
-
-    Raises ConfigError if a layer sets a name that is not in the table.
-    """
-    values: dict[str, Value] = {}
+    """Resolve all settings from layers in any order. Raises ConfigError for an unknown name."""
+    values: dict[str, Any] = {}
     sources = dict.fromkeys(table(), Source.BUILT_IN)
     for layer in sorted(layers, key=lambda layer: layer.source.rank, reverse=True):
         for name, value in layer.values.items():
             if name not in sources:
                 raise ConfigError("config.unknown", name=name)
             values[name], sources[name] = value, layer.source
-    checked: dict[str, Any] = values
-    return Resolution(Settings(**checked), sources)
+    return Resolution(Settings(**values), sources)
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
-    """What the variables of the environment set. An empty variable sets nothing. Raises
-    ConfigError.
-    """
-    values = {
-        setting.name: parse(setting, environ[setting.variable], setting.variable)
-        for setting in table().values()
-        if setting.allowed_in(Scope.ENVIRONMENT) and environ.get(setting.variable)
-    }
+    """Return the layer of the environment; an empty variable sets nothing. Raises ConfigError."""
+    values = {}
+    for setting in table().values():
+        raw = environ.get(setting.variable)
+        if raw and setting.allowed_in(Scope.ENVIRONMENT):
+            values[setting.name] = parse(setting, raw, setting.variable)
     layer = Layer(Source.ENVIRONMENT, values)
     check_bounds(layer, "OMLX_DRAFT_…")
     return layer
 
 
+def cli_layer(arguments: Namespace) -> Layer:
+    """Return the layer of a parsed command line. Raises ConfigError."""
+    values: dict[str, Value] = {}
+    for name, raw in vars(arguments).items():
+        if name in table() and raw is not None:
+            setting = table()[name]
+            values[name] = raw if isinstance(raw, bool) else parse(setting, raw, setting.flag)
+    layer = Layer(Source.CLI, values)
+    check_bounds(layer, "--draft-…")
+    return layer
+
+
 def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) -> None:
-    """Give `parser` a flag for each setting of `groups`. A flag that is not given leaves no trace."""
+    """Add a flag for each setting of `groups`. A flag that is not given leaves None."""
     for group in groups:
         section = parser.add_argument_group(group.value)
         for setting in table().values():
@@ -79,41 +80,20 @@ def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) ->
 
 
 def _add_flag(section: Any, setting: Setting) -> None:
-    shown = {"dest": setting.name, "default": None, "help": _help(setting)}
-    dashed = f"--{setting.name.replace('_', '-')}"
+    options: dict[str, Any] = {"dest": setting.name, "default": None, "help": _help(setting)}
     if setting.default is True:
-        section.add_argument(dashed, action=BooleanOptionalAction, **shown)
+        options["action"] = BooleanOptionalAction
     elif setting.kind is bool:
-        section.add_argument(dashed, action="store_true", **shown)
+        options["action"] = "store_true"
     else:
-        metavar = (
-            "|".join(setting.choices) or setting.meta.metavar or _METAVARS.get(setting.kind, "X")
-        )
-        section.add_argument(
-            dashed, action="append" if setting.repeatable else "store", metavar=metavar, **shown
-        )
+        metavar = "|".join(setting.choices) or setting.meta.metavar
+        options["metavar"] = metavar or _METAVARS.get(setting.kind, "X")
+        options["action"] = "append" if setting.repeatable else "store"
+    section.add_argument(f"--{setting.name.replace('_', '-')}", **options)
 
 
 def _help(setting: Setting) -> str:
-    shown = (
-        ""
-        if setting.default is None or setting.kind is bool or setting.repeatable
-        else f" (default: {setting.default})"
-    )
-    return f"{setting.help}{shown}".replace("%", "%%")
-
-
-def cli_layer(arguments: Namespace) -> Layer:
-    """What the flags of a parsed command line set. Raises ConfigError."""
-    given = {
-        name: value
-        for name, value in vars(arguments).items()
-        if name in table() and value is not None
-    }
-    values = {
-        name: value if isinstance(value, bool) else parse(table()[name], value, table()[name].flag)
-        for name, value in given.items()
-    }
-    layer = Layer(Source.CLI, values)
-    check_bounds(layer, "--draft-…")
-    return layer
+    text = setting.help
+    if setting.default is not None and setting.kind is not bool and not setting.repeatable:
+        text += f" (default: {setting.default})"
+    return text.replace("%", "%%")

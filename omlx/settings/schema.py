@@ -1,4 +1,4 @@
-"""The one table of settings.
+"""The table of settings.
 
 A field of `Settings` is a setting: its annotation is its type, its default the built-in value,
 `Meta` the rest. Flags (`--max-waiting`), variables (`OMLX_MAX_WAITING`), the files' keys
@@ -25,8 +25,8 @@ Value: TypeAlias = (
 
 
 class AppliesAt(StrEnum):
-    """When a changed value takes effect: for the next request, at a model's next idle moment, at
-    the next start.
+    """When a changed value applies: to the next request, at the next idle moment, or at the next
+    start.
     """
 
     AT_ONCE = "at_once"
@@ -123,7 +123,7 @@ def _engine(low: float, high: float, **more: Any) -> Meta:
 
 
 def _home() -> Path:
-    """In the user's folder; relative where nobody knows which one that is."""
+    """Return `~/.omlx`; a relative path where the user's folder is unknown."""
     return Path(os.path.expanduser("~/.omlx"))
 
 
@@ -196,7 +196,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table, as read from a field of `Settings`. `kind` is the type of one value."""
+    """One row of the table, made of a field of `Settings`. `kind` is the type of one value."""
 
     name: str
     kind: type[str] | type[int] | type[float] | type[bool] | type[Path] | type[dict[str, Any]]
@@ -207,7 +207,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The flag that changes it; a switch that is on by default has the flag that turns it off."""
+        """The flag that changes it; of a switch that is on by default, the one that turns it off."""
         dashed = self.name.replace("_", "-")
         return f"--no-{dashed}" if self.default is True else f"--{dashed}"
 
@@ -217,7 +217,7 @@ class Setting:
 
     @property
     def path(self) -> str:
-        """Its place in config.json. In models.json the last two parts stand below the model's id."""
+        """Its place in config.json; in models.json the last two parts are below the model's id."""
         return f"{self.meta.group.section}.{self.name}"
 
     @property
@@ -233,13 +233,14 @@ class Setting:
 
     @property
     def is_mapping(self) -> bool:
-        """Whether its values are pairs of a pattern and what it stands for."""
+        """Whether its values are pairs `PATTERN=MODEL`."""
         return "=" in self.meta.metavar
 
     @property
     def applies_live(self) -> bool:
-        """Whether a running server takes up what others write into the files. No secrets: a file
-        that is lost must not take a key away.
+        """Whether a running server applies a change of the files.
+
+        Secrets are excluded: a lost file must not remove a key.
         """
         return self.meta.applies is not AppliesAt.RESTART and not self.meta.secret
 
@@ -252,16 +253,16 @@ def table() -> dict[str, Setting]:
     for item in fields(Settings):
         annotation, meta = get_args(hints[item.name])
         default: Any = item.default if item.default_factory is MISSING else item.default_factory()
-        kind, choices, many = _kind(annotation)
-        rows[item.name] = Setting(item.name, kind, default, meta, choices, many)
+        kind, choices, repeatable = _kind(annotation)
+        rows[item.name] = Setting(item.name, kind, default, meta, choices, repeatable)
     return rows
 
 
 def _kind(annotation: Any) -> tuple[Any, tuple[str, ...], bool]:
-    """The type of one value, its choices, and whether there may be many."""
+    """Return the type of one value, its choices, and whether it is repeatable."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return _kind(next(each for each in arguments if each is not type(None)))
+        return _kind(next(kind for kind in arguments if kind is not type(None)))
     if origin is Literal:
         return str, arguments, False
     if origin is tuple:
