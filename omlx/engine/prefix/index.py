@@ -164,9 +164,10 @@ class PrefixIndex:
         for block in list(blocks):
             if block in blocks and any(piece.id in lost for piece in block.rows):
                 removed += self._tree.cut(block)
-        for block in blocks if lost else ():
-            extras = [piece for piece in block.extras if piece.id in lost]
-            removed += [self._tree.remove(block, piece) for piece in extras]
+        for block in blocks:
+            for piece in block.extras:
+                if piece.id in lost:
+                    removed.append(self._tree.remove(block, piece))
         return tuple(removed)
 
     def check(self) -> None:

@@ -63,9 +63,12 @@ class PrefixTree:
 
         The longest first. Only where any length can be restored is the longest one enough.
         """
-        node = path[-1] if path else self.root
+        node = self._last(path)
         wanted = tuple(tokens[node.stop : node.stop + self.block_tokens])
         return similar_children(node, wanted, every=not self.layout.resumes_anywhere)
+
+    def _last(self, path: Sequence[Block]) -> Block:
+        return path[-1] if path else self.root
 
     def touch(self, pieces: Iterable[int]) -> None:
         """Mark windows and states as just read."""
@@ -89,7 +92,7 @@ class PrefixTree:
     def _attach_rows(self, path: list[Block], at: int, piece: Piece, tokens: Sequence[int]) -> None:
         held = tuple(tokens[at * self.block_tokens : piece.stop])
         if at == len(path):
-            parent = path[-1] if path else self.root
+            parent = self._last(path)
             block = Block(at * self.block_tokens, held, parent)
             parent.children.insert(parent.place(held), block)
             self.blocks.add(block)

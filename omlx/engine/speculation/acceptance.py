@@ -37,8 +37,11 @@ DRAFT_MODEL_RATES: Final = (0.6,)
 """The same for a draft model's tokens, at every position."""
 
 SLOTS: Final = 16
+"""Slots per drafter. Deeper positions of a draft model's draft share the last one."""
+
 MAX_RATE: Final = 0.998
 MIN_RATE: Final = 0.02
+"""Bounds of the rates: no number of tokens makes the next one certain."""
 
 
 def slot(match: int, i: int) -> int:

@@ -234,11 +234,12 @@ class CostModel:
         """
         table = self.drafts.get(name)
         share = self.draft_share
-        single = table.seconds(1, context) if table is not None else None
-        if table is not None and single:
-            if width == 1 or table.reaches(width):
+        if table is not None:
+            single = table.seconds(1, context)
+            if single and (width == 1 or table.reaches(width)):
                 return table.seconds(width, context) or single
-            share = single / (self.verify(1, context) or math.inf)
+            if single:
+                share = single / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)
 
     def learn_draft(self, name: str, k: int, lag: int, context: int, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Policy: whom to let draft and how far, to maximise throughput.
+"""Policy: which drafter drafts in the next round, and how many tokens, to maximise throughput.
 
 Of all candidates (drafter, draft length k) and plain decoding it takes the one with the largest
 
@@ -47,9 +47,10 @@ STALE_EVIDENCE: Final = 0.25
 """Share of its acceptance counts that a drafter keeps when a probe begins."""
 
 REFRESH_TOKENS: Final = 512
+"""Tokens without a plain step after which two are made, to measure them …"""
+
 REFRESH_BELOW: Final = 1.5
-"""After so many tokens without a plain step, two are made to measure them, where the speed-up is
-below the latter: there the measurement may change the decision."""
+"""… where the speed-up is lower, so that the measurement may change the decision."""
 
 PROMPT_SHARE: Final = 0.2
 """A lookup that would have predicted this share of the end of the prompt is used at once."""

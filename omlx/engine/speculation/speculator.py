@@ -149,15 +149,15 @@ class Speculator:
             return refusal
         if len(sequence.tokens) <= sequence.prompt_len + 1:
             return Reason("spec.off.no_chance")
-        row = self._rows.get(sequence.row)
-        for gate in row.gates.values() if row else ():
+        for gate in self._gates(sequence.row).values():
             if gate.state is GateState.OFF and gate.reason:
                 return gate.reason
         return Reason("spec.observing")
 
     def stats(self, row: int) -> dict[str, DrafterStats]:
         """Return the row's statistics, by drafter."""
-        return self._rows[row].stats if row in self._rows else {}
+        record = self._rows.get(row)
+        return {} if record is None else record.stats
 
     def effective_strategy(self, sequence: Sequence) -> Strategy:
         """Return the request's strategy, reduced to the drafters of this model."""
@@ -166,12 +166,15 @@ class Speculator:
 
     def gates(self, sequence: Sequence) -> dict[str, Gate]:
         """Return the state of each drafter, by name; `draft` is a draft model that is missing."""
-        row = self._rows.get(sequence.row)
-        gates = row.gates if row else {}
+        gates = self._gates(sequence.row)
         wanted = sequence.request.speculation.strategy.step("draft") is not None
         if wanted and all(drafter.kind != "draft" for drafter in self.drafters):
             gates["draft"] = Gate("off", self.no_draft)
         return gates
+
+    def _gates(self, row: int) -> dict[str, Gate]:
+        record = self._rows.get(row)
+        return {} if record is None else record.gates
 
     def speedup(self, sequence: Sequence) -> float | None:
         """Return the speed-up over the row's timed steps; None if it is not measured."""

@@ -21,6 +21,8 @@ from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Step
 
 GRAM: Final = 3
+"""Tokens of the shortest match: shorter ones are too often accidental."""
+
 MAX_POSITIONS: Final = 64
 """Earlier positions of one 3-gram that a lookup compares, the newest ones."""
 
@@ -168,7 +170,9 @@ class NgramDrafter(Drafter):
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         tokens = allowed_prefix(sequence.request.mask, self._after(sequence, limit))
-        return Draft(self.name, len(tokens), tokens) if tokens else None
+        if not tokens:
+            return None
+        return Draft(self.name, len(tokens), tokens)
 
     def repeats(self, sequence: Sequence) -> float:
         """Return the share of the prompt's last tokens that lookups would have predicted."""
@@ -180,7 +184,9 @@ class NgramDrafter(Drafter):
     def _after(self, sequence: Sequence, limit: int) -> tuple[int, ...]:
         """Return what followed the match, up to a stop token."""
         row = self._current(sequence)
-        return row.index.after(row.match, limit, sequence.request.stop_ids) if row.match else ()
+        if row.match is None:
+            return ()
+        return row.index.after(row.match, limit, sequence.request.stop_ids)
 
     def _current(self, sequence: Sequence) -> _RowLookup:
         """Return the row's index and match, brought up to date."""
