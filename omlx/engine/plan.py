@@ -7,8 +7,9 @@ the draft model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
@@ -150,6 +151,10 @@ class Forward:
 class Plan:
     ops: tuple[CacheOp, ...]
     forwards: tuple[Forward, ...]
+
+    @property
+    def windows(self) -> Iterator[Window]:
+        return chain.from_iterable(forward.windows for forward in self.forwards)
 
     def with_drafts(self, drafts: dict[int, tuple[int, ...]]) -> Plan:
         """Return the plan with device drafts replaced by the ids that were read, by row.

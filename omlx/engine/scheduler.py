@@ -147,17 +147,16 @@ class Scheduler:
     def _launched(self, plan: Plan) -> None:
         """Advance every row that the plan reads, and save what its prefill chunks complete."""
         by_row = {sequence.row: sequence for sequence in self.running}
-        for forward in plan.forwards:
-            for window in forward.windows:
-                sequence = by_row[window.row]
-                sequence.computed += window.width
-                if window.sample:
-                    sequence.unread += 1
-                    sequence.unverified = window.draft_n + window.pad
-                    continue
-                self.ops.later += self.prefix.after_chunk(sequence, self.memory.headroom)
-                if sequence.pending == 1:
-                    sequence.move(Status.DECODE)
+        for window in plan.windows:
+            sequence = by_row[window.row]
+            sequence.computed += window.width
+            if window.sample:
+                sequence.unread += 1
+                sequence.unverified = window.draft_n + window.pad
+                continue
+            self.ops.later += self.prefix.after_chunk(sequence, self.memory.headroom)
+            if sequence.pending == 1:
+                sequence.move(Status.DECODE)
 
     def commit(
         self, plan: Plan, reads: Mapping[int, Read], interval: Interval | None = None
@@ -173,11 +172,10 @@ class Scheduler:
             self.memory.changed()
         events: list[Event] = []
         by_row = {sequence.row: sequence for sequence in self.running}
-        for forward in plan.forwards:
-            for window in forward.windows:
-                sequence = by_row.get(window.row)
-                if sequence is not None:  # else it ended while this step was in flight
-                    events += self._commit_window(sequence, window, reads[window.row], interval)
+        for window in plan.windows:
+            sequence = by_row.get(window.row)
+            if sequence is not None:  # else it ended while this step was in flight
+                events += self._commit_window(sequence, window, reads[window.row], interval)
         errors = {row: read.error for row, read in reads.items() if read.error is not None}
         if errors:
             self.ops.next += self.prefix.forget(saved_pieces(plan.ops, errors))

@@ -1,4 +1,5 @@
-"""A device of plain lists: carries out plans the way the runner does, so that the scheduler is tested without mlx.
+"""A device of plain lists: carries out plans the way the runner does, so that the scheduler is
+tested without mlx.
 
 Every row and entry holds the ids it has read. The answer to any id is the next integer.
 """
@@ -116,7 +117,10 @@ class Device:
 
 
 class Desk:
-    """A scheduler over a `Device`, stepped the way EngineLoop does it. `plans` and `events` are kept."""
+    """A scheduler over a `Device`, stepped the way EngineLoop does it.
+
+    `plans` and `events` are kept.
+    """
 
     def __init__(
         self,
@@ -201,7 +205,9 @@ class Desk:
 
 
 def ask(name: str, prompt: int = 3, max_tokens: int | None = 5, **more: object) -> Request:
-    """A request whose prompt counts up to a multiple of 1000, so that its answer is that and what follows."""
+    """A request whose prompt counts up to a multiple of 1000, so that its answer is that and what
+    follows.
+    """
     start = 1000 * (1 + sum(map(ord, name)) % 97)
     tokens = tuple(range(start - prompt, start))
     return Request(name, tokens, Sampling(temperature=0.0), max_tokens, **more)

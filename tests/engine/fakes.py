@@ -1,4 +1,4 @@
-"""Stand-ins that do something real: a model that counts, drafters that follow a script, stop matchers, a clock."""
+"""Fakes: a model that counts, drafters that follow a script, stop matchers, a clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ VOCAB = 64
 
 
 class Counting(nn.Module):
-    """Says n + 1 after n, modulo VOCAB; keeps the ids it read in a real cache of one layer and proves them consecutive.
+    """Says n + 1 after n, modulo VOCAB; keeps the ids it read in a real cache of one layer and
+    proves them consecutive.
 
     Reading an id in `poison` raises.
     """
@@ -46,9 +47,11 @@ class Counting(nn.Module):
 
 
 class Scripted:
-    """A drafter that is right or wrong at will: `rounds[i]` says how many tokens of round i are right, None: no draft.
+    """A drafter that is right or wrong at will: `rounds[i]` says how many tokens of round i are
+    right, None: no draft.
 
-    It knows what will be said: `answer` follows `prompt_len` tokens. After the script it drafts all right.
+    It knows what will be said: `answer` follows `prompt_len` tokens. After the script it drafts all
+    right.
     """
 
     kind = "draft"
@@ -138,7 +141,7 @@ class Failing(Scripted):
 
 @dataclass
 class StopAt:
-    """A stop matcher: complete after `last` follows any other token; `seen` is what it was shown."""
+    """A stop matcher, complete after the token `last`; `seen` holds the tokens pushed."""
 
     last: int
     seen: list[int] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Runs requests through an EngineLoop, proving its invariants after every step, and decodes the naive way beside it.
+"""Runs requests through an EngineLoop with `check` after every step; a naive reference beside it.
 
-`Bench` drives one loop: submit at any step, cancel, run until something holds. `plain` is the reference: one token at
-a time on a fresh cache, one request, no engine but its sampling function.
+`Bench` drives one loop: submit at any step, cancel, run until something holds. `plain` is the
+reference: one token at a time on a fresh cache, one request, no engine but its sampling function.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def loop_of(
     costs: CostModel | None = None,
     memory: MemoryGuard | None = None,
 ) -> EngineLoop:
-    """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name is "tiny"."""
+    """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name
+    is "tiny".
+    """
     target = model(target) if isinstance(target, str) else target
     limits = replace(limits, num_draft_tokens=window)
     return build_loop(
@@ -112,11 +114,16 @@ def loop_of(
 
 def label(value: object) -> str:
     """What a family or a sampling is called in the name of a test."""
-    return value if isinstance(value, str) else "cold" if value is GREEDY else "warm"
+    if isinstance(value, str):
+        return value
+    return "cold" if value is GREEDY else "warm"
 
 
 class Bench:
-    """One loop at work. `tokens`, `finished` and `failed` are by request id; `plans` is what was launched."""
+    """One loop at work.
+
+    `tokens`, `finished` and `failed` are by request id; `plans` is what was launched.
+    """
 
     def __init__(self, loop: EngineLoop, *, check: bool = True) -> None:
         self.loop = loop
@@ -135,7 +142,7 @@ class Bench:
 
     def step(self) -> list[Event]:
         self.steps += 1
-        assert self.steps < MAX_STEPS, "the engine does not come to an end"
+        assert self.steps < MAX_STEPS, "the engine does not end"
         before = self.loop._in_flight
         events = self.loop.step()
         if self._check:
@@ -148,12 +155,12 @@ class Bench:
 
     def until(self, reached: Callable[[], bool]) -> Bench:
         while not reached():
-            assert self.loop.has_work, "the engine came to rest first"
+            assert self.loop.has_work, "the engine ran out of work first"
             self.step()
         return self
 
     def run(self, *requests: Request) -> Bench:
-        """Submit and go on until nothing is left to do."""
+        """Submit, and step until no work is left."""
         self.submit(*requests)
         while self.loop.has_work:
             self.step()
@@ -164,9 +171,11 @@ class Bench:
     def prove(
         self, target: str, company: str, first: Request, second: Request, meet: int = 6
     ) -> Bench:
-        """Run `first` in company of `second`, and prove that each says what it says to plain decoding alone.
+        """Run `first` in company of `second`, and prove that each says what it says to plain
+        decoding alone.
 
-        `second` is not there ("alone"), comes behind `meet` tokens of the first ("joined") or is there first ("left").
+        `second` is not there ("alone"), comes behind `meet` tokens of the first ("joined") or is
+        there first ("left").
         """
         together = [first] if company == "alone" else [first, second]
         self.submit(first)
@@ -183,12 +192,8 @@ class Bench:
 
     def drafted(self, name: str) -> int:
         """How many of the tokens committed so far were proposed by a drafter."""
-        told = (
-            event
-            for event in self.events
-            if isinstance(event, TokensCommitted) and event.request_id == name
-        )
-        return sum(sum(event.drafted) for event in told)
+        commits = (event for event in self.events if isinstance(event, TokensCommitted))
+        return sum(sum(event.drafted) for event in commits if event.request_id == name)
 
     def _take(self, event: Event) -> None:
         name = event.request_id
@@ -207,7 +212,9 @@ class Bench:
 
 
 def stored_length(loop: EngineLoop, tokens: Sequence[int]) -> int:
-    """How many tokens of this conversation are kept; proves that what they make equals a cache computed afresh."""
+    """How many tokens of this conversation are kept; proves that what they make equals a cache
+    computed afresh.
+    """
     match = loop.scheduler.prefix.index.match([*tokens, 0])
     assert match is not None, "nothing was stored"
     length = match.length
@@ -236,7 +243,9 @@ def next_logits(target: nn.Module, cache: list, newest: mx.array) -> mx.array:
 
 @functools.cache
 def plain(name: str, of: Request) -> list[int]:
-    """What the model `name` says to a request: prompt in one pass, then token by token; stops are honoured."""
+    """What the model `name` says to a request: prompt in one pass, then token by token; stops are
+    honoured.
+    """
     return decode(model(name), of)
 
 

@@ -27,7 +27,7 @@ class Ruled:
 
     def bits(self) -> bytes | None:
         if len(self.tokens) == self._breaks_at:
-            raise EngineError("engine.grammar", detail="as told")
+            raise EngineError("engine.grammar", detail="breaks here")
         allowed = self._rule(self.tokens)
         return None if allowed is None else with_ids(bytes((zoo.VOCAB_SIZE + 7) // 8), allowed)
 

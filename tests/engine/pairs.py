@@ -1,4 +1,4 @@
-"""Pairwise covers: a few cases in which every two values of different parameters meet at least once."""
+"""Pairwise covers: few cases in which every two values of different parameters meet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Pair = tuple[tuple[str, int], tuple[str, int]]
 
 
 def pairwise(parameters: Mapping[str, Sequence[Any]]) -> list[Case]:
-    """A small list of cases covering every pair of values. Greedy, one parameter at a time; always the same list."""
+    """A small list of cases covering every pair of values.
+
+    Greedy, one parameter at a time; always the same list.
+    """
     names = list(parameters)
     missing = {
         ((a, i), (b, j)): None

@@ -1,6 +1,7 @@
 """A draft equal to its target is accepted up to its first corrupted token, every round.
 
-Output alone cannot tell a draft whose cache was rewound wrong: verification repairs it, and only acceptance falls.
+Output alone cannot tell a draft whose cache was rewound wrong: verification repairs it, and only
+acceptance falls.
 """
 
 from __future__ import annotations
@@ -103,14 +104,14 @@ def test_stats_count_spans_repairs_and_acceptance_by_position() -> None:
     drafter = Corrupted(model("llama"), scattered)
     loop.use_drafters([drafter])
     bench = Bench(loop).run(request(max_tokens=40))
-    (told,) = bench.stats().drafters.values()
+    (stats,) = bench.stats().drafters.values()
     assert (
-        told.rounds
+        stats.rounds
         == len(drafter.accepted)
-        == sum(told.spans.values())
-        == sum(told.repairs.values())
+        == sum(stats.spans.values())
+        == sum(stats.repairs.values())
     )
-    assert told.accepted == sum(drafter.accepted) == sum(told.accepted_at)
-    assert list(told.accepted_at) == [sum(n > i for n in drafter.accepted) for i in range(4)]
-    assert told.spans["first_reject"] == drafter.accepted.count(0)
-    assert told.accepted == bench.drafted("a")
+    assert stats.accepted == sum(drafter.accepted) == sum(stats.accepted_at)
+    assert list(stats.accepted_at) == [sum(n > i for n in drafter.accepted) for i in range(4)]
+    assert stats.spans["first_reject"] == drafter.accepted.count(0)
+    assert stats.accepted == bench.drafted("a")

@@ -1,4 +1,4 @@
-"""What the engine thread measures while nobody asks for anything, and that it costs nobody anything."""
+"""What the engine measures while idle, and that no request is delayed or changed by it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ MAX_STEP_SECONDS = 60.0
 
 
 class Watched(LatencyTable):
-    """A table that can be waited for, and that remembers which passes it was told of."""
+    """A latency table that can be waited for, and that records the widths it learned."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[int] = []
+        self.learned: list[int] = []
         self._change = threading.Condition()
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
         with self._change:
             learned = super().learn(width, context, seconds)
-            self.told.append(width)
+            self.learned.append(width)
             self._change.notify_all()
             return learned
 
@@ -98,7 +98,7 @@ def thread() -> Iterator[EngineThread]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has nothing to do is idle at once; however slow this machine is just now, no pass is too long."""
+    """Idle at once without work; no pass is too long, however slow the machine."""
     monkeypatch.setattr("omlx.engine.thread.IDLE_SECONDS", 0.0)
     monkeypatch.setattr("omlx.engine.calibration.MAX_STEP_SECONDS", MAX_STEP_SECONDS)
 
@@ -110,7 +110,10 @@ def serve(
     name: str = "m",
     **more: Any,
 ) -> Watched:
-    """Attach a model; made on the engine thread, as all arrays must be. Returns the table of its passes."""
+    """Attach a model; made on the engine thread, as all arrays must be.
+
+    Returns the table of its passes.
+    """
     watched = Watched()
 
     def attach() -> None:
@@ -150,10 +153,10 @@ def test_an_idle_engine_measures_every_pass_of_the_table_once(
     table.wait_until(table.full)
     asked = request(max_tokens=3)
     assert answer(thread, asked) == plain(name, asked)
-    told = len(table.told)
+    before = len(table.learned)
     assert state(thread) is CalibrationState.DONE
     serve(thread, model(name), name="other").wait_until(table.full)
-    assert len(table.told) == told, "what is known was measured again"
+    assert len(table.learned) == before, "what is known was measured again"
 
 
 def test_each_of_several_models_is_measured_and_nothing_is_published(thread: EngineThread) -> None:
@@ -184,8 +187,8 @@ def test_tokens_are_the_same_whatever_is_measured_in_between(thread: EngineThrea
     for i in range(6):
         asked = request(f"{i}", max_tokens=12, speculation=Speculation(AUTO))
         assert answer(thread, asked) == plain("qwen3_next", asked)
-        before = len(table.told)
-        table.wait_until(lambda before=before: table.full() or len(table.told) >= before + 3)
+        before = len(table.learned)
+        table.wait_until(lambda before=before: table.full() or len(table.learned) >= before + 3)
 
 
 def test_a_request_waits_for_one_pass_at_most(thread: EngineThread) -> None:
@@ -306,14 +309,14 @@ def test_the_model_is_not_run_to_prepare_it() -> None:
     [
         ({}, 1),
         ({1: 0.4}, PLAIN),
-        ({1: 0.6}, 2),  # one plain step is always in flight: whoever comes waits for two
+        ({1: 0.6}, 2),  # plain steps overlap: a new request waits for two
         ({1: 1.1}, None),
         ({1: 0.4, PLAIN: 0.4}, 2),
         ({1: 0.4, PLAIN: 0.4, 2: 1.1}, None),
         (dict.fromkeys(ALL, 0.4), None),
     ],
 )
-def test_the_narrowest_pass_that_holds_nobody_up_is_next(
+def test_the_narrowest_pass_that_delays_no_request_is_next(
     known: dict[int, float], following: int | None
 ) -> None:
     target = LatencyTable()
@@ -376,7 +379,7 @@ def test_it_happens_only_where_it_is_switched_on() -> None:
         for name in "ab":
             asked = request(name, max_tokens=4)
             assert answer(thread, asked) == plain("llama", asked)
-        assert set(table.told) <= {PLAIN, 1}
+        assert set(table.learned) <= {PLAIN, 1}
         assert state(thread) is CalibrationState.OFF
     finally:
         thread.stop()

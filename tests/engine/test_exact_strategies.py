@@ -1,5 +1,7 @@
-"""Tokens equal plain decoding of the same request alone under every strategy: lookups, chains, auto; with predictions
-that are right, wrong in places or about something else; with windows that are fixed, adapt, or are padded."""
+"""Tokens equal plain decoding of the same request alone under every strategy: lookups, chains,
+auto; with predictions that are right, wrong in places or about something else; with windows that
+are fixed, adapt, or are padded.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ SPAN = 11
 LETTERS = (7, 23, 42)
 
 DRAFT_PRICE = 0.1
-"""A pass of the draft in plain steps: dear enough for a lookup to come first, cheap enough to draft without one."""
+"""A draft pass in plain steps: lookups are preferred, and without them the model drafts."""
 
 
 def sawtooth(width: int) -> float:
@@ -82,7 +84,10 @@ def tried(
 
 
 def expecting(target: str, past: str, one: Request) -> Request:
-    """The request with a prediction of its answer. Without one its answer has three letters and repeats itself."""
+    """The request with a prediction of its answer.
+
+    Without one its answer has three letters and repeats itself.
+    """
     answer = plain(target, unassisted(one))
     corrupted = [
         (token + 1) % zoo.VOCAB_SIZE if i % SPAN == SPAN - 3 else token
@@ -214,7 +219,7 @@ def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str
     bench.run(expecting(target, "perfect", again))
     assert bench.tokens["again"] == plain(target, unassisted(again))
     stats = bench.stats("again")
-    # Recurrent layers were last exact where the stopped window began, and that may have been a wide one.
+    # Recurrent layers were last exact at the start of the stopped window, which may be wide.
     assert stats.cached_n >= (
         len(one.tokens) if bench.loop.runner.traits.recurrent else stats.prompt_n - 6
     )

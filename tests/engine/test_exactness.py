@@ -1,4 +1,4 @@
-"""Tokens equal plain decoding of the same request alone, whichever model drafts, whoever else is there."""
+"""Tokens equal plain decoding of the same request alone, with any draft model and any other row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong for one request ends that request, with a code, and nobody else notices."""
+"""An error of one request ends that request, with a code, and no other."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_drafter_that_raises_costs_the_request_nothing_but_its_drafts(after: i
 
 
 class Confused(Scripted):
-    """Drafts well and raises when told what came of it, from its `after`-th round on."""
+    """Drafts well and raises when its round was verified, from its `after`-th round on."""
 
     after = 0
 
@@ -99,7 +99,7 @@ class Confused(Scripted):
             raise RuntimeError("did not expect that")
 
 
-def test_a_drafter_that_raises_when_told_the_outcome_costs_no_more() -> None:
+def test_a_drafter_that_raises_when_its_round_is_verified_is_disabled() -> None:
     loop = loop_of("llama")
     loop.use_drafters([Confused(13, plain("llama", request()), [2, 4])])
     bench = Bench(loop).run(request())
@@ -107,7 +107,7 @@ def test_a_drafter_that_raises_when_told_the_outcome_costs_no_more() -> None:
     assert bench.stats().speculation.code == "spec.off.drafter_failed"
 
 
-def test_a_drafter_that_raises_in_the_middle_is_off_from_then_on_and_told_so() -> None:
+def test_a_drafter_that_raises_in_the_middle_is_disabled_and_reported() -> None:
     loop = loop_of("llama")
     drafter = Confused(13, plain("llama", request()), [2, 4])
     drafter.after = 1
@@ -138,7 +138,9 @@ def raising(drafter: Drafter, method: str, after: int) -> Drafter:
 
 
 def counted_with(*drafters: Drafter) -> Bench:
-    """A count that begins for the second time, so that lookups know it too, with these drafters; it must come right."""
+    """A count that begins for the second time, so that lookups know it too, with these drafters; it
+    must come right.
+    """
     loop = build_loop(Counting(), VOCAB, LIMITS)
     loop.use_drafters([*drafters])
     once_more = request("a", (*range(VOCAB), *range(5)), max_tokens=40, speculation=Speculation())
@@ -199,7 +201,7 @@ def test_what_others_hold_or_keep_is_proven_when_a_drafter_raises() -> None:
     assert other.accepted
 
 
-def test_all_drafters_fall_silent_where_it_is_not_known_who_raised(
+def test_all_drafters_are_disabled_where_it_is_unknown_which_one_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drafter = scripted()
@@ -248,7 +250,9 @@ def test_a_prefix_that_a_draft_could_not_keep_is_not_taken_up(
 
 
 def stuck_target() -> EngineLoop:
-    """A target whose cache claims to be taken back and is not, though nothing turned speculation off."""
+    """A target whose cache claims to be taken back and is not, though nothing turned speculation
+    off.
+    """
     loop = build_loop(Counting(make_cache=lambda: [StuckCache()]), VOCAB, LIMITS)
     loop.use_drafters([Scripted(1, counting(10, 40), [4, 1])])
     return loop
@@ -273,7 +277,7 @@ def test_sampling_that_no_filter_accepts_ends_its_request_alone() -> None:
     assert bench.tokens["good"] == plain("llama", request("good"))
 
 
-def test_a_batch_goes_on_when_one_of_its_rows_fails() -> None:
+def test_a_batch_continues_when_one_of_its_rows_fails() -> None:
     rows = [request(f"{i}", prompt(7, i), max_tokens=20) for i in range(3)]
     rows[1] = replace(rows[1], stop=Broken(after=6))
     bench = Bench(loop_of("recurrent_gemma")).run(*rows)

@@ -1,4 +1,4 @@
-"""Ends and joins that land while the next step is already launched: what is left in the cache is what was committed."""
+"""Rows that end or join while the next step is in flight: caches hold what was committed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stopping(family: str, name: str, at: int, how: str) -> tuple[Request, list[i
 
 
 def in_flight(bench: Bench, name: str) -> bool:
-    """Whether a token of this request is sampled but not read: the next step was launched on top."""
+    """Whether a token of this request is sampled but not read: a step is in flight."""
     return any(s.request.id == name and s.unread == 1 for s in bench.loop.scheduler.running)
 
 
@@ -99,14 +99,14 @@ def test_cancelled_while_waiting_while_reading_its_prompt_and_when_gone() -> Non
     bench.submit(long).step()
     bench.loop.cancel("b")
     bench.loop.cancel("a")
-    bench.loop.cancel("nobody")
+    bench.loop.cancel("unknown")
     bench.run()
     assert bench.finished["b"].reason is FinishReason.CANCELLED
     assert stored_length(bench.loop, long.tokens) == 299
 
 
 @pytest.mark.parametrize("family", KINDS)
-def test_a_join_while_a_step_is_in_flight_changes_nobodys_tokens(family: str) -> None:
+def test_a_join_while_a_step_is_in_flight_changes_no_tokens(family: str) -> None:
     bench = Bench(loop_of(family)).submit(named("a"))
     bench.until(lambda: len(bench.tokens["a"]) >= 5 and in_flight(bench, "a"))
     bench.submit(named("b")).until(lambda: len(bench.tokens["b"]) >= 3 and in_flight(bench, "b"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_without_a_limit_everything_fits() -> None:
     assert free.excess(1 << 50, ()) == 0
 
 
-def test_a_prompt_that_can_never_fit_is_told_how_long_one_may_be() -> None:
+def test_a_prompt_that_can_never_fit_is_refused_with_the_longest_possible_length() -> None:
     short_of_memory = guard(1_000_000)
     with pytest.raises(BadRequest) as caught:
         short_of_memory.check_fits(ask("a", prompt=10_000), LAYOUT)
@@ -128,7 +129,7 @@ def test_kept_prefixes_make_room_before_anybody_waits() -> None:
     assert memory.used() < 5000
 
 
-def test_a_limit_lowered_while_some_run_lets_them_end_and_refuses_who_comes() -> None:
+def test_a_lowered_limit_lets_running_requests_end_and_refuses_new_ones() -> None:
     at_work, memory = desk(100_000)
     running, late = ask("b", prompt=2000, max_tokens=50), ask("c", prompt=1500, max_tokens=20)
     at_work.submit(running).step()
@@ -165,7 +166,7 @@ def test_who_gives_up_waiting_for_memory_lets_the_next_one_try() -> None:
 
 
 class Shared:
-    """Two models under one guard, a step each in turn, as the engine's thread has them take turns."""
+    """Two models under one guard that take turns, one step each, as on the engine thread."""
 
     def __init__(self, limit: int) -> None:
         self._time = 0.0
@@ -189,9 +190,9 @@ class Shared:
             ]
             for each in busy:
                 each.step()
-                running = [
-                    sequence.request.id for one in self.desks for sequence in one.scheduler.running
-                ]
+                schedulers = [desk.scheduler for desk in self.desks]
+                sequences = chain.from_iterable(each.running for each in schedulers)
+                running = [sequence.request.id for sequence in sequences]
                 self.most = max(self.most, len(running))
                 self.admitted += [name for name in running if name not in self.admitted]
             if not busy:
@@ -327,13 +328,12 @@ def busiest(at_work: Desk, memory: MemoryGuard) -> int:
     raise AssertionError("the scheduler does not come to an end")
 
 
-def test_what_is_kept_counts_beside_what_those_who_come_together_will_take() -> None:
+def test_cached_prefixes_count_beside_the_reservations_of_simultaneous_requests() -> None:
     at_work, memory = desk(12_000)
     at_work.run(ask("b", prompt=2000, max_tokens=20), ask("c", prompt=2000, max_tokens=20))
     assert at_work.scheduler.prefix.index.nbytes > 4000
-    together = [
-        ask(name, prompt=2700, max_tokens=20) for name in "efg"
-    ]  # 3,072 each: no three with what is kept
+    # 3,072 bytes each: three do not fit beside the cached prefixes.
+    together = [ask(name, prompt=2700, max_tokens=20) for name in "efg"]
     at_work.submit(*together)
     assert busiest(at_work, memory) <= 0.95 * 12_000
     for one in together:
@@ -357,23 +357,24 @@ def test_two_that_end_their_prompts_together_do_not_both_get_the_room() -> None:
 
 def test_who_waits_for_one_that_asks_the_same_finds_what_that_one_left() -> None:
     at_work, _ = desk(12_000)
-    first = ask(
-        "h", prompt=5000, max_tokens=20
-    )  # two of them would take 10,240, and 10,200 is the soft limit
+    # Two of them would take 10,240 bytes; the soft limit is 10,200.
+    first = ask("h", prompt=5000, max_tokens=20)
     at_work.run(first, again := replace(first, id="again"))
     assert at_work.said("again") == answer(again, 20)
-    (told,) = [
+    (finished,) = [
         event
         for event in at_work.events
         if isinstance(event, Finished) and event.request_id == "again"
     ]
-    assert told.stats.cached_n == 4999
+    assert finished.stats.cached_n == 4999
     assert at_work.scheduler.prefix.index.counts.evicted.total() == 0
 
 
 @pytest.mark.parametrize("family", KINDS)
 def test_rows_of_every_kind_of_cache_take_turns_where_memory_is_short(family: str) -> None:
-    """What the caches and the kept prefixes hold is counted while rows are opened, read, restored and joined."""
+    """What the caches and the kept prefixes hold is counted while rows are opened, read, restored
+    and joined.
+    """
     memory = guard(0)
     loop = loop_of(family, limits=replace(LIMITS, prefill_chunk=64), memory=memory)
     layout, caches = loop.scheduler.prefix.layout, loop.runner.caches

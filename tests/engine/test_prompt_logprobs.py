@@ -1,8 +1,9 @@
-"""Logprobs of prompts: those of one pass over the whole prompt, however it is cut, beside whom, warm or cold."""
+"""Logprobs of prompts equal those of one pass, however it is chunked, cached or batched."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import mlx.core as mx
 import pytest
@@ -21,24 +22,20 @@ def scored(name: str = "a", length: int = 29) -> Request:
     return request(name, prompt(length), max_tokens=6, prompt_logprobs=TOP)
 
 
-def told(bench: Bench, name: str = "a") -> list[TokenLogprob]:
-    events = (
-        event
-        for event in bench.events
-        if isinstance(event, PrefillProgress) and event.request_id == name
-    )
-    return [entry for event in events for entry in event.logprobs]
+def scores(bench: Bench, name: str = "a") -> list[TokenLogprob]:
+    events = [event for event in bench.events if isinstance(event, PrefillProgress)]
+    return list(chain.from_iterable(e.logprobs for e in events if e.request_id == name))
 
 
 def expect(family: str, bench: Bench, one: Request) -> None:
     """What the engine said, against one pass over the whole prompt."""
-    target, found = model(family), told(bench, one.id)
+    target, entries = model(family), scores(bench, one.id)
     logits = target(mx.array([one.tokens]), cache=make_prompt_cache(target))[
         0, :-1, : zoo.VOCAB_SIZE
     ]
     logprobs = (logits - mx.logsumexp(logits, axis=-1, keepdims=True)).tolist()
-    assert [entry.token for entry in found] == list(one.tokens[1:])
-    for entry, row in zip(found, logprobs, strict=True):
+    assert [entry.token for entry in entries] == list(one.tokens[1:])
+    for entry, row in zip(entries, logprobs, strict=True):
         assert entry.logprob == pytest.approx(row[entry.token], abs=2e-3)
         assert [value for _, value in entry.top] == pytest.approx(
             sorted(row)[: -TOP - 1 : -1], abs=2e-3
@@ -86,4 +83,4 @@ def test_beside_others_and_by_a_plan_that_went_through_bytes() -> None:
 def test_a_prompt_of_one_token_has_none() -> None:
     bench = Bench(loop_of("llama"))
     bench.run(scored(length=1))
-    assert told(bench) == []
+    assert scores(bench) == []

@@ -1,4 +1,4 @@
-"""Every row of the table in omlx/engine/rewind.py: after a rewind the cache answers as one computed afresh."""
+"""Every row of the table in omlx/engine/rewind.py: a rolled back cache equals a new one."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_one_token_pass_over_a_wrapped_window_cannot_be_taken_back_without_a_m
 
 
 def test_a_whole_window_taken_back_by_a_plain_mark_is_exact() -> None:
-    """Recurrent and sliding layers together: the pass is over several tokens and makes new arrays."""
+    """Recurrent and sliding layers together; passes over several tokens make new arrays."""
     layer, state = RotatingKVCache(max_size=8), ArraysCache(1)
     for i in range(12):
         feed(layer, range(i, i + 1))

@@ -1,8 +1,9 @@
-"""Rounds in the orders that broke others: rejects at every place, all accepted, no draft at all, a stop inside."""
+"""Rounds of every outcome in turn: rejected at every place, all accepted, no draft, a stop."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -166,15 +167,13 @@ def test_what_pads_a_pass_is_never_seen(family: str, sampling: Sampling) -> None
 def test_what_stays_pending_is_timed_under_the_width_of_the_pass_that_reads_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[int] = []
+    widths: list[int] = []
     monkeypatch.setattr(
-        LatencyTable, "learn", lambda _, width, context, seconds: told.append(width) or True
+        LatencyTable, "learn", lambda _, width, context, seconds: widths.append(width) or True
     )
     one = request(tokens=prompt(13), max_tokens=20)
     bench, _ = bench_of("qwen3_next", one, [0, 0, None, 1, None])
     bench.run(one)
-    windows = [
-        window for plan in bench.plans for forward in plan.forwards for window in forward.windows
-    ]
+    windows = chain.from_iterable(plan.windows for plan in bench.plans)
     assert [window.width for window in windows if window.sample and not window.draft_n] == [3, 3]
-    assert (told.count(3), told.count(1)) == (2, 0)
+    assert (widths.count(3), widths.count(1)) == (2, 0)

@@ -1,4 +1,4 @@
-"""Draws follow the softmax; filters and penalties are mlx-lm's; noise depends on seed, choice and position alone."""
+"""Samples follow the softmax; filters are mlx-lm's; noise depends on seed, choice and position."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_rows_of_one_call_draw_as_each_alone() -> None:
     assert draw(rows, alike).tolist() == [draw(LOGITS, [place]).item() for place in alike]
 
 
-def test_every_seed_is_accepted_and_told_apart() -> None:
+def test_every_seed_is_accepted_and_has_noise_of_its_own() -> None:
     seeds = (0, 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1, -2)
     said = {tuple(draws(Sampling(seed=seed), 40)) for seed in seeds}
     assert len(said) == len(seeds)
@@ -182,7 +182,7 @@ def test_logprobs_are_the_log_softmax_after_penalties_before_filters() -> None:
 
 @pytest.mark.parametrize("company", [False, True])
 def test_logprobs_are_the_same_alone_drafted_and_in_company(company: bool) -> None:
-    def told(draft: bool) -> list[tuple[int, float, int]]:
+    def logprobs(draft: bool) -> list[tuple[int, float, int]]:
         one = request(sampling=Sampling(temperature=0.8, seed=1), top_logprobs=3, max_tokens=14)
         others = [request("b", prompt(8, 3), top_logprobs=1)] if company else []
         bench = Bench(loop_of("llama", noisy("llama") if draft else None)).run(one, *others)
@@ -193,7 +193,7 @@ def test_logprobs_are_the_same_alone_drafted_and_in_company(company: bool) -> No
             for entry in event.logprobs
         ]
 
-    plainly, drafted = told(False), told(True)
+    plainly, drafted = logprobs(False), logprobs(True)
     assert [t for t, _, _ in plainly] == [t for t, _, _ in drafted]
     assert [p for _, p, _ in plainly] == pytest.approx([p for _, p, _ in drafted], abs=2e-3)
     assert {n for _, _, n in drafted} == {3}

@@ -1,11 +1,11 @@
-"""Who runs when, in pure Python: order, budgets, limits, batches, ends. Every plan is carried out on lists."""
+"""Scheduling in pure Python: order, budgets, limits, batches, ends. Plans run on lists."""
 
 from __future__ import annotations
 
 import random
 import sys
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 
 import pytest
 
@@ -46,15 +46,17 @@ class Guess(Scripted):
 
 
 def opened(plans: list[Plan]) -> list[int]:
-    return [op.row for plan in plans for op in plan.ops if isinstance(op, Open)]
+    return [
+        op.row for op in chain.from_iterable(plan.ops for plan in plans) if isinstance(op, Open)
+    ]
 
 
 def prefilled(plan: Plan | None) -> int:
-    return sum(w.width for f in plan.forwards for w in f.windows if not w.sample) if plan else 0
+    return sum(window.width for window in plan.windows if not window.sample) if plan else 0
 
 
 def sampled(plan: Plan | None) -> list[int]:
-    return [w.row for f in plan.forwards for w in f.windows if w.sample] if plan else []
+    return [window.row for window in plan.windows if window.sample] if plan else []
 
 
 def test_requests_are_admitted_and_read_in_the_order_they_came() -> None:
@@ -109,7 +111,7 @@ def ended(desk: Desk, name: str) -> Finished:
     return next(e for e in desk.events if isinstance(e, Finished) and e.request_id == name)
 
 
-def test_a_long_prompt_stalls_nobody_by_more_than_a_slice() -> None:
+def test_a_long_prompt_stalls_other_rows_by_one_slice_at_most() -> None:
     desk = Desk(LIMITS).submit(ask("a", max_tokens=60))
     while not desk.said("a"):
         desk.step()
@@ -212,7 +214,7 @@ def test_a_rejected_draft_is_taken_back_at_once_and_replayed_never(
     assert not committed_without_draft
 
 
-def test_cancelling_frees_the_row_for_who_waits() -> None:
+def test_cancelling_frees_the_row_for_the_next_request() -> None:
     desk = Desk(replace(LIMITS, max_rows=1)).submit(ask("a", max_tokens=None), ask("b"))
     for _ in range(5):
         desk.step()
@@ -236,7 +238,7 @@ def test_lifecycle_moves_by_the_table_only(before: Status, after: Status) -> Non
         assert sequence.status is before
 
 
-def test_times_are_told_in_milliseconds() -> None:
+def test_times_are_in_milliseconds() -> None:
     now = iter(range(1000))
     desk = Desk(replace(LIMITS, max_rows=1), clock=lambda: float(next(now)))
     desk.run(ask("a", max_tokens=3), ask("b", max_tokens=1))

@@ -1,4 +1,4 @@
-"""Speculation while one row decodes, a batch when a second one does, and back: in time, told, and without a trace."""
+"""Speculation while one row decodes, a batch when a second one does; tokens stay the same."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_rows_that_come_and_go_at_every_step(family: str) -> None:
         assert bench.tokens[one.id] == plain(family, one), one.id
 
 
-def test_why_nobody_speculates_is_told() -> None:
+def test_the_reason_why_speculation_is_off_is_reported() -> None:
     def reason(loop: EngineLoop, **asked: object) -> str:
         bench = Bench(loop).run(request(speculation=Speculation(**{"strategy": DRAFT, **asked})))
         assert bench.tokens["a"] == plain("llama", request())

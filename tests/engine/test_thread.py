@@ -1,4 +1,4 @@
-"""The engine thread: events arrive, work is run between steps, and its end is told to everybody who waits."""
+"""The engine thread: events arrive, work runs between steps, and its end fails open requests."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_cancelled_request_hears_of_its_end(thread: EngineThread) -> None:
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.CANCELLED
     thread.cancel("a")
-    thread.cancel("nobody")
+    thread.cancel("unknown")
     again = Listener()
     thread.submit("m", ask("a"), again)
     assert isinstance(again.last(), Finished)
@@ -136,14 +136,14 @@ def test_a_failed_request_leaves_the_thread_alive(thread: EngineThread) -> None:
     assert thread.failure is None
 
 
-def test_work_between_steps_returns_or_raises_to_who_asked(thread: EngineThread) -> None:
+def test_work_between_steps_returns_or_raises_through_its_future(thread: EngineThread) -> None:
     assert thread.call(lambda: threading.current_thread().name).result(PATIENCE_S) == "omlx-engine"
     with pytest.raises(ZeroDivisionError):
         thread.call(lambda: 1 // 0).result(PATIENCE_S)
     assert thread.call(lambda: 3).result(PATIENCE_S) == 3
 
 
-def test_a_sink_that_raises_loses_its_events_and_nobody_elses(thread: EngineThread) -> None:
+def test_a_sink_that_raises_loses_its_own_events_only(thread: EngineThread) -> None:
     def deaf(events: Sequence[Event]) -> None:
         raise RuntimeError("the listener has gone")
 
@@ -179,7 +179,7 @@ def test_an_unknown_model_fails_its_request_alone(thread: EngineThread) -> None:
 
 
 class Mortal(EngineLoop):
-    """A loop whose step raises once told to: what no guard inside the engine catches."""
+    """A loop whose step raises once it is `doomed`, outside all isolation."""
 
     doomed = False
 

@@ -1,14 +1,16 @@
-"""What a row may say is bounded by a mask: every strategy says what plain decoding under the mask says."""
+"""Structured output: every strategy says what plain decoding under the same mask says."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import mlx.core as mx
 import pytest
 
 from omlx.engine.masking import Lookahead, allowed_prefix, forced_tokens, masks_along, only_token
-from omlx.engine.plan import LAST
+from omlx.engine.plan import LAST, Window
 from omlx.engine.sampling import permit
 from omlx.engine.strategy import OFF, parse
 from omlx.engine.types import FinishReason, Request, Sampling, Speculation, TokensCommitted
@@ -31,6 +33,10 @@ from tests.engine.masks import Rule, Ruled, formal, only_even, thirds, until
 
 PENALISED = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((3, 4.0),))
 REPEATING = prompt(6) * 4
+
+
+def windows(bench: Bench) -> Iterator[Window]:
+    return chain.from_iterable(plan.windows for plan in bench.plans)
 
 
 def masked(rule: Rule, name: str = "a", strategy: str = "draft", **more) -> Request:
@@ -94,7 +100,8 @@ def test_a_row_beside_is_not_touched(company: str, sampling: Sampling) -> None:
     bench.run(other)
     assert bench.tokens["a"] == expected(of, formal)
     assert bench.tokens["b"] == plain("llama", replace(other, speculation=Speculation(OFF)))
-    assert any(f.batched for p in bench.plans for f in p.forwards)
+    forwards = chain.from_iterable(plan.forwards for plan in bench.plans)
+    assert any(forward.batched for forward in forwards)
 
 
 def test_what_must_come_is_drafted_for_nothing_and_all_of_it_is_accepted() -> None:
@@ -124,11 +131,11 @@ def test_off_is_off() -> None:
 
 
 def test_a_draft_is_cut_where_the_mask_forbids_it() -> None:
-    """A drafter of odd ids has nothing to offer where only even ones may come."""
+    """A drafter of odd ids has no proposal where only even ones are allowed."""
     of = masked(only_even, strategy="ngram", tokens=tuple(range(1, 21, 2)) * 3, max_tokens=12)
     bench = Bench(loop_of("llama")).run(of)
-    drafts = [w.draft for p in bench.plans for f in p.forwards for w in f.windows if w.draft]
-    assert all(token % 2 == 0 for draft in drafts for token in draft)
+    drafts = [window.draft for window in windows(bench) if window.draft]
+    assert all(token % 2 == 0 for token in chain.from_iterable(drafts))
     assert bench.tokens["a"] == expected(of, only_even)
 
 
@@ -145,9 +152,9 @@ def test_a_draft_against_the_mask_is_rejected_where_it_goes_wrong() -> None:
 
 def test_a_row_with_a_mask_is_never_in_flight_while_the_next_step_is_planned() -> None:
     bench = Bench(loop_of("llama")).run(masked(thirds, strategy="off"))
-    assert not any(w.tokens == LAST for p in bench.plans for f in p.forwards for w in f.windows)
+    assert not any(window.tokens == LAST for window in windows(bench))
     other = Bench(loop_of("llama")).run(request(speculation=Speculation(OFF)))
-    assert any(w.tokens == LAST for p in other.plans for f in p.forwards for w in f.windows)
+    assert any(window.tokens == LAST for window in windows(other))
 
 
 def test_the_end_of_what_may_come_ends_the_request() -> None:
@@ -163,7 +170,7 @@ def test_max_tokens_cut_what_has_a_form_as_anything_else() -> None:
     assert bench.finished["a"].reason is FinishReason.LENGTH
 
 
-def test_a_mask_that_cannot_be_told_ends_its_row_alone() -> None:
+def test_a_mask_that_raises_ends_its_row_alone() -> None:
     broken = request("broken", mask=Ruled(thirds, breaks_at=9), max_tokens=20)
     other = request("b", prompt(9, 2), max_tokens=30)
     bench = Bench(loop_of("llama")).run(broken, other)
@@ -172,28 +179,27 @@ def test_a_mask_that_cannot_be_told_ends_its_row_alone() -> None:
     assert bench.tokens["b"] == plain("llama", replace(other, speculation=Speculation(OFF)))
 
 
-def test_a_mask_that_cannot_be_told_while_drafting_is_taken_back() -> None:
-    """The drafter fails first, the row goes on without it as far as its mask goes."""
+def test_a_mask_that_fails_while_drafting_is_rolled_back() -> None:
+    """The drafter fails first; the row continues without it until its mask fails."""
     broken = request("a", mask=Ruled(thirds, breaks_at=9), max_tokens=20)
     bench = Standing(loop_of("llama", noisy("llama"))).run(broken)
     assert bench.failed["a"].error.code == "engine.grammar"
     assert bench.tokens["a"] == expected(broken, thirds)[:9]
 
 
-def test_logprobs_are_what_the_model_thought_before_the_mask() -> None:
+def test_logprobs_are_those_before_the_mask() -> None:
     of = masked(thirds, strategy="off", top_logprobs=3, max_tokens=6)
     bench = Bench(loop_of("llama")).run(of)
-    told = [
-        each for e in bench.events if isinstance(e, TokensCommitted) for each in e.logprobs or ()
-    ]
+    commits = [event for event in bench.events if isinstance(event, TokensCommitted)]
+    logprobs = list(chain.from_iterable(event.logprobs or () for event in commits))
     free = Bench(loop_of("llama")).run(
         request(top_logprobs=3, max_tokens=1, speculation=Speculation(OFF))
     )
     first = next(
         e.logprobs[0] for e in free.events if isinstance(e, TokensCommitted) and e.logprobs
     )
-    assert told[0].top == first.top
-    assert [each.token for each in told] == bench.tokens["a"]
+    assert logprobs[0].top == first.top
+    assert [entry.token for entry in logprobs] == bench.tokens["a"]
 
 
 def test_looking_ahead_leaves_a_mask_where_it_stood() -> None:

@@ -1,4 +1,4 @@
-"""A plan is the whole step as data: through bytes and into a second runner, it leaves the same caches behind."""
+"""A plan is a whole step as data: serialised and run by a second runner, it makes equal caches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Follower:
         sent = Plan.from_bytes(launch.plan.with_drafts(drafts).to_bytes())
         assert sent == launch.plan.with_drafts(drafts)
         self.ops.update(op.op for op in sent.ops)
-        self.symbols += sum(w.tokens == LAST for f in sent.forwards for w in f.windows)
+        self.symbols += sum(window.tokens == LAST for window in sent.windows)
         self.runner.launch(ScheduledStep(sent))
         agree(self.bench.loop.runner.caches, self.runner.caches)
 
@@ -119,4 +119,4 @@ def test_read_drafts_take_the_place_of_device_drafts_only() -> None:
         ),
     )
     filled = plan.with_drafts({1: (7, 8)})
-    assert [w.draft for f in filled.forwards for w in f.windows] == [(7, 8), None]
+    assert [window.draft for window in filled.windows] == [(7, 8), None]

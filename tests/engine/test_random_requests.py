@@ -1,6 +1,6 @@
-"""Requests of every kind in one loop, drawn at random: they come, end and are cancelled while others are drafted for.
+"""Random requests of every kind in one loop, submitted and cancelled while others speculate.
 
-Each says what plain decoding says to it alone, what is told of its drafts adds up, and nothing of it is left behind.
+Each has the tokens of plain decoding alone, its statistics add up, and nothing of it remains.
 """
 
 from __future__ import annotations
@@ -164,13 +164,13 @@ class Company:
             self.prove_counts(name, one, [window for window in windows if window.row == row])
 
     def prove_counts(self, name: str, one: Asked, windows: list[Window]) -> None:
-        told = self.bench.stats(name)
-        assert (told.accepted, told.predicted_n) == (
+        request_stats = self.bench.stats(name)
+        assert (request_stats.accepted, request_stats.predicted_n) == (
             self.bench.drafted(name),
             len(self.bench.tokens[name]),
         )
-        assert (told.speculation.code == "spec.on") == bool(windows)
-        for drafter, stats in told.drafters.items():
+        assert (request_stats.speculation.code == "spec.on") == bool(windows)
+        for drafter, stats in request_stats.drafters.items():
             lengths = [window.draft_n for window in windows if window.drafter == drafter]
             least, most = one.bounds(drafter)
             assert (stats.rounds, stats.proposed) == (len(lengths), sum(lengths))
@@ -183,7 +183,7 @@ class Company:
 @pytest.mark.parametrize(
     "family", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "llama4"]
 )
-def test_whoever_comes_and_goes_says_what_it_says_alone(family: str, seed: int) -> None:
+def test_random_requests_have_the_tokens_of_plain_decoding(family: str, seed: int) -> None:
     company = Company(family, seed)
     company.run(5)
     company.prove()
@@ -192,7 +192,7 @@ def test_whoever_comes_and_goes_says_what_it_says_alone(family: str, seed: int) 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 12))
 @pytest.mark.parametrize("family", zoo.MAIN_NAMES)
-def test_whoever_comes_and_goes_in_many_ways(family: str, seed: int) -> None:
+def test_many_random_requests_have_the_tokens_of_plain_decoding(family: str, seed: int) -> None:
     company = Company(family, seed)
     company.run(6)
     company.prove()

@@ -1,5 +1,7 @@
-"""An agent's conversation: a growing prompt, each turn's answer and a tool's result behind it. What is computed is what
-is new."""
+"""An agent's conversation: a growing prompt, each turn's answer and a tool's result behind it.
+
+What is computed is what is new.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 def test_twenty_turns_compute_what_is_new(
     family: str, bound: float, forgets: bool, drafting: bool
 ) -> None:
-    """Where the template leaves the thoughts of earlier turns out, prompts part where an answer began."""
+    """Where the template leaves the thoughts of earlier turns out, prompts part where an answer
+    began.
+    """
     limits = replace(LIMITS, context_length=8192, block_tokens=64)
     bench = Bench(loop_of(family, noisy(family) if drafting else None, limits=limits), check=False)
     messages, asked = prompt(400), list[tuple[int, ...]]()

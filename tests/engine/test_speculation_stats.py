@@ -1,4 +1,4 @@
-"""What an answer and a snapshot say of speculation."""
+"""What statistics and snapshots say about speculation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes kept and taken up again: the same tokens as cold, and `cached_n` says what was saved."""
+"""Cached prefixes: a hit gives the same tokens as a cold start; `cached_n` says what it saved."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_a_continued_conversation_says_what_a_cold_one_says(
 def test_a_prompt_that_parts_at_the_edge_of_a_block_or_within(
     family: str, sampling: Sampling, common: int
 ) -> None:
-    """A cache that resumes anywhere uses all that is common; another one what was kept at or below it."""
+    """A cache that resumes anywhere uses all that is common; another one what was kept at or below
+    it.
+    """
     bench = Bench(loop_of(family, noisy(family)))
     first = request("a", prompt(common + 9), sampling, max_tokens=6, stable=common)
     bench.run(first)
@@ -144,7 +146,9 @@ def test_kept_after_rejected_drafts_and_taken_up_in_a_batch(family: str) -> None
 
 @pytest.mark.parametrize("family", KINDS)
 def test_a_whole_roll_back_at_the_wrap_then_a_single_token_then_a_hit(family: str) -> None:
-    """Windows and chunks are 16 tokens: a draft over 32 is refused whole, and the next window has one token."""
+    """Windows and chunks are 16 tokens: a draft over 32 is refused whole, and the next window has
+    one token.
+    """
     first = request("a", prompt(28), max_tokens=16)
     loop = loop_of(family)
     loop.use_drafters(
@@ -210,7 +214,7 @@ def test_a_long_prompt_is_kept_at_intervals(family: str) -> None:
 @pytest.mark.parametrize(
     "family", ["llama", "qwen3_next", "gemma3_text", "lfm2", "llama4", "recurrent_gemma"]
 )
-def test_the_draft_goes_on_from_what_it_had_read(family: str) -> None:
+def test_the_draft_model_continues_from_its_own_cached_prefix(family: str) -> None:
     loop = loop_of(family, model(family))
     drafter = loop.scheduler.speculator.drafters[1]
     bench = Bench(loop).run(first := request("a", prompt(40), max_tokens=20, stable=36))
@@ -336,7 +340,7 @@ def test_ten_thousand_requests_do_not_make_the_process_grow(family: str) -> None
 
 @pytest.mark.parametrize("family", KINDS)
 def test_the_choices_of_a_request_share_one_prefill(family: str) -> None:
-    """Further choices wait for the prefix that the first one leaves, and say what they say alone."""
+    """Further choices wait for the prefix of the first one; their tokens are those alone."""
     tokens = prompt(43)
     choices = [
         request(f"c{i}", tokens, Sampling(0.8, seed=3, choice=i), max_tokens=6) for i in range(3)
