@@ -111,13 +111,9 @@ def _record(entry: ModelEntry) -> Json:
 
 
 def _anthropic_list(records: Sequence[Json]) -> Json:
+    ids = [record["id"] for record in records] or [None]
     data = [_anthropic_record(record) for record in records]
-    return {
-        "data": data,
-        "has_more": False,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-    }
+    return {"data": data, "has_more": False, "first_id": ids[0], "last_id": ids[-1]}
 
 
 def _anthropic_record(record: Json) -> Json:

@@ -46,11 +46,13 @@ class Message(Body):
 
 
 def system(given: str | Sequence[Block] | None) -> list[Json]:
-    if given is None or isinstance(given, str):
-        return [{"role": "system", "content": given}] if given else []
-    texts = [_text(block, f"system[{i}]") for i, block in enumerate(given)]
-    if texts and texts[0].startswith(BILLING):
-        del texts[0]
+    """The system message, if there is one."""
+    if isinstance(given, str):
+        texts = [given] if given else []
+    else:
+        texts = [_text(block, f"system[{i}]") for i, block in enumerate(given or ())]
+        if texts and texts[0].startswith(BILLING):
+            del texts[0]
     return [{"role": "system", "content": _BETWEEN.join(texts)}] if texts else []
 
 

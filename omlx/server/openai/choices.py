@@ -53,7 +53,7 @@ class Head:
 
 
 class ChoicesEncoder:
-    """Encodes `total` choices of `prompts` prompts. A subclass encodes the content of one choice."""
+    """Encodes `total` choices of `prompts` prompts. A subclass encodes the content of a choice."""
 
     KIND: ClassVar[str]
     CHUNK_KIND: ClassVar[str]

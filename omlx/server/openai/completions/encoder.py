@@ -108,15 +108,16 @@ class CompletionEncoder(ChoicesEncoder):
         for token in tokens:
             offsets.append(self._offsets[choice])
             self._offsets[choice] += len(token)
-        unknown = [isnan(entry.logprob) for entry in entries]
+        logprobs: list[float | None] = []
+        top: list[Json | None] = []
+        for entry in entries:
+            known = not isnan(entry.logprob)
+            logprobs.append(finite(entry.logprob) if known else None)
+            top.append(_top(token_bytes, entry) if known else None)
         return {
             "tokens": tokens,
-            "token_logprobs": [
-                None if unknown[i] else finite(entry.logprob) for i, entry in enumerate(entries)
-            ],
-            "top_logprobs": [
-                None if unknown[i] else _top(token_bytes, entry) for i, entry in enumerate(entries)
-            ],
+            "token_logprobs": logprobs,
+            "top_logprobs": top,
             "text_offset": offsets,
         }
 

@@ -122,7 +122,7 @@ class ResponseEncoder:
                     return []  # the tool's text is a string within JSON that is not complete
                 return [self._item("response.function_call_arguments.delta", delta=text)]
             case ToolCallEnd(complete=complete):
-                return self._leave("completed" if complete else "incomplete")
+                return self._leave(complete=complete)
             case PromptLogprobs() | HiddenLogprobs():
                 return []
             case Finish():
@@ -133,7 +133,7 @@ class ResponseEncoder:
         """Continue an item of this kind, or end the open one and start another."""
         if self._open is not None and self._open["type"] == kind:
             return []
-        payloads = self._leave("completed")
+        payloads = self._leave()
         item: Json = {"type": kind, "id": self._id("rs"), "summary": [], "content": []}
         if kind == "message":
             item = {"type": kind, "id": self._id("msg"), "role": "assistant", "content": []}
@@ -141,7 +141,7 @@ class ResponseEncoder:
         return [*payloads, added, self._part("response.content_part.added", part=self._content())]
 
     def _call(self, id: str, name: str) -> list[Json]:
-        payloads = self._leave("completed")
+        payloads = self._leave()
         tool = self._tools.get(name, ToolName(name))
         kind, short, field = _CUSTOM if tool.custom else _FUNCTION
         item = {"type": kind, "id": self._id(short), "call_id": id, "name": tool.name, field: ""}
@@ -153,13 +153,13 @@ class ResponseEncoder:
         self._open, self._text, self._logprobs = item | {"status": "in_progress"}, "", []
         return self._item("response.output_item.added", item=dict(self._open))
 
-    def _leave(self, status: str) -> list[Json]:
+    def _leave(self, *, complete: bool = True) -> list[Json]:
         """End the open item, if there is one."""
         item = self._open
         if item is None:
             return []
         payloads = self._complete(item)
-        item["status"] = status
+        item["status"] = "completed" if complete else "incomplete"
         payloads.append(self._item("response.output_item.done", item=item))
         self.response["output"].append(item)
         self._open = None
@@ -213,7 +213,8 @@ class ResponseEncoder:
 
     def _end(self, finish: Finish) -> list[Json]:
         status = _STATUS[finish.reason]
-        payloads = self._leave("completed" if status == "completed" else "incomplete")
+        complete = status == "completed"
+        payloads = self._leave(complete=complete)
         if status == "incomplete":
             self.response["incomplete_details"] = {"reason": "max_output_tokens"}
         counts = usage([finish])
@@ -231,7 +232,7 @@ class ResponseEncoder:
             },
             "timings": timings([finish]),
         }
-        name = "response.completed" if status == "completed" else "response.incomplete"
+        name = "response.completed" if complete else "response.incomplete"
         return [*payloads, self._event(name, response=self._snapshot())]
 
     def _id(self, kind: str) -> str:
