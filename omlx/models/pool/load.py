@@ -112,8 +112,8 @@ class ModelLoader:
         if choice.draft is not None:
             try:
                 draft = weights_of(choice.draft, reading.dtype)
-                more = 0 if draft is not None else await reading.begin(choice.draft, choice)
-                await make_room(nbytes + more)
+                draft_bytes = 0 if draft is not None else await reading.begin(choice.draft, choice)
+                await make_room(nbytes + draft_bytes)
                 draft = draft or await reading.finish(choice.draft)
             except (ModelError, Overloaded) as error:
                 if choice.requested:
