@@ -1,11 +1,10 @@
-"""Forecast of a proposal: the tokens that drafts of each length would bring, and their seconds.
+"""Forecast of a proposal: the tokens that drafts of each length bring, and their seconds.
 
-A draft of k tokens takes
+A round with P pending and k draft tokens takes
 
-    verify(P + k) + catch-up + k · draft pass + E[verify(P') - verify(1)]
+    verify(P + k) + catch-up + k · draft pass + debt
 
-with P the pending tokens and P' those that stay pending after a rejection where the cache cannot
-be rolled back (recurrent layers): the debt.
+Debt is the cost of tokens that stay pending after a rejection where layers cannot be rolled back.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Policy: which drafter drafts in the next round, and how many tokens, to maximise throughput.
 
-Of all candidates (drafter, draft length k) and plain decoding it takes the one with the largest
-
-    E[sum of seconds per token over the committed tokens] - seconds of the round
-
-Seconds per token depend on the match behind which a token stands: tokens that are hard to predict
-are worth more time, so a draft does not reach from them into easy ones that the next round gets for
-less. The forecast is the gate: below 1.05 times plain decoding a drafter is off. A lookup is then
-compared with the output for free; a draft model is probed within an exploration budget.
+Of all drafts, and of plain decoding, it takes the one that saves most seconds: the seconds that its
+committed tokens usually take, less those of the round. Tokens that are hard to predict usually take
+longer, so a draft does not reach from them into easy ones that the next round gets for less. A
+drafter whose forecast is below 1.05 times plain decoding is off: a lookup is then compared with the
+output for free, a draft model is probed within an exploration budget.
 """
 
 from __future__ import annotations
@@ -99,10 +96,11 @@ class RowPolicy:
     def choose(self, proposals: Sequence[Proposal], pending: int, context: int) -> Choice:
         """Return what to draft behind `pending` tokens. Call once per step that is not skipped."""
         self.skip_steps = 0
-        if not proposals and self.draft_length.fixed is not None:
-            return None
-        if proposals and (self.draft_length.fixed is not None or proposals[0].certain):
+        fixed = self.draft_length.fixed is not None
+        if proposals and (fixed or proposals[0].certain):
             return proposals[0], min(proposals[0].max_length, self.draft_length.max)
+        if fixed:
+            return None
         shortest = self.forecaster.min_length
         proposals = [option for option in proposals if option.max_length >= shortest(option)]
         if self.cost_model.target.plain(context) is None:
@@ -118,7 +116,7 @@ class RowPolicy:
             return self._explore(proposals, None, pending, context)
         forecast, k = best
         if self._until_refresh < 0 and forecast.speedup < REFRESH_BELOW:
-            return None
+            return None  # a plain step, to be measured
         return self._explore(proposals, (forecast.proposal, k), pending, context)
 
     def verified(self, proposal: Proposal, k: int, accepted: int) -> None:
