@@ -25,7 +25,8 @@ export async function send(method, path, body, { etag, signal } = {}) {
   if (etag) headers["If-Match"] = etag;
   let answer;
   try {
-    answer = await fetch(API + path, { method, headers, signal, body: body && JSON.stringify(body) });
+    const payload = body && JSON.stringify(body);
+    answer = await fetch(API + path, { method, headers, signal, body: payload });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, { message: t("ui.error.offline") });

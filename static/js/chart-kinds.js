@@ -1,4 +1,4 @@
-// Kinds of charts: columns of numbers from samples, and a description for screen readers. No drawing.
+// Kinds of charts: columns of numbers from samples, and a description for screen readers.
 
 import { percent, rate, ratio } from "./format.js";
 import { t } from "./text.js";
@@ -19,7 +19,8 @@ export const tokens = {
   },
   describe([times, all], { step }) {
     const minutes = Math.round((times.length * step) / 60);
-    return t("ui.chart.rate.said", { minutes, now: rate(all.at(-1) ?? 0), most: rate(Math.max(0, ...all)) });
+    const [now, most] = [all.at(-1) ?? 0, Math.max(0, ...all)].map(rate);
+    return t("ui.chart.rate.said", { minutes, now, most });
   },
 };
 
@@ -42,7 +43,8 @@ export const answers = {
   describe([times, speedups, acceptances]) {
     if (!times.length) return t("ui.chart.answers.none");
     const speedup = speedups.findLast((value) => value !== null);
-    const newest = { speedup: speedup ? ratio(speedup) : "–", acceptance: percent(acceptances.at(-1)) };
+    const acceptance = percent(acceptances.at(-1));
+    const newest = { speedup: speedup ? ratio(speedup) : "–", acceptance };
     return t("ui.chart.answers.said", { count: times.length, ...newest });
   },
 };

@@ -1,5 +1,5 @@
-// A chart of a kind of chart-kinds.js, drawn by uPlot. Colours come from the style sheet and follow the theme. Screen
-// readers get a sentence; the figures are also in a table.
+// A chart of a kind of chart-kinds.js, drawn by uPlot. Colours come from the style sheet and follow
+// the theme. Screen readers get a sentence; the figures are also in a table.
 
 import { kinds } from "./chart-kinds.js";
 import { clock, minute } from "./format.js";
@@ -18,7 +18,9 @@ class Chart extends HTMLElement {
     if (!this.isConnected) return;
     this.Plot = Plot;
     this.stop = follow((samples) => this.show(samples));
-    this.sizes = new ResizeObserver(() => this.plot?.setSize({ width: this.clientWidth, height: HEIGHT }));
+    this.sizes = new ResizeObserver(() => {
+      this.plot?.setSize({ width: this.clientWidth, height: HEIGHT });
+    });
     this.sizes.observe(this);
     this.themes = new MutationObserver(() => this.draw());
     this.themes.observe(document.documentElement, { attributeFilter: ["data-theme"] });
@@ -87,7 +89,8 @@ class Chart extends HTMLElement {
   measure({ tick, right }, scale) {
     const side = right ? 1 : 3;
     const values = (plot, ticks) => ticks.map(tick);
-    return { ...this.axis({ space: 36 }), scale, side, size: 48, values, grid: right ? { show: false } : this.lines() };
+    const grid = right ? { show: false } : this.lines();
+    return { ...this.axis({ space: 36 }), scale, side, size: 48, values, grid };
   }
 
   axis(more) {
@@ -106,7 +109,10 @@ class Chart extends HTMLElement {
 
   // The colour of a style sheet's token in the current theme.
   colour(token) {
-    this.probe ??= this.parentElement.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
+    if (!this.probe) {
+      this.probe = Object.assign(document.createElement("span"), { hidden: true });
+      this.parentElement.append(this.probe);
+    }
     this.probe.style.color = `var(${token})`;
     return getComputedStyle(this.probe).color;
   }
@@ -119,7 +125,8 @@ class Chart extends HTMLElement {
       return value === null ? "–" : this.kind.axes[axis].format(value);
     };
     const known = index !== null && index !== undefined;
-    this.reading.textContent = known ? [clock(this.data[0][index]), ...this.kind.series.map(figure)].join(" · ") : "";
+    const parts = known ? [clock(this.data[0][index]), ...this.kind.series.map(figure)] : [];
+    this.reading.textContent = parts.join(" · ");
   }
 }
 

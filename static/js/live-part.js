@@ -1,4 +1,5 @@
-// A part of a page that is fetched again every few seconds while the page is visible, and replaced if it differs.
+// A part of a page that is fetched again every few seconds while the page is visible, and replaced
+// if it differs.
 
 import { replaceContent } from "./replace-content.js";
 
@@ -33,7 +34,7 @@ class Live extends HTMLElement {
 
   async fetchAgain() {
     const answer = await fetch(this.dataset.source);
-    if (answer.redirected) location.reload(); // the session has ended: the page redirects to the login
+    if (answer.redirected) location.reload(); // without a session the page leads to the login
     if (!answer.ok) return;
     const text = await answer.text();
     if (text !== this.last) replaceContent(this, () => (this.innerHTML = text));

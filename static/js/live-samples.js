@@ -10,7 +10,8 @@ let answers = [];
 let since = 0;
 let timer = null;
 
-// Call `listener` with { now, begin, step, steps, answers } at every poll. Return a function that stops it.
+// Call `listener` with { now, begin, step, steps, answers } at every poll. Return a function that
+// stops it.
 export function follow(listener) {
   listeners.add(listener);
   if (listeners.size === 1) poll();
@@ -34,7 +35,8 @@ async function fetchNew() {
   answers = [...answers, ...body.answers].filter((answer) => answer.at >= begin);
   since = body.now;
   const oldest = Math.min(...steps.keys(), body.now - LEAST_S);
-  const samples = { now: body.now, begin: Math.max(begin, oldest), step: body.step_s, steps, answers };
+  const axis = { now: body.now, begin: Math.max(begin, oldest), step: body.step_s };
+  const samples = { ...axis, steps, answers };
   for (const listener of listeners) listener(samples);
 }
 

@@ -16,7 +16,9 @@ class Models extends HTMLElement {
     const problem = this.querySelector("[data-problem]");
     problem.hidden = true;
     try {
-      const request = action === "pin" ? pin(model, ariaPressed !== "true") : send("POST", modelPath(model, action));
+      const request = action === "pin"
+        ? pin(model, ariaPressed !== "true")
+        : send("POST", modelPath(model, action));
       changed();
       await request;
       announce(t(`ui.models.done.${action}`, { model }));

@@ -32,8 +32,8 @@ class Prefixes extends HTMLElement {
   async probe(prompt) {
     const { body } = await send("POST", `${this.path}/probe`, { prompt });
     const { prompt_tokens: tokens, cached_tokens: cached } = body;
-    const known = cached !== null;
-    this.say(known ? t("ui.prefixes.found", { kept: cached, tokens }) : t("ui.prefixes.found.unloaded", { tokens }));
+    if (cached === null) this.say(t("ui.prefixes.found.unloaded", { tokens }));
+    else this.say(t("ui.prefixes.found", { kept: cached, tokens }));
   }
 
   say(text) {

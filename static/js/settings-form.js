@@ -1,5 +1,6 @@
-// A form of settings: sends only changed fields, with the revision that the page was made from. A refusal is shown
-// beside its field, and the input stays. An empty field leaves the setting to the next source.
+// A form of settings: sends only changed fields, with the revision that the page was made from.
+// A refusal is shown beside its field, and the input stays. An empty field leaves it to the
+// next source to decide.
 
 import { announce } from "./announce.js";
 import { send } from "./api.js";
@@ -15,7 +16,9 @@ class Settings extends HTMLElement {
     this.addEventListener("input", () => this.showBar());
     this.addEventListener("submit", (event) => this.save(event));
     this.addEventListener("reset", () => setTimeout(() => this.restored()));
-    this.addEventListener("click", (event) => event.target.closest("[data-reload]") && location.reload());
+    this.addEventListener("click", (event) => {
+      if (event.target.closest("[data-reload]")) location.reload();
+    });
     document.addEventListener("omlx:saved", this.onSaved);
     window.addEventListener("beforeunload", this.onLeave);
   }
@@ -41,10 +44,11 @@ class Settings extends HTMLElement {
     return new Map(chosen.map((control) => [control.name, this.textOf(control)]));
   }
 
-  // The values that the server rendered. The input may differ from the start: typed before this script ran, or filled
-  // in by the browser.
+  // The values that the server rendered. The input may differ from the start: typed before this
+  // script ran, or filled in by the browser.
   rendered() {
-    const chosen = this.controls.filter((control) => control.type !== "radio" || control.defaultChecked);
+    const isChosen = (control) => control.type !== "radio" || control.defaultChecked;
+    const chosen = this.controls.filter(isChosen);
     return new Map(chosen.map((control) => [control.name, renderedOf(control)]));
   }
 
@@ -56,7 +60,8 @@ class Settings extends HTMLElement {
   changes() {
     const before = this.rendered();
     const now = [...this.values()].filter(([name, text]) => text !== before.get(name));
-    return Object.fromEntries(now.map(([name, text]) => [name, parsed(this.control(name).dataset.kind, text)]));
+    const kind = (name) => this.control(name).dataset.kind;
+    return Object.fromEntries(now.map(([name, text]) => [name, parsed(kind(name), text)]));
   }
 
   control(name) {
@@ -80,10 +85,11 @@ class Settings extends HTMLElement {
     clear(this.form);
     const changes = this.changes();
     if (Object.keys(changes).length === 0) return;
-    const confirm = [...this.querySelectorAll("[data-confirms]:checked")].map((box) => box.dataset.confirms);
+    const boxes = [...this.querySelectorAll("[data-confirms]:checked")];
+    const content = { changes, confirm: boxes.map((box) => box.dataset.confirms) };
     try {
       const { path, revision } = this.dataset;
-      const { body, etag } = await send("PATCH", path, { changes, confirm }, { etag: `"${revision}"` });
+      const { body, etag } = await send("PATCH", path, content, { etag: `"${revision}"` });
       document.dispatchEvent(new CustomEvent("omlx:saved", { detail: { path, etag } }));
       document.dispatchEvent(new CustomEvent("omlx:changed"));
       await this.refresh();
@@ -119,15 +125,20 @@ class Settings extends HTMLElement {
     const whens = [...new Set(Object.values(applied))];
     const lines = whens.map((when) => {
       const names = Object.keys(applied).filter((name) => applied[name] === when);
-      return t(`ui.saved.${when}`, { names: names.map((name) => t(`settings.${name}.label`)).join(", ") });
+      const labels = names.map((name) => t(`settings.${name}.label`));
+      return t(`ui.saved.${when}`, { names: labels.join(", ") });
     });
     const place = this.querySelector("[data-saved]");
-    place.replaceChildren(...lines.map((line) => Object.assign(document.createElement("p"), { textContent: line })));
+    place.replaceChildren(...lines.map(paragraph));
     announce(lines.join(" "));
   }
 }
 
 const REMOVED = "\u0000";
+
+function paragraph(text) {
+  return Object.assign(document.createElement("p"), { textContent: text });
+}
 
 function renderedOf(control) {
   if (control instanceof HTMLSelectElement) {
@@ -137,7 +148,8 @@ function renderedOf(control) {
   return control.type === "radio" ? control.value : control.defaultValue;
 }
 
-// Convert a text to JSON of its kind. An invalid text is sent as it is; the server reports the error.
+// Convert a text to JSON of its kind. An invalid text is sent as it is; the server reports the
+// error.
 function parsed(kind, text) {
   if (text === REMOVED || text.trim() === "") return null;
   switch (kind) {

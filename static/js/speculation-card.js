@@ -1,4 +1,5 @@
-// Keeps the switch, the draft and the strategy of a model consistent: a change of one shows in the others at once.
+// Keeps the switch, the draft and the strategy of a model consistent: a change of one shows in the
+// others at once.
 
 const OFF = "off";
 const NGRAM = "ngram";
@@ -28,12 +29,15 @@ class Speculation extends HTMLElement {
     else this.choose(this.dataset.inherited === OFF ? AUTO : "");
   }
 
-  // "No draft" must not fall back to an inherited draft, and a chosen draft needs a strategy that uses it.
+  // "No draft" must not fall back to an inherited draft, and a chosen draft needs a strategy that
+  // uses it.
   pick(draft) {
-    if (draft) {
-      const draftless = [NGRAM, OFF];
-      if (draftless.includes(this.effective)) this.choose(draftless.includes(this.dataset.inherited) ? AUTO : "");
-    } else if (this.effective !== OFF && (this.hasAttribute("data-inherits-draft") || this.effective.includes(DRAFT))) {
+    const { inherited } = this.dataset;
+    const draftless = [NGRAM, OFF];
+    const inherits = this.hasAttribute("data-inherits-draft");
+    if (draft && draftless.includes(this.effective)) {
+      this.choose(draftless.includes(inherited) ? AUTO : "");
+    } else if (!draft && this.effective !== OFF && (inherits || this.effective.includes(DRAFT))) {
       this.choose(NGRAM);
     }
   }

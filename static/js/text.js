@@ -2,11 +2,14 @@
 
 import catalog from "./words.json" with { type: "json" };
 
-// The sentence of a key, with `{name}` and `{name:format}` filled in; an unknown key is shown itself.
+// The sentence of a key, with `{name}` and `{name:format}` filled in; an unknown key itself.
 export function t(key, params = {}) {
   const template = catalog[key];
-  if (template === undefined) return [key, ...Object.entries(params).map((entry) => entry.join("="))].join(" ");
-  return template.replace(/\{(\w+)(?::[^}]*)?\}/g, (field, name) => (name in params ? String(params[name]) : field));
+  if (template === undefined) {
+    return [key, ...Object.entries(params).map((entry) => entry.join("="))].join(" ");
+  }
+  const value = (field, name) => (name in params ? String(params[name]) : field);
+  return template.replace(/\{(\w+)(?::[^}]*)?\}/g, value);
 }
 
 export function known(key) {

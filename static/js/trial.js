@@ -1,5 +1,5 @@
-// A trial of drafts: estimate, start, follow, cancel; apply its result and undo that. The server renders the progress
-// and the result; only the progress bar moves here, between two refreshes.
+// A trial of drafts: estimate, start, follow, cancel; apply its result and undo that. The server
+// renders the progress and the result; only the progress bar moves here, between two refreshes.
 
 import { announce } from "./announce.js";
 import { modelPath, send } from "./api.js";
