@@ -42,8 +42,9 @@ class AdmissionQueue:
     @property
     def blocked_since(self) -> float | None:
         """When the head was submitted, if it waits for memory; else None."""
-        blocked = self.waiting and self._blocked_version is not None
-        return self.waiting[0].clock.submitted if blocked else None
+        if not self.waiting or self._blocked_version is None:
+            return None
+        return self.waiting[0].clock.submitted
 
     def submit(self, request: Request) -> None:
         """Append a request. Raises Overloaded if the queue is full, BadRequest if it is invalid."""

@@ -74,8 +74,9 @@ class Batch:
 
     def _arrange_alone(self, row: int) -> list[CacheOp]:
         splits_off = self._splits_off(row)
-        self._alone_steps = self._alone_steps + 1 if row == self._alone else 1
-        self._alone = row
+        if row != self._alone:
+            self._alone, self._alone_steps = row, 0
+        self._alone_steps += 1
         if not splits_off:
             return []
         self.members = []

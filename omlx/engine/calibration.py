@@ -162,7 +162,9 @@ class _Filler(NgramDrafter):
 
     def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
         length = min(limit, (self.next_width() or 1) - sequence.pending)
-        return Proposal(self.name, length, match=1, step=step) if length > 0 else None
+        if length < 1:
+            return None
+        return Proposal(self.name, length, match=1, step=step)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         first = len(sequence.tokens)

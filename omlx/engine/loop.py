@@ -88,7 +88,9 @@ class EngineLoop:
 
     def drain(self) -> list[Event]:
         """Wait for the step in flight and launch no other. Return its events."""
-        events = self._commit(self._in_flight) if self._in_flight is not None else []
+        if self._in_flight is None:
+            return []
+        events = self._commit(self._in_flight)
         self._in_flight = None
         return events
 
@@ -155,7 +157,9 @@ class EngineLoop:
     def cached_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt would be restored. Modifies nothing."""
         prefix = self.scheduler.prefix
-        match = prefix.index.match(tokens) if prefix.off is None else None
+        if prefix.off is not None:
+            return 0
+        match = prefix.index.match(tokens)
         return 0 if match is None else match.length
 
     def clear_prefixes(self) -> None:

@@ -82,7 +82,9 @@ def only_token(bits: bytes | None) -> int | None:
     if bits is None:
         return None
     number = int.from_bytes(bits, "little")
-    return number.bit_length() - 1 if number.bit_count() == 1 else None
+    if number.bit_count() != 1:
+        return None
+    return number.bit_length() - 1
 
 
 def allows(bits: bytes | None, token: int) -> bool:

@@ -168,7 +168,8 @@ class MemoryGuard:
         """
         if self.limit is None or not layout.row_bytes or len(request.tokens) <= SMALL:
             return
-        room = self.hard - (self.weights if pinned_weights is None else pinned_weights)
+        weights = self.weights if pinned_weights is None else pinned_weights
+        room = self.hard - weights
         if cache_need(request, layout) > room:
             most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - STEP)
             raise BadRequest(
@@ -199,9 +200,9 @@ class MemoryGuard:
         freed_by_others = 0
         # Evict prefixes only if that is enough, or if no running request can free the rest.
         if excess <= sum(each.cached for each in everyone) or not busy:
-            freed_by_others = _evict_prefixes(others, excess)
-            remaining = excess - freed_by_others
-            freed = freed_by_others + (client.evict_prefixes(remaining) if remaining > 0 else 0)
+            freed = freed_by_others = _evict_prefixes(others, excess)
+            if freed < excess:
+                freed += client.evict_prefixes(excess - freed)
             excess = self.excess(need, everyone, freed)
         if not excess:
             # Its own evictions precede the new row in the next plan; those of others do not.
@@ -242,7 +243,8 @@ class MemoryGuard:
         excess = self.excess(need, self.clients)
         if last:
             excess = max(0, excess - (self.hard - self.soft))
-        self.loading = 0 if excess else need
+        if not excess:
+            self.loading = need
         return excess
 
     def use_reservation(self, nbytes: int) -> None:

@@ -53,8 +53,9 @@ class Planner:
         forwards = self._decode(decoding)
         forwards += self._prefill(running, stall_matters=len(decoding) > 0)
         windows = list(chain.from_iterable(forward.windows for forward in forwards))
-        verifies = any(window.draft_n for window in windows)
-        self._sampled = None if verifies else {w.row for w in windows if w.sample}
+        self._sampled = {window.row for window in windows if window.sample}
+        if any(window.draft_n for window in windows):
+            self._sampled = None
         return forwards
 
     def _drafts_alone(self, sequence: Sequence) -> bool:

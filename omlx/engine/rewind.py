@@ -169,9 +169,9 @@ def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
         # advance() changes lengths and left_padding in place: they need handles of their own.
         return (list(leaf.cache), _handle(leaf.left_padding), _handle(leaf.lengths))
     if kind is RotatingKVCache:
-        rows = (leaf.keys, leaf.values)
-        keys, values = map(_handle, rows) if fresh else rows
-        return (keys, values, leaf.offset, leaf._idx)
+        if fresh:
+            return (_handle(leaf.keys), _handle(leaf.values), leaf.offset, leaf._idx)
+        return (leaf.keys, leaf.values, leaf.offset, leaf._idx)
     if kind is ChunkedKVCache and fresh:
         return (_handle(leaf.keys), _handle(leaf.values), leaf.offset, leaf.start_position)
     return None

@@ -171,8 +171,9 @@ class EngineThread:
         """Return how many tokens of a prompt are cached; None: not loaded. Raises EngineDead."""
 
         def probe() -> int | None:
-            loop = self._loops.get(model)
-            return None if loop is None else loop.cached_prefix(tokens)
+            if (loop := self._loops.get(model)) is None:
+                return None
+            return loop.cached_prefix(tokens)
 
         return self.call(probe)
 
