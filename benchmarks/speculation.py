@@ -57,10 +57,9 @@ PASS_HEAD: Final = (
     "draft model",
 )
 FULL_LEGEND: Final = f"""\
-{LEGEND} Oracle: it knows where and how far to copy; reached: the speed-up as a share of its own (a draft
-model can exceed it). Coverage alone: the best draft length if as many tokens are proposed correctly
-but rejections fall anywhere (streams 1). Break-even –: no acceptance rate
-would do."""
+{LEGEND} Oracle: it knows where and how far to copy; reached: the speed-up as a share of its own (a
+draft model can exceed it). Coverage alone: the best draft length if as many tokens are proposed
+correctly but rejections fall anywhere (streams 1). Break-even –: no acceptance rate would do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Outcomes of trials: without a time, with failures, of answers that end early; declared lengths."""
+"""Outcomes of trials: untimed ones, failures, answers that end early, declared draft lengths."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Side = Callable[[int], Sample]
 
 @dataclass(frozen=True, slots=True)
 class EngineCase:
-    """`metric` takes a trial's figure from the sum of its samples; `baseline` names mlx-lm's side."""
+    """`metric`: a trial's figure, from the sum of its samples; `baseline`: what mlx-lm runs."""
 
     suite: str
     name: str

@@ -52,7 +52,7 @@ TableRows = list[tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SpeculationReport:
-    """`missing` names the cases with fewer trials than requested; `title` heads it in a document."""
+    """`missing`: cases with fewer trials than requested; `title`: its heading in a document."""
 
     settings: Json
     models: Json
