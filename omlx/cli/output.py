@@ -30,7 +30,7 @@ def size(size_bytes: int) -> str:
 
 
 class LoadingBars:
-    """Progress bar of the model that is being loaded; nothing where standard error is no terminal."""
+    """Progress bar of a loading model; nothing where standard error is no terminal."""
 
     def __init__(self) -> None:
         tqdm.monitor_interval = 0  # no thread of its own

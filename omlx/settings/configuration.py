@@ -72,7 +72,7 @@ class LiveConfiguration:
     def patch(
         self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None
     ) -> Configuration:
-        """Store changes and publish the result. Raises ConfigError and Outdated like `Store.patch`."""
+        """Store changes and publish the result. Raises like `Store.patch`."""
         assert self.store is not None
         with self._lock:
             self.store.patch(changes, model, expected=expected)

@@ -207,7 +207,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The flag that changes it; of a switch that is on by default, the one that turns it off."""
+        """The flag that changes it; a switch that is on by default is turned off."""
         dashed = self.name.replace("_", "-")
         return f"--no-{dashed}" if self.default is True else f"--{dashed}"
 

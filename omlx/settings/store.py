@@ -71,7 +71,7 @@ class _ValidContent:
 
 
 class Store:
-    """Reader and writer of the settings files in `home`. `check` validates what the table cannot."""
+    """Reader and writer of the settings files in `home`; `check` validates names."""
 
     def __init__(self, home: Path, check: Check = lambda name, value, where: None) -> None:
         self.home = home

@@ -46,7 +46,7 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """Next piece of the arguments as JSON. Unless the call was cut off, its pieces are one object."""
+    """Next piece of the arguments. The pieces of a complete call are one JSON object."""
 
     index: int
     text: str

@@ -99,7 +99,7 @@ class GrammarCompiler:
         self._stop_ids = sorted(stop_ids)
 
     def compile(self, output: StructuredOutput) -> CompiledGrammar:
-        """Compile a grammar. Raises BadRequest if it cannot be enforced, or if nothing follows it."""
+        """Compile a grammar. Raises BadRequest if it cannot be enforced or is empty."""
         try:
             return CompiledGrammar(output.param, self._matcher(_source(output)))
         except ValueError as error:
@@ -143,7 +143,7 @@ class GrammarCompiler:
         return GrammarMask(self._start(constrained, preamble), self._without_stops)
 
     def _matcher(self, source: str) -> LLMatcher:
-        """Compile a source. Raises ValueError, also if no text follows the grammar from its start."""
+        """Compile a source. Raises ValueError, also if the grammar allows no first token."""
         matcher = LLMatcher(self._known, source, log_level=0, limits=_LIMITS)
         ahead = matcher.deep_copy()
         ahead.consume_tokens(ahead.compute_ff_tokens())
@@ -156,7 +156,7 @@ class GrammarCompiler:
         return matcher
 
     def _check_schemas(self, use: ToolUse) -> None:
-        """Raise BadRequest, naming the function, if a function's schema alone cannot be enforced."""
+        """Raise BadRequest, naming the function, if its schema alone cannot be enforced."""
         for function in use.allowed:
             schema: Schema = arguments_schema(function, use)
             try:

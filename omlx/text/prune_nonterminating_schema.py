@@ -63,7 +63,7 @@ def _iterate(root: Any, references: set[str], known: set[str]) -> set[str]:
 
 
 def _has_value(schema: Any, terminates: Terminates) -> bool:
-    """Return whether a value of this schema terminates, by the keywords that lead to other schemas."""
+    """Return whether a value terminates, by the keywords that lead to other schemas."""
     if not isinstance(schema, Mapping):
         return schema is not False
     reference = schema.get("$ref")

@@ -152,10 +152,10 @@ def test_what_a_running_server_does_not_take_up_is_said(
 def test_without_a_home_folder_one_has_to_be_named(
     alone: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "~nobody-at-all/x" in said(
-        capsys, "config", "list", "--home", "~nobody-at-all/x", status=2
+    assert "~no-such-user/x" in said(
+        capsys, "config", "list", "--home", "~no-such-user/x", status=2
     )
-    monkeypatch.setenv("OMLX_MODEL_DIR", "~nobody-at-all")
+    monkeypatch.setenv("OMLX_MODEL_DIR", "~no-such-user")
     assert "OMLX_MODEL_DIR: the home folder" in said(capsys, "config", "list", status=2)
     monkeypatch.delenv("OMLX_MODEL_DIR")
     monkeypatch.delenv("OMLX_HOME")
@@ -317,10 +317,10 @@ def test_show_tells_of_a_draft_that_only_its_tokenizer_speaks_against(
     content = json.loads(file.read_text())
     del content["added_tokens"][-1]
     file.write_text("{" if tokenizer == "broken" else json.dumps(content))
-    told = json.loads(said(capsys, "package", "show", "big", "--json"))["speculation"]
+    reply = json.loads(said(capsys, "package", "show", "big", "--json"))["speculation"]
     codes = {"other": "draft.unfit.vocabulary", "broken": "draft.unfit.unusable"}
-    assert (told["draft"], told["reason"]["code"]) == (None, codes[tokenizer])
-    assert told["reason"]["message"] in said(capsys, "package", "show", "big")
+    assert (reply["draft"], reply["reason"]["code"]) == (None, codes[tokenizer])
+    assert reply["reason"]["message"] in said(capsys, "package", "show", "big")
 
 
 LONG = f"/{'a' * 300}"
@@ -335,7 +335,7 @@ LONG = f"/{'a' * 300}"
         ["package", "write", LONG, "--draft", "draft"],
         ["package", "write", "big", "--draft", LONG],
         ["package", "write", "big", "--draft", "draft", "--from-bench", LONG],
-        ["package", "check", "~nobody-at-all/model"],
+        ["package", "check", "~no-such-user/model"],
         ["pull", LONG],
         ["pull", f"org/{LONG[1:]}", "--model-dir", LONG],
         ["config", "get", "draft_model", "--model", LONG],

@@ -70,7 +70,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scramble(place(home, "noise", "draft") / "model.safetensors")
     declare(place(home, "cold", "target"), "org/small", default="fixed", initial_window=4)
     declare(place(home, "design", "target"), "unsloth/Llama-3.2-1B-Instruct-GGUF:Q4_K_M")
-    declare(place(home, "hostile", "target"), "org/noise")
+    declare(place(home, "worst", "target"), "org/noise")
     return home
 
 
@@ -99,15 +99,15 @@ def tokens(answer: ChatCompletion) -> list[tuple[str, list[int] | None]]:
 
 
 def timings(answer: ChatCompletion) -> dict[str, Any]:
-    told: dict[str, Any] = answer.timings
-    return told
+    reply: dict[str, Any] = answer.timings
+    return reply
 
 
 def status(server: Serving, model: str) -> dict[str, Any]:
-    told: dict[str, Any] = (
+    reply: dict[str, Any] = (
         httpx.get(f"{server.url}/v1/models/{model}").raise_for_status().json()["speculation"]
     )
-    return told
+    return reply
 
 
 def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_says(
@@ -126,9 +126,13 @@ def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_s
             assert len(tokens(plain)) > 20
             assert timings(drafted)["drafters"]["org/small"]["accepted"] > 0
             assert timings(plain)["drafters"] == {}
-        told = status(server, "org/cold")
-    assert told["calibration"] == "off"
-    assert (told["draft"], told["draft_source"], told["reason"]) == ("org/small", "package", None)
+        reply = status(server, "org/cold")
+    assert reply["calibration"] == "off"
+    assert (reply["draft"], reply["draft_source"], reply["reason"]) == (
+        "org/small",
+        "package",
+        None,
+    )
 
 
 def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server: Serving) -> None:
@@ -138,29 +142,29 @@ def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server:
     assert set(timings(answer)["drafters"]) <= {"ngram"}
     gate = timings(answer)["speculation"]["gates"]["draft"]
     assert (gate["state"], gate["reason"]["code"]) == ("off", "draft.unfit.gguf")
-    told = status(server, "org/design")
-    assert (told["draft"], told["reason"]["code"], told["wanted"]) == (
+    reply = status(server, "org/design")
+    assert (reply["draft"], reply["reason"]["code"], reply["wanted"]) == (
         None,
         "draft.unfit.gguf",
         None,
     )
-    assert told["calibration"] in ("pending", "done")
-    assert told["draft_configured"] == "unsloth/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"
-    assert (told["draft_source"], told["effective"]) == ("package", "auto")
+    assert reply["calibration"] in ("pending", "done")
+    assert reply["draft_configured"] == "unsloth/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"
+    assert (reply["draft_source"], reply["effective"]) == ("package", "auto")
 
 
-def test_a_draft_that_knows_nothing_is_turned_off_and_changes_nothing(server: Serving) -> None:
+def test_a_useless_draft_is_turned_off_and_changes_nothing(server: Serving) -> None:
     long = {"max_tokens": 1000, "temperature": 1.0, "logit_bias": ENDLESS, "logprobs": False}
-    answer = chat(server, "org/hostile", **long)
-    plain = chat(server, "org/hostile", **long, extra_body=OFF)
+    answer = chat(server, "org/worst", **long)
+    plain = chat(server, "org/worst", **long, extra_body=OFF)
     assert answer.choices[0].message.content == plain.choices[0].message.content
-    told = timings(answer)
-    assert told["predicted_n"] == timings(plain)["predicted_n"] == 1000
+    reply = timings(answer)
+    assert reply["predicted_n"] == timings(plain)["predicted_n"] == 1000
     off = {"state": "off", "code": "spec.off.does_not_pay"}
-    gate = told["speculation"]["gates"]["org/noise"]
-    rounds = told["drafters"].get("org/noise", {"rounds": 0})["rounds"]
+    gate = reply["speculation"]["gates"]["org/noise"]
+    rounds = reply["drafters"].get("org/noise", {"rounds": 0})["rounds"]
     assert outcome(gate) == off or rounds <= 20, (gate, rounds)
-    seen = status(server, "org/hostile")
+    seen = status(server, "org/worst")
     assert seen["draft"] == "org/noise"
     assert outcome(seen["drafters"]["org/noise"]) == outcome(gate)
     assert seen["drafters"]["org/noise"]["rounds"] == rounds
@@ -190,11 +194,15 @@ def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(
     )
     save_family(zoo.FAMILIES["deepseek_v41"], place(tmp_path, "stuck", "draft"))
     with serving(tmp_path, "org/big", "--draft-model", named) as server:
-        told = status(server, "org/big")
+        reply = status(server, "org/big")
         assert chat(server, "org/big", max_tokens=4).choices
-    assert (told["draft"], told["draft_configured"], told["draft_source"]) == (None, named, "cli")
-    assert told["reason"]["code"] == code
-    assert told["reason"]["message"] in server.announced
+    assert (reply["draft"], reply["draft_configured"], reply["draft_source"]) == (
+        None,
+        named,
+        "cli",
+    )
+    assert reply["reason"]["code"] == code
+    assert reply["reason"]["message"] in server.announced
 
 
 def test_a_server_that_runs_takes_up_what_others_keep_and_they_hear_what_it_does_not(
@@ -244,9 +252,9 @@ def test_a_draft_that_is_garbage_stops_no_start_and_with_no_draft_is_not_opened(
         answer = chat(server, "org/big")
         assert tokens(answer) == tokens(chat(server, "org/big", extra_body=OFF))
         assert timings(answer)["speculation"]["gates"]["draft"]["reason"]["code"] == reason
-        told = status(server, "org/big")
-    assert (told["draft"], told["reason"]["code"]) == (None, reason)
-    assert told["reason"]["message"] in server.announced
+        reply = status(server, "org/big")
+    assert (reply["draft"], reply["reason"]["code"]) == (None, reason)
+    assert reply["reason"]["message"] in server.announced
     assert {
         Path(line).parent.name for line in (tmp_path / "opened").read_text().splitlines()
     } == opened

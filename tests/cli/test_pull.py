@@ -211,7 +211,7 @@ def test_a_package_that_a_person_wrote_goes_along_to_the_hubs_newer_commit(
         assert (
             "copied to the new revision" not in pull(hub, tmp_path, "org/big", "--no-draft").stderr
         )
-    (snapshots / hub.commit / FILE).unlink()  # as whoever would rather have the hub's is told to do
+    (snapshots / hub.commit / FILE).unlink()  # to get the version of the hub instead
     assert "GGUF" in pull(hub, tmp_path, "org/big").stderr
     hub.commit = "3" * 40
     assert "copied to the new revision" not in pull(hub, tmp_path, "org/big").stderr
@@ -328,7 +328,7 @@ def test_a_server_fetches_a_declared_draft_and_uses_it(hub: Hub, tmp_path: Path)
         assert "loaded" in loaded
 
 
-def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_somebody_has(
+def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_downloaded(
     hub: Hub, tmp_path: Path
 ) -> None:
     hub.add("org/big", DEMO / "target", package("org/small", size_bytes=3_500_000))
@@ -348,11 +348,11 @@ def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_somebody_has(
         )
         assert pull(hub, tmp_path, "org/small").returncode == 0
         assert "loaded" in next(line for line in log if "org/small" in line)
-        told = httpx.get(status).json()["speculation"]
-        assert (told["draft"], told["wanted"], told["reason"]) == ("org/small", None, None)
+        reply = httpx.get(status).json()["speculation"]
+        assert (reply["draft"], reply["wanted"], reply["reason"]) == ("org/small", None, None)
 
 
-def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(
+def test_a_server_that_fetches_a_corrupted_draft_serves_without_it_and_says_why(
     hub: Hub, tmp_path: Path
 ) -> None:
     hub.add("org/big", DEMO / "target", package("org/small"))
@@ -361,11 +361,12 @@ def test_a_server_that_fetches_a_corrupted_draft_goes_on_without_and_says_why(
     hub.corrupt |= {"model.safetensors"}
     with fetching(hub, tmp_path) as (announced, log):
         assert "draft not fetched" in next(line for line in log if "org/small" in line)
-        told = httpx.get(f"{announced[0].split()[-1]}/v1/models/org/big").json()["speculation"]
-    assert (told["draft"], told["reason"]["code"]) == (None, "draft.not_here")
-    assert told["wanted"]["failed"]["code"] == "draft.fetch_failed"
+        reply = httpx.get(f"{announced[0].split()[-1]}/v1/models/org/big").json()["speculation"]
+    assert (reply["draft"], reply["reason"]["code"]) == (None, "draft.not_here")
+    assert reply["wanted"]["failed"]["code"] == "draft.fetch_failed"
     assert (
-        "model.safetensors does not match the hub's checksum" in told["wanted"]["failed"]["message"]
+        "model.safetensors does not match the hub's checksum"
+        in reply["wanted"]["failed"]["message"]
     )
     hub.corrupt.clear()
     with fetching(hub, tmp_path) as (announced, log):

@@ -74,13 +74,7 @@ def combined(row: Setting, chosen: Iterable[Source], home: Path) -> Resolution:
     store = Store(home)
     for source in chosen:
         given = value(row, source)
-        text = (
-            json.dumps(given)
-            if isinstance(given, dict)
-            else str(to_json(given))
-            if not isinstance(given, tuple)
-            else str(given[0])
-        )
+        text = as_text(given)
         dashed = row.name.replace("_", "-")
         match source:
             case Source.CLI if row.kind is bool:
@@ -97,6 +91,13 @@ def combined(row: Setting, chosen: Iterable[Source], home: Path) -> Resolution:
                 more.append(Layer(source, {row.name: given}))
     run = (cli_layer(parser.parse_args(flags)), environment_layer(environ))
     return LiveConfiguration(run, store).current.resolve(MODEL, *more)
+
+
+def as_text(given: Value) -> str:
+    """Return a value as a flag or a variable holds it."""
+    if isinstance(given, dict):
+        return json.dumps(given)
+    return str(given[0]) if isinstance(given, tuple) else str(to_json(given))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

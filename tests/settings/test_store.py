@@ -16,7 +16,7 @@ import pytest
 from omlx.errors import ConfigError, Outdated
 from omlx.settings.file import FORMAT, FileStamp, file_stamp, locked
 from omlx.settings.layer import Source
-from omlx.settings.schema import Scope, Value, table
+from omlx.settings.schema import Scope, Setting, Value, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
 
 MODEL = "org/name.with.dots"
@@ -60,24 +60,23 @@ def test_models_have_settings_of_their_own(tmp_path: Path) -> None:
     assert not (tmp_path / GLOBAL_FILE).exists()
 
 
+def sample(row: Setting, folder: Path) -> Value:
+    """Return a valid value of a setting."""
+    if row.is_mapping:
+        return ("a=x", "b=y")
+    if row.repeatable:
+        return (folder / "x",) if row.kind is Path else ("a", "b")
+    if row.choices:
+        return row.choices[-1]
+    high = row.meta.high
+    samples = {str: "text", bool: True, int: int(high), float: high, dict: {"a": [1]}}
+    value: Value = samples[row.kind]
+    return value
+
+
 def test_every_setting_that_may_be_kept_is_read_back_as_it_was(tmp_path: Path) -> None:
-    values: dict[str, Value] = {
-        row.name: (("a=x", "b=y") if row.is_mapping else ("a", "b"))
-        if row.repeatable and row.kind is str
-        else (tmp_path / "x",)
-        if row.repeatable
-        else row.choices[-1]
-        if row.choices
-        else {
-            str: "text",
-            bool: True,
-            int: int(row.meta.high),
-            float: row.meta.high,
-            dict: {"a": [1]},
-        }[row.kind]
-        for row in table().values()
-        if row.allowed_in(Scope.GLOBAL)
-    }
+    rows = [row for row in table().values() if row.allowed_in(Scope.GLOBAL)]
+    values = {row.name: sample(row, tmp_path) for row in rows}
     store = Store(tmp_path)
     store.patch(values)
     assert stored(store) == values
@@ -103,7 +102,7 @@ def test_a_folder_whose_name_is_no_text_is_kept(tmp_path: Path) -> None:
     assert stored(Store(tmp_path)) == {"model_dir": (folder,)}
 
 
-def test_a_stamp_tells_whether_somebody_has_written(tmp_path: Path) -> None:
+def test_a_stamp_changes_with_every_write(tmp_path: Path) -> None:
     store = Store(tmp_path / "home")
 
     def stamps() -> list[FileStamp]:
@@ -144,7 +143,7 @@ def test_files_are_private(tmp_path: Path) -> None:
         ({"num_draft_tokens": 9}, MODEL, "config.bounds"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_changes(
+def test_invalid_changes_are_refused_and_nothing_changes(
     tmp_path: Path, changes: dict[str, Value], model: str | None, code: str
 ) -> None:
     store = Store(tmp_path)
@@ -214,7 +213,7 @@ def test_unknown_keys_and_wrong_values_in_a_file_are_named(
         (b'{"format": "omlx-config/2", "server": {"port": 1}}', "config.other_format"),
     ],
 )
-def test_the_files_of_others_do_not_count_and_are_never_touched(
+def test_files_of_other_programs_are_ignored_and_never_changed(
     tmp_path: Path, content: bytes, code: str
 ) -> None:
     file = tmp_path / GLOBAL_FILE
@@ -263,7 +262,7 @@ def test_a_file_that_is_broken_from_the_start_is_kept_aside_where_that_is_asked_
         (b"", "config.foreign"),
     ],
 )
-def test_a_file_that_goes_wrong_counts_as_it_was_and_is_told(
+def test_an_invalid_file_keeps_its_last_valid_content_and_is_reported(
     tmp_path: Path, broken: bytes, code: str
 ) -> None:
     store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
@@ -309,11 +308,11 @@ def test_a_change_takes_the_place_of_what_cannot_be_parsed_and_loses_nothing(
     assert [note.code for note in store.read().notes] == ["config.corrupt"]
 
 
-def test_a_file_that_somebody_repairs_meanwhile_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_file_repaired_in_the_meantime_is_not_renamed(tmp_path: Path) -> None:
     store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
     good = tmp_path / "good"
     good.write_text(json.dumps({"format": FORMAT, "server": {"port": 7}}))
-    os.mkfifo(file)  # whoever reads it waits for what is written into it
+    os.mkfifo(file)  # a reader waits until something is written into it
     with ThreadPoolExecutor() as threads:
         with locked(tmp_path):
             reader = threads.submit(store.read, aside=True)

@@ -376,7 +376,7 @@ def test_a_schema_that_cannot_be_enforced_is_refused_by_its_function(
     assert grammars(json_tools).compile_tool_calls(use({"good": WEATHER, "bad": schema})) is None
 
 
-def test_keywords_that_nobody_enforces_are_refused_of_strict_functions_alone(
+def test_unenforced_keywords_are_refused_of_strict_functions_alone(
     json_tools: TokenizerWrapper,
 ) -> None:
     schema = record(a={"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True})

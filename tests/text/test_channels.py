@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Iterable
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_lm.chat_templates.muse_spark import RESPONSE_FORMAT
 
-from omlx.text.channels import ReasoningSplitter
+from omlx.text.channels import ChannelSplitter, Piece, ReasoningSplitter, Splitter
 from omlx.text.events import ReasoningDelta, TextDelta
 
 MARKERS = ("<think>", "</think>")
@@ -15,12 +17,18 @@ FRAGMENTS = st.lists(
 )
 
 
+def parse(splitter: Splitter, chunks: Iterable[str]) -> list[Piece]:
+    pieces = []
+    for chunk in chunks:
+        pieces += splitter.feed(chunk)
+    return pieces + splitter.finish()
+
+
 def split(
     pieces: list[str], *, thinking: bool = False, markers: tuple[str, str] | None = MARKERS
 ) -> list[object]:
-    machine = ReasoningSplitter(markers, thinking=thinking)
-    out = [piece for text in pieces for piece in machine.feed(text)] + machine.finish()
-    return [kind("".join(piece.text for piece in run)) for kind, run in groupby(out, type)]
+    parsed = parse(ReasoningSplitter(markers, thinking=thinking), pieces)
+    return [kind("".join(piece.text for piece in run)) for kind, run in groupby(parsed, type)]
 
 
 @pytest.mark.parametrize(
@@ -73,3 +81,40 @@ def test_any_chunking_gives_what_the_rule_gives(fragments: list[str], thinking: 
     assert split([text], thinking=thinking) == expected
     assert split(fragments, thinking=thinking) == expected
     assert split(list(text), thinking=thinking) == expected
+
+
+CALL = '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n</atem:function_calls>'
+NEXT = "<|eom|><|start|>assistant "
+WHOLE = f"to=self<|message|>Hm. <|eo{NEXT}to=look<|message|>{CALL}{NEXT}to=user<|message|>It <rains.<|eot|>"
+
+
+def read(chunks: list[str]) -> tuple[str, str]:
+    """Return reasoning and content."""
+    splitter = ChannelSplitter(RESPONSE_FORMAT["initial_state"], RESPONSE_FORMAT["transitions"])
+    pieces = parse(splitter, chunks)
+    reasoning = [piece.text for piece in pieces if isinstance(piece, ReasoningDelta)]
+    content = [piece.text for piece in pieces if isinstance(piece, TextDelta)]
+    return "".join(reasoning), "".join(content)
+
+
+@given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=8))
+def test_channels_do_not_depend_on_chunks(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(WHOLE)]
+    chunks = [WHOLE[a:b] for a, b in pairwise(edges)]
+    assert read(chunks) == ("Hm. <|eo", f"{CALL}It <rains.")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("No header at all.", ("", "No header at all.")),
+        ("to=self<|message|>cut o", ("cut o", "")),
+        ("to=self<|message|>a<|eo", ("a<|eo", "")),
+        (f"to=self<|message|>a{NEXT}to=us", ("a", "")),
+        ("to=commentary<|message|>I look.", ("", "I look.")),
+        ("", ("", "")),
+    ],
+)
+def test_channels_that_are_cut_off(text: str, found: tuple[str, str]) -> None:
+    assert read([text]) == found
+    assert read(list(text)) == found

@@ -265,7 +265,7 @@ def test_markers_of_several_tokens(bpe: TokenizerWrapper) -> None:
     assert answer.ended
 
 
-def test_an_answer_that_has_begun_goes_on(
+def test_an_answer_prefix_is_continued(
     grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
     of = mask(grammars, GrammarKind.JSON, PERSON, Preamble(answer_prefix='{"name": "Ada", '))
@@ -295,7 +295,7 @@ def test_an_answer_that_has_begun_goes_on(
         (GrammarKind.JSON, '{"items": ' * 3000 + "{}" + "}" * 3000, "recursion"),
         (GrammarKind.REGEX, "(ab", "unclosed group"),
         (GrammarKind.GRAMMAR, "start: (", "Expected token"),
-        (GrammarKind.GRAMMAR, 'start: "a" | nobody', "nobody"),
+        (GrammarKind.GRAMMAR, 'start: "a" | missing', "missing"),
         (GrammarKind.GRAMMAR, "root ::= (", "Expected"),
         (GrammarKind.GRAMMAR, "neither", "Expected"),
         (GrammarKind.GRAMMAR, "root ::= a-b", "'a-b' not found"),
@@ -321,7 +321,7 @@ def test_a_form_that_cannot_be_enforced_is_refused_saying_why(
     assert len(caught.value.message) < 400
 
 
-def test_a_lenient_schema_may_hold_what_nobody_enforces(
+def test_a_lenient_schema_may_hold_unenforced_keywords(
     grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
     schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}

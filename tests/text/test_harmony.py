@@ -65,9 +65,10 @@ def read(
 ) -> tuple[str, str, list[str]]:
     """Reasoning, text and calls, each call as its name and arguments."""
     output = OutputParser(tokenizer, OutputSpec(tools=(LOOK,), **spec))
-    events = [event for chunk in chunks for event in output.feed(chunk)] + output.finish(
-        FinishReason.STOP, STATS
-    )
+    events = []
+    for chunk in chunks:
+        events += output.feed(chunk)
+    events += output.finish(FinishReason.STOP, STATS)
     thought, said, calls = "", "", list[str]()
     for event in events:
         match event:

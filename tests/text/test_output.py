@@ -21,11 +21,9 @@ def run(
     tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec
 ) -> list[OutputEvent]:
     machine = OutputParser(tokenizer, spec)
-    events = [
-        event
-        for chunk in chunks
-        for event in machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])
-    ]
+    events = []
+    for chunk in chunks:
+        events += machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])
     return events + machine.finish(FinishReason.LENGTH, STATS)
 
 
@@ -76,8 +74,8 @@ def test_logprobs_are_those_of_the_tokens_that_an_event_is_made_of(
     }
     tokens = bpe.encode("".join(parts.values()), add_special_tokens=False)
     chunks = [tokens[at : at + size] for at in range(0, len(tokens), size)]
-    told = normal(run(bpe, chunks, OutputSpec(stops=("aba",))))
-    assert [(kind, bpe.decode(of_kind)) for kind, _, of_kind in told] == list(parts.items())
+    kinds = normal(run(bpe, chunks, OutputSpec(stops=("aba",))))
+    assert [(kind, bpe.decode(of_kind)) for kind, _, of_kind in kinds] == list(parts.items())
 
 
 def test_reasoning_tokens_are_counted(bpe: TokenizerWrapper) -> None:

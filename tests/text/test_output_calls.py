@@ -57,11 +57,9 @@ def run(
     tokenizer: TokenizerWrapper, chunks: list[list[int]], spec: OutputSpec
 ) -> list[OutputEvent]:
     machine = OutputParser(tokenizer, spec)
-    fed = [
-        e
-        for chunk in chunks
-        for e in machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])
-    ]
+    fed = []
+    for chunk in chunks:
+        fed += machine.feed(chunk, [TokenLogprob(token, -1.0) for token in chunk])
     return fed + machine.finish(FinishReason.STOP, STATS)
 
 
@@ -113,10 +111,10 @@ def test_any_chunking_gives_the_same_events(
 
 
 def test_the_markers_of_a_call_are_no_part_of_a_message(caller: TokenizerWrapper) -> None:
-    told = normal(
+    kinds = normal(
         run(caller, [[token] for token in ids(caller, f"a {CALL}\n b")], OutputSpec(tools=(LOOK,)))
     )
-    assert [(kind, caller.decode(of_kind)) for kind, _, of_kind in told] == [
+    assert [(kind, caller.decode(of_kind)) for kind, _, of_kind in kinds] == [
         ("TextDelta", "a"),
         ("ToolCallStart", ' <tool_call>{"name": "look", "arguments": {'),
         ("ToolCallArguments", '"a": "é"}'),

@@ -98,7 +98,7 @@ def test_what_is_pruned_is_a_copy() -> None:
 
 
 def test_an_end_that_is_found_late_counts() -> None:
-    """Whoever asks first sees the way back only; whichever of them that is."""
+    """The reference that is evaluated first sees only the way back, whichever it is."""
     names = [f"d{i}" for i in range(8)]
     ways = {
         one: {"anyOf": [record(x={"$ref": f"#/$defs/{two}"}) for two in names]} for one in names[1:]

@@ -67,18 +67,21 @@ def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
 
 
 def test_whatever_a_forced_answer_may_say_is_valid_calls(coder: TokenizerWrapper) -> None:
-    counts, told = set(), list[tuple[str, Any]]()
+    counts, seen_calls = set(), list[tuple[str, Any]]()
     for seed in range(40):
         text, calls = read(coder, walk(mask(coder, use(TWO, forced=True)), coder, seed), use(TWO))
         assert text == ""
         assert valid(calls, TWO)
         counts.add(len(calls))
-        told += calls
+        seen_calls += calls
     assert 0 not in counts
     assert len(counts) > 1
-    assert {name for name, _ in told} == set(TWO)
-    assert {key for _, arguments in told for key in arguments} == set(WIDE["properties"])
-    assert {arguments["unit"] for _, arguments in told if "unit" in arguments} == {"red", "größer"}
+    assert {name for name, _ in seen_calls} == set(TWO)
+    assert {key for _, arguments in seen_calls for key in arguments} == set(WIDE["properties"])
+    assert {arguments["unit"] for _, arguments in seen_calls if "unit" in arguments} == {
+        "red",
+        "größer",
+    }
 
 
 def test_a_named_function_is_the_only_one_and_ends_the_answer(coder: TokenizerWrapper) -> None:

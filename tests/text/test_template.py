@@ -24,7 +24,7 @@ def test_renders_and_leaves_the_messages_alone(bpe: TokenizerWrapper) -> None:
     assert render(bpe, messages) == prompt
 
 
-def test_what_comes_before_the_answer_is_not_stable(bpe: TokenizerWrapper) -> None:
+def test_the_generation_prompt_is_not_stable(bpe: TokenizerWrapper) -> None:
     prompt = render(bpe, MESSAGES)
     assert bpe.decode(prompt.tokens[prompt.stable :]) == "<|im_start|>assistant\n"
     longer = [*MESSAGES, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "bye"}]
@@ -95,7 +95,7 @@ def test_what_a_template_in_python_does_not_take_is_a_clear_error(tmp_path: Path
     tokenizer = load(tmp_path)
     assert render(tokenizer, MESSAGES).tokens
     with pytest.raises(BadRequest, match="rejected these messages"):
-        render(tokenizer, [{"role": "user", "content": ""}, {"role": "nobody", "content": "x"}])
+        render(tokenizer, [{"role": "user", "content": ""}, {"role": "missing", "content": "x"}])
 
 
 def test_a_message_that_is_nested_too_deeply_is_a_clear_error(bpe: TokenizerWrapper) -> None:
