@@ -95,10 +95,10 @@ def test_a_model_that_does_not_sample_is_greedy(tiny: Path) -> None:
 
 
 def test_progress_counts_the_bytes_of_all_weights(tiny: Path) -> None:
-    seen: list[LoadProgress] = []
-    loaded = load(entry(tiny), "bfloat16", seen.append)
-    assert (seen[0].done, seen[-1].done) == (0, loaded.size_bytes)
-    assert {progress.total for progress in seen} == {loaded.size_bytes}
+    seen: list[LoadProgress] = list(load_steps(entry(tiny), "bfloat16"))
+    size_bytes = load(entry(tiny), "bfloat16").size_bytes
+    assert (seen[0].done, seen[-1].done) == (0, size_bytes)
+    assert {progress.total for progress in seen} == {size_bytes}
 
 
 def test_dense_weights_are_cast_for_a_cpu_and_on_request(tiny: Path) -> None:

@@ -229,7 +229,7 @@ def test_settings_that_change_during_a_load_take_effect(
         async with pool(engine, tmp_path, report=hold) as models:
             loading = asyncio.ensure_future(models.load(HYBRID))
             await until(reading.is_set)
-            models.live_configuration.patch({"temperature": 0.5}, HYBRID)
+            models.catalog.live.patch({"temperature": 0.5}, HYBRID)
             await models.reconfigure()
             resume.set()
             await loading
@@ -314,7 +314,7 @@ def test_a_pinned_model_stays_and_another_too_large_is_refused(
                 await models.lease(HYBRID)
             assert caught.value.code == "model.no_room"
             assert ids(models) == [TARGET]
-            models.live_configuration.patch({"pinned": None}, TARGET)
+            models.catalog.live.patch({"pinned": None}, TARGET)
             assert await models.reconfigure() == []
             (await models.lease(HYBRID)).release()
             assert ids(models) == [HYBRID]
@@ -368,7 +368,7 @@ def test_lowering_the_limit_evicts_idle_models(engine: EngineThread, tmp_path: P
         async with pool(engine, tmp_path) as models:
             for name in (TARGET, HYBRID):
                 (await models.lease(name)).release()
-            models.live_configuration.patch({"memory_limit": ONE})
+            models.catalog.live.patch({"memory_limit": ONE})
             await models.evictor.sweep()
             assert ids(models) == [HYBRID]
 

@@ -33,7 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(home: Path) -> Iterator[Running]:
     write(home)
     with omlx(configuration=LiveConfiguration((), Store(home, check_value))) as running:
-        assert running.pool.live_configuration.current.notes == ()
+        assert running.pool.catalog.live.current.notes == ()
         yield running
 
 
@@ -41,7 +41,7 @@ def server(home: Path) -> Iterator[Running]:
 def client(server: Running, home: Path) -> Iterator[Client]:
     write(home)
     with Client(base_url=server.url, timeout=60) as client:
-        client.live_configuration = server.pool.live_configuration
+        client.live_configuration = server.pool.catalog.live
         assert speculation(client)["window"]["max"] == 3
         yield client
 

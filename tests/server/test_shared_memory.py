@@ -71,7 +71,7 @@ def test_beside_a_pinned_model_it_is_told_what_would_fit(
 ) -> None:
     running, http = tight
     assert running.pool.memory.limit == 40 << 20
-    running.pool.live_configuration.patch({"pinned": True}, HYBRID)
+    running.pool.catalog.live.patch({"pinned": True}, HYBRID)
     for model in (HYBRID, TARGET):
         assert http.post(CHAT, json=ask("Hello.", model)).status_code == 200
     answer = http.post(CHAT, json=ask(LONG))

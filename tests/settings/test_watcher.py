@@ -33,7 +33,7 @@ class Watch:
         self._models = models
         self._loadings: list[LoadJob] = []
         self._watcher = ConfigurationWatcher(
-            models.live_configuration,
+            models.catalog.live,
             lambda: [resident.entry.path / FILE for resident in models.residents],
             self._apply,
         )
@@ -113,7 +113,7 @@ def test_readers_see_a_snapshot_until_the_next_one_is_published(
 ) -> None:
     async def run() -> None:
         async with pool(engine, home=tmp_path) as models:
-            watch, live = Watch(models), models.live_configuration
+            watch, live = Watch(models), models.catalog.live
             before = live.current
             Store(tmp_path).patch({"temperature": 0.5})
             assert live.current is before

@@ -8,7 +8,7 @@ unless the caller says that it is trusted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -61,19 +61,15 @@ class LoadedWeights:
     size_bytes: int
 
 
-def load(
-    entry: ModelEntry, dtype: Dtype, progress: Callable[[LoadProgress], None] | None = None
-) -> LoadedWeights:
+def load(entry: ModelEntry, dtype: Dtype) -> LoadedWeights:
     """Load a model at once. Raises ModelError."""
     steps = load_steps(entry, dtype)
     while True:
         try:
-            step = next(steps)
+            next(steps)
         except StopIteration as finished:
             loaded: LoadedWeights = finished.value
             return loaded
-        if progress is not None:
-            progress(step)
 
 
 def load_steps(

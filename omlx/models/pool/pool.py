@@ -39,7 +39,6 @@ from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.resident import Lease, ModelStatus, ServedModel, State
 from omlx.models.pool.residents import ResidentModels, background
 from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
-from omlx.settings.configuration import LiveConfiguration
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -115,10 +114,6 @@ class Pool:
         self._unloading: set[asyncio.Task[None]] = set()
 
     # -- names and state ---------------------------------------------------------------------------
-
-    @property
-    def live_configuration(self) -> LiveConfiguration:
-        return self.catalog.live
 
     @property
     def registry(self) -> Registry:
