@@ -146,6 +146,10 @@ class Forward:
     windows: tuple[Window, ...]
     batched: bool = False
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(window.row for window in self.windows)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

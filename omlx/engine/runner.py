@@ -101,7 +101,7 @@ class Runner:
             launched = self._forward(forward, step, launch.failed)
             launch.passes.append(launched)
             if launched.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
-                last[tuple(w.row for w in forward.windows)] = launched.sampled
+                last[forward.rows] = launched.sampled
         self._last = last
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
@@ -112,14 +112,14 @@ class Runner:
         """Wait for a step. Return what it sampled, by row; prefill chunks are included."""
         reads: dict[int, Read] = {row: Read(error=error) for row, error in launch.failed.items()}
         for launched in launch.passes:
-            rows = [window.row for window in launched.forward.windows]
+            rows = launched.forward.rows
             if launched.error is not None:
-                reads.update({row: Read(error=launched.error) for row in rows})
+                reads.update(dict.fromkeys(rows, Read(error=launched.error)))
                 continue
             with isolate() as outcome:  # a pass that failed on the device raises when it is read
                 reads.update(zip(rows, _read_pass(launched), strict=True))
             if outcome.error is not None:
-                reads.update({row: Read(error=outcome.error) for row in rows})
+                reads.update(dict.fromkeys(rows, Read(error=outcome.error)))
             reads.update({row: Read(error=error) for row, error in launched.failed.items()})
         return reads
 
@@ -149,7 +149,7 @@ class Runner:
     def _forward(
         self, forward: Forward, step: ScheduledStep, failed: Mapping[int, Exception]
     ) -> _Pass:
-        rows = [window.row for window in forward.windows]
+        rows = forward.rows
         launched = _Pass(forward, {row: step.masks[row] for row in rows if row in step.masks})
         launched.error = next((failed[row] for row in rows if row in failed), None)
         if launched.error is None:
@@ -191,8 +191,7 @@ class Runner:
         self._sample(launched, logits, draws)
 
     def _batch_pass(self, forward: Forward, launched: _Pass) -> None:
-        windows = forward.windows
-        rows = tuple(window.row for window in windows)
+        windows, rows = forward.windows, forward.rows
         if any(window.tokens == LAST for window in windows):
             tokens = self._last[rows]
         else:
