@@ -141,11 +141,11 @@ def test_under_a_limit_what_is_found_is_right(layout: Layout, seed: int) -> None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_ten_thousand_requests_over_three_hundred_shared_prefixes(layout: Layout) -> None:
+def test_three_thousand_requests_over_three_hundred_shared_prefixes(layout: Layout) -> None:
     chance, shelf = random.Random(1), Shelf(layout, max_bytes=10_000, block=8)
     prefixes = [[i, *(chance.randint(0, 99) for _ in range(30))] for i in range(300)]
     hits = 0
-    for _ in range(10_000):
+    for _ in range(3_000):
         start = prefixes[min(299, int(chance.expovariate(1 / 60)))]
         wanted = [*start, *(chance.randint(0, 99) for _ in range(12))]
         hits += shelf.match(wanted) >= len(start)
@@ -159,7 +159,8 @@ def test_ten_thousand_requests_over_three_hundred_shared_prefixes(layout: Layout
         shelf._prove = lambda found, tokens: None
         assert shelf.index.nbytes <= 10_000
     shelf.check()
-    assert hits > 1_000
+    assert hits > 300
+    assert shelf.index.counts.evicted.total() > 1_000
 
 
 def test_shared_tokens_are_kept_once() -> None:
