@@ -15,8 +15,9 @@ from typing import IO
 import httpx
 import pytest
 
-from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.models.package.package import FILE
+from omlx.settings.schema import Settings
 from tests.cli.test_main import environment, omlx
 from tests.models.hub import Hub, running
 
@@ -46,8 +47,9 @@ def pull(
 
 
 def usable(hub: Hub, home: Path) -> set[str]:
-    listed = omlx(home, "models", "--json", "--no-bundled", **hub.environment(home / "hub")).stdout
-    return {model["id"] for model in json.loads(listed) if model["status"] == "usable"}
+    """Return the ids of the usable models, as a process with this home finds them."""
+    settings = Settings(home=home / ".omlx", bundled=False, lmstudio=False)
+    return {entry.id for entry in discover(settings, hub.environment(home / "hub")).usable}
 
 
 def test_a_model_comes_with_its_declared_draft_and_only_what_is_of_use(
