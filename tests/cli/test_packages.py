@@ -1,4 +1,6 @@
-"""Drafts that packages declare, in real servers: the same tokens as without, whatever the draft is worth."""
+"""Drafts that packages declare, in real servers: the same tokens as without, whatever the draft is
+worth.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def scramble(weights: Path) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three copies of one model whose packages declare a good draft, a GGUF file, and a draft that knows nothing."""
+    """Three copies of one model whose packages declare a good draft, a GGUF file, and a draft that
+    knows nothing.
+    """
     home = tmp_path_factory.mktemp("home")
     place(home, "small", "draft")
     scramble(place(home, "noise", "draft") / "model.safetensors")
@@ -228,7 +232,8 @@ def note(event, args):
         os.write(log, f"{args[0]}\\n".encode())
 sys.addaudithook(note)
 """
-"""Notes which weights a process opens: before a model is read, its files are looked at from Python."""
+"""Notes which weights a process opens: before a model is read, its files are looked at from Python.
+"""
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-# Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears what it kept for
+# Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears
+# what it kept for
 # it, and an interpreter that is torn down meanwhile aborts.
 AT_ONCE = """
 import os

@@ -1,6 +1,8 @@
-"""Every combination of sources, for every setting that several may set: the first in order decides, and is named.
+"""Every combination of sources, for every setting that several may set: the first in order decides,
+and is named.
 
-That a request, which comes over HTTP and is no layer, goes before them all is in tests/server/test_request_settings.py.
+That a request, which comes over HTTP and is no layer, goes before them all is in
+tests/server/test_request_settings.py.
 """
 
 from __future__ import annotations

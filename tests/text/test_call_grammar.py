@@ -1,5 +1,6 @@
-"""Calls held to their functions over real tokenizers, in every format whose arguments are JSON: whatever may be said
-reads as calls of what may be called, with arguments that have their schema."""
+"""Calls held to their functions over real tokenizers, in every format whose arguments are JSON:
+whatever may be said reads as calls of what may be called, with arguments that have their schema.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ FORMATS: Final = {
         ),
     ),
 }
-"""By the words of a template from which mlx-lm knows the format, and the tokens that such models have for it."""
+"""By the words of a template from which mlx-lm knows the format, and the tokens that such models
+have for it.
+"""
 
 
 def use(schemas: Mapping[str, Schema] | None = None, **more: Any) -> ToolUse:
@@ -166,7 +169,8 @@ def test_every_format_with_json_in_it_is_tried() -> None:
     assert {each.partition(",")[0] for each in FORMATS} == written
 
 
-# -- an answer that must be calls --------------------------------------------------------------------------------
+# -- an answer that must be calls
+# --------------------------------------------------------------------------------
 
 
 def test_whatever_a_forced_answer_may_say_is_valid_calls(tokenizer: TokenizerWrapper) -> None:
@@ -244,7 +248,8 @@ def test_a_thought_may_come_before_a_forced_call(json_tools: TokenizerWrapper) -
     assert allowed(mask(json_tools, use(forced=True))) == calls_marker
 
 
-# -- calls of strict functions in an answer that is free ---------------------------------------------------------
+# -- calls of strict functions in an answer that is free
+# ---------------------------------------------------------
 
 
 def test_prose_is_free_and_every_call_in_it_is_held(tokenizer: TokenizerWrapper) -> None:
@@ -327,7 +332,8 @@ def test_the_way_back_leads_to_where_it_came_from(
         assert (of.state, of.bits()) == seen[-1]
 
 
-# -- what binds nothing, and what is refused ---------------------------------------------------------------------
+# -- what binds nothing, and what is refused
+# ---------------------------------------------------------------------
 
 
 def test_nothing_binds_a_model_that_is_free(json_tools: TokenizerWrapper) -> None:

@@ -1,4 +1,6 @@
-"""Forms made into masks over a real tokenizer: what may come, what must, what is refused, and the way back."""
+"""Forms made into masks over a real tokenizer: what may come, what must, what is refused, and the
+way back.
+"""
 
 from __future__ import annotations
 
@@ -189,7 +191,8 @@ def test_other_forms(
     assert {walk(mask(grammars, kind, value), tokenizer, seed) for seed in range(60)} == texts
 
 
-# -- what may come before an answer ------------------------------------------------------------------------------
+# -- what may come before an answer
+# ------------------------------------------------------------------------------
 
 
 def test_a_thought_that_the_prompt_has_opened_is_free_up_to_its_end(
@@ -275,7 +278,8 @@ def test_an_answer_prefix_is_continued(
     assert (caught.value.code, caught.value.param) == ("format.begun", "form")
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------
+# -- what is refused
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

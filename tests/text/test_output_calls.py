@@ -1,4 +1,6 @@
-"""Calls from tokens: through detokenizer, stop strings and channels, with the openings and ends that requests force."""
+"""Calls from tokens: through detokenizer, stop strings and channels, with the openings and ends
+that requests force.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Many schemas on the bundled models and a real engine: every answer is valid, and no strategy changes a token."""
+"""Many schemas on the bundled models and a real engine: every answer is valid, and no strategy
+changes a token.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Calls whose arguments stand between tags, over real tokenizers: whatever may be said reads as calls of what may be
-called, with arguments that have their schema as far as it can be held."""
+"""Calls whose arguments stand between tags, over real tokenizers: whatever may be said reads as
+calls of what may be called, with arguments that have their schema as far as it can be held.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def coder(
 
 
 def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
-    """Say something at random that the mask allows; now and then close a text, which chance alone would not."""
+    """Say something at random that the mask allows; now and then close a text, which chance alone
+    would not.
+    """
     choose, close, start = random.Random(seed), ids_of(tokenizer, CLOSE), len(of.tokens)
     while not of.ended and of.bits() is not None:
         assert len(of.tokens) < 3000

@@ -1,4 +1,6 @@
-"""Tool calls in every format that mlx-lm knows: whole, one character at a time, cut anywhere, beside prose, cut off."""
+"""Tool calls in every format that mlx-lm knows: whole, one character at a time, cut anywhere,
+beside prose, cut off.
+"""
 
 from __future__ import annotations
 

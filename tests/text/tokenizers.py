@@ -1,4 +1,6 @@
-"""Small real tokenizers: byte-level BPE with ChatML and `<think>`, and a byte-fallback one as SentencePiece makes."""
+"""Small real tokenizers: byte-level BPE with ChatML and `<think>`, and a byte-fallback one as
+SentencePiece makes.
+"""
 
 from __future__ import annotations
 
