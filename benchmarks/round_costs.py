@@ -24,7 +24,7 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.sequence import Sequence as EngineSequence
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import NGRAM, Step
+from omlx.engine.strategy import NGRAM, Clause
 from omlx.engine.types import Request, Speculation
 
 WIDTHS: Final = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 17, 20, 24, 32, 48, 64)
@@ -68,9 +68,9 @@ class ScriptedDrafter(NgramDrafter):
         super().__init__()
         self._known = tuple(known)
 
-    def propose(self, sequence: EngineSequence, limit: int, step: Step) -> Proposal | None:
-        super().propose(sequence, limit, step)
-        return Proposal(self.name, limit, match=1, step=step) if limit > 0 else None
+    def propose(self, sequence: EngineSequence, limit: int, clause: Clause) -> Proposal | None:
+        super().propose(sequence, limit, clause)
+        return Proposal(self.name, limit, match=1, clause=clause) if limit > 0 else None
 
     def draft(self, sequence: EngineSequence, limit: int) -> Draft | None:
         size = len(sequence.tokens)

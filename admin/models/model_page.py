@@ -133,7 +133,7 @@ class ModelPage:
         registry = self.snapshots.pool.registry
         chosen = declared = missing = None
         strategy, name = configured.strategy, configured.settings.draft_model
-        if name is not None and (strategy.off or strategy.step("draft") is not None):
+        if name is not None and (strategy.off or strategy.clause("draft") is not None):
             found = find_draft(name, registry)
             if isinstance(found, Reason):
                 missing = found

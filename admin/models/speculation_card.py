@@ -88,7 +88,7 @@ def in_effect(configured: SpeculationConfig) -> list[InEffect]:
     sources, length = configured.sources, configured.draft_length
     draft = configured.settings.draft_model
     lines = [InEffect("strategy", str(configured.strategy), sources[STRATEGY].value)]
-    if draft is not None and configured.strategy.step("draft") is not None:
+    if draft is not None and configured.strategy.clause("draft") is not None:
         lines.append(InEffect("draft", draft, sources[DRAFT].value))
     source = min((sources[name] for name in DRAFT_LENGTH), key=lambda source: source.rank)
     if length.fixed is None:

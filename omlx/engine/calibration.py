@@ -19,7 +19,7 @@ from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, MIN_SAMPLES, PLAIN, WIDTHS, CostModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import DRAFT, NGRAM, Step
+from omlx.engine.strategy import DRAFT, NGRAM, Clause
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
 
 if TYPE_CHECKING:
@@ -160,11 +160,11 @@ class _Filler(NgramDrafter):
             return None
         return width
 
-    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
+    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         length = min(limit, (self.next_width() or 1) - sequence.pending)
         if length < 1:
             return None
-        return Proposal(self.name, length, match=1, step=step)
+        return Proposal(self.name, length, match=1, clause=clause)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         first = len(sequence.tokens)

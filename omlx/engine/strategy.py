@@ -1,7 +1,7 @@
 """Strategy strings: which drafters may propose, within which bounds.
 
-    strategy = step { ";" step }          ngram:n=4,m=32;draft:m=8
-    step     = name [ ":" key "=" number { "," key "=" number } ]
+    strategy = clause { ";" clause }      ngram:n=4,m=32;draft:m=8
+    clause   = name [ ":" key "=" number { "," key "=" number } ]
     name     = off | auto | draft | ngram
     key      = n (shortest match) | m (longest draft) | min (shortest draft)
 
@@ -30,8 +30,8 @@ MAX_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One drafter and its bounds. `shortest_match` is in tokens; None: not set."""
+class Clause:
+    """One part of a strategy: a drafter and its bounds. `shortest_match` is in tokens; None: not set."""
 
     name: str
     shortest_match: int | None = None
@@ -42,36 +42,37 @@ class Step:
 class Strategy:
     """Drafters in the order given. `notes` say which names were read as others."""
 
-    steps: tuple[Step, ...]
+    clauses: tuple[Clause, ...]
     notes: tuple[Reason, ...] = ()
 
     @property
     def off(self) -> bool:
-        return self.steps[0].name == "off"
+        return self.clauses[0].name == "off"
 
-    def step(self, name: str) -> Step | None:
-        """The step that admits a kind of drafter; `auto` admits all."""
-        return next((s for s in self.steps if s.name in (name, "auto")), None)
+    def clause(self, name: str) -> Clause | None:
+        """Return the clause that admits a kind of drafter; `auto` admits all."""
+        return next((clause for clause in self.clauses if clause.name in (name, "auto")), None)
 
     def among(self, kinds: set[str]) -> Strategy:
-        """Return the strategy without steps that none of these kinds takes; off if none is left."""
-        left = tuple(s for s in self.steps if s.name in kinds or (s.name == "auto" and kinds))
-        return Strategy(left or (Step("off"),), self.notes)
+        """Return the strategy reduced to clauses for these kinds of drafters; off if none is left."""
+        names = kinds | {"auto"} if kinds else kinds
+        left = tuple(clause for clause in self.clauses if clause.name in names)
+        return Strategy(left or (Clause("off"),), self.notes)
 
     def __str__(self) -> str:
-        return ";".join(_format(step) for step in self.steps)
+        return ";".join(_format(clause) for clause in self.clauses)
 
 
-AUTO: Final = Strategy((Step("auto"),))
-OFF: Final = Strategy((Step("off"),))
-DRAFT: Final = Strategy((Step("draft"),))
-NGRAM: Final = Strategy((Step("ngram"),))
+AUTO: Final = Strategy((Clause("auto"),))
+OFF: Final = Strategy((Clause("off"),))
+DRAFT: Final = Strategy((Clause("draft"),))
+NGRAM: Final = Strategy((Clause("ngram"),))
 
 
 def parse(text: str, param: str = "speculation") -> Strategy:
     """Parse a strategy. Raises BadRequest with the column (from 1) and what was expected there."""
     refuse = partial(BadRequest, param=param)
-    steps: list[Step] = []
+    clauses: list[Clause] = []
     notes: list[Reason] = []
     for start, part in _split(text, ";", 1):
         (column, name), *options = _split(part, ":", start, limit=1)
@@ -82,15 +83,15 @@ def parse(text: str, param: str = "speculation") -> Strategy:
             raise refuse("strategy.refused", name=name, column=column)
         if name not in NAMES:
             raise refuse("strategy.name", name=name, column=column, expected=", ".join(NAMES))
-        if any(step.name == name for step in steps):
+        if any(clause.name == name for clause in clauses):
             raise refuse("strategy.twice", name=name, column=column)
-        if steps and {name, steps[0].name} & {"off", "auto"}:
-            alone = name if name in ("off", "auto") else steps[0].name
+        if clauses and {name, clauses[0].name} & {"off", "auto"}:
+            alone = name if name in ("off", "auto") else clauses[0].name
             raise refuse("strategy.alone", name=alone, column=column)
         values = _parse_options(*options[0], name, refuse) if options else {}
         length = DraftLength(values.get("min", 0), max=values.get("m", 0))
-        steps.append(Step(name, values.get("n"), length))
-    return Strategy(tuple(steps), tuple(notes))
+        clauses.append(Clause(name, values.get("n"), length))
+    return Strategy(tuple(clauses), tuple(notes))
 
 
 def _split(text: str, separator: str, column: int, limit: int = -1) -> Iterator[tuple[int, str]]:
@@ -124,8 +125,8 @@ def _parse_options(
     return values
 
 
-def _format(step: Step) -> str:
-    length = step.draft_length
-    pairs = (("n", step.shortest_match), ("m", length.max), ("min", length.min))
+def _format(clause: Clause) -> str:
+    length = clause.draft_length
+    pairs = (("n", clause.shortest_match), ("m", length.max), ("min", length.min))
     options = ",".join(f"{key}={value}" for key, value in pairs if value)
-    return f"{step.name}:{options}" if options else step.name
+    return f"{clause.name}:{options}" if options else clause.name

@@ -82,8 +82,8 @@ def check_model(request: GenerationRequest, served: ServedModel) -> None:
     Raises BadRequest for a drafter requested by name that the model does not have (`auto` takes
     any), and for biases of ids outside the vocabulary.
     """
-    steps = () if request.speculation is None else request.speculation.steps
-    names = {step.name for step in steps}
+    clauses = () if request.speculation is None else request.speculation.clauses
+    names = {clause.name for clause in clauses}
     if served.off is not None and names & {"draft", "ngram"}:
         raise BadRequest(served.off.code, param="speculation", **served.off.params)
     if "draft" in names and served.no_draft is not None:
@@ -176,7 +176,7 @@ def _speculation(
         strategy = served.speculation.strategy
         if request.draft_model is not None:  # naming a draft requests speculation
             strategy = AUTO
-    if prediction and not strategy.off and strategy.step("ngram") is None:
+    if prediction and not strategy.off and strategy.clause("ngram") is None:
         unused = Reason("strategy.prediction_unused", {"strategy": str(strategy)})
         strategy = replace(strategy, notes=(*strategy.notes, unused))
     draft_length = DraftLength.merge(request.draft_length, served.speculation.draft_length)

@@ -85,7 +85,7 @@ class Sampled(Body):
         if self.speculation is None:
             return None
         requested = strategy.parse(self.speculation)
-        if self.draft_model is not None and requested.step("draft") is None:
+        if self.draft_model is not None and requested.clause("draft") is None:
             raise BadRequest("request.draft_off", param="draft_model", draft=self.draft_model)
         return requested
 

@@ -15,7 +15,7 @@ from omlx.engine.sampling import Draw
 from omlx.engine.sequence import Sequence as Record
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Step
+from omlx.engine.strategy import Clause
 from tests import zoo
 
 VOCAB = 64
@@ -65,8 +65,8 @@ class Scripted:
         self.entries: list[str] = []
         self._prompt_len, self._answer, self._rounds = prompt_len, list(answer), list(rounds)
 
-    def propose(self, sequence: Record, limit: int, step: Step) -> Proposal | None:
-        return Proposal(self.name, limit, step=step) if limit > 0 else None
+    def propose(self, sequence: Record, limit: int, clause: Clause) -> Proposal | None:
+        return Proposal(self.name, limit, clause=clause) if limit > 0 else None
 
     def draft(self, sequence: Record, limit: int) -> Draft | None:
         right = self._rounds.pop(0) if self._rounds else limit

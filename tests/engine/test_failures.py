@@ -182,8 +182,8 @@ def test_a_lookup_that_raises_leaves_the_draft_drafting(method: str, after: int)
 
 def test_a_lookup_that_does_not_say_what_it_would_propose_is_not_followed() -> None:
     lookup = NgramDrafter()
-    lookup.propose = lambda _, limit, step: (
-        Proposal("ngram", limit, match=3, step=step) if limit > 0 else None
+    lookup.propose = lambda _, limit, clause: (
+        Proposal("ngram", limit, match=3, clause=clause) if limit > 0 else None
     )
     loop = build_loop(Counting(), VOCAB, LIMITS)
     loop.use_drafters([lookup])

@@ -14,7 +14,7 @@ from omlx.bench.fixed_costs import fixed_costs, flat
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.plan import Window
-from omlx.engine.strategy import Step, parse
+from omlx.engine.strategy import Clause, parse
 from omlx.engine.types import FinishReason, Request, Speculation
 from tests import zoo
 from tests.engine.fakes import StopAt
@@ -68,13 +68,13 @@ class Asked:
     def bounds(self, drafter: str) -> tuple[int, int]:
         """Least and most that may be drafted for it at a time."""
         speculation = self.of.speculation
-        step = speculation.strategy.step("ngram" if drafter == "ngram" else "draft") or Step(
+        clause = speculation.strategy.clause("ngram" if drafter == "ngram" else "draft") or Clause(
             drafter
         )
         length = speculation.draft_length or DEFAULT_DRAFT_LENGTH
-        most = min(length.max, step.draft_length.max or MAX_DRAFT_LENGTH)
+        most = min(length.max, clause.draft_length.max or MAX_DRAFT_LENGTH)
         free = length.fixed is not None or drafter == "forced" or self.of.mask is not None
-        return 1 if free else min(max(length.min, step.draft_length.min, 1), most), most
+        return 1 if free else min(max(length.min, clause.draft_length.min, 1), most), most
 
 
 class Company:

@@ -14,7 +14,7 @@ from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.speculation.row_record import MAX_UNLEARNED
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.strategy import AUTO, OFF, Step, Strategy, parse
+from omlx.engine.strategy import AUTO, OFF, Clause, Strategy, parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Speculation
 from omlx.errors import Reason
@@ -77,9 +77,9 @@ def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
     asked, scored = [], []
     offer, shadowed = NgramDrafter.propose, RowPolicy.shadowed
 
-    def ask(self: NgramDrafter, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
+    def ask(self: NgramDrafter, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         asked.append(sequence.request.id)
-        return offer(self, sequence, limit, step)
+        return offer(self, sequence, limit, clause)
 
     def score(self: RowPolicy, offer: Proposal, k: int, accepted: int) -> None:
         scored.append(k)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from omlx.draft_length import DraftLength
-from omlx.engine.strategy import AUTO, DRAFT, NGRAM, OFF, Step, Strategy, parse
+from omlx.engine.strategy import AUTO, DRAFT, NGRAM, OFF, Clause, Strategy, parse
 from omlx.errors import BadRequest
 
-EIGHT = Step("ngram", draft_length=DraftLength(max=8))
+EIGHT = Clause("ngram", draft_length=DraftLength(max=8))
 CHAIN = Strategy(
     (
-        Step("ngram", 4, DraftLength(max=32)),
-        Step("draft", draft_length=DraftLength(max=8)),
+        Clause("ngram", 4, DraftLength(max=32)),
+        Clause("draft", draft_length=DraftLength(max=8)),
     )
 )
 
@@ -27,9 +27,9 @@ CHAIN = Strategy(
         ("ngram:n=4,m=32;draft:m=8", CHAIN),
         (
             "draft : min = 2 , m = 2 ; ngram",
-            Strategy((Step("draft", None, DraftLength(2, max=2)), Step("ngram"))),
+            Strategy((Clause("draft", None, DraftLength(2, max=2)), Clause("ngram"))),
         ),
-        ("auto:m=64,min=1,n=3", Strategy((Step("auto", 3, DraftLength(1, max=64)),))),
+        ("auto:m=64,min=1,n=3", Strategy((Clause("auto", 3, DraftLength(1, max=64)),))),
     ],
 )
 def test_what_is_meant_and_how_it_is_written(text: str, meant: Strategy) -> None:
@@ -40,7 +40,7 @@ def test_what_is_meant_and_how_it_is_written(text: str, meant: Strategy) -> None
 @pytest.mark.parametrize("name", ["ngram-simple", "ngram-cache", "draftless"])
 def test_names_of_others_are_read_and_noted(name: str) -> None:
     found = parse(f"{name}:m=8")
-    assert (str(found), found.steps) == ("ngram:m=8", (EIGHT,))
+    assert (str(found), found.clauses) == ("ngram:m=8", (EIGHT,))
     assert [(note.code, note.params["name"]) for note in found.notes] == [
         ("strategy.read_as", name)
     ]

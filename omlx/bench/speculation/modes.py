@@ -33,7 +33,7 @@ class Mode:
     @property
     def needs_draft(self) -> bool:
         """Whether it cannot run without a draft model."""
-        return any(step.name == "draft" for step in self.speculation.strategy.steps)
+        return any(clause.name == "draft" for clause in self.speculation.strategy.clauses)
 
 
 def _fixed(length: int) -> Mode:

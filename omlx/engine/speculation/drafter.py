@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Step
+from omlx.engine.strategy import Clause
 
 
 class Drafter(Protocol):
@@ -21,8 +21,8 @@ class Drafter(Protocol):
     @property
     def name(self) -> str: ...
 
-    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
-        """Return what it could draft now: at most `limit` tokens within `step`."""
+    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
+        """Return what it could draft now: at most `limit` tokens within `clause`."""
         ...
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:

@@ -122,8 +122,11 @@ class Forecaster:
 
     def min_length(self, proposal: Proposal) -> int:
         """Return the shortest draft to make; of contradictory bounds the upper one holds."""
-        step = proposal.step.draft_length
-        shortest, longest = max(1, self.draft_length.min, step.min), step.max or MAX_DRAFT_LENGTH
+        bounds = proposal.clause.draft_length
+        shortest, longest = (
+            max(1, self.draft_length.min, bounds.min),
+            bounds.max or MAX_DRAFT_LENGTH,
+        )
         return min(shortest, self.draft_length.max, longest)
 
     def _max_length(self, proposal: Proposal, record: DrafterRecord, pending: int) -> int:

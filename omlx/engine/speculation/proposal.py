@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from omlx.engine.strategy import Step
+from omlx.engine.strategy import Clause
 
-ANY_LENGTH: Final = Step("auto")
+ANY_LENGTH: Final = Clause("auto")
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Up to `max_length` tokens that a drafter could draft, within the bounds of its `step`.
+    """Up to `max_length` tokens that a drafter could draft, within the bounds of its `clause`.
 
     `match` is the length in tokens of a lookup's match, 0 for a draft model; `lag` counts the
     tokens that a draft model has to read first. `tokens` are those of a lookup. A `certain`
@@ -24,7 +24,7 @@ class Proposal:
     match: int = 0
     lag: int = 0
     certain: bool = False
-    step: Step = ANY_LENGTH
+    clause: Clause = ANY_LENGTH
     tokens: tuple[int, ...] = ()
 
     @property

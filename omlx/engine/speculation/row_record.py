@@ -12,7 +12,7 @@ from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafter_record import GateState
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Proposal
-from omlx.engine.strategy import Step
+from omlx.engine.strategy import Clause
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
@@ -35,7 +35,7 @@ class Shadow:
 class RowRecord:
     """State of speculation in one row.
 
-    `drafters` are asked for proposals within their `steps`; `off` says why others are not.
+    `drafters` are asked for proposals within their `clauses`; `off` says why others are not.
     `proposal` is the one whose draft is in flight: drafting it took `draft_s`, and the round is
     expected to take `expected_s` seconds. `timed_s` are the seconds of all timed steps, `plain_s`
     what plain decoding would have taken for their tokens.
@@ -43,7 +43,7 @@ class RowRecord:
 
     policy: RowPolicy
     drafters: list[Drafter]
-    steps: dict[str, Step]
+    clauses: dict[str, Clause]
     off: dict[str, Reason]
     stats: dict[str, DrafterStats] = field(default_factory=dict)
     proposal: Proposal | None = None

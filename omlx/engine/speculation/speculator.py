@@ -18,7 +18,7 @@ from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Choice, Draft, Proposal
 from omlx.engine.speculation.row_record import RowRecord
-from omlx.engine.strategy import Step, Strategy
+from omlx.engine.strategy import Clause, Strategy
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
@@ -167,7 +167,7 @@ class Speculator:
     def gates(self, sequence: Sequence) -> dict[str, Gate]:
         """Return the state of each drafter, by name; `draft` is a draft model that is missing."""
         gates = self._gates(sequence.row)
-        wanted = sequence.request.speculation.strategy.step("draft") is not None
+        wanted = sequence.request.speculation.strategy.clause("draft") is not None
         if wanted and all(drafter.kind != "draft" for drafter in self.drafters):
             gates["draft"] = Gate("off", self.no_draft)
         return gates
@@ -221,10 +221,10 @@ class Speculator:
 
     def _new_row(self, sequence: Sequence) -> RowRecord:
         request = sequence.request.speculation
-        steps = {drafter.name: request.strategy.step(drafter.kind) for drafter in self.drafters}
+        clauses = {drafter.name: request.strategy.clause(drafter.kind) for drafter in self.drafters}
         if sequence.request.mask is not None:  # under every strategy that is not off
-            steps[self._grammar.name] = Step(self._grammar.kind)
-        admitted = {name: step for name, step in steps.items() if step is not None}
+            clauses[self._grammar.name] = Clause(self._grammar.kind)
+        admitted = {name: clause for name, clause in clauses.items() if clause is not None}
         drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
         lookups = (drafter for drafter in drafters if isinstance(drafter, NgramDrafter))
         repeats = next((lookup.repeats(sequence) for lookup in lookups), 0.0)
@@ -253,9 +253,10 @@ class Speculator:
     def _proposals(self, row: RowRecord, sequence: Sequence) -> list[Proposal]:
         proposals, room = [], sequence.remaining - 1
         for drafter in row.drafters:
-            step = row.steps[drafter.name]
+            clause = row.clauses[drafter.name]
+            most = min(room, clause.draft_length.max or room)
             with isolate(self._disable, sequence, drafter):
-                proposal = drafter.propose(sequence, min(room, step.draft_length.max or room), step)
+                proposal = drafter.propose(sequence, most, clause)
                 if proposal is not None:
                     proposals.append(proposal)
         return proposals

@@ -91,5 +91,5 @@ class DraftWatcher:
 
 def _fetches(speculation: SpeculationConfig) -> bool:
     """Return whether a missing draft is fetched: not for a strategy that would not use it."""
-    uses_draft = speculation.strategy.step("draft") is not None
+    uses_draft = speculation.strategy.clause("draft") is not None
     return speculation.settings.draft_download == "auto" and uses_draft

@@ -215,7 +215,7 @@ class Pool:
                 raise BadRequest("spec.off.no_draft", param="draft_model")
             registry = self.catalog.registry
             requested = await asyncio.to_thread(find_requested_draft, draft, registry)
-        elif strategy is not None and any(step.name == "draft" for step in strategy.steps):
+        elif strategy is not None and any(clause.name == "draft" for clause in strategy.clauses):
             speculation = await asyncio.to_thread(configured_speculation, self.catalog, target)
             requested = speculation.draft
         resident = self.residents.find(target.id)

@@ -49,7 +49,7 @@ class SpeculationConfig:
     @property
     def active_draft(self) -> ModelEntry | None:
         """The draft to load: None if the strategy uses no draft model."""
-        if self.strategy.step("draft") is None:
+        if self.strategy.clause("draft") is None:
             return None
         return self.draft
 
@@ -57,12 +57,12 @@ class SpeculationConfig:
     def drafters(self) -> tuple[str, ...]:
         """The drafters that the strategy admits, by its names for them."""
         names = ("ngram",) if self.active_draft is None else ("ngram", "draft")
-        return tuple(name for name in names if self.strategy.step(name) is not None)
+        return tuple(name for name in names if self.strategy.clause(name) is not None)
 
     @property
     def no_draft_reason(self) -> Reason | None:
         """Why no draft is to be loaded; None if one is."""
-        if self.strategy.step("draft") is not None:
+        if self.strategy.clause("draft") is not None:
             return self.reason
         source = self.sources["speculation"]
         return Reason("spec.off.strategy", {"strategy": str(self.strategy), "source": source})

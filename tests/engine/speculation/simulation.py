@@ -20,7 +20,7 @@ from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.speculation.speculator import MAX_PENDING, Speculator
-from omlx.engine.strategy import AUTO, Step, Strategy
+from omlx.engine.strategy import AUTO, Clause, Strategy
 from omlx.engine.types import Request, Speculation
 from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Part, Text, text
 
@@ -48,10 +48,10 @@ class SimulatedDraftModel(Drafter):
         self._drafted = 0
         self._rounds = 0
 
-    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
+    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         length = min(limit, LONGEST_DRAFT)
         lag = len(sequence.tokens) - self._read
-        return Proposal(self.name, length, lag=lag, step=step) if length > 0 else None
+        return Proposal(self.name, length, lag=lag, clause=clause) if length > 0 else None
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         context, text = len(sequence.tokens), self._run.text

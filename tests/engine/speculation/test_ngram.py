@@ -17,10 +17,10 @@ from omlx.engine.speculation.drafters.ngram import (
     NgramIndex,
     NgramMatch,
 )
-from omlx.engine.strategy import Step, parse
+from omlx.engine.strategy import Clause, parse
 from omlx.engine.types import Request, Speculation
 
-STEP = Step("ngram")
+CLAUSE = Clause("ngram")
 
 
 def naive(tokens: list[int]) -> NgramMatch | None:
@@ -108,10 +108,10 @@ def record(
     return Sequence(1, request, list(tokens), 1000, Clock(0.0))
 
 
-def proposed(sequence: Sequence, limit: int, step: Step = STEP) -> tuple[int, ...]:
+def proposed(sequence: Sequence, limit: int, clause: Clause = CLAUSE) -> tuple[int, ...]:
     """Return the draft, and check that the proposal announced it."""
     drafter = NgramDrafter()
-    if (proposal := drafter.propose(sequence, limit, step)) is None:
+    if (proposal := drafter.propose(sequence, limit, clause)) is None:
         assert drafter.draft(sequence, limit) is None
         return ()
     draft = drafter.draft(sequence, proposal.max_length)
@@ -133,7 +133,7 @@ def test_a_proposal_is_as_long_as_what_followed() -> None:
 @pytest.mark.parametrize("shortest", [None, 3, 5, 8])
 def test_a_match_is_at_least_as_long_as_asked_for(shortest: int | None) -> None:
     proposal = NgramDrafter().propose(
-        record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Step("ngram", shortest)
+        record((9, 1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 5)), 2, Clause("ngram", shortest)
     )
     assert (proposal and proposal.tokens) == (None if shortest == 8 else (7, 8))
 
@@ -148,7 +148,7 @@ def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(
     sequence = record((*same, 1, 5, *same[10:], 2, 6, *same[10:], 2, 7, *same))
     asked = parse(strategy)
     sequence.request = replace(sequence.request, speculation=Speculation(asked))
-    proposal = NgramDrafter().propose(sequence, 1, asked.steps[0])
+    proposal = NgramDrafter().propose(sequence, 1, asked.clauses[0])
     assert proposal is not None
     assert (proposal.tokens, proposal.match) == ((coming,), 30 if coming == 1 else 20)
 

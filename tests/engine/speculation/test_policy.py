@@ -20,10 +20,10 @@ from omlx.engine.speculation.exploration import ASSUMED_STEPS, EXPLORATION_SHARE
 from omlx.engine.speculation.forecast import FIRST_LENGTH, MIN_REACH
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Proposal
-from omlx.engine.strategy import Step
+from omlx.engine.strategy import Clause
 
 CONTEXT = 100
-EIGHT = Step("draft", draft_length=DraftLength(min=8))
+EIGHT = Clause("draft", draft_length=DraftLength(min=8))
 LOOKUP = Proposal("ngram", 20, match=10)
 MODEL = Proposal("draft", 16, lag=1)
 
@@ -126,28 +126,30 @@ def test_bounds_hold():
     [
         (DraftLength(8, 16, 16), Proposal("ngram", 63, match=64)),
         (DraftLength(5, 5, 64), MODEL),
-        (DEFAULT_DRAFT_LENGTH, Proposal("ngram", 63, match=64, step=EIGHT)),
-        (DEFAULT_DRAFT_LENGTH, Proposal("draft", 63, step=EIGHT)),
+        (DEFAULT_DRAFT_LENGTH, Proposal("ngram", 63, match=64, clause=EIGHT)),
+        (DEFAULT_DRAFT_LENGTH, Proposal("draft", 63, clause=EIGHT)),
         (DraftLength(1, 1, 1), MODEL),
     ],
     ids=str,
 )
 def test_drafts_begin_at_the_lower_bound(window, proposal):
     lengths = good_rounds(policy(draft_length=window, repeats=1.0), proposal, 6)
-    shortest = max(window.min, proposal.step.draft_length.min)
+    shortest = max(window.min, proposal.clause.draft_length.min)
     assert lengths[0] == max(min(FIRST_LENGTH, window.max), shortest)
     assert all(k >= shortest for k in lengths)
 
 
 def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
     lengths = good_rounds(
-        policy(draft_length=DraftLength(1, 4, 4), repeats=1.0), Proposal("draft", 63, step=EIGHT), 4
+        policy(draft_length=DraftLength(1, 4, 4), repeats=1.0),
+        Proposal("draft", 63, clause=EIGHT),
+        4,
     )
     assert lengths == [4, 4, 4, 4]
 
 
 def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bound():
-    four = Proposal("draft", 4, step=Step("draft", draft_length=DraftLength(max=4)))
+    four = Proposal("draft", 4, clause=Clause("draft", draft_length=DraftLength(max=4)))
     assert good_rounds(policy(draft_length=DraftLength(8, 8, 16), repeats=1.0), four, 4) == [
         4,
         4,

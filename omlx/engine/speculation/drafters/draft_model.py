@@ -25,7 +25,7 @@ from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Step
+from omlx.engine.strategy import Clause
 from omlx.errors import RewindError
 
 CATCH_UP_CHUNK: Final = 512
@@ -83,11 +83,11 @@ class DraftModel:
             self.name, self._model, self._vocab_size, self._make_cache, prefix_bytes=None
         )
 
-    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
+    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         if limit < 1:
             return None
         lag = len(sequence.tokens) - self._row(sequence).valid
-        return Proposal(self.name, limit, lag=lag, step=step)
+        return Proposal(self.name, limit, lag=lag, clause=clause)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         if limit < 1:

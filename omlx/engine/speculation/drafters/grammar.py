@@ -12,7 +12,7 @@ from omlx.engine.masking import forced_tokens
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Step
+from omlx.engine.strategy import Clause
 
 
 class GrammarDrafter(Drafter):
@@ -24,12 +24,12 @@ class GrammarDrafter(Drafter):
     def __init__(self) -> None:
         self._forced: dict[int, tuple[int, ...]] = {}
 
-    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
+    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         tokens: tuple[int, ...] = ()
         if sequence.request.mask is not None:
             tokens = forced_tokens(sequence.request.mask, min(limit, MAX_DRAFT_LENGTH))
         self._forced[sequence.row] = tokens
-        return Proposal(self.name, len(tokens), certain=True, step=step) if tokens else None
+        return Proposal(self.name, len(tokens), certain=True, clause=clause) if tokens else None
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         """Return the tokens of the latest proposal."""

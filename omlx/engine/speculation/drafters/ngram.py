@@ -18,7 +18,7 @@ from omlx.engine.masking import allowed_prefix
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Step
+from omlx.engine.strategy import Clause
 
 GRAM: Final = 3
 """Tokens of the shortest match: shorter ones are too often accidental."""
@@ -159,14 +159,14 @@ class NgramDrafter(Drafter):
     def __init__(self) -> None:
         self._rows: dict[int, _RowLookup] = {}
 
-    def propose(self, sequence: Sequence, limit: int, step: Step) -> Proposal | None:
+    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         match = self._current(sequence).match
-        if match is None or match.length < (step.shortest_match or GRAM):
+        if match is None or match.length < (clause.shortest_match or GRAM):
             return None
         tokens = self._after(sequence, min(limit, MAX_DRAFT_LENGTH))
         if not tokens:
             return None
-        return Proposal(self.name, len(tokens), match=match.length, step=step, tokens=tokens)
+        return Proposal(self.name, len(tokens), match=match.length, clause=clause, tokens=tokens)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         tokens = allowed_prefix(sequence.request.mask, self._after(sequence, limit))
@@ -202,9 +202,9 @@ class NgramDrafter(Drafter):
         speculation, prompt = sequence.request.speculation, sequence.request.tokens
         prediction = speculation.prediction
         index = NgramIndex([*prediction, BARRIER] if prediction else [])
-        step, long = speculation.strategy.step(self.kind), LONG_MATCH
-        if step is not None and step.shortest_match is not None:
-            long = max(long, step.shortest_match)
+        clause, long = speculation.strategy.clause(self.kind), LONG_MATCH
+        if clause is not None and clause.shortest_match is not None:
+            long = max(long, clause.shortest_match)
         row = _RowLookup(index, len(index.tokens), long)
         index.extend(list(prompt[:-RECENT]))
         row.repeats = index.predicted(prompt[-RECENT:]) / max(1, min(len(prompt), RECENT))
