@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.speculation_status import reason_record
+from omlx.models.pool.speculation_status import reason_to_json
 from omlx.server import status
 from omlx.server.connection import while_connected
 from omlx.server.fields import read
@@ -75,7 +75,7 @@ class ModelsApi:
         return {
             "id": entry.id,
             "status": entry.status.value,
-            "reason": None if entry.reason is None else reason_record(entry.reason),
+            "reason": None if entry.reason is None else reason_to_json(entry.reason),
             "found_in": entry.source,
             "path": str(entry.path),
             "size_bytes": entry.size_bytes,

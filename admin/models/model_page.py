@@ -11,7 +11,7 @@ from fastapi import Request
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.reference import find_draft
-from omlx.models.package.package import DraftModel, usable_package
+from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import PrefixStats
 
@@ -140,7 +140,7 @@ class ModelPage:
             else:
                 chosen = found.id
         package = usable_package(target.path)
-        if isinstance(package.declared, DraftModel):
+        if isinstance(package.declared, DeclaredDraftModel):
             found = find_draft(str(package.declared.draft), registry)
             declared = found.id if isinstance(found, ModelEntry) else None
         return DraftChoice(chosen, declared, missing)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from omlx.errors import Reason
 from omlx.models.pool.speculation_config import SpeculationConfig
-from omlx.models.pool.speculation_status import reason_record, speculation_record
+from omlx.models.pool.speculation_status import reason_to_json, speculation_to_json
 from omlx.settings.layer import Layer, Source
 from omlx.settings.parse import to_json
 from omlx.settings.resolve import Resolution
@@ -147,14 +147,14 @@ class SettingsView:
         record: Json = {
             "revision": self.revision,
             "settings": {name: setting.record() for name, setting in self.settings.items()},
-            "notes": [reason_record(note) for note in self.notes],
+            "notes": [reason_to_json(note) for note in self.notes],
         }
         if self.applied is not None:
             record["applied"] = self.applied
         if self.model is not None:
             record["model"] = self.model
         if self.speculative is not None:
-            record["speculation"] = speculation_record(self.speculative)
+            record["speculation"] = speculation_to_json(self.speculative)
         return record
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx.errors import BadRequest, ConfigError, Conflict
-from omlx.models.package.package import DeclaredStrategy, Ngram
+from omlx.models.package.package import DeclaredNgram, DeclaredStrategy
 from omlx.models.package.write_package import declare_draft, write_package
 from omlx.models.pool.pool import Pool
 from omlx.settings.configuration import LiveConfiguration
@@ -79,7 +79,7 @@ class TrialApplier:
         entry = self._pool.resolve(model)
         if configuration == PLAIN:
             raise BadRequest("trial.not_in_package", param="setup")
-        declared: DeclaredStrategy = Ngram(None, None)
+        declared: DeclaredStrategy = DeclaredNgram(None, None)
         name = "ngram"
         if configuration.draft is not None:
             draft = await asyncio.to_thread(

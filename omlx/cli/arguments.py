@@ -20,10 +20,10 @@ from omlx.settings.schema import table
 from omlx.settings.store import Store
 
 
-def configured(arguments: Namespace, *, aside: bool = False) -> LiveConfiguration:
+def configured(arguments: Namespace, *, rename_broken: bool = False) -> LiveConfiguration:
     """Return the configuration of a command: flags, environment, settings files.
 
-    Reports on standard error which files do not count; with `aside` (no server may be running),
+    Reports on standard error which files do not count; with `rename_broken` (no server may be running),
     those that cannot be parsed are renamed first. Raises ConfigError for invalid settings.
     """
     run = (cli_layer(arguments), environment_layer(os.environ))
@@ -31,7 +31,7 @@ def configured(arguments: Namespace, *, aside: bool = False) -> LiveConfiguratio
     if not home.is_absolute():  # no HOME, and no entry for this user
         raise ConfigError("config.home_unknown", where=table()["home"].variable, value=str(home))
     store = Store(home, check_value)
-    for note in store.read(aside=aside).notes:
+    for note in store.read(rename_broken=rename_broken).notes:
         sys.stderr.write(f"omlx: {note.message}\n")
     configuration = LiveConfiguration(run, store)
     strategy_of(configuration.current.resolve())

@@ -23,11 +23,11 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find_draft
 from omlx.models.package.compatibility import draft_problem
 from omlx.models.package.package import (
-    DraftModel,
+    DeclaredDraftModel,
     Package,
     WindowPolicy,
     read_package,
-    strategy_record,
+    strategy_to_json,
     window_from,
 )
 from omlx.models.package.write_package import (
@@ -37,7 +37,7 @@ from omlx.models.package.write_package import (
     write_package,
 )
 from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
-from omlx.models.pool.speculation_status import speculation_record
+from omlx.models.pool.speculation_status import speculation_to_json
 from omlx.settings.configuration import Configuration
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group
@@ -93,7 +93,7 @@ def _write(arguments: Namespace, subject: Subject) -> None:
     sys.stdout.write("\n".join([written, *lines, ""]))
 
 
-def _check_visible(declared: DraftModel, subject: Subject) -> None:
+def _check_visible(declared: DeclaredDraftModel, subject: Subject) -> None:
     """Raise ModelError if only this command finds the draft, because it was named by its folder."""
     draft = str(declared.draft)
     entry = find_draft(draft, subject.registry)
@@ -141,16 +141,16 @@ def _show(arguments: Namespace, subject: Subject) -> None:
         return
     record = {
         "model": subject.entry.id,
-        "declares": None if package.declared is None else strategy_record(package.declared),
+        "declares": None if package.declared is None else strategy_to_json(package.declared),
         "drafters": list(config.drafters),
-        "speculation": speculation_record(config),
+        "speculation": speculation_to_json(config),
     }
     sys.stdout.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def _listing(package: Package, config: SpeculationConfig) -> str:
     rows = []
-    if isinstance(package.declared, DraftModel):
+    if isinstance(package.declared, DeclaredDraftModel):
         rows.append(("declared", str(package.declared.draft), package.default or ""))
     rows.append(("strategy", str(config.strategy), config.sources["speculation"].value))
     rows.append(("drafters", ", ".join(config.drafters) or "–", ""))

@@ -20,7 +20,7 @@ from omlx.models.catalog.places import HUB_CACHE
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.package.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.package.hub import pull
-from omlx.models.package.package import DraftModel, usable_package
+from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.pool.speculation_config import FETCHABLE
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
@@ -68,7 +68,7 @@ def _pull_draft(target: ModelEntry, settings: Settings) -> None:
     """Download the declared draft. An unusable draft is reported and is no failure."""
     package = usable_package(target.path)
     reasons = [package.reason, *package.warnings]
-    if isinstance(package.declared, DraftModel):
+    if isinstance(package.declared, DeclaredDraftModel):
         reference = package.declared.draft
         draft = _find(reference, settings)
         problem = draft if isinstance(draft, Reason) else checkpoint_mismatch(target, draft)

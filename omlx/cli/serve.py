@@ -66,7 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    configuration = configured(arguments, aside=True)
+    configuration = configured(arguments, rename_broken=True)
     settings = configuration.current.resolve().settings
     check_exposure(settings.host, settings.api_key)
     selection = select(arguments.model, configuration)
@@ -197,10 +197,10 @@ def _announce(pool: Pool, settings: Settings, address: str) -> None:
     """Print the address, the loaded model and its draft, a login link and an example request."""
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
     model = next((entry.id for entry in pool.models), None)
-    if pool.served is not None:
-        model = pool.served.id
+    if pool.last_used is not None:
+        model = pool.last_used.id
         lines.append(sentence("cli.serve.model_ready", {"model": model}))
-        lines += _draft_lines(pool.served)
+        lines += _draft_lines(pool.last_used)
     lines += _login_link(settings, address)
     if model is None:
         lines.append(sentence("cli.models.none", {}))

@@ -20,7 +20,7 @@ from omlx.server import errors
 from omlx.server.access import CLIENT_GONE, AccessLog, note
 from omlx.server.anthropic.endpoints import MessageEndpoints
 from omlx.server.connection import ClientGone
-from omlx.server.guard import Guard
+from omlx.server.guard import AccessGuard
 from omlx.server.models import ModelEndpoints
 from omlx.server.openai.embeddings.endpoint import EmbeddingEndpoint
 from omlx.server.openai.endpoints import CompletionEndpoints
@@ -129,7 +129,7 @@ def _middleware(settings: Settings, services: Services) -> list[Middleware]:
                 CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
             )
         )
-    return [*layers, Middleware(Guard, hosts=hosts, origins=origins, key=services.api_key)]
+    return [*layers, Middleware(AccessGuard, hosts=hosts, origins=origins, key=services.api_key)]
 
 
 async def misrouted(request: Request, error: Exception) -> Response:

@@ -25,8 +25,8 @@ from omlx.server.engine_requests import (
     render_conversation,
     tokenize,
 )
+from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.generation_request import GenerationRequest
-from omlx.server.router import Router
 from omlx.server.stream import GenerationStream
 
 T = TypeVar("T")
@@ -39,18 +39,18 @@ exactly."""
 class GenerationService:
     """Opens streams, whose events `activity` observes.
 
-    What a request leaves open is decided by the settings, then by the model's own files. `newest`
-    holds the ids of the last prompt of each model, in memory only.
+    What a request leaves open is decided by the settings, then by the model's own files.
+    `last_prompts` holds the ids of the last prompt of each model, in memory only.
     """
 
     def __init__(self, engine: EngineThread, pool: Pool, activity: Activity) -> None:
         self._engine = engine
         self._pool = pool
         self._activity = activity
-        self._router = Router()
+        self._dispatcher = EventDispatcher()
         # Long prompts stay off the event loop. One thread: tokenizers take one caller at a time.
         self._text = ThreadPoolExecutor(1, "omlx-text")
-        self.newest: dict[str, tuple[int, ...]] = {}
+        self.last_prompts: dict[str, tuple[int, ...]] = {}
 
     async def open(self, request: GenerationRequest, id_prefix: str) -> GenerationStream:
         """Start every choice. The caller must close the stream.
@@ -64,11 +64,11 @@ class GenerationService:
             variables = lease.served.speculation.settings.chat_template_kwargs or {}
             request = _with_defaults(request, variables)
             check_model(request, lease.served)
-            texts = await self._off_loop(partial(tokenize, lease.served, request))
+            tokenized = await self._off_loop(partial(tokenize, lease.served, request))
         except BaseException:
             lease.release()
             raise
-        return self._start(lease, request, texts, f"{id_prefix}{uuid.uuid4().hex}")
+        return self._start(lease, request, tokenized, f"{id_prefix}{uuid.uuid4().hex}")
 
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """Return the ids of a conversation's prompt, without loading a model. Raises OmlxError."""
@@ -97,15 +97,15 @@ class GenerationService:
         self._text.shutdown(wait=False)
 
     def _start(
-        self, lease: Lease, request: GenerationRequest, texts: TokenizedRequest, id: str
+        self, lease: Lease, request: GenerationRequest, tokenized: TokenizedRequest, id: str
     ) -> GenerationStream:
         """Submit every choice. From here on the stream releases the lease."""
         served = lease.served
-        self.newest[served.id] = texts.prompts[-1].tokens
+        self.last_prompts[served.id] = tokenized.prompts[-1].tokens
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-        stream = GenerationStream(self._engine, self._router, lease, id, seed, self._activity)
+        stream = GenerationStream(self._engine, self._dispatcher, lease, id, seed, self._activity)
         try:
-            choices = engine_requests(served, request, texts, id, seed)
+            choices = engine_requests(served, request, tokenized, id, seed)
             for number, (choice, spec) in enumerate(choices):
                 stream.submit(choice, spec, number)
         except BaseException:

@@ -37,7 +37,7 @@ class ApiKey:
     value: str | None = None
 
 
-class Guard:
+class AccessGuard:
     """`hosts` and `origins` are allowed beside the built-in ones; "*" allows any.
 
     The key comes as `Authorization: Bearer` or `x-api-key`. A body may have at most

@@ -24,7 +24,7 @@ from omlx.engine.types import ModelSnapshot
 from omlx.errors import Reason
 from omlx.models.pool.resident import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation_config import SpeculationConfig
-from omlx.models.pool.speculation_status import speculation_record
+from omlx.models.pool.speculation_status import speculation_to_json
 from omlx.records import DrafterStats, PrefixStats, RequestStats, sum_drafters
 from omlx.server.dialect import Json
 from omlx.server.usage import gate_record, optional_reason
@@ -40,7 +40,7 @@ def speculation(
 ) -> Json:
     """`served` and `snapshot` are None while the model is not loaded; `recent`: its answers, the
     newest last."""
-    record: Json = speculation_record(configured, served)
+    record: Json = speculation_to_json(configured, served)
     off = None if served is None else served.off
     if snapshot is not None:
         off = snapshot.off

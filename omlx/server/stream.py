@@ -1,7 +1,8 @@
 """The running choices of one request: n sequences of the engine, one stream of events.
 
-Events cross from the engine thread through one `Router`. A stream that is closed early cancels its
-running sequences; its lease on the model ends with the last of them, not with the client.
+Events cross from the engine thread through one `EventDispatcher`. A stream that is closed early
+cancels its running sequences; its lease on the model ends with the last of them, not with the
+client.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from omlx.errors import OmlxError
 from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.activity import Activity
 from omlx.server.dialect import ChoiceEvent
-from omlx.server.router import Router
+from omlx.server.event_dispatcher import EventDispatcher
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser, OutputSpec
 
@@ -39,7 +40,7 @@ class GenerationStream:
     def __init__(
         self,
         engine: EngineThread,
-        router: Router,
+        dispatcher: EventDispatcher,
         lease: Lease,
         request_id: str,
         seed: int,
@@ -53,7 +54,7 @@ class GenerationStream:
         self.prompt_n = 0
         self.first_tokens: list[int] = []
         self._engine = engine
-        self._router = router
+        self._dispatcher = dispatcher
         self._lease = lease
         self._activity = activity
         self._outputs: dict[str, tuple[int, OutputParser]] = {}
@@ -82,10 +83,10 @@ class GenerationStream:
         if request.sampling.choice == 0:
             self.first_tokens.append(request.tokens[0])
         self._running.add(request.id)
-        self._router.open(request.id, self._receive)
+        self._dispatcher.open(request.id, self._receive)
         self._activity.submitted(self.served.id, request)
         try:
-            self._engine.submit(self.served.id, request, self._router)
+            self._engine.submit(self.served.id, request, self._dispatcher)
         except OmlxError as error:
             self._activity.observe(Failed(request.id, error))
             self._ended(request.id)
@@ -170,7 +171,7 @@ class GenerationStream:
 
     def _ended(self, request_id: str) -> None:
         self._running.discard(request_id)
-        self._router.forget(request_id)
+        self._dispatcher.forget(request_id)
         self._release_if_over()
 
     def _release_if_over(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from omlx.errors import Reason
-from omlx.models.pool.speculation_status import reason_record
+from omlx.models.pool.speculation_status import reason_to_json
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
 from omlx.text.events import Finish
 
@@ -71,7 +71,7 @@ def gate_record(gate: Gate) -> dict[str, Any]:
 
 
 def optional_reason(reason: Reason | None) -> dict[str, Any] | None:
-    return None if reason is None else reason_record(reason)
+    return None if reason is None else reason_to_json(reason)
 
 
 def _prompt_tokens(stats: Sequence[RequestStats], prompts: int) -> tuple[int, int]:
@@ -83,9 +83,9 @@ def _prompt_tokens(stats: Sequence[RequestStats], prompts: int) -> tuple[int, in
 
 def _speculation(stats: RequestStats) -> dict[str, Any]:
     return {
-        **reason_record(stats.speculation),
+        **reason_to_json(stats.speculation),
         "strategy": stats.strategy,
-        "notes": [reason_record(note) for note in stats.strategy_notes],
+        "notes": [reason_to_json(note) for note in stats.strategy_notes],
         "gates": {name: gate_record(gate) for name, gate in stats.gates.items()},
         "speedup": None if stats.speedup is None else round(stats.speedup, 3),
     }

@@ -87,13 +87,13 @@ class Store:
         """Return the file that stores the settings for all models, or those of a model."""
         return self.home / (GLOBAL_FILE if model is None else MODELS_FILE)
 
-    def read(self, *, aside: bool = False) -> StoredSettings:
-        """Read both files; with `aside`, first rename a file that cannot be parsed.
+    def read(self, *, rename_broken: bool = False) -> StoredSettings:
+        """Read both files; with `rename_broken`, first rename a file that cannot be parsed.
 
         Raises ConfigError for a key or value that is invalid in a file that has never been valid.
         """
         for path in self.paths:
-            if aside and read(path).broken:
+            if rename_broken and read(path).broken:
                 with locked(self.home):
                     self._set_note(path, read(path, held=True).note)
             self._read_file(path)

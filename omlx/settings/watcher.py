@@ -64,7 +64,7 @@ class ConfigurationWatcher:
             messages.append(note.message)
             if note.message not in self._logged:
                 details = {"code": note.code, "detail": note.message}
-                log.warning("settings not taken up", extra={"fields": details})
+                log.warning("settings not applied", extra={"fields": details})
         self._logged = messages
 
     def _stamps(self, packages: Iterable[Path]) -> dict[Path, FileStamp]:

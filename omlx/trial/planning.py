@@ -47,14 +47,14 @@ class Planner:
         entries = [await asyncio.to_thread(self._draft, target, draft) for draft in drafts]
         conversation: tuple[int, ...] = ()
         if Kind.CONVERSATION in kinds:
-            conversation = self._generations.newest.get(target.id, ())[-CONTEXT_TOKENS:]
+            conversation = self._generations.last_prompts.get(target.id, ())[-CONTEXT_TOKENS:]
             if not conversation:
                 raise BadRequest("trial.no_conversation", param="kinds", model=target.id)
         ids = tuple(dict.fromkeys(entry.id for entry in entries))
         return Plan(target.id, ids, tuple(dict.fromkeys(kinds)), tokens, conversation)
 
     def has_conversation(self, model: str) -> bool:
-        return bool(self._generations.newest.get(model))
+        return bool(self._generations.last_prompts.get(model))
 
     async def estimate(self, plan: Plan, rate: float | None = None) -> Estimate:
         """Estimate a plan. `rate`: plain tokens per second of an earlier trial, if any."""

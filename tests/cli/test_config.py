@@ -236,7 +236,7 @@ def test_the_window_may_come_from_a_benchmark(
     both = said(capsys, *write, str(bench), "--window", "adaptive:16,2,16")
     assert "Draft length: adaptive:16,2,16, from --window" in both
     assert f"{bench} has the draft length fixed:3; --window takes precedence" in both
-    assert declared(folder)["window_policy"] == window_from("adaptive:16,2,16").record
+    assert declared(folder)["window_policy"] == window_from("adaptive:16,2,16").to_json()
     bench.write_text("{}")
     assert "draft_window" in said(capsys, *write, str(bench), status=2)
     assert "not found" in said(capsys, *write, str(tmp_path / "none.json"), status=2)

@@ -105,7 +105,7 @@ class Campaign:
         return footprint()
 
     def _idle(self) -> bool:
-        engine, served = self.running.engine, self.running.pool.served
+        engine, served = self.running.engine, self.running.pool.last_used
         return served is None or engine.load_of(served.id) == Load(0, 0, 0)
 
     def _from_document(self, method: str, path: str, requests: int, salt: int) -> None:

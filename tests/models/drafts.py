@@ -126,7 +126,7 @@ def draft_states(
         pool = make_pool(engine, scan(folder), Settings(**settings), default=BIG)
         watcher = DraftWatcher(pool, lambda: scan(folder), fetch)
         (await pool.lease()).release()
-        assert pool.served is not None
+        assert pool.last_used is not None
         seen = [draft_state(pool)]
         for _ in range(2):
             if arrives:
@@ -140,8 +140,10 @@ def draft_states(
 
 
 def draft_state(pool: Pool) -> object:
-    assert pool.served is not None
-    return pool.served.draft or (pool.served.no_draft.code if pool.served.no_draft else None)
+    assert pool.last_used is not None
+    return pool.last_used.draft or (
+        pool.last_used.no_draft.code if pool.last_used.no_draft else None
+    )
 
 
 def break_draft(folder: Path, how: str) -> None:

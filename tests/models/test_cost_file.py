@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_created_is_logged(
     (tmp_path / "costs").write_text("a file")
     with caplog.at_level(logging.WARNING, "omlx.models"):
         CostFiles(tmp_path / "costs").save(KEY, measured().to_json())
-    assert [record.getMessage() for record in caplog.records] == ["costs not kept"]
+    assert [record.getMessage() for record in caplog.records] == ["costs not saved"]
 
 
 def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(

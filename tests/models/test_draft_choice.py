@@ -13,8 +13,8 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.package import FILE
-from omlx.models.pool.load import WeightReading
 from omlx.models.pool.load_weights import load_steps
+from omlx.models.pool.loader import WeightReading
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests.models.drafts import (

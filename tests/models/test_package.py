@@ -13,12 +13,12 @@ from omlx.errors import ModelError, Reason
 from omlx.models.catalog.reference import Reference
 from omlx.models.package.package import (
     FILE,
-    DraftModel,
-    Ngram,
+    DeclaredDraftModel,
+    DeclaredNgram,
     Package,
     WindowPolicy,
     read_package,
-    strategy_record,
+    strategy_to_json,
     usable_package,
     window_from,
 )
@@ -48,7 +48,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     }
     found = read_package(package(tmp_path, {"llama32-1b-q4": strategy}, "llama32-1b-q4"))
     reference = Reference("unsloth/small-GGUF", "Q4_K_M")
-    assert found.declared == DraftModel(
+    assert found.declared == DeclaredDraftModel(
         reference, WindowPolicy("adaptive", DraftLength(2, 16, 16)), None
     )
     assert reference.gguf
@@ -58,7 +58,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         "draft_min": 2,
         "draft_max": 16,
     }
-    assert strategy_record(found.declared) == strategy
+    assert strategy_to_json(found.declared) == strategy
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,10 @@ def test_window_policies_become_settings(
 
 def test_a_package_may_declare_prompt_lookup(tmp_path: Path) -> None:
     found = read_package(package(tmp_path, {"one": {"type": "ngram", "shortest_match": 5}}))
-    assert (found.declared, found.layer.values) == (Ngram(None, 5), {"speculation": "ngram:n=5"})
+    assert (found.declared, found.layer.values) == (
+        DeclaredNgram(None, 5),
+        {"speculation": "ngram:n=5"},
+    )
 
 
 def test_a_package_without_the_section_is_empty(tmp_path: Path) -> None:

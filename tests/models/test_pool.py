@@ -17,9 +17,9 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, NotFound
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.load import Report
 from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.load_weights import LoadProgress
+from omlx.models.pool.loader import Report
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, State
 from omlx.settings.configuration import LiveConfiguration
@@ -401,6 +401,6 @@ def test_unknown_names_are_refused_before_loading(engine: EngineThread) -> None:
                 await models.lease(TARGET, "org/none")
             with pytest.raises(BadRequest, match="names no model"):
                 await make_pool(engine, DEMO, Settings()).lease()
-            assert models.served is None
+            assert models.last_used is None
 
     asyncio.run(run())

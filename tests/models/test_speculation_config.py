@@ -14,7 +14,7 @@ from omlx.models.catalog.places import Folder, HubCache, Place
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.package.package import FILE
 from omlx.models.pool.speculation_config import SpeculationConfig, check_value, resolve_speculation
-from omlx.models.pool.speculation_status import speculation_record
+from omlx.models.pool.speculation_status import speculation_to_json
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
@@ -92,7 +92,7 @@ def test_a_missing_declared_draft_can_be_fetched(root: Path) -> None:
     result = found(root)
     assert (result.active_draft, code(result)) == (None, "draft.not_here")
     assert result.missing_draft == MissingDraft(Reference("org/small"), 77)
-    record = speculation_record(result)
+    record = speculation_to_json(result)
     assert record["wanted"] == {
         "repository": "org/small",
         "revision": None,

@@ -145,8 +145,8 @@ class Running:
 
     def endless(self) -> dict[str, int]:
         """A logit bias under which the loaded model does not stop by itself."""
-        assert self.pool.served is not None
-        return {str(token): -100 for token in self.pool.served.stop_ids}
+        assert self.pool.last_used is not None
+        return {str(token): -100 for token in self.pool.last_used.stop_ids}
 
 
 class Ready(uvicorn.Server):

@@ -21,7 +21,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress
+from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
 from omlx.models.pool.pool import build_pool
 
 CONTEXT = 4096
@@ -117,11 +117,11 @@ def read(
     trusted: bool,
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
-) -> Generator[LoadProgress, None, LoadedWeights]:
+) -> Generator[LoadProgress, None, LoadedModel]:
     """A model that spells, with the tokenizer and template of the entry."""
     yield LoadProgress(0, 0)
     tokenizer = read_tokenizer(entry) if tokenizer is None else tokenizer
-    return LoadedWeights(
+    return LoadedModel(
         model=kind(tokenizer),
         tokenizer=tokenizer,
         context_length=context,

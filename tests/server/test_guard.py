@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from omlx.errors import OmlxError
 from omlx.server import errors
 from omlx.server.connection import while_connected
-from omlx.server.guard import ApiKey, Guard, hostname, same_key
+from omlx.server.guard import AccessGuard, ApiKey, hostname, same_key
 from tests.server.running import PATIENCE_S, serving
 
 KEY = "clé-日本"
@@ -36,14 +36,14 @@ async def refused(request: Request, error: Exception) -> Response:
     return errors.response(error, request.scope)
 
 
-def guarded(**options: object) -> Guard:
+def guarded(**options: object) -> AccessGuard:
     app = FastAPI(openapi_url=None)
     app.add_api_route("/echo", echo, methods=["GET", "POST"])
     app.add_api_route("/later", echo_later, methods=["POST"])
     app.add_api_route("/v1/messages", echo, methods=["POST"])
     app.add_api_route("/health", echo, methods=["GET"])
     app.add_exception_handler(OmlxError, refused)
-    return Guard(app, **options)
+    return AccessGuard(app, **options)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_only_what_has_sessions_is_open_beside_the_key() -> None:
     app = FastAPI(openapi_url=None)
     for path in ("/admin", "/admin/x", "/administrators"):
         app.add_api_route(path, echo, methods=["GET"])
-    with serving(Guard(app, key=ApiKey(KEY))) as url, httpx.Client(base_url=url) as http:
+    with serving(AccessGuard(app, key=ApiKey(KEY))) as url, httpx.Client(base_url=url) as http:
         assert [
             http.get(path).status_code for path in ("/admin", "/admin/x", "/administrators")
         ] == [200, 200, 401]

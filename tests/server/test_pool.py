@@ -19,8 +19,7 @@ from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool import load as opening
-from omlx.models.pool import load_weights
+from omlx.models.pool import load_weights, loader
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx
 
@@ -148,8 +147,8 @@ def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
         steps.append(roomy.engine.steps)
         return step(reading)
 
-    step = opening._step
-    monkeypatch.setattr(opening, "_step", portion)
+    step = loader._step
+    monkeypatch.setattr(loader, "_step", portion)
     monkeypatch.setattr(load_weights, "_STEP_BYTES", 1 << 20)
     with (
         httpx.Client(base_url=roomy.url, timeout=120) as http,

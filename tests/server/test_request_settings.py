@@ -46,7 +46,7 @@ def seen(running: Running, name: str) -> object:
         case "speculation":
             return str(request.speculation.strategy)
         case "draft_model":
-            return running.pool.served.draft if running.pool.served is not None else None
+            return running.pool.last_used.draft if running.pool.last_used is not None else None
         case "num_draft_tokens":
             return draft_length(running).fixed
         case "draft_min":

@@ -25,7 +25,7 @@ from omlx.errors import EngineDead, EngineError, Reason
 from omlx.models.pool.resident import Lease, ServedModel
 from omlx.records import RequestStats
 from omlx.server.activity import Activity
-from omlx.server.router import Router
+from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.stream import GenerationStream
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.text.detokenize import TokenBytes
@@ -75,7 +75,7 @@ class Setting:
         )
         lease = Lease(served, self._count)
         self.stream = GenerationStream(
-            self.engine, Router(), lease, "id", 7, Activity(Metrics(nothing))
+            self.engine, EventDispatcher(), lease, "id", 7, Activity(Metrics(nothing))
         )
         for choice in range(n):
             self.stream.submit(

@@ -238,7 +238,7 @@ def test_a_file_that_is_broken_from_the_start_is_kept_aside_where_that_is_asked_
         assert [note.code for note in store.read().notes] == ["config.broken"]
         assert (stored(store), (tmp_path / GLOBAL_FILE).read_bytes()) == ({}, broken)
         caplog.clear()
-        (note,) = store.read(aside=True).notes
+        (note,) = store.read(rename_broken=True).notes
         assert note.code == "config.corrupt"
         kept = Path(str(note.params["kept"]))
         assert kept.name.startswith("config.json.corrupt-")
@@ -315,7 +315,7 @@ def test_a_file_repaired_in_the_meantime_is_not_renamed(tmp_path: Path) -> None:
     os.mkfifo(file)  # a reader waits until something is written into it
     with ThreadPoolExecutor() as threads:
         with locked(tmp_path):
-            reader = threads.submit(store.read, aside=True)
+            reader = threads.submit(store.read, rename_broken=True)
             file.write_text('{"format": "omlx-config/1"')
             good.rename(file)
         assert reader.result().notes == ()

@@ -12,7 +12,7 @@ from omlx.engine.thread import EngineThread
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
 from omlx.models.catalog.reference import Reference
-from omlx.models.package.package import FILE, DraftModel
+from omlx.models.package.package import FILE, DeclaredDraftModel
 from omlx.models.package.write_package import write_package
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
@@ -77,7 +77,7 @@ def test_an_invalid_file_is_ignored_until_it_is_repaired(
 ) -> None:
     def logged() -> list[str]:
         records = [
-            record for record in caplog.records if record.getMessage() == "settings not taken up"
+            record for record in caplog.records if record.getMessage() == "settings not applied"
         ]
         return [fields_of(record)["code"] for record in records]
 
@@ -137,7 +137,9 @@ def test_a_written_package_is_applied(engine: EngineThread, tmp_path: Path) -> N
         assert await watch.check() == []
         for change, draft in (
             (
-                lambda: write_package(folder, DraftModel(Reference(DRAFT), None, None), "small"),
+                lambda: write_package(
+                    folder, DeclaredDraftModel(Reference(DRAFT), None, None), "small"
+                ),
                 DRAFT,
             ),
             ((folder / FILE).unlink, None),

@@ -25,7 +25,7 @@ from omlx.engine.types import (
 )
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.load_weights import LoadedWeights, load
+from omlx.models.pool.load_weights import LoadedModel, load
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from tests.schemas import SCHEMAS
 
@@ -44,7 +44,7 @@ MAX_TOKENS = 700
 
 
 @functools.cache
-def weights(name: str) -> LoadedWeights:
+def weights(name: str) -> LoadedModel:
     return load(ModelEntry(name, BUNDLED / name, "bundled"), "auto")
 
 

@@ -55,8 +55,7 @@ class WindowPolicy:
             length = DraftLength(initial, initial, initial)
         return dict(length.values)
 
-    @property
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The policy as JSON of the package file."""
         bounds = {
             "initial_window": self.length.initial,
@@ -73,7 +72,7 @@ class WindowPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftModel:
+class DeclaredDraftModel:
     """The strategy `draft-model`. `size_bytes` of weights, when the package was written."""
 
     draft: Reference
@@ -86,7 +85,7 @@ class DraftModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Ngram:
+class DeclaredNgram:
     """The strategy `ngram`: prompt lookup. `shortest_match` in tokens."""
 
     window: WindowPolicy | None
@@ -100,7 +99,7 @@ class Ngram:
         return {"speculation": strategy, **_window_values(self.window)}
 
 
-DeclaredStrategy: TypeAlias = DraftModel | Ngram
+DeclaredStrategy: TypeAlias = DeclaredDraftModel | DeclaredNgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +167,12 @@ def _strategy(fields: Fields) -> DeclaredStrategy | Reason:
             except ModelError:
                 place = fields.at("draft_model")
                 raise ModelError("package.draft", at=place, value=name) from None
-            return DraftModel(draft, read_window(fields), fields.number("size_bytes", 0, 1 << 62))
+            return DeclaredDraftModel(
+                draft, read_window(fields), fields.number("size_bytes", 0, 1 << 62)
+            )
         case "ngram":
             fields.warn_except("type", "window_policy", "shortest_match")
-            return Ngram(read_window(fields), fields.number("shortest_match", *BOUNDS["n"]))
+            return DeclaredNgram(read_window(fields), fields.number("shortest_match", *BOUNDS["n"]))
         case other:
             return Reason("package.unknown_type", {"at": fields.at("type"), "type": other})
 
@@ -232,16 +233,16 @@ def window_from(text: str) -> WindowPolicy:
     return window_policy(kind, DraftLength(low, initial, high), text)
 
 
-def strategy_record(strategy: DeclaredStrategy) -> dict[str, Any]:
+def strategy_to_json(strategy: DeclaredStrategy) -> dict[str, Any]:
     """Return a strategy as JSON of the package file."""
     record: dict[str, Any]
     match strategy:
-        case DraftModel(draft, _, size_bytes):
+        case DeclaredDraftModel(draft, _, size_bytes):
             record = {"type": "draft-model", "draft_model": str(draft), "size_bytes": size_bytes}
-        case Ngram(_, shortest_match):
+        case DeclaredNgram(_, shortest_match):
             record = {"type": "ngram", "shortest_match": shortest_match}
     if strategy.window is not None:
-        record["window_policy"] = strategy.window.record
+        record["window_policy"] = strategy.window.to_json()
     return {key: value for key, value in record.items() if value is not None}
 
 

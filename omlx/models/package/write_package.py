@@ -17,19 +17,19 @@ from omlx.models.package.compatibility import draft_mismatch
 from omlx.models.package.fields import Fields
 from omlx.models.package.package import (
     FILE,
+    DeclaredDraftModel,
     DeclaredStrategy,
-    DraftModel,
     Package,
     WindowPolicy,
     read_package,
     read_window,
-    strategy_record,
+    strategy_to_json,
 )
 
 
 def declare_draft(
     target: ModelEntry, name: str, window: WindowPolicy | None, registry: Registry
-) -> DraftModel:
+) -> DeclaredDraftModel:
     """Return a strategy that drafts with `name`. Raises ModelError unless it is compatible."""
     draft = find_draft(name, registry)
     if isinstance(draft, Reason):
@@ -38,7 +38,7 @@ def declare_draft(
     if reason is not None:
         raise ModelError(reason.code, param=None, **reason.params)
     reference = Reference.parse(name if "/" in name else draft.id)
-    return DraftModel(reference, window, draft.size_bytes)
+    return DeclaredDraftModel(reference, window, draft.size_bytes)
 
 
 def check_package(target: ModelEntry, registry: Registry) -> Package:
@@ -46,7 +46,7 @@ def check_package(target: ModelEntry, registry: Registry) -> Package:
     package = read_package(target.path)
     if package.reason is not None:
         raise ModelError(package.reason.code, param=None, **package.reason.params)
-    if isinstance(package.declared, DraftModel):
+    if isinstance(package.declared, DeclaredDraftModel):
         declare_draft(target, str(package.declared.draft), package.declared.window, registry)
     return package
 
@@ -59,7 +59,7 @@ def write_package(directory: Path, strategy: DeclaredStrategy, name: str) -> Pat
     content = read_config(directory, FILE)
     read_package(directory)
     section = _object(_object(content, "generation"), "speculative_decoding")
-    _object(section, "strategies")[name] = strategy_record(strategy)
+    _object(section, "strategies")[name] = strategy_to_json(strategy)
     section["default"] = name
     path = directory / FILE
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"

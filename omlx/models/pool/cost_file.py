@@ -97,7 +97,7 @@ class CostFiles:
             self.folder.chmod(0o700)
             replace_file(path, json.dumps(content, allow_nan=False).encode())
         except (OSError, ValueError) as error:
-            _warn("costs not kept", path, error)
+            _warn("costs not saved", path, error)
 
 
 class LoadedCosts:
@@ -140,7 +140,7 @@ def _validated(costs: dict[str, Any]) -> dict[str, Any]:
         if not (0 <= row["bucket"] < 32 and 0 <= row["width"] < 1 << 24 and row["seconds"]):
             raise ValueError("an entry is out of range")
         if not all(math.isfinite(seconds) and seconds > 0 for seconds in row["seconds"]):
-            raise ValueError("a time is not one")
+            raise ValueError("a time is not positive and finite")
     return costs
 
 

@@ -13,13 +13,13 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find_draft
 from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.tokenizer import read_tokenizer
-from omlx.models.pool.load_weights import Dtype, LoadedWeights
+from omlx.models.pool.load_weights import Dtype, LoadedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-WeightsOf = Callable[[ModelEntry, Dtype], LoadedWeights | None]
+WeightsOf = Callable[[ModelEntry, Dtype], LoadedModel | None]
 """Returns the weights of a model that is in memory as a target or as a draft."""
 
 

@@ -42,7 +42,7 @@ class DraftWatcher:
             try:
                 await self.check()
             except Exception:  # the edge of a background task
-                log.exception("draft watcher")
+                log.exception("draft check failed")
             await asyncio.sleep(interval_s)
 
     async def check(self) -> None:

@@ -44,7 +44,7 @@ class Evictor:
         self._memory = memory
         self._limit = limit
         self._clock = clock
-        self._loaded: dict[str, int] = {}
+        self._bytes_read: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def sweep(self) -> None:
@@ -114,13 +114,13 @@ class Evictor:
 
     def use_reservation(self, entry: ModelEntry, progress: LoadProgress) -> None:
         """Count bytes that have been read as used instead of reserved."""
-        before = self._loaded.get(entry.id, 0)
-        self._loaded[entry.id] = progress.done
+        before = self._bytes_read.get(entry.id, 0)
+        self._bytes_read[entry.id] = progress.done
         self._residents.post(partial(self._memory.use_reservation, progress.done - before))
 
     def cancel_reservation(self) -> None:
         """Release what is left of the reservation: the model is loaded, or will not be."""
-        self._loaded.clear()
+        self._bytes_read.clear()
         self._residents.post(self._memory.cancel_reservation)
 
     async def _shrink_prefix_caches(self, nbytes: int) -> bool:

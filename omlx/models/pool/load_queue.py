@@ -15,8 +15,8 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.draft_choice import choose_draft
 from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.failure_cache import FailureCache, FailureKey
-from omlx.models.pool.load import ModelLoader, Report
 from omlx.models.pool.load_weights import LoadProgress
+from omlx.models.pool.loader import ModelLoader, Report
 from omlx.models.pool.resident import Lease, ResidentModel
 from omlx.models.pool.residents import ResidentModels
 from omlx.models.pool.speculation_config import SpeculationConfig
@@ -146,7 +146,7 @@ class LoadQueue:
         except Exception as error:  # noqa: BLE001 — the edge of a task; each waiter raises it
             if not job.waiters:
                 fields = {"model": job.entry.id, "detail": str(error)}
-                log.warning("not loaded", extra={"fields": fields})
+                log.warning("model not loaded", extra={"fields": fields})
             job.fail(error)
         finally:
             if self._jobs.get(job.key) is job:

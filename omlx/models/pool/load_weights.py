@@ -1,6 +1,6 @@
 """Reading the weights of one model, on the engine thread.
 
-    check files ─► build the model, lazily ─► cast ─► read weights in portions ─► LoadedWeights
+    check files ─► build the model, lazily ─► cast ─► read weights in portions ─► LoadedModel
 
 Every problem with a directory becomes a ModelError that names the model. No code of a model runs
 unless the caller says that it is trusted.
@@ -49,7 +49,7 @@ class LoadProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedWeights:
+class LoadedModel:
     """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider."""
 
     model: Model
@@ -61,14 +61,14 @@ class LoadedWeights:
     size_bytes: int
 
 
-def load(entry: ModelEntry, dtype: Dtype) -> LoadedWeights:
+def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
     """Load a model at once. Raises ModelError."""
     steps = load_steps(entry, dtype)
     while True:
         try:
             next(steps)
         except StopIteration as finished:
-            loaded: LoadedWeights = finished.value
+            loaded: LoadedModel = finished.value
             return loaded
 
 
@@ -78,7 +78,7 @@ def load_steps(
     *,
     tokenizer: TokenizerWrapper | None = None,
     trusted: bool = False,
-) -> Generator[LoadProgress, None, LoadedWeights]:
+) -> Generator[LoadProgress, None, LoadedModel]:
     """Load a model in portions, so that other work can run in between; return it.
 
     The first progress has the total size, before anything is read. `tokenizer`: the one to use, if
@@ -94,7 +94,7 @@ def load_steps(
 
 def _steps(
     entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool
-) -> Generator[LoadProgress, None, LoadedWeights]:
+) -> Generator[LoadProgress, None, LoadedModel]:
     for file in weight_files(entry.path):
         check_whole(file)
     generation_config = read_config(entry.path, "generation_config.json")
@@ -103,7 +103,7 @@ def _steps(
     model, config = _build(entry.path, trusted)
     _cast(model, config, dtype)
     size_bytes = yield from _read_weights(model)
-    return LoadedWeights(
+    return LoadedModel(
         model=cast("Model", model),
         tokenizer=tokenizer,
         context_length=context_length(config, tokenizer.model_max_length),

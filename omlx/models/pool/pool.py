@@ -33,9 +33,9 @@ from omlx.models.pool.draft_choice import find_requested_draft
 from omlx.models.pool.embedding import Embedding
 from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.footprint import default_limit_bytes, used_bytes
-from omlx.models.pool.load import ModelLoader, Report, WeightReader, limits_of
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
 from omlx.models.pool.load_weights import load_steps
+from omlx.models.pool.loader import ModelLoader, Report, WeightReader, limits_of
 from omlx.models.pool.resident import Lease, ModelStatus, ServedModel, State
 from omlx.models.pool.residents import ResidentModels, background
 from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
@@ -126,7 +126,7 @@ class Pool:
 
     def resolve(self, name: str | None = None) -> ModelEntry:
         """Return the usable model of this name, None: the default. Raises as `Catalog.resolve`."""
-        return self.catalog.resolve(name, fallback=self._last_used)
+        return self.catalog.resolve(name, fallback=self._last_used_id)
 
     def entry(self, name: str) -> ModelEntry:
         """Return the model of this name, usable or not. Raises NotFound."""
@@ -135,7 +135,7 @@ class Pool:
     @property
     def default(self) -> str | None:
         """The model of requests that name none: the configured one, else the one used last."""
-        return self.catalog.default or self._last_used
+        return self.catalog.default or self._last_used_id
 
     @property
     def loaded(self) -> Sequence[ServedModel]:
@@ -143,7 +143,7 @@ class Pool:
         return [resident.served for resident in self.residents]
 
     @property
-    def served(self) -> ServedModel | None:
+    def last_used(self) -> ServedModel | None:
         """The model in memory that was used last."""
         return next(reversed(self.loaded), None)
 
@@ -289,7 +289,7 @@ class Pool:
                 speculation = await asyncio.to_thread(self.speculation, resident.entry.id)
             except (BadRequest, ModelError) as error:
                 fields = {"model": resident.entry.id, "code": error.code}
-                log.warning("settings not taken up", extra={"fields": fields})
+                log.warning("settings not applied", extra={"fields": fields})
                 continue
             target = resident.weights.get(resident.entry.path)
             if target is None:  # evicted meanwhile
@@ -309,7 +309,7 @@ class Pool:
             try:
                 await self.evictor.sweep()
             except Exception:  # the edge of a background task
-                log.exception("sweep")
+                log.exception("sweep failed")
 
     async def save_costs(self) -> None:
         """Save the measured costs of the loaded models, if there is a place for them."""
@@ -322,6 +322,6 @@ class Pool:
             await self.save_costs()
 
     @property
-    def _last_used(self) -> str | None:
-        served = self.served
+    def _last_used_id(self) -> str | None:
+        served = self.last_used
         return served.id if served is not None else None

@@ -14,7 +14,7 @@ from omlx.engine.limits import Limits
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.cost_file import LoadedCosts
-from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress
+from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.schema import Settings
 from omlx.text.grammar import GrammarCompiler
@@ -108,7 +108,7 @@ class ResidentModel:
     loop: EngineLoop
     limits: Limits
     dtype: Dtype
-    weights: dict[Path, LoadedWeights]
+    weights: dict[Path, LoadedModel]
     costs: LoadedCosts
     used_at: float
     leases: int = 0

@@ -12,8 +12,8 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.load import ModelLoader
-from omlx.models.pool.load_weights import Dtype, LoadedWeights
+from omlx.models.pool.load_weights import Dtype, LoadedModel
+from omlx.models.pool.loader import ModelLoader
 from omlx.models.pool.resident import ResidentModel
 
 
@@ -49,7 +49,7 @@ class ResidentModels:
     def find(self, model: str) -> ResidentModel | None:
         return self._by_id.get(model)
 
-    def weights_of(self, entry: ModelEntry, dtype: Dtype) -> LoadedWeights | None:
+    def weights_of(self, entry: ModelEntry, dtype: Dtype) -> LoadedModel | None:
         """Return the weights of a model in memory, as a target or as a draft."""
         for resident in self:
             if resident.dtype == dtype and entry.path in resident.weights:

@@ -14,7 +14,7 @@ from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, find_draft
 from omlx.models.package.compatibility import checkpoint_mismatch
-from omlx.models.package.package import DraftModel, Package, usable_package
+from omlx.models.package.package import DeclaredDraftModel, Package, usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.resolve import Resolution
@@ -153,7 +153,11 @@ def _missing_draft(
 ) -> MissingDraft | None:
     """Return the draft to fetch: one that a package declares, never one that settings name."""
     declared = package.declared
-    if reason is None or reason.code not in FETCHABLE or not isinstance(declared, DraftModel):
+    if (
+        reason is None
+        or reason.code not in FETCHABLE
+        or not isinstance(declared, DeclaredDraftModel)
+    ):
         return None
     if resolution.sources["draft_model"] is not Source.PACKAGE or not declared.draft.on_hub:
         return None

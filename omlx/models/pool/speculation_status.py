@@ -10,7 +10,7 @@ from omlx.settings.layer import Source
 from omlx.settings.schema import Group, table
 
 
-def speculation_record(
+def speculation_to_json(
     speculation: SpeculationConfig, served: ServedModel | None = None
 ) -> dict[str, object]:
     """Return what is configured and its effect on `served`, the model if it is loaded.
@@ -26,7 +26,7 @@ def speculation_record(
     return {
         "configured": str(speculation.strategy),
         "source": speculation.sources["speculation"].value,
-        "sources": _sources_record(speculation),
+        "sources": _sources_to_json(speculation),
         "draft": draft,
         "draft_configured": speculation.settings.draft_model,
         "draft_source": speculation.sources["draft_model"].value,
@@ -36,18 +36,18 @@ def speculation_record(
             "max": draft_length.max,
             "adaptive": draft_length.fixed is None,
         },
-        "reason": None if reason is None else reason_record(reason),
-        "wanted": None if missing is None else _missing_record(missing),
+        "reason": None if reason is None else reason_to_json(reason),
+        "wanted": None if missing is None else _missing_to_json(missing),
         "draft_download": speculation.settings.draft_download,
-        "warnings": [reason_record(warning) for warning in speculation.warnings],
+        "warnings": [reason_to_json(warning) for warning in speculation.warnings],
     }
 
 
-def reason_record(reason: Reason) -> dict[str, object]:
+def reason_to_json(reason: Reason) -> dict[str, object]:
     return {"code": reason.code, "params": reason.params, "message": reason.message}
 
 
-def _sources_record(speculation: SpeculationConfig) -> dict[str, str]:
+def _sources_to_json(speculation: SpeculationConfig) -> dict[str, str]:
     """Return who set each speculation setting that is not at its default."""
     sources = speculation.sources
     return {
@@ -57,11 +57,11 @@ def _sources_record(speculation: SpeculationConfig) -> dict[str, str]:
     }
 
 
-def _missing_record(draft: MissingDraft) -> dict[str, object]:
+def _missing_to_json(draft: MissingDraft) -> dict[str, object]:
     return {
         "repository": draft.reference.repository,
         "revision": draft.reference.revision,
         "size_bytes": draft.size_bytes,
         "fetching": draft.fetching,
-        "failed": None if draft.failed is None else reason_record(draft.failed),
+        "failed": None if draft.failed is None else reason_to_json(draft.failed),
     }

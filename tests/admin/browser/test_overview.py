@@ -26,7 +26,7 @@ def test_the_first_visit_offers_to_load_a_model(fresh: Site) -> None:
         expect(page.locator(".here")).to_contain_text(TARGET)
         expect(page.get_by_role("heading", name="Welcome")).to_be_hidden()
         expect(page.locator(".figures")).to_be_visible()
-        assert fresh.running.pool.served is not None
+        assert fresh.running.pool.last_used is not None
 
 
 def test_a_request_is_listed_while_it_runs_and_after_its_end(busy: Site) -> None:

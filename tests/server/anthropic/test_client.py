@@ -454,8 +454,8 @@ def test_counting_loads_nothing(speller: Running) -> None:
             model=HYBRID, messages=[{"role": "user", "content": "x"}], tools=TOOLS, system="s"
         )
     assert counted.input_tokens > 20
-    assert speller.pool.served is not None
-    assert speller.pool.served.id == TARGET
+    assert speller.pool.last_used is not None
+    assert speller.pool.last_used.id == TARGET
 
 
 def test_a_silent_stream_is_kept_open_by_pings() -> None:

@@ -26,7 +26,7 @@ from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.draft_choice import DraftChoice, WeightsOf
 from omlx.models.pool.footprint import release_memory
-from omlx.models.pool.load_weights import Dtype, LoadedWeights, LoadProgress, load_steps
+from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress, load_steps
 from omlx.models.pool.resident import ResidentModel, ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.text.detokenize import TokenBytes
@@ -41,7 +41,7 @@ MakeRoom = Callable[[int], Awaitable[None]]
 """Reserves so many bytes. Raises ModelError or Overloaded if they cannot be made free."""
 
 Report = Callable[[ModelEntry, LoadProgress], None]
-WeightReading: TypeAlias = Generator[LoadProgress, None, LoadedWeights]
+WeightReading: TypeAlias = Generator[LoadProgress, None, LoadedModel]
 
 
 class WeightReader(Protocol):
@@ -106,7 +106,7 @@ class ModelLoader:
 
     async def _read_both(
         self, choice: DraftChoice, reading: _Reading, weights_of: WeightsOf, make_room: MakeRoom
-    ) -> tuple[LoadedWeights, LoadedWeights | None, DraftChoice]:
+    ) -> tuple[LoadedModel, LoadedModel | None, DraftChoice]:
         target, draft = weights_of(choice.target, reading.dtype), None
         nbytes = 0 if target is not None else await reading.begin(choice.target, choice)
         if choice.draft is not None:
@@ -135,8 +135,8 @@ class ModelLoader:
     def _attach(
         self,
         choice: DraftChoice,
-        target: LoadedWeights,
-        draft: LoadedWeights | None,
+        target: LoadedModel,
+        draft: LoadedModel | None,
         costs: LoadedCosts,
         now: float,
     ) -> ResidentModel:
@@ -217,7 +217,7 @@ class _Reading:
         self._report(entry, progress)
         return progress.total
 
-    async def finish(self, entry: ModelEntry) -> LoadedWeights:
+    async def finish(self, entry: ModelEntry) -> LoadedModel:
         steps = self._begun[entry.path]
         while True:
             result = await self._next(steps)
@@ -242,7 +242,7 @@ class _Reading:
             closing = self._engine.call(partial(_close_readings, unfinished))
             await asyncio.shield(asyncio.wrap_future(closing))
 
-    async def _next(self, steps: WeightReading) -> LoadProgress | LoadedWeights:
+    async def _next(self, steps: WeightReading) -> LoadProgress | LoadedModel:
         return await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
 
 
@@ -272,11 +272,11 @@ def limits_of(speculation: SpeculationConfig, context_length: int) -> Limits:
     )
 
 
-def _step(steps: WeightReading) -> LoadProgress | LoadedWeights:
+def _step(steps: WeightReading) -> LoadProgress | LoadedModel:
     try:
         return next(steps)
     except StopIteration as finished:
-        loaded: LoadedWeights = finished.value
+        loaded: LoadedModel = finished.value
         return loaded
 
 

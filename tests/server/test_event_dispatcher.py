@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress
 from omlx.errors import Reason
 from omlx.records import RequestStats
-from omlx.server.router import Router
+from omlx.server.event_dispatcher import EventDispatcher
 
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
 
@@ -57,25 +57,25 @@ def step(done: int) -> PrefillProgress:
 
 def test_what_follows_fast_comes_together_and_an_end_at_once() -> None:
     loop, received = Slow(), list[Event]()
-    router = Router(loop)
-    router.open("a", received.append)
-    router([step(1)])
+    dispatcher = EventDispatcher(loop)
+    dispatcher.open("a", received.append)
+    dispatcher([step(1)])
     loop.run()
     assert received == [step(1)], "events after a pause are delivered at once"
     for done in (2, 3, 4):
-        router([step(done)])
+        dispatcher([step(done)])
     assert not loop.soon, "no wake-up for any of them"
     assert received == [step(1)]
     loop.wait()
     assert received == [step(1), step(2), step(3), step(4)]
-    router([step(5)])
+    dispatcher([step(5)])
     end = Finished("a", FinishReason.STOP, STATS)
-    router([end])
+    dispatcher([end])
     loop.run()
     assert received[4:] == [step(5), end]
     loop.wait()
     assert len(received) == 6
-    router([step(6)])
+    dispatcher([step(6)])
     loop.run()
     assert received[-1] == step(6), "the pause was long enough"
 
@@ -83,8 +83,8 @@ def test_what_follows_fast_comes_together_and_an_end_at_once() -> None:
 def test_a_real_loop_receives_everything_in_order() -> None:
     async def run() -> list[Event]:
         loop, received, ended = asyncio.get_running_loop(), list[Event](), asyncio.Event()
-        router = Router(loop)
-        router.open(
+        dispatcher = EventDispatcher(loop)
+        dispatcher.open(
             "a",
             lambda event: (
                 received.append(event),
@@ -94,8 +94,8 @@ def test_a_real_loop_receives_everything_in_order() -> None:
 
         def engine() -> None:
             for done in range(500):
-                router([step(done)])
-            router([Finished("a", FinishReason.STOP, STATS)])
+                dispatcher([step(done)])
+            dispatcher([Finished("a", FinishReason.STOP, STATS)])
 
         await loop.run_in_executor(None, engine)
         await asyncio.wait_for(ended.wait(), 60)

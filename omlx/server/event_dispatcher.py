@@ -24,7 +24,7 @@ Text at 30 updates a second is fluent.
 MAX_DELIVERY_INTERVAL_S: Final = 0.066
 
 
-class Router:
+class EventDispatcher:
     """The engine's event sink. `loop`: by default the one that opens the first stream."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
