@@ -149,12 +149,13 @@ class Evictor:
     async def _evict_idle(self, nbytes: int) -> None:
         goal = self._memory.used() - nbytes
         try:
-            async with asyncio.timeout(GRACE_S):
-                while self._memory.used() > goal:
-                    oldest = self._oldest(idle=True, draining=False)
-                    if oldest is not None:
-                        await self._residents.evict(oldest)
-                    elif not await self._wait_for_idle_model():
+            while self._memory.used() > goal:
+                oldest = self._oldest(idle=True, draining=False)
+                if oldest is not None:
+                    await self._residents.evict(oldest)  # however long its memory takes to free
+                    continue
+                async with asyncio.timeout(GRACE_S):
+                    if not await self._wait_for_idle_model():
                         return
         except (TimeoutError, EngineDead):
             pass
