@@ -46,7 +46,9 @@ def calls_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) ->
     BadRequest for a function whose arguments cannot be an object.
     """
     form = markup.form
-    several = "" if use.single or form.together else f" ({_between(form, added)}one)*"
+    several = ""
+    if not (use.single or form.together):
+        several = f" ({_between(form, added)}one)*"
     first = f"one: {_literal(markup.start, added)} inside"
     return "\n".join([f"start: one{several}", first, *_inside(markup, use, added)])
 
@@ -75,7 +77,10 @@ def arguments_schema(function: Schema, use: ToolUse) -> Schema:
         raise BadRequest("tools.schema", param="tools", name=name, detail=detail)
     options = schema.get("x-guidance", {})
     if isinstance(options, Mapping):
-        options = {**SPACING, **({} if strict else LENIENT), **options}
+        defaults = SPACING
+        if not strict:
+            defaults = {**SPACING, **LENIENT}
+        options = {**defaults, **options}
     schema = {**schema, "type": "object", "x-guidance": options}
     try:
         if "$ref" in json.dumps(schema):
@@ -88,7 +93,9 @@ def arguments_schema(function: Schema, use: ToolUse) -> Schema:
 def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Iterator[str]:
     """Yield the rules for the text between two markers, with the closing one."""
     form = markup.form
-    several = f" ({_between(form, added)}call)*" if form.together and not use.single else ""
+    several = ""
+    if form.together and not use.single:
+        several = f" ({_between(form, added)}call)*"
     yield f"inside: call{several} {_literal(markup.end, added)}"
     yield "call: " + " | ".join(f"call_{i}" for i in range(len(use.allowed)))
     for i, function in enumerate(use.allowed):
@@ -129,7 +136,9 @@ def _arguments(
 
 def _between(form: CallFormat, added: Mapping[str, int]) -> str:
     """Return the optional text between two calls."""
-    return f"({_literal(form.between, added)})? " if form.between else ""
+    if not form.between:
+        return ""
+    return f"({_literal(form.between, added)})? "
 
 
 def _literal(text: str, added: Mapping[str, int]) -> str:
@@ -142,7 +151,8 @@ def _literal(text: str, added: Mapping[str, int]) -> str:
         parts = re.split(f"({'|'.join(map(re.escape, known))})", text)
     terms = []
     for part in filter(None, parts):
-        terms.append(
-            f"<[{added[part]}]>" if part in known else json.dumps(part, ensure_ascii=False)
-        )
+        if part in known:
+            terms.append(f"<[{added[part]}]>")
+        else:
+            terms.append(json.dumps(part, ensure_ascii=False))
     return " ".join(terms) or '""'

@@ -55,8 +55,12 @@ class Splitter:
         raise NotImplementedError
 
     def _emit(self, text: str, pieces: list[Piece]) -> None:
-        if text:
-            pieces.append(ReasoningDelta(text) if self.thinking else TextDelta(text))
+        if not text:
+            return
+        if self.thinking:
+            pieces.append(ReasoningDelta(text))
+        else:
+            pieces.append(TextDelta(text))
 
 
 class _State(Enum):
@@ -76,9 +80,11 @@ class ReasoningSplitter(Splitter):
 
     def __init__(self, markers: tuple[str, str] | None, *, thinking: bool = False) -> None:
         self._open, self._close = markers or ("", "")
-        self._state = _State.THOUGHT_START if thinking else _State.START
+        self._state = _State.START
         if markers is None:
             self._state = _State.CONTENT
+        elif thinking:
+            self._state = _State.THOUGHT_START
 
     @property
     def thinking(self) -> bool:
@@ -127,10 +133,11 @@ class ReasoningSplitter(Splitter):
             thought = thought[: len(thought) - overlap(thought, self._close)]
         thought = thought.rstrip()
         self._emit(thought, pieces)
-        self._held = rest if marker else self._held[len(thought) :]
-        if marker:
-            self._state = _State.THOUGHT_END
-        return bool(marker)
+        if not marker:
+            self._held = self._held[len(thought) :]
+            return False
+        self._held, self._state = rest, _State.THOUGHT_END
+        return True
 
 
 class ChannelSplitter(Splitter):

@@ -116,9 +116,8 @@ class GrammarCompiler:
         markup = call_markup(self._tokenizer, use.functions)
         if markup is None or markup.form.written is None or not (use.forced or use.strict):
             return None
-        if (
-            markup.form.parameter is not None
-        ):  # schemas that are not JSON in the grammar fail silently
+        if markup.form.parameter is not None:
+            # Schemas that are not JSON in the grammar fail silently.
             self._check_schemas(use)
         added = self._tokenizer._tokenizer.get_added_vocab()
         source = calls_grammar if use.forced else call_grammar
@@ -258,9 +257,10 @@ def _source(output: StructuredOutput) -> str:
                 schema = "{}"  # options go with objects only
             if "$ref" in schema:
                 schema = json.dumps(prune_nonterminating(json.loads(schema)))
-            return LLMatcher.grammar_from_json_schema(
-                schema, defaults=SPACING, overrides=LENIENT if output.lenient else None
-            )
+            overrides = None
+            if output.lenient:
+                overrides = LENIENT
+            return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(output.text)
         case GrammarKind.CHOICE:

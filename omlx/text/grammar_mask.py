@@ -66,7 +66,9 @@ class Marker:
         """Return the state after a token; None if the token is not the next one of the marker."""
         if token != self.ids[0]:
             return None
-        return Marker(self.ids[1:], self.then) if len(self.ids) > 1 else self.then
+        if len(self.ids) == 1:
+            return self.then
+        return Marker(self.ids[1:], self.then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +159,15 @@ class GrammarMask:
             case Free(call=call, thought=thought) as free:
                 if thought is not None and self._opens(thought.ids, token):
                     return thought.then
-                return call if call is not None and self._ends_with(call.ids, token) else free
+                if call is not None and self._ends_with(call.ids, token):
+                    return call
+                return free
             case Thought(end=end, then=then) as thinking:
                 if not allows(self.bits(), token):
                     return None
-                return then if self._ends_with(end, token) else thinking
+                if self._ends_with(end, token):
+                    return then
+                return thinking
             case Marker() as marker:
                 return marker.advance(token)
             case AnswerStart(markers=markers):

@@ -96,7 +96,9 @@ class OutputParser:
         pieces = self._pending
         if not self._ended:
             pieces = pieces + self._attach_logprobs(self._rest())
-        calls = 1 if self._ended else self._calls.count
+        calls = self._calls.count
+        if self._ended:
+            calls = 1
         stop = self._stops.matched
         if stop is not None and reason is FinishReason.LENGTH:
             reason = FinishReason.STOP
@@ -186,7 +188,9 @@ def _splitter(tokenizer: TokenizerWrapper, spec: OutputSpec) -> ReasoningSplitte
         return ChannelSplitter(tokenizer.response_initial_state, tokenizer.response_transitions)
     if harmony.uses_harmony(tokenizer):
         return ChannelSplitter(HEADER, harmony.TRANSITIONS)
-    markers = (tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
+    if not tokenizer.has_thinking:
+        return ReasoningSplitter(None)
+    markers = (tokenizer.think_start, tokenizer.think_end)
     return ReasoningSplitter(markers, thinking=spec.thinking)
 
 
@@ -194,7 +198,9 @@ def _merged(pieces: Iterable[Piece]) -> list[OutputEvent]:
     """Merge neighbouring deltas of one kind."""
     merged: list[Piece] = []
     for piece in pieces:
-        both = _merge(merged[-1], piece) if merged else None
+        both = None
+        if merged:
+            both = _merge(merged[-1], piece)
         if both is None:
             merged.append(piece)
         else:

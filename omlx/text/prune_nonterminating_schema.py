@@ -99,7 +99,9 @@ def _has_object(schema: Mapping[str, Any], terminates: Terminates) -> bool:
 def _has_array(schema: Mapping[str, Any], terminates: Terminates) -> bool:
     items, length = schema.get("items", True), schema.get("minItems", 0)
     first = _list(schema.get("prefixItems")) or _list(items)
-    rest = schema.get("additionalItems", True) if isinstance(items, list) else items
+    rest = items
+    if isinstance(items, list):
+        rest = schema.get("additionalItems", True)
     if not isinstance(length, int):
         return True
     return all(_has_value(item, terminates) for item in [*first, rest][:length])
@@ -111,6 +113,8 @@ def _target(root: Any, reference: str) -> Any:
     """
     target = root
     first, *parts = unquote(reference).split("/")
+    if first != "#":
+        return True
     for part in parts:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(target, list) and key.isdecimal() and int(key) < len(target):
@@ -119,7 +123,7 @@ def _target(root: Any, reference: str) -> Any:
             target = target[key]
         else:
             return True
-    return target if first == "#" else True
+    return target
 
 
 def _references(schema: Any) -> Iterator[str]:
@@ -143,8 +147,10 @@ def _prune(schema: Any, nonterminating: set[str]) -> Any:
     for key, value in schema.items():
         if key in _BY_NAME and isinstance(value, Mapping):
             pruned[key] = {name: _prune(part, nonterminating) for name, part in value.items()}
+        elif key in _DATA:
+            pruned[key] = value
         else:
-            pruned[key] = value if key in _DATA else _prune(value, nonterminating)
+            pruned[key] = _prune(value, nonterminating)
     return pruned
 
 

@@ -54,7 +54,10 @@ def arguments(
             raise ValueError(f"the parameter '{name}' cannot be written in a tag")
         start = literal(before.replace("{name}", name))
         yield f"{rule}_{number}: {start} {_value(value, schema, behind, literal)}"
-        order.append(f"{rule}_{number}" + ("" if name in needed else "?"))
+        if name in needed:
+            order.append(f"{rule}_{number}")
+        else:
+            order.append(f"{rule}_{number}?")
     yield f"{rule}: {' '.join(order) or literal('')}"
 
 
@@ -65,7 +68,9 @@ def _value(
     if not isinstance(value, Mapping):
         value = {}
     kind = value.get("type", "string")
-    choices = [value["const"]] if "const" in value else value.get("enum", [])
+    choices = value.get("enum", [])
+    if "const" in value:
+        choices = [value["const"]]
     words = []
     for choice in choices:
         if isinstance(choice, str) and choice.lower() != "null" and behind.strip() not in choice:

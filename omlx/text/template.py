@@ -72,8 +72,10 @@ def render(
     thinking = _opens_thinking(tokenizer, tokens)
     if not beginning:
         return Prompt(tuple(tokens), thinking, stable=stable)
-    closing = f"\n{tokenizer.think_end}\n\n" if thinking else ""
-    ending = tokenizer.encode(closing + beginning, add_special_tokens=False)
+    closed = beginning
+    if thinking:
+        closed = f"\n{tokenizer.think_end}\n\n{beginning}"
+    ending = tokenizer.encode(closed, add_special_tokens=False)
     return Prompt((*tokens, *ending), False, beginning, stable)
 
 
@@ -91,8 +93,8 @@ def _check(
             raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
     if not tokenizer.has_chat_template:
         raise BadRequest("template.missing", param="messages")
-    role = messages[-1]["role"] if continue_last else "assistant"
-    if role != "assistant":
+    if continue_last and messages[-1]["role"] != "assistant":
+        role = messages[-1]["role"]
         raise BadRequest("template.continue", param="continue_final_message", role=role)
 
 
@@ -123,8 +125,12 @@ def _generation_prompt_length(tokenizer: TokenizerWrapper, rendered: Callable[..
     """
     text = rendered(tokenize=False)
     bare = rendered(tokenize=False, add_generation_prompt=False)
-    suffix = text[len(bare) :] if text.startswith(bare) else text
-    return len(tokenizer.encode(suffix, add_special_tokens=False)) if suffix else 0
+    suffix = text
+    if text.startswith(bare):
+        suffix = text[len(bare) :]
+    if not suffix:
+        return 0
+    return len(tokenizer.encode(suffix, add_special_tokens=False))
 
 
 def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:

@@ -158,7 +158,9 @@ class ToolCallParser:
         self._state = _State.TEXT
 
     def _call(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
-        head = markup.head.match(self._held, partial=True) if markup.head is not None else None
+        head = None
+        if markup.head is not None:
+            head = markup.head.match(self._held, partial=True)
         if head is not None:
             if not head.partial:
                 self._begin(markup, head, pieces)
@@ -290,7 +292,9 @@ def _parsed(markup: CallMarkup, text: str) -> Iterator[_Call]:
     are valid.
     """
     calls = markup.parse(text, markup.tools)
-    for call in calls if isinstance(calls, list) else [calls]:
+    if not isinstance(calls, list):
+        calls = [calls]
+    for call in calls:
         name, arguments = call["name"], call["arguments"]
         if not isinstance(name, str) or not _plausible(markup, name, text):
             raise ValueError("no name of a function")
