@@ -79,13 +79,13 @@ class Planner:
         if members:
             for row in members:
                 if not by_row[row].unread:  # nothing about the rows changes while steps overlap
-                    self.speculator.refuses(by_row[row], max(2, len(decoding)))
+                    self.speculator.record_refusal(by_row[row], max(2, len(decoding)))
             windows = tuple(self._window(by_row[row], None) for row in members)
             forwards.append(Forward(windows, batched=True))
         return forwards
 
     def _draft(self, sequence: Sequence, decoding: int) -> Draft | None:
-        if self.speculator.refuses(sequence, decoding) or sequence.unread:
+        if self.speculator.record_refusal(sequence, decoding) or sequence.unread:
             return None
         draft = None
         with isolate(self.speculator.disable, sequence):  # the row continues without the drafter

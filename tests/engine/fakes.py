@@ -120,8 +120,8 @@ class Corrupted(DraftModel):
         self.accepted.append(accepted)
         super().observe(sequence, accepted)
 
-    def _choose(self, logits: mx.array, place: Draw) -> mx.array:
-        chosen = super()._choose(logits, place)
+    def _sample(self, logits: mx.array, place: Draw) -> mx.array:
+        chosen = super()._sample(logits, place)
         return (chosen + 1) % zoo.VOCAB_SIZE if self._bad(place.position) else chosen
 
 

@@ -46,7 +46,7 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     came, learned, at_once = [], [], []
-    committed, timed = Speculator.observe_commit, RowPolicy.timed
+    committed, timed = Speculator.observe_commit, RowPolicy.observe_time
 
     def commit(
         self: Speculator, sequence: Sequence, new: list[int], interval: Interval | None
@@ -63,7 +63,7 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(
         timed(self, offer, tokens, interval, context)
 
     monkeypatch.setattr(Speculator, "observe_commit", commit)
-    monkeypatch.setattr(RowPolicy, "timed", learn)
+    monkeypatch.setattr(RowPolicy, "observe_time", learn)
     loop = loop_of("llama", model("llama", 3), window=None)
     Bench(loop).run(request(max_tokens=90, speculation=Speculation(parse("draft"))))
     assert learned == came
@@ -75,7 +75,7 @@ def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, scored = [], []
-    offer, shadowed = NgramDrafter.propose, RowPolicy.shadowed
+    offer, shadowed = NgramDrafter.propose, RowPolicy.observe_shadow
 
     def ask(self: NgramDrafter, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         asked.append(sequence.request.id)
@@ -86,7 +86,7 @@ def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
         shadowed(self, offer, k, accepted)
 
     monkeypatch.setattr(NgramDrafter, "propose", ask)
-    monkeypatch.setattr(RowPolicy, "shadowed", score)
+    monkeypatch.setattr(RowPolicy, "observe_shadow", score)
     both = [
         request(name, (1, 2, 3, 4) * 8, max_tokens=96, speculation=Speculation(parse("ngram")))
         for name in "ab"

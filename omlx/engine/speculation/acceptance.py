@@ -1,8 +1,8 @@
 """Acceptance rate: how likely the next draft token is accepted if all before it were.
 
 For a draft model it depends on the position in the draft, for a prompt lookup on the length of the
-match so far; both are called a *slot*. Counts decay, so that a change of text shows within some
-twenty drafts. A request starts from what earlier requests of the model saw.
+match so far. Each range of either is a *bin*. Counts decay, so that a change of text shows within
+some twenty drafts. A request starts from what earlier requests of the model saw.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ DECAY: Final = 0.97
 """Weight of earlier counts after each draft. The model's history decays ten times slower."""
 
 PRIOR_WEIGHT: Final = 4.0
-"""Tokens that the expected rate of a slot counts for beside the slot's own counts."""
+"""Tokens that the expected rate of a bin counts for beside the bin's own counts."""
 
 COMMON_WEIGHT: Final = 2.0
-"""Rejected tokens that the expectation counts for, where a request is compared to it."""
+"""Pseudo-count of rejections in the correction factor of `rates`."""
 
 PROVEN: Final = 8.0
 """Tokens after which a drafter's acceptance rate counts as known."""
 
 POOR: Final = 0.2
-"""A draft model below this rate pays nowhere: its pass and a row more cost more than it brings."""
+"""A draft model below this rate never pays: its pass and a wider verification cost more."""
 
-MATCH_STEPS: Final = (3, 4, 5, 6, 7, 8, 9, 12, 17, 33)
-"""Tokens of a match at which slots begin. Short matches have a slot each: in records of one shape
+MATCH_BINS: Final = (3, 4, 5, 6, 7, 8, 9, 12, 17, 33)
+"""Tokens of a match at which bins begin. Short matches have a bin each: in records of one shape
 it is always the same token that changes."""
 
 MATCH_RATES: Final = (0.5, 0.65, 0.75, 0.8, 0.8, 0.8, 0.85, 0.85, 0.9, 0.95)
-"""Expected acceptance rate of each match slot while nothing is measured."""
+"""Expected acceptance rate of each bin of a match while nothing is measured."""
 
 DRAFT_MODEL_RATES: Final = (0.6,)
-"""The same for a draft model's tokens, at every position."""
+"""Expected acceptance rate of a draft model at every position while nothing is measured."""
 
-SLOTS: Final = 16
+BINS: Final = 16
 """Slots per drafter. Deeper positions of a draft model's draft share the last one."""
 
 MAX_RATE: Final = 0.998
@@ -44,29 +44,30 @@ MIN_RATE: Final = 0.02
 """Bounds of the rates: no number of tokens makes the next one certain."""
 
 
-def slot(match: int, i: int) -> int:
-    """Return the slot of token `i` of a draft. Each accepted token makes the match longer by one.
+def bin_of(match: int, i: int) -> int:
+    """Return the bin of token `i` of a draft. Each accepted token makes the match longer by one.
 
     `match` is the length of the match in tokens, 0 for a draft model.
     """
     if match:
-        return bisect_right(MATCH_STEPS, max(match + i, MATCH_STEPS[0])) - 1
-    return min(i, SLOTS - 1)
+        return bisect_right(MATCH_BINS, max(match + i, MATCH_BINS[0])) - 1
+    return min(i, BINS - 1)
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """Decaying counts by slot.
+    """Decaying counts by bin.
 
-    `start` holds the expected rates before any count. `prior` is the model's history: it replaces
-    them, as it stood when the request began or last faded, and learns along.
+    `start` holds the expected rates before any count. `prior` is the model's history: its rates at
+    the request's start, or at the last `fade`, replace `start`; it is updated with every draft.
+    With `prior` None, this is the history itself.
     """
 
     start: tuple[float, ...] = DRAFT_MODEL_RATES
     prior: Acceptance | None = None
     _expected: list[float] = field(init=False)
-    _tries: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
-    _hits: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
+    _tries: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    _hits: list[float] = field(default_factory=lambda: [0.0] * BINS)
     _rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -88,14 +89,14 @@ class Acceptance:
         Tokens behind the first rejected one say nothing.
         """
         decay = DECAY if self.prior is not None else 1.0 - (1.0 - DECAY) / 10
-        counted = [slot(match, i) for i in range(min(drafted, accepted + 1))]
-        # A draft model's deeper slots decay too, or one bad spell would close them for good.
-        for place in set(counted) if match else range(SLOTS):
-            self._tries[place] *= decay
-            self._hits[place] *= decay
-        for i, place in enumerate(counted):
-            self._tries[place] += 1.0
-            self._hits[place] += i < accepted
+        counted = [bin_of(match, i) for i in range(min(drafted, accepted + 1))]
+        # A draft model's deeper bins decay too, or one bad spell would close them for good.
+        for index in set(counted) if match else range(BINS):
+            self._tries[index] *= decay
+            self._hits[index] *= decay
+        for i, index in enumerate(counted):
+            self._tries[index] += 1.0
+            self._hits[index] += i < accepted
         self._rates = []
         if self.prior is not None:
             self.prior.learn(match, drafted, accepted)
@@ -108,10 +109,10 @@ class Acceptance:
         self._rates = []
 
     def rates(self) -> list[float]:
-        """Return the acceptance rate of every slot.
+        """Return the acceptance rate of every bin.
 
         One factor corrects all expected rates by how much more often than expected this request's
-        tokens were rejected; each slot then follows its own counts as far as it has any.
+        tokens were rejected; each bin then follows its own counts as far as it has any.
         """
         if not self._rates:
             rejected = sum(self._tries) - sum(self._hits)
@@ -127,4 +128,4 @@ class Acceptance:
         """Return the rates without this request's counts."""
         if self.prior is not None:
             return self.prior.rates()
-        return [*self.start, *self.start[-1:] * (SLOTS - len(self.start))]
+        return [*self.start, *self.start[-1:] * (BINS - len(self.start))]

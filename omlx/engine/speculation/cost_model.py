@@ -34,13 +34,14 @@ FIRST_TIME: Final = 2.0
 the estimate, it is discarded: a width recorded as expensive would never be tried again."""
 
 RENEWAL: Final = 8
-"""A full entry takes in one pass in eight. Slower changes are drift, which holds for all widths."""
+"""Once full, an entry stores one pass in eight. Faster changes are drift, common to all widths."""
 
 UNKNOWN_SLOPE: Final = 0.08
-"""Cost of one more row while none is measured, in passes of one row: low, so that it is tried."""
+"""Cost of one more token while no wider pass is measured, in passes of one token: low, so that a
+wider pass is tried."""
 
 WIDEST_WINDOW: Final = 80
-"""Rows. Wider passes are prefill: they bound estimates for narrower ones and nothing else."""
+"""Tokens. Wider passes are prefill: they bound estimates for narrower ones and nothing else."""
 
 SHORT_LAG: Final = 2
 """Tokens. A round begins with one or two that the draft model has not read; more is a catch-up."""
@@ -49,20 +50,20 @@ PLAIN: Final = 0
 """The "width" of plain decoding with the next step in flight: the interval between two reads."""
 
 WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
-"""Verification widths, in rows: few enough to measure each, close enough to miss no cheap one."""
+"""Verification widths, in tokens: few enough to measure each, close enough to miss no cheap one."""
 
 MAX_PADDED_COST: Final = 0.95
 """Pad a pass where the wider one takes at most this share of its time."""
 
 
-def bucket(context: int) -> int:
+def bucket_of(context: int) -> int:
     """Return the bucket of a context of tokens: 0 up to 256, 1 up to 1,024, 2 up to 4,096 …"""
     return ((max(0, context - 1) // FIRST_BUCKET).bit_length() + 1) // 2
 
 
 @dataclass(slots=True)
 class LatencyTable:
-    """Seconds of one model's passes. Samples and medians are by bucket, then by width in rows."""
+    """Seconds of one model's passes. Samples and medians are by bucket, then by width (tokens)."""
 
     drift: float = 1.0
     _passes: int = 0
@@ -74,13 +75,14 @@ class LatencyTable:
     _curves: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
-        """Record a measured pass. Return False if it was discarded as an outlier.
+        """Record a measured pass. Return False for an outlier, and for a time of 0 or less.
 
-        The third outlier in a row is believed: the estimate was wrong.
+        The third outlier in a row is believed: the estimate was wrong. True does not mean that the
+        pass is stored: a slow first pass is discarded, and a full entry stores one in `RENEWAL`.
         """
         if seconds <= 0.0:
             return False
-        place, expected = bucket(context), self.seconds(width, context)
+        bucket, expected = bucket_of(context), self.seconds(width, context)
         if expected is not None and seconds > OUTLIER * expected and self.reaches(width):
             self._outliers_in_a_row += 1
             if self._outliers_in_a_row < MIN_SAMPLES:
@@ -89,15 +91,15 @@ class LatencyTable:
         if expected is not None and 0.0 < FIRST_TIME * expected < seconds and self._new(width):
             self._slow_at_first.add(width)
             return True
-        samples = self._samples.setdefault(place, {}).setdefault(width, deque(maxlen=SAMPLES))
+        samples = self._samples.setdefault(bucket, {}).setdefault(width, deque(maxlen=SAMPLES))
         if len(samples) >= MIN_SAMPLES:
-            self._ratios.append(seconds / self._medians[place][width])
+            self._ratios.append(seconds / self._medians[bucket][width])
             self.drift = median(self._ratios)
         self._passes = (self._passes + 1) % RENEWAL
         if len(samples) == SAMPLES and self._passes:
             return True
         samples.append(seconds / self.drift)
-        self._medians.setdefault(place, {})[width] = median_low(samples)
+        self._medians.setdefault(bucket, {})[width] = median_low(samples)
         self._curves.clear()
         return True
 
@@ -108,11 +110,11 @@ class LatencyTable:
 
     def sample_count(self, width: int, context: int) -> int:
         """Return how many samples an entry rests on."""
-        return len(self._samples.get(bucket(context), {}).get(width, ()))
+        return len(self._samples.get(bucket_of(context), {}).get(width, ()))
 
     @property
     def widest(self) -> int:
-        """The widest verification ever measured, in rows."""
+        """The widest verification ever measured, in tokens."""
         widths = chain.from_iterable(self._medians.values())
         return max((width for width in widths if width <= WIDEST_WINDOW), default=0)
 
@@ -121,10 +123,10 @@ class LatencyTable:
         return any(width <= 2 * known for known in chain.from_iterable(self._medians.values()))
 
     def seconds(self, width: int, context: int) -> float | None:
-        """Estimate a pass over `width` rows at `context` tokens; None if nothing is measured."""
+        """Estimate a pass over `width` tokens at `context` tokens; None if nothing is measured."""
         if not self._medians:
             return None
-        widths, values = self._curve(bucket(context))
+        widths, values = self._curve(bucket_of(context))
         i = bisect_left(widths, width)
         if i < len(widths) and widths[i] == width:
             return values[i] * self.drift
@@ -134,37 +136,38 @@ class LatencyTable:
         if i < len(widths):
             slope = (values[i] - value) / (widths[i] - low)
         elif low > 1:
-            # Wider than anything measured: each further row costs what rows cost on average.
+            # Wider than anything measured: each further token costs the measured average.
             slope = max(0.0, value - values[0]) / (low - 1)
         else:
             slope = value * UNKNOWN_SLOPE
         return (value + slope * (width - low)) * self.drift
 
     def plain(self, context: int) -> float | None:
-        """Estimate a plain step, or a pass of one row; None if neither is measured."""
-        measured = self._medians and self._curve(bucket(context))[0][0] <= 1
+        """Estimate a plain step, or a pass of one token; None if neither is measured."""
+        measured = self._medians and self._curve(bucket_of(context))[0][0] <= 1
         return self.seconds(PLAIN, context) if measured else None
 
     def _new(self, width: int) -> bool:
-        """Return whether no pass of this width was seen yet, among widths that will come again."""
+        """Return whether a width that will occur again is not measured yet."""
         if width in self._slow_at_first:
             return False
         measured = any(width in entries for entries in self._medians.values())
         return not measured and (width <= WIDEST_WINDOW or self.reaches(width))
 
-    def _curve(self, place: int) -> tuple[list[int], list[float]]:
+    def _curve(self, bucket: int) -> tuple[list[int], list[float]]:
         """Return all widths measured anywhere, ascending, and their seconds in this bucket."""
-        if place not in self._curves:
+        if bucket not in self._curves:
             points: dict[int, float] = {}
-            for other in sorted(self._medians, key=lambda near: (abs(near - place), near)):
+            for other in sorted(self._medians, key=lambda near: (abs(near - bucket), near)):
                 self._borrow(points, self._medians[other])
             if 1 not in points and PLAIN in points:
                 points[1] = points[PLAIN]
-            # A prefill slower than its tokens one by one was measured across a sleep: leave it out.
+            # A prefill more than twice as slow as its tokens one by one was measured across a
+            # sleep: leave it out.
             limit = 2.0 * points.get(1, math.inf)
             widths = sorted(w for w in points if w <= WIDEST_WINDOW or points[w] <= limit * w)
-            self._curves[place] = widths, [points[width] for width in widths]
-        return self._curves[place]
+            self._curves[bucket] = widths, [points[width] for width in widths]
+        return self._curves[bucket]
 
     def _borrow(self, points: dict[int, float], entries: dict[int, float]) -> None:
         """Add another bucket's entries for missing widths, scaled at the nearest shared width."""
@@ -176,20 +179,21 @@ class LatencyTable:
                 points[width] = scaled
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [
-            {"bucket": place, "width": width, "seconds": [value * self.drift for value in samples]}
-            for place, entries in sorted(self._samples.items())
-            for width, samples in sorted(entries.items())
-        ]
+        rows: list[dict[str, Any]] = []
+        for bucket, entries in sorted(self._samples.items()):
+            for width, samples in sorted(entries.items()):
+                seconds = [value * self.drift for value in samples]
+                rows.append({"bucket": bucket, "width": width, "seconds": seconds})
+        return rows
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]]) -> LatencyTable:
         table = cls()
         for row in rows:
-            place, width = int(row["bucket"]), int(row["width"])
+            bucket, width = int(row["bucket"]), int(row["width"])
             samples = deque((float(value) for value in row["seconds"]), maxlen=SAMPLES)
-            table._samples.setdefault(place, {})[width] = samples
-            table._medians.setdefault(place, {})[width] = median_low(samples)
+            table._samples.setdefault(bucket, {})[width] = samples
+            table._medians.setdefault(bucket, {})[width] = median_low(samples)
         return table
 
 
@@ -206,8 +210,8 @@ class CostModel:
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
 
     exploration_budget_s: float = 0.0
-    """Seconds that may be spent on finding out whether a draft model is any good; requests save
-    them one after the other."""
+    """Seconds that may be spent on finding out whether a draft model pays. Accrues 1 % of every
+    request's time."""
 
     def verify(self, width: int, context: int) -> float:
         """Estimate the seconds of a target pass; 0 while nothing is measured."""
@@ -218,7 +222,7 @@ class CostModel:
         return self.verify(PLAIN if pending == 1 else pending, context)
 
     def padding(self, width: int, context: int, room: int) -> int:
-        """Return by how many rows, up to `room`, to widen a pass to a faster one."""
+        """Return by how many tokens, up to `room`, to widen a pass to a faster one."""
         verify, samples = self.verify, self.target.sample_count
         top = width + room
         wider = [w for w in WIDTHS if width < w <= top and samples(w, context) >= MIN_SAMPLES]
@@ -228,9 +232,10 @@ class CostModel:
         return 0
 
     def draft(self, name: str, width: int, context: int) -> float:
-        """Estimate the seconds of a draft model's pass over `width` rows.
+        """Estimate the seconds of a draft model's pass over `width` tokens.
 
-        Widths beyond those measured, and all while none is, cost a share of the target's pass.
+        Widths beyond those measured, and every width while nothing is measured, cost a share of the
+        target's pass.
         """
         table = self.drafts.get(name)
         share = self.draft_share
@@ -242,16 +247,16 @@ class CostModel:
                 share = single / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)
 
-    def learn_draft(self, name: str, k: int, lag: int, context: int, seconds: float) -> bool:
+    def learn_draft(self, name: str, k: int, lag: int, context: int, seconds: float) -> None:
         """Record a draft model's round that was timed on its own: it read `lag` tokens and drafted
-        `k`. Return False if it was discarded as an outlier."""
+        `k`."""
         table = self.drafts.setdefault(name, LatencyTable())
         if lag <= SHORT_LAG:
-            return table.learn(1, context, seconds / k)
+            table.learn(1, context, seconds / k)
+            return
         first = seconds - (k - 1) * self.draft(name, 1, context)
-        if first <= 0.0 or not table.sample_count(1, context):
-            return True
-        return table.learn_chunk(lag, context, first)
+        if first > 0.0 and table.sample_count(1, context):
+            table.learn_chunk(lag, context, first)
 
     def to_json(self) -> dict[str, Any]:
         drafts = {name: table.to_json() for name, table in self.drafts.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from omlx.engine.speculation.acceptance import MATCH_STEPS, Acceptance, slot
+from omlx.engine.speculation.acceptance import MATCH_BINS, Acceptance, bin_of
 from omlx.engine.speculation.cost_model import SHORT_LAG
 from omlx.engine.speculation.proposal import Proposal
 from omlx.errors import Reason
@@ -18,23 +18,29 @@ EVALUATE_EVERY: Final = 16
 """Steps. A draft model that does not pay is evaluated in every sixteenth: evaluation costs time."""
 
 HOPELESS_SPEEDUP: Final = 0.9
+"""Forecast speed-up below which the next matches of a lookup's bin are not evaluated."""
+
 SKIPPED_MATCHES: Final = 7
-"""A lookup with a forecast below the former is not evaluated for this many matches of its slot."""
+"""Matches that are not evaluated after such a forecast."""
 
 FIRST_BACKOFF: Final = 32
+"""Steps without a draft before the first probe of an idle drafter. Each probe doubles them."""
+
 MAX_BACKOFF: Final = 256
-"""Steps between two probes of an idle drafter. Each probe doubles them."""
+"""Upper bound of the steps between two probes."""
 
 PROBE_CREDIT: Final = 4
+"""Credit of a probe that begins. A round with an accepted token adds 1, one without takes 2. The
+probe ends at 0, not at one miss: good drafts miss too, and the catch-up was paid for."""
+
 MAX_PROBE_CREDIT: Final = 9
-"""A probe begins with the former; a round with a hit adds 1, one without takes 2. It ends at 0 or
-at the latter. One miss is not the end: good drafts miss too, and the catch-up was paid for."""
+"""Credit at which a probe ends because its drafter was often right."""
 
 CATCH_UP_ROUNDS: Final = 8.0
 """Rounds that a draft model is expected to serve per catch-up, until it has served some."""
 
 MIN_TOKENS_PER_ROUND: Final = 2
-"""What a round with a draft model brings at least where reading a prompt for it pays."""
+"""Lower bound of the tokens per round of a draft model for which reading a prompt pays."""
 
 SHADOW_HITS: Final = 1
 """Tokens that a lookup must have predicted without being used before it is used."""
@@ -52,7 +58,7 @@ class DrafterRecord:
 
     `observing` lookups are compared with the output and not used. `idle_steps` counts decisions
     since the last draft; at `backoff` of them a probe begins, with `probe_credit` above 0 while it
-    lasts. `rounds` counts rounds since the last catch-up. `skip_matches` counts, by slot, matches
+    lasts. `rounds` counts rounds since the last catch-up. `skip_matches` counts, by bin, matches
     that are not evaluated. `speedup` is a moving average of forecasts, None before the first.
     """
 
@@ -93,19 +99,22 @@ class DrafterRecord:
             return GateState.OFF, Reason("spec.off.does_not_pay", {"speedup": speedup})
         return GateState.ON, None
 
-    def worth_evaluating(self, proposal: Proposal) -> bool:
-        """Return whether to forecast a proposal now. Counts down skipped matches."""
-        # A match this long is a hit: one token fewer would have predicted its last token.
-        self.observing = self.observing and proposal.match < MATCH_STEPS[0] + SHADOW_HITS
+    def screen(self, proposal: Proposal) -> bool:
+        """Return whether to forecast a proposal now.
+
+        Counts down `skip_matches`, and ends `observing` where the match is long enough.
+        """
+        # A match of 4 tokens means that the 3-gram before it already predicted one token.
+        self.observing = self.observing and proposal.match < MATCH_BINS[0] + SHADOW_HITS
         if not proposal.free:
             return self.may_pay or self.idle_steps % EVALUATE_EVERY == 0
-        place = slot(proposal.match, 0)
-        self.skip_matches[place] = self.skip_matches.get(place, 0) - 1
-        return not self.observing and self.skip_matches[place] < 0
+        index = bin_of(proposal.match, 0)
+        self.skip_matches[index] = self.skip_matches.get(index, 0) - 1
+        return not self.observing and self.skip_matches[index] < 0
 
     def add_forecast(self, proposal: Proposal, speedup: float) -> None:
         if speedup < HOPELESS_SPEEDUP:
-            self.skip_matches[slot(proposal.match, 0)] = SKIPPED_MATCHES
+            self.skip_matches[bin_of(proposal.match, 0)] = SKIPPED_MATCHES
         self.speedup = speedup if self.speedup is None else 0.9 * self.speedup + 0.1 * speedup
 
     def add_round(self, proposal: Proposal, k: int, accepted: int) -> None:
@@ -116,7 +125,9 @@ class DrafterRecord:
         self.used, self.idle_steps, self.rounds = True, 0, self.rounds + 1
         self.acceptance.learn(proposal.match, k, accepted)
         if self.probe_credit and proposal.match:
-            self.probe_credit = 0  # the hits of a lookup are known without it: one pass is timed
+            self.probe_credit = (
+                0  # a lookup's hits are known without a probe: only one pass is timed
+            )
         elif self.probe_credit:
             self.probe_credit = max(0, self.probe_credit + (1 if accepted else -2))
 

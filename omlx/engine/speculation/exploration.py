@@ -11,7 +11,7 @@ EXPLORATION_SHARE: Final = 0.01
 """Share of a request's time that may be lost to drafting that turns out not to pay."""
 
 ASSUMED_STEPS: Final = 500
-"""Plain steps whose share may be lost in advance. An answer of 1,000 tokens for which nothing ever
+"""Plain steps whose share may be lost in advance. An answer of 1,000 tokens for which no draft
 pays takes some 1.5 % longer, a longer one less."""
 
 
@@ -19,8 +19,8 @@ pays takes some 1.5 % longer, a longer one less."""
 class ExplorationBudget:
     """`elapsed_s` are the request's seconds so far; `lost_s` those lost against plain decoding.
 
-    A draft model that is not proven yet may also spend what earlier requests of the model saved in
-    the cost model.
+    A draft model that is not proven yet may also spend the cost model's `exploration_budget_s`,
+    which accrues 1 % of the time of all requests to the model.
     """
 
     cost_model: CostModel
@@ -29,9 +29,9 @@ class ExplorationBudget:
 
     def steps_until(self, price: float, plain: float, *, proven: bool) -> int:
         """Return in how many plain steps (`plain` s) a probe of `price` s may begin."""
-        saved = 0.0 if proven else self.cost_model.exploration_budget_s
+        accrued = 0.0 if proven else self.cost_model.exploration_budget_s
         allowed = EXPLORATION_SHARE * (self.elapsed_s + ASSUMED_STEPS * plain)
-        missing = self.lost_s + price - max(saved, allowed)
+        missing = self.lost_s + price - max(accrued, allowed)
         return 1 + int(missing / (EXPLORATION_SHARE * plain)) if missing > 0.0 else 0
 
     def add_round(self, seconds: float, plain: float) -> None:
@@ -39,7 +39,7 @@ class ExplorationBudget:
         self.lost_s = max(0.0, self.lost_s + seconds - plain)
 
     def add_catch_up(self, seconds: float) -> None:
-        """Take a draft model's catch-up from the savings."""
+        """Subtract a draft model's catch-up from the cost model's budget."""
         self.cost_model.exploration_budget_s = max(
             0.0, self.cost_model.exploration_budget_s - seconds
         )

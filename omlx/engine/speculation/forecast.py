@@ -2,19 +2,20 @@
 
 A round with P pending and k draft tokens takes
 
-    verify(P + k) + catch-up + k · draft pass + debt
+    verify(P + k) + catch-up + k · draft pass + rejection cost
 
-Debt is the cost of tokens that stay pending after a rejection where layers cannot be rolled back.
+The rejection cost is that of tokens that stay pending after a rejection, in models with recurrent
+layers.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
-from omlx.engine.speculation.acceptance import slot
+from omlx.engine.speculation.acceptance import bin_of
 from omlx.engine.speculation.cost_model import SHORT_LAG, WIDTHS, CostModel
 from omlx.engine.speculation.drafter_record import MIN_SPEEDUP, DrafterRecord
 from omlx.engine.speculation.proposal import Proposal
@@ -22,26 +23,33 @@ from omlx.engine.speculation.proposal import Proposal
 MIN_REACH: Final = 0.01
 """Ignore draft positions whose cumulative acceptance probability is lower."""
 
-MIN_WINDOW_COST: Final = 0.5
-"""Lower bound of a window's cost in plain steps. Kernels are tiled, so the pass over pending tokens
+MIN_ROUND_COST: Final = 0.5
+"""Lower bound of a round's cost in plain steps. Kernels are tiled, so the pass over pending tokens
 alone may cost more than one with a draft behind them."""
 
 FIRST_LENGTH: Final = 4
 """Tokens. Upper bound of a drafter's first draft, and of all while no wide pass is measured."""
 
 
+class DraftOption(NamedTuple):
+    """A draft of `length` tokens: the round's `seconds`, and its speed-up over plain decoding."""
+
+    length: int
+    seconds: float
+    speedup: float
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`reach[i]` is the probability that i draft tokens are accepted; `windows` holds, by draft
-    length, (k, seconds, throughput as a multiple of plain decoding)."""
+    """`reach[i]` is the probability that i draft tokens are accepted; `options` ascend in length."""
 
     proposal: Proposal
     reach: list[float]
-    windows: list[tuple[int, float, float]]
+    options: list[DraftOption]
 
     @property
     def speedup(self) -> float:
-        return max((speedup for _, _, speedup in self.windows), default=0.0)
+        return max((speedup for _, _, speedup in self.options), default=0.0)
 
     def best(self, seconds_per_token: list[float], margin: float) -> tuple[int, float]:
         """Return the draft length that saves most seconds, of those that pay, and its saving.
@@ -49,7 +57,7 @@ class Forecast:
         The shorter of two lengths within `margin` seconds. 0 and -inf if none pays.
         """
         best_k, best_gain, value, counted = 0, -math.inf, seconds_per_token[0], 0
-        for k, cost, speedup in self.windows:
+        for k, cost, speedup in self.options:
             value += sum(self.reach[i] * seconds_per_token[i] for i in range(counted + 1, k + 1))
             counted = k
             if speedup >= MIN_SPEEDUP and value - cost > best_gain + margin:
@@ -72,28 +80,30 @@ class Forecaster:
         """Forecast drafts behind `pending` tokens; `committed` counts the request's output."""
         verify, single = self.cost_model.verify, self.cost_model.verify(1, context)
         plain = self.cost_model.plain_pass(1, context)
-        owed = self.cost_model.plain_pass(pending, context) - plain  # spent with or without a draft
+        backlog_cost = (
+            self.cost_model.plain_pass(pending, context) - plain
+        )  # spent with or without a draft
         rates = record.acceptance.rates()
         catch_up = self._catch_up(proposal, context) / record.rounds_to_serve(committed)
         draft_pass = self._draft_pass(proposal, context)
         shortest = self.min_length(proposal)
         longest = self._max_length(proposal, record, pending)
-        expected, debt = 1.0, 0.0
+        expected, rejection_cost = 1.0, 0.0
         forecast = Forecast(proposal, [1.0], [])
         for k in range(1, longest + 1):
-            reached, rate = forecast.reach[-1], rates[slot(proposal.match, k - 1)]
+            reached, rate = forecast.reach[-1], rates[bin_of(proposal.match, k - 1)]
             if self.recurrent:
                 wider = verify(pending + k, context) - single
-                debt += reached * (1.0 - rate) * max(0.0, wider)
+                rejection_cost += reached * (1.0 - rate) * max(0.0, wider)
             forecast.reach.append(reached * rate)
             expected += reached * rate
             if k >= shortest and (pending + k in WIDTHS or k == longest):
                 width = pending + k
                 if k == longest:  # for shorter drafts, longer ones are the wider passes
                     width += self.padding(width, context, MAX_DRAFT_LENGTH)
-                cost = verify(width, context) + catch_up + k * draft_pass + debt
-                speedup = expected * plain / max(cost - owed, MIN_WINDOW_COST * plain)
-                forecast.windows.append((k, cost, speedup))
+                cost = verify(width, context) + catch_up + k * draft_pass + rejection_cost
+                speedup = expected * plain / max(cost - backlog_cost, MIN_ROUND_COST * plain)
+                forecast.options.append(DraftOption(k, cost, speedup))
                 if reached < MIN_REACH:
                     break
         return forecast
@@ -115,7 +125,7 @@ class Forecaster:
         return self._catch_up(proposal, context) + k * self._draft_pass(proposal, context)
 
     def padding(self, width: int, context: int, room: int) -> int:
-        """Return by how many rows, up to `room`, to widen a pass. Only where trimming is free."""
+        """Return by how many tokens, up to `room`, to widen a pass. Only where trimming is free."""
         if not self.trims or self.draft_length.fixed is not None:
             return 0
         return self.cost_model.padding(width, context, room)

@@ -1,15 +1,15 @@
 """Policy: which drafter drafts in the next round, and how many tokens, to maximise throughput.
 
 Of all drafts, and of plain decoding, it takes the one that saves most seconds: the seconds that its
-committed tokens usually take, less those of the round. Tokens that are hard to predict usually take
-longer, so a draft does not reach from them into easy ones that the next round gets for less. A
-drafter whose forecast is below 1.05 times plain decoding is off: a lookup is then compared with the
-output for free, a draft model is probed within an exploration budget.
+committed tokens usually take, less those of the round. So draft lengths stop before tokens that are
+cheaper to draft in the next round. A drafter whose forecast is below 1.05 times plain decoding is
+off: a lookup is then compared with the output for free, a draft model is probed within an
+exploration budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Seq
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
@@ -44,10 +44,11 @@ STALE_EVIDENCE: Final = 0.25
 """Share of its acceptance counts that a drafter keeps when a probe begins."""
 
 REFRESH_TOKENS: Final = 512
-"""Tokens without a plain step after which two are made, to measure them …"""
+"""Tokens without a plain step after which two in succession measure plain decoding again: only a
+step that overlaps with another plain step is timed as such."""
 
 REFRESH_BELOW: Final = 1.5
-"""… where the speed-up is lower, so that the measurement may change the decision."""
+"""Speed-up below which plain decoding is measured again: above it, no decision would change."""
 
 PROMPT_SHARE: Final = 0.2
 """A lookup that would have predicted this share of the end of the prompt is used at once."""
@@ -57,8 +58,8 @@ class RowPolicy:
     """Decides for one request.
 
     `cost_model` and `priors` (acceptance by drafter) belong to the model and outlive the request.
-    `repeats` is the share of the prompt that a lookup would have predicted. `skip_steps` counts the
-    coming decisions that need no evaluation unless a lookup finds something.
+    `prompt_hit_rate` is the share of the prompt that a lookup would have predicted. `skip_steps`
+    counts the coming decisions that need no evaluation unless a lookup finds something.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class RowPolicy:
         *,
         recurrent: bool = False,
         trims: bool = False,
-        repeats: float = 0.0,
+        prompt_hit_rate: float = 0.0,
     ) -> None:
         self.cost_model = cost_model
         self.draft_length = draft_length or DEFAULT_DRAFT_LENGTH
@@ -77,23 +78,23 @@ class RowPolicy:
         self.skip_steps = 0
         self.records: dict[str, DrafterRecord] = {}
         self._priors = priors
-        self._repeats = repeats
+        self._prompt_hit_rate = prompt_hit_rate
         self._budget = ExplorationBudget(cost_model)
         self._latency = TokenLatency()
         self._drafted = 0  # tokens of the draft in flight
         self._committed = 0
         self._until_refresh = REFRESH_TOKENS
 
-    def skip(self, proposals: Sequence[Proposal]) -> bool:
+    def skip(self, proposals: Seq[Proposal]) -> bool:
         """Return True, and count the decision as made, if no candidate could win it."""
         if not self.skip_steps or any(proposal.free for proposal in proposals):
             return False
         self.skip_steps -= 1
         for proposal in proposals:
-            self.record(proposal).idle_steps += 1
+            self.record_of(proposal).idle_steps += 1
         return True
 
-    def choose(self, proposals: Sequence[Proposal], pending: int, context: int) -> Choice:
+    def choose(self, proposals: Seq[Proposal], pending: int, context: int) -> Choice:
         """Return what to draft behind `pending` tokens. Call once per step that is not skipped."""
         self.skip_steps = 0
         fixed = self.draft_length.fixed is not None
@@ -109,7 +110,7 @@ class RowPolicy:
         forecasts = [
             self._forecast(proposal, pending, context)
             for proposal in proposals
-            if self.record(proposal).worth_evaluating(proposal)
+            if self.record_of(proposal).screen(proposal)
         ]
         best = self._best(forecasts, pending, context)
         if best is None:
@@ -119,16 +120,16 @@ class RowPolicy:
             return None  # a plain step, to be measured
         return self._explore(proposals, (forecast.proposal, k), pending, context)
 
-    def verified(self, proposal: Proposal, k: int, accepted: int) -> None:
+    def observe_verification(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Learn from a draft of k tokens that was verified."""
-        self.record(proposal).add_round(proposal, k, accepted)
+        self.record_of(proposal).add_round(proposal, k, accepted)
         self._drafted = k
 
-    def shadowed(self, proposal: Proposal, k: int, accepted: int) -> None:
+    def observe_shadow(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Learn from a lookup of k tokens that was compared with the output and not used."""
-        self.record(proposal).add_shadow(proposal, k, accepted)
+        self.record_of(proposal).add_shadow(proposal, k, accepted)
 
-    def timed(
+    def observe_time(
         self, proposal: Proposal | None, tokens: int, interval: Interval, context: int
     ) -> None:
         """Learn from a round, or a plain step, that committed `tokens` after `interval`.
@@ -143,7 +144,7 @@ class RowPolicy:
         if proposal is not None:
             drafting = self.forecaster.draft_seconds(proposal, self._drafted, context)
             limit = OUTLIER * (drafting + self.cost_model.verify(width, context))
-            plain = tokens * self._plain_cost(1, context)
+            plain = tokens * self.cost_model.plain_pass(1, context)
             self._budget.add_round(min(seconds, limit), plain)
             caught_up = proposal.lag <= SHORT_LAG
         if not caught_up:  # its time is an estimate, which teaches nothing
@@ -156,13 +157,13 @@ class RowPolicy:
         if proposal is None or not proposal.certain:  # certain tokens say nothing about the text
             self._latency.learn(tokens, seconds)
 
-    def record(self, proposal: Proposal) -> DrafterRecord:
+    def record_of(self, proposal: Proposal) -> DrafterRecord:
         """Return the drafter's record; a new one begins with the model's history."""
         record = self.records.get(proposal.drafter)
         if record is None:
             new = Acceptance(MATCH_RATES) if proposal.match else Acceptance()
             prior = self._priors.setdefault(proposal.drafter, new)
-            observing = proposal.match > 0 and self._repeats < PROMPT_SHARE
+            observing = proposal.match > 0 and self._prompt_hit_rate < PROMPT_SHARE
             backoff = MAX_BACKOFF if prior.poor and not proposal.match else FIRST_BACKOFF
             acceptance = Acceptance(prior.start, prior)
             record = DrafterRecord(acceptance, observing, proposal.certain, backoff)
@@ -179,22 +180,22 @@ class RowPolicy:
         return record.gate
 
     def _forecast(self, proposal: Proposal, pending: int, context: int) -> Forecast:
-        record = self.record(proposal)
+        record = self.record_of(proposal)
         forecast = self.forecaster.forecast(proposal, record, pending, context, self._committed)
         record.add_forecast(proposal, forecast.speedup)
         return forecast
 
     def _best(
-        self, forecasts: Sequence[Forecast], pending: int, context: int
+        self, forecasts: Seq[Forecast], pending: int, context: int
     ) -> tuple[Forecast, int] | None:
         """Return the forecast and draft length with the largest saving; None for plain decoding."""
         if not forecasts:
             return None
-        plain = self._plain_cost(1, context)
+        plain = self.cost_model.plain_pass(1, context)
         speedup = max(forecast.speedup for forecast in forecasts)
         deepest = max(len(forecast.reach) for forecast in forecasts)
         seconds_per_token = self._latency.seconds_per_token(plain, speedup, deepest)
-        best, best_gain = None, seconds_per_token[0] - self._plain_cost(pending, context)
+        best, best_gain = None, seconds_per_token[0] - self.cost_model.plain_pass(pending, context)
         for forecast in forecasts:
             k, gain = forecast.best(seconds_per_token, TIE_MARGIN * plain)
             if gain > best_gain:
@@ -206,11 +207,11 @@ class RowPolicy:
         return self.cost_model.plain_pass(pending, context)
 
     def _explore(
-        self, proposals: Sequence[Proposal], best: Choice, pending: int, context: int
+        self, proposals: Seq[Proposal], best: Choice, pending: int, context: int
     ) -> Choice:
         """Return the best candidate, or in place of a plain step the probe of an idle drafter."""
         for proposal in proposals:
-            record = self.record(proposal)
+            record = self.record_of(proposal)
             if best is not None and best[0] is proposal:
                 record.backoff = FIRST_BACKOFF
                 continue
@@ -222,9 +223,10 @@ class RowPolicy:
                 self._begin_probe(proposal, record, context)
             if 0 < record.probe_credit < MAX_PROBE_CREDIT:
                 best = proposal, self.forecaster.min_length(proposal)
+            # A probe ends at the maximum. What rounds that were chosen earned beyond it remains.
             record.probe_credit %= MAX_PROBE_CREDIT
         if best is None and pending == 1:
-            models = [self.record(proposal) for proposal in proposals if not proposal.free]
+            models = [self.record_of(proposal) for proposal in proposals if not proposal.free]
             self.skip_steps = min((record.skip_steps for record in models), default=EVALUATE_EVERY)
         return best
 
@@ -239,13 +241,14 @@ class RowPolicy:
 
     def _probe_delay(self, proposal: Proposal, record: DrafterRecord, context: int) -> int:
         """Return for how many decisions to put off a probe: too expensive, or of no use."""
-        plain, k = self._plain_cost(1, context), self.forecaster.min_length(proposal)
+        plain, k = self.cost_model.plain_pass(1, context), self.forecaster.min_length(proposal)
         price = self.cost_model.verify(1 + k, context) - plain
         price += self.forecaster.draft_seconds(proposal, k, context)
         delay = self._budget.steps_until(price, plain, proven=record.acceptance.proven)
         if delay or self.cost_model.target.sample_count(2, context) < MIN_SAMPLES:
             return delay
-        # A lookup is compared with the output for free. A draft model may be too slow if right.
+        # A lookup is compared with the output for free. A draft model may be too slow even if every
+        # token is accepted.
         if proposal.free or not self.forecaster.could_pay(proposal, context):
             return EVALUATE_EVERY
         return 0

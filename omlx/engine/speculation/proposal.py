@@ -1,4 +1,4 @@
-"""What a drafter says it could draft, and the draft that it then makes."""
+"""A drafter's offer to draft, and the draft that it then makes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ANY_LENGTH: Final = Clause("auto")
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Up to `max_length` tokens that a drafter could draft, within the bounds of its `clause`.
+    """An offer to draft up to `max_length` tokens, with the tokens where the drafter knows them.
 
     `match` is the length in tokens of a lookup's match, 0 for a draft model; `lag` counts the
-    tokens that a draft model has to read first. `tokens` are those of a lookup. A `certain`
-    proposal is accepted as a whole and comes before all others.
+    tokens that a draft model has to read first. `clause` bounds the draft length. `tokens` are a
+    lookup's. A `certain` proposal is accepted as a whole and comes before all others.
     """
 
     drafter: str
@@ -41,8 +41,8 @@ Choice: TypeAlias = tuple[Proposal, int] | None
 class Draft:
     """`n` tokens to verify: ids where the host knows them, else `array`, a device array [n].
 
-    `seconds` is what drafting took, if it was timed; `array` is evaluated then. `pad` more rows are
-    read behind the draft because the wider pass is faster.
+    `seconds` is what drafting took, if it was timed; `array` is evaluated then. `pad` more tokens
+    are read behind the draft because the wider pass is faster.
     """
 
     drafter: str

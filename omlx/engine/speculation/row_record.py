@@ -20,7 +20,8 @@ MAX_SHADOW: Final = 16
 """Tokens up to which an unused lookup is compared with the output before a new one is."""
 
 MAX_UNLEARNED: Final = 16
-"""Steps learned from at once, where no decision needs them earlier: warm code is faster."""
+"""Steps learned from at once, where no decision needs them earlier: learning in bursts keeps the
+code in the CPU cache."""
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ class RowRecord:
         """Learn from the recorded steps, and compare one of `proposals` with the next ones."""
         for tokens, interval, context in self._unlearned:
             if interval is not None:
-                self.policy.timed(self.proposal, len(tokens), interval, context)
+                self.policy.observe_time(self.proposal, len(tokens), interval, context)
                 self._add_time(len(tokens), interval.seconds, context)
             if self.proposal is not None and self.proposal.match:
                 self._shadow = None  # a lookup was verified, which says more
@@ -117,5 +118,5 @@ class RowRecord:
             hit = followed[shadow.hits] == token
             shadow.hits += hit
             if not hit or shadow.hits == len(followed):
-                self.policy.shadowed(shadow.proposal, len(followed), shadow.hits)
+                self.policy.observe_shadow(shadow.proposal, len(followed), shadow.hits)
                 self._shadow = None

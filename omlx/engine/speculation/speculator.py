@@ -60,7 +60,7 @@ class Speculator:
             return Reason("spec.paused.several_active", {"active": decoding})
         return None
 
-    def refuses(self, sequence: Sequence, decoding: int) -> bool:
+    def record_refusal(self, sequence: Sequence, decoding: int) -> bool:
         """Return whether a row may not draft, and keep why for `reason`."""
         self._refused[sequence.row] = self.refusal(sequence, decoding)
         return self._refused[sequence.row] is not None
@@ -125,7 +125,7 @@ class Speculator:
             if outcome.error is not None:
                 return
         if row.proposal is not None:
-            row.policy.verified(row.proposal, proposed, accepted)
+            row.policy.observe_verification(row.proposal, proposed, accepted)
         row.stats.setdefault(drafter, DrafterStats()).add_round(proposed, accepted, span, repair)
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
@@ -227,7 +227,7 @@ class Speculator:
         admitted = {name: clause for name, clause in clauses.items() if clause is not None}
         drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
         lookups = (drafter for drafter in drafters if isinstance(drafter, NgramDrafter))
-        repeats = next((lookup.repeats(sequence) for lookup in lookups), 0.0)
+        prompt_hit_rate = next((lookup.prompt_hit_rate(sequence) for lookup in lookups), 0.0)
         length, off = request.draft_length or self.draft_length, dict[str, Reason]()
         if length.max < 1:
             off = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
@@ -238,7 +238,7 @@ class Speculator:
             length,
             recurrent=self.recurrent,
             trims=self.trims,
-            repeats=repeats,
+            prompt_hit_rate=prompt_hit_rate,
         )
         return RowRecord(policy, drafters, admitted, off)
 

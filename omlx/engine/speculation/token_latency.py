@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from omlx.engine.speculation.acceptance import slot
+from omlx.engine.speculation.acceptance import bin_of
 
 DECAY: Final = 0.94
-"""Weight of the earlier steps of a slot after each step."""
+"""Weight of the earlier steps of a bin after each step."""
 
 NO_MATCH: Final = -1
-"""The slot of a token before which nothing matches."""
+"""The bin of a token before which nothing matches."""
 
 
 @dataclass(slots=True)
 class TokenLatency:
-    """Decaying seconds and tokens by slot.
+    """Decaying seconds and tokens by bin.
 
     `match` is the length in tokens of the match behind which the next tokens stand, 0 for none.
     """
@@ -26,23 +26,23 @@ class TokenLatency:
 
     def learn(self, tokens: int, seconds: float) -> None:
         """Record a step that committed `tokens`. Resets `match`, which it made invalid."""
-        place, self.match = self._slot(0), 0
-        known_tokens, known_seconds = self._spent.get(place, (0.0, 0.0))
-        self._spent[place] = known_tokens * DECAY + tokens, known_seconds * DECAY + seconds
+        index, self.match = self._bin(0), 0
+        known_tokens, known_seconds = self._spent.get(index, (0.0, 0.0))
+        self._spent[index] = known_tokens * DECAY + tokens, known_seconds * DECAY + seconds
 
     def seconds_per_token(self, plain: float, speedup: float, n: int) -> list[float]:
         """Return the seconds that each of the next n tokens takes if all before it match.
 
-        `plain` seconds are the upper bound. The first token, and slots without a record, take
+        `plain` seconds are the upper bound. The first token, and bins without a record, take
         what the fastest draft at hand makes of them: `plain / speedup`.
         """
         first = plain / max(1.0, speedup)
-        places = [self._slot(i) for i in range(n)]
-        by_slot = {
-            place: min(plain, seconds / tokens) for place, (tokens, seconds) in self._spent.items()
+        bins = [self._bin(i) for i in range(n)]
+        by_bin = {
+            index: min(plain, seconds / tokens) for index, (tokens, seconds) in self._spent.items()
         }
-        by_slot[places[0]] = first
-        return [by_slot.get(place, first) for place in places]
+        by_bin[bins[0]] = first
+        return [by_bin.get(index, first) for index in bins]
 
-    def _slot(self, i: int) -> int:
-        return slot(self.match, i) if self.match else NO_MATCH
+    def _bin(self, i: int) -> int:
+        return bin_of(self.match, i) if self.match else NO_MATCH

@@ -152,7 +152,7 @@ class Engine:
 
     def _launch(self) -> Launch:
         run, row, draft = self._run, self.row, None
-        if not self.speculator.refuses(row, 1) and not row.unread:
+        if not self.speculator.record_refusal(row, 1) and not row.unread:
             draft = self.speculator.draft(row)
         start, pending, context = row.computed, row.pending, len(row.tokens) + row.unread
         at = context - run.text.prompt

@@ -2,15 +2,15 @@
 
 import pytest
 
-from omlx.engine.speculation.acceptance import DRAFT_MODEL_RATES, MATCH_RATES, Acceptance, slot
+from omlx.engine.speculation.acceptance import DRAFT_MODEL_RATES, MATCH_RATES, Acceptance, bin_of
 
 
 def test_slots_of_a_match_grow_with_what_was_accepted():
-    assert [slot(3, i) for i in (0, 1, 2, 3, 6, 14, 30, 99)] == [0, 1, 2, 3, 6, 8, 9, 9]
+    assert [bin_of(3, i) for i in (0, 1, 2, 3, 6, 14, 30, 99)] == [0, 1, 2, 3, 6, 8, 9, 9]
 
 
 def test_slots_of_a_draft_model_are_positions():
-    assert [slot(0, i) for i in (0, 1, 15, 40)] == [0, 1, 15, 15]
+    assert [bin_of(0, i) for i in (0, 1, 15, 40)] == [0, 1, 15, 15]
 
 
 def test_before_anything_is_seen_the_start_counts():
@@ -55,13 +55,13 @@ def test_a_deep_position_that_is_no_longer_tried_comes_back_to_the_level():
 def test_a_long_draft_of_a_lookup_is_one_piece_of_evidence_in_age_and_many_in_weight():
     acceptance = Acceptance(MATCH_RATES)
     acceptance.learn(40, 60, 60)
-    assert acceptance.rates()[slot(40, 0)] > 0.99
+    assert acceptance.rates()[bin_of(40, 0)] > 0.99
 
 
 def test_what_is_missed_nowhere_is_believed_of_places_that_were_not_tried_as_well():
     acceptance = Acceptance(MATCH_RATES)
     acceptance.learn(40, 60, 60)
-    assert MATCH_RATES[0] + 0.1 < acceptance.rates()[0] < acceptance.rates()[slot(40, 0)]
+    assert MATCH_RATES[0] + 0.1 < acceptance.rates()[0] < acceptance.rates()[bin_of(40, 0)]
 
 
 def test_a_slot_that_always_misses_does_not_affect_the_one_before_it():
@@ -69,7 +69,7 @@ def test_a_slot_that_always_misses_does_not_affect_the_one_before_it():
     acceptance = Acceptance(MATCH_RATES)
     for _ in range(20):
         acceptance.learn(4, 2, 1)
-    assert acceptance.rates()[slot(5, 0)] < 0.3 < 0.8 < acceptance.rates()[slot(4, 0)]
+    assert acceptance.rates()[bin_of(5, 0)] < 0.3 < 0.8 < acceptance.rates()[bin_of(4, 0)]
 
 
 def test_a_request_begins_with_what_earlier_ones_saw_and_teaches_later_ones():

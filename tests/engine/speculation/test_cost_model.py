@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, CostModel, LatencyTable, bucket
+from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, CostModel, LatencyTable, bucket_of
 
 HOURS = 3600.0
 
@@ -18,7 +18,7 @@ def measured(table: dict[int, float], context: int = 100, times: int = SAMPLES) 
 
 
 def test_buckets_are_powers_of_four_from_256():
-    assert [bucket(n) for n in (1, 256, 257, 1024, 1025, 4096, 4097)] == [0, 0, 1, 1, 2, 2, 3]
+    assert [bucket_of(n) for n in (1, 256, 257, 1024, 1025, 4096, 4097)] == [0, 0, 1, 1, 2, 2, 3]
 
 
 def test_nothing_measured_means_nothing_known():
@@ -114,9 +114,9 @@ def test_an_unmeasured_draft_model_costs_its_share_of_the_target():
 
 def test_catching_up_is_split_from_drafting_once_a_pass_is_known():
     costs = CostModel(measured({1: 1.0}), draft_share=0.25)
-    assert costs.learn_draft("small", 4, lag=1, context=100, seconds=0.8)
+    costs.learn_draft("small", 4, lag=1, context=100, seconds=0.8)
     assert costs.draft("small", 1, 100) == pytest.approx(0.2)
-    assert costs.learn_draft("small", 4, lag=128, context=100, seconds=0.6 + 1.6)
+    costs.learn_draft("small", 4, lag=128, context=100, seconds=0.6 + 1.6)
     assert costs.draft("small", 128, 100) == pytest.approx(1.6)
     assert costs.draft("small", 1, 100) == pytest.approx(0.2)
 

@@ -92,9 +92,9 @@ def test_a_match_that_reaches_the_end_of_the_text_continues_with_its_own_tokens(
 
 def test_predicted_tokens_of_a_text_are_counted() -> None:
     text = list(range(20))
-    assert NgramIndex().predicted(text) == 0
-    assert NgramIndex(text).predicted(text) == 17  # all but the three that say where it is
-    assert NgramIndex().predicted(text + text) == 17
+    assert NgramIndex().replay(text) == 0
+    assert NgramIndex(text).replay(text) == 17  # all but the three that say where it is
+    assert NgramIndex().replay(text + text) == 17
 
 
 def record(
@@ -169,8 +169,8 @@ def test_nothing_is_proposed_behind_what_ends_the_answer() -> None:
 
 def test_the_share_of_a_prompt_that_repeats_itself() -> None:
     once = tuple(range(100, 140))
-    assert NgramDrafter().repeats(record(once)) == 0.0
-    assert NgramDrafter().repeats(record(once + once)) == pytest.approx(37 / 80)
+    assert NgramDrafter().prompt_hit_rate(record(once)) == 0.0
+    assert NgramDrafter().prompt_hit_rate(record(once + once)) == pytest.approx(37 / 80)
 
 
 def test_an_index_follows_its_row_and_is_gone_with_it() -> None:

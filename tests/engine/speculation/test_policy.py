@@ -54,10 +54,10 @@ def plain_steps(row: RowPolicy, proposals: list[Proposal], steps: int) -> list[i
         choice = row.choose(proposals, 1, CONTEXT)
         if choice is not None:
             drafted.append(step)
-            row.verified(*choice, 0)
-            row.timed(choice[0], 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT)
+            row.observe_verification(*choice, 0)
+            row.observe_time(choice[0], 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT)
         else:
-            row.timed(None, 1, Interval(1.0), CONTEXT)
+            row.observe_time(None, 1, Interval(1.0), CONTEXT)
     return drafted
 
 
@@ -66,7 +66,7 @@ def skipped_steps(row: RowPolicy, proposals: list[Proposal], steps: int) -> tupl
     drafted, evaluations = [], 0
     for step in range(steps):
         if row.skip(proposals):
-            row.timed(None, 1, Interval(1.0), CONTEXT)
+            row.observe_time(None, 1, Interval(1.0), CONTEXT)
         else:
             evaluations += 1
             drafted += [step] * len(plain_steps(row, proposals, 1))
@@ -79,9 +79,9 @@ def good_rounds(row: RowPolicy, proposal: Proposal, rounds: int) -> list[int]:
         choice = row.choose([proposal], 1, CONTEXT)
         assert choice is not None
         lengths.append(choice[1])
-        row.verified(*choice, choice[1])
+        row.observe_verification(*choice, choice[1])
         drafting = 0.0 if proposal.match else 0.1 * choice[1]
-        row.timed(
+        row.observe_time(
             proposal,
             choice[1] + 1,
             Interval(1.0 + 0.03 * choice[1] + drafting, 1 + choice[1]),
@@ -91,9 +91,9 @@ def good_rounds(row: RowPolicy, proposal: Proposal, rounds: int) -> list[int]:
 
 
 def test_nothing_is_drafted_before_a_plain_step_was_timed():
-    row = policy(CostModel(), repeats=1.0)
+    row = policy(CostModel(), prompt_hit_rate=1.0)
     assert row.choose([LOOKUP, MODEL], 1, CONTEXT) is None
-    row.timed(None, 1, Interval(1.0), CONTEXT)
+    row.observe_time(None, 1, Interval(1.0), CONTEXT)
     assert row.choose([LOOKUP], 1, CONTEXT) is not None
 
 
@@ -103,13 +103,13 @@ def test_without_a_proposal_nothing_is_drafted():
 
 @pytest.mark.parametrize("proposal", [Proposal("ngram", 63, match=64), MODEL])
 def test_first_drafts_are_short_whatever_the_package_says(proposal):
-    row = policy(draft_length=DraftLength(2, 16, 64), repeats=1.0)
+    row = policy(draft_length=DraftLength(2, 16, 64), prompt_hit_rate=1.0)
     lengths = good_rounds(row, proposal, 6)
     assert lengths[0] <= FIRST_LENGTH < lengths[-1]
 
 
 def test_drafts_grow_to_twice_the_measured_width_at_most():
-    row = policy(costs(widest=4), repeats=1.0)
+    row = policy(costs(widest=4), prompt_hit_rate=1.0)
     lengths = good_rounds(row, Proposal("ngram", 63, match=64), 6)
     assert lengths[1] <= 9
     assert all(after <= 2 * before + 2 for before, after in pairwise(lengths))
@@ -117,7 +117,7 @@ def test_drafts_grow_to_twice_the_measured_width_at_most():
 
 
 def test_bounds_hold():
-    lengths = good_rounds(policy(draft_length=DraftLength(2, 4, 6), repeats=1.0), LOOKUP, 5)
+    lengths = good_rounds(policy(draft_length=DraftLength(2, 4, 6), prompt_hit_rate=1.0), LOOKUP, 5)
     assert all(2 <= k <= 6 for k in lengths)
 
 
@@ -133,7 +133,7 @@ def test_bounds_hold():
     ids=str,
 )
 def test_drafts_begin_at_the_lower_bound(window, proposal):
-    lengths = good_rounds(policy(draft_length=window, repeats=1.0), proposal, 6)
+    lengths = good_rounds(policy(draft_length=window, prompt_hit_rate=1.0), proposal, 6)
     shortest = max(window.min, proposal.clause.draft_length.min)
     assert lengths[0] == max(min(FIRST_LENGTH, window.max), shortest)
     assert all(k >= shortest for k in lengths)
@@ -141,7 +141,7 @@ def test_drafts_begin_at_the_lower_bound(window, proposal):
 
 def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
     lengths = good_rounds(
-        policy(draft_length=DraftLength(1, 4, 4), repeats=1.0),
+        policy(draft_length=DraftLength(1, 4, 4), prompt_hit_rate=1.0),
         Proposal("draft", 63, clause=EIGHT),
         4,
     )
@@ -150,7 +150,9 @@ def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
 
 def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bound():
     four = Proposal("draft", 4, clause=Clause("draft", draft_length=DraftLength(max=4)))
-    assert good_rounds(policy(draft_length=DraftLength(8, 8, 16), repeats=1.0), four, 4) == [
+    assert good_rounds(
+        policy(draft_length=DraftLength(8, 8, 16), prompt_hit_rate=1.0), four, 4
+    ) == [
         4,
         4,
         4,
@@ -159,7 +161,7 @@ def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bou
 
 
 def test_a_proposal_below_the_lower_bound_is_ignored():
-    row = policy(draft_length=DraftLength(8, 8, 16), repeats=1.0)
+    row = policy(draft_length=DraftLength(8, 8, 16), prompt_hit_rate=1.0)
     assert row.choose([Proposal("ngram", 6, match=64)], 1, CONTEXT) is None
 
 
@@ -167,8 +169,8 @@ def test_a_fixed_draft_length_has_no_gate():
     row = policy(costs(row=1.0), DraftLength.exactly(5))
     for _ in range(50):
         assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
-        row.verified(LOOKUP, 5, 0)
-        row.timed(LOOKUP, 1, Interval(6.0, 6), CONTEXT)
+        row.observe_verification(LOOKUP, 5, 0)
+        row.observe_time(LOOKUP, 1, Interval(6.0, 6), CONTEXT)
     assert row.state("ngram") == (GateState.ON, None)
 
 
@@ -176,12 +178,12 @@ def test_a_fixed_draft_length_has_no_gate():
     "window", [DraftLength(1, 1, 1), DraftLength(2, 2, 2), DraftLength(8, 8, 8)]
 )
 def test_bounds_that_meet_leave_the_choice_to_draft_nothing(window):
-    row = policy(costs(row=1.0), window, repeats=1.0)
+    row = policy(costs(row=1.0), window, prompt_hit_rate=1.0)
     assert plain_steps(row, [LOOKUP, MODEL], 400) == []
 
 
 def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():
-    row = policy(costs(row=1.0), repeats=1.0)
+    row = policy(costs(row=1.0), prompt_hit_rate=1.0)
     assert plain_steps(row, [LOOKUP, MODEL], 400) == []
     state, reason = row.state("draft")
     assert state is GateState.OFF
@@ -196,14 +198,16 @@ def test_a_lookup_is_not_used_until_it_would_have_been_right():
     assert row.choose([weak], 1, CONTEXT) is None
     state, reason = row.state("ngram")
     assert (state, reason and reason.code) == (GateState.OBSERVING, "spec.observing")
-    row.timed(None, 1, Interval(1.0), CONTEXT)
-    row.shadowed(weak, 1, 1)
+    row.observe_time(None, 1, Interval(1.0), CONTEXT)
+    row.observe_shadow(weak, 1, 1)
     assert row.choose([weak], 1, CONTEXT) is not None
     assert row.state("ngram") == (GateState.ON, None)
 
 
 def test_a_prompt_that_repeats_itself_is_evidence_enough():
-    assert policy(repeats=0.5).choose([Proposal("ngram", 6, match=3)], 1, CONTEXT) is not None
+    assert (
+        policy(prompt_hit_rate=0.5).choose([Proposal("ngram", 6, match=3)], 1, CONTEXT) is not None
+    )
 
 
 def test_a_bad_draft_model_is_left_soon_and_probed_ever_less():
@@ -237,11 +241,11 @@ def test_no_decision_is_skipped_where_a_lookup_matches_or_a_draft_pays():
 
 
 def test_a_lookup_far_from_paying_is_evaluated_in_one_match_of_eight():
-    row, speedups = policy(costs(row=2.0), repeats=1.0), set()
+    row, speedups = policy(costs(row=2.0), prompt_hit_rate=1.0), set()
     for _ in range(4 * (SKIPPED_MATCHES + 1)):
         row.choose([LOOKUP], 1, CONTEXT)
         speedups.add(row.records["ngram"].speedup)
-        row.shadowed(LOOKUP, 4, 0)
+        row.observe_shadow(LOOKUP, 4, 0)
     assert len(speedups) == 4
     for _ in range(SKIPPED_MATCHES + 1):
         row.choose([replace(LOOKUP, match=5)], 1, CONTEXT)
@@ -255,27 +259,27 @@ def test_a_probe_that_hits_continues_until_it_pays():
     while rounds < 4 * FIRST_BACKOFF and row.state("draft")[0] is not GateState.ON:
         rounds += 1
         if (choice := row.choose([MODEL], 1, CONTEXT)) is not None:
-            row.verified(*choice, choice[1])
-            row.timed(
+            row.observe_verification(*choice, choice[1])
+            row.observe_time(
                 choice[0], choice[1] + 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT
             )
         else:
-            row.timed(None, 1, Interval(1.0), CONTEXT)
+            row.observe_time(None, 1, Interval(1.0), CONTEXT)
     assert row.state("draft")[0] is GateState.ON
 
 
 def test_a_miss_of_one_drafter_does_not_affect_the_other():
-    row = policy(repeats=1.0)
+    row = policy(prompt_hit_rate=1.0)
     good_rounds(row, MODEL, 10)
     before = row.choose([MODEL], 1, CONTEXT)
     for _ in range(20):
-        row.verified(LOOKUP, 4, 0)
+        row.observe_verification(LOOKUP, 4, 0)
     assert row.choose([MODEL], 1, CONTEXT) == before
     assert row.choose([LOOKUP, MODEL], 1, CONTEXT) == before
 
 
 def test_the_free_drafter_goes_first_where_both_are_good():
-    row = policy(repeats=1.0)
+    row = policy(prompt_hit_rate=1.0)
     good_rounds(row, LOOKUP, 5)
     choice = row.choose([LOOKUP, MODEL], 1, CONTEXT)
     assert choice is not None
@@ -294,11 +298,11 @@ def test_a_forecast_goes_as_deep_as_there_is_a_chance():
     row, far = policy(), Proposal("ngram", 63, match=40)
     doubtful = Proposal("ngram", 63, match=3)
     good_rounds(row, far, 8)
-    assert row._forecast(far, 1, CONTEXT).windows[-1][0] == 63
+    assert row._forecast(far, 1, CONTEXT).options[-1].length == 63
     for _ in range(40):
-        row.shadowed(doubtful, 1, 0)
+        row.observe_shadow(doubtful, 1, 0)
     forecast = row._forecast(doubtful, 1, CONTEXT)
-    assert forecast.windows[-1][0] < 32
+    assert forecast.options[-1].length < 32
     assert forecast.reach[-1] < MIN_REACH
 
 
@@ -307,17 +311,17 @@ def test_catching_up_is_spread_over_as_many_rounds_as_it_served_before():
 
     def share() -> float:
         """Seconds of a catch-up that a round is charged."""
-        return row.forecaster._catch_up(late, CONTEXT) / row.record(late).rounds_to_serve(0)
+        return row.forecaster._catch_up(late, CONTEXT) / row.record_of(late).rounds_to_serve(0)
 
     good_rounds(row, MODEL, 4)
     trusting = share()
     for _ in range(4):
-        row.verified(late, 4, 4)
+        row.observe_verification(late, 4, 4)
     assert share() > 4 * trusting, "one catch-up for every round"
     for _ in range(4):
-        row.verified(late, 4, 4)
+        row.observe_verification(late, 4, 4)
         for _ in range(20):
-            row.verified(MODEL, 4, 4)
+            row.observe_verification(MODEL, 4, 4)
     assert share() < trusting
 
 
@@ -328,12 +332,12 @@ def test_probes_wait_while_the_exploration_budget_is_spent():
         table.drafts["draft"].learn(256, CONTEXT, 3.0)
     row, late, probes = policy(table), Proposal("draft", 16, lag=256), []
     for step in range(1500):
-        choice = row.choose([late if not row.record(late).probe_credit else MODEL], 1, CONTEXT)
+        choice = row.choose([late if not row.record_of(late).probe_credit else MODEL], 1, CONTEXT)
         if choice is None:
-            row.timed(None, 1, Interval(1.0), CONTEXT)
+            row.observe_time(None, 1, Interval(1.0), CONTEXT)
             continue
-        row.verified(*choice, 0)
-        row.timed(
+        row.observe_verification(*choice, 0)
+        row.observe_time(
             choice[0], 1, Interval(1.13 if choice[0] is MODEL else 4.13, 1 + choice[1]), CONTEXT
         )
         if choice[0] is late:
@@ -363,23 +367,23 @@ def test_a_draft_is_taken_where_the_pass_is_cheaper_with_it_than_without():
     for _ in range(SAMPLES):
         for width, seconds in {PLAIN: 1.0, 1: 1.0, 8: 2.08, 12: 3.31, 16: 1.82, 32: 2.85}.items():
             table.target.learn(width, CONTEXT, seconds)
-    row = policy(table, recurrent=True, repeats=1.0)
-    row.verified(LOOKUP, 8, 8)
+    row = policy(table, recurrent=True, prompt_hit_rate=1.0)
+    row.observe_verification(LOOKUP, 8, 8)
     proposal = Proposal("ngram", 4, match=40)
     assert row.choose([proposal], 12, CONTEXT) == (proposal, 4)
     assert row._forecast(proposal, 12, CONTEXT).speedup <= 2 * 5
 
 
 def test_eight_hours_change_nothing():
-    row = policy(repeats=1.0)
+    row = policy(prompt_hit_rate=1.0)
     good_rounds(row, LOOKUP, 8)
     twin = copy.deepcopy(row)
     for player, seconds in ((row, 8 * 3600.0), (twin, None)):
         choice = player.choose([LOOKUP], 1, CONTEXT)
         assert choice is not None
-        player.verified(*choice, choice[1])
+        player.observe_verification(*choice, choice[1])
         if seconds:
-            player.timed(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)
+            player.observe_time(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)
     assert row.cost_model.to_json() == twin.cost_model.to_json()
     assert row.choose([LOOKUP], 1, CONTEXT) == twin.choose([LOOKUP], 1, CONTEXT)
     assert row._latency == twin._latency
@@ -392,13 +396,15 @@ def test_plain_steps_are_measured_now_and_then_where_the_answer_matters():
     while tokens < 4096:
         choice = row.choose([MODEL], 1, CONTEXT)
         if choice is None:
-            row.timed(
+            row.observe_time(
                 None, 1, Interval(1.0, PLAIN if plain_at[-1:] == [tokens - 1] else 1), CONTEXT
             )
             plain_at.append(tokens)
         else:
-            row.verified(*choice, choice[1])
-            row.timed(MODEL, choice[1] + 1, Interval(1.0 + 0.7 * choice[1], 1 + choice[1]), CONTEXT)
+            row.observe_verification(*choice, choice[1])
+            row.observe_time(
+                MODEL, choice[1] + 1, Interval(1.0 + 0.7 * choice[1], 1 + choice[1]), CONTEXT
+            )
         tokens += choice[1] + 1 if choice else 1
     refreshed = [at for at in plain_at if at > 200]
     assert 2 * 5 <= len(refreshed) <= 2 * 8
@@ -426,6 +432,6 @@ def test_a_padded_pass_is_learned_by_its_width():
     assert choice is not None
     proposal, k = choice
     before = row.cost_model.target.sample_count(k + 4, CONTEXT)
-    row.verified(proposal, k, k)
-    row.timed(proposal, k + 1, Interval(1.2, k + 4), CONTEXT)
+    row.observe_verification(proposal, k, k)
+    row.observe_time(proposal, k + 1, Interval(1.2, k + 4), CONTEXT)
     assert row.cost_model.target.sample_count(k + 4, CONTEXT) in (before + 1, SAMPLES)

@@ -1,10 +1,9 @@
-"""A draft model: a smaller model that samples with the target's noise.
+"""A draft model: a smaller model that samples with the same position-keyed Gumbel noise.
 
-Noise, filters and penalties are the target's, so it proposes what the target would sample if both
-agreed. Under a mask each token is read back, because the next mask depends on it. The cache is
-caught up lazily: what the row committed since the last draft is read first. After a rejection each
-layer is rewound as far as it can be; the remaining tokens stay pending. Prefixes are cached in an
-index of its own, so what one of the two models evicts, the other may still have.
+Noise (see sampling.py), filters and penalties are the target's, so verification is equality. Under
+a mask each token is read back, because the next mask depends on it. The cache is caught up lazily:
+what the row committed since the last draft is read first. After a rejection each layer is rewound
+as far as it can be; the remaining tokens stay pending. Prefixes are cached in a separate index.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class DraftModel:
             row.sampler = RowSampler(sequence.request.sampling, self._vocab_size)
         self._rewind(row, min(row.valid, len(sequence.tokens) - 1))
         window = self._catch_up(row, sequence)
-        draft = mx.concatenate(self._propose(row, sequence, window, limit))
+        draft = mx.concatenate(self._draft_tokens(row, sequence, window, limit))
         self._rounds += 1
         if sequence.request.mask is not None:
             tokens = tuple(cast(list[int], draft.tolist()))
@@ -108,7 +107,7 @@ class DraftModel:
         mx.eval(draft)
         return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
 
-    def _propose(
+    def _draft_tokens(
         self, row: _RowCache, sequence: Sequence, window: mx.array, limit: int
     ) -> list[mx.array]:
         """Draft up to `limit` tokens, [1] each, behind `window` [n]; fewer at the output's end."""
@@ -128,7 +127,7 @@ class DraftModel:
                 logits = self._read(row, window)
                 if mask is not None:
                     logits = permit(logits, [mask.bits()])
-                window = self._choose(logits, Draw(row.sampler, len(sequence.tokens) + i, history))
+                window = self._sample(logits, Draw(row.sampler, len(sequence.tokens) + i, history))
                 if history is not None:
                     history = mx.concatenate([history, window])[-sampling.history :]
                 mx.async_eval(window)
@@ -233,6 +232,6 @@ class DraftModel:
         logits: mx.array = self._model(window[None], cache=row.cache)[:, -1]
         return logits[:, : self._vocab_size] if logits.shape[-1] > self._vocab_size else logits
 
-    def _choose(self, logits: mx.array, place: Draw) -> mx.array:
+    def _sample(self, logits: mx.array, place: Draw) -> mx.array:
         """Sample the draft token, [1]."""
         return draw(process(logits, [place]), [place])

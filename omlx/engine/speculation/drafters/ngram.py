@@ -74,8 +74,9 @@ class NgramIndex:
     def lookup(self, long: int = LONG_MATCH) -> NgramMatch | None:
         """Return the longest match; from `long` tokens on, all lengths are equal.
 
-        Of equal matches those count that most agree on the next token, and of these the newest: in
-        a run of one token all positions agree but the end of an earlier run.
+        Among the longest matches, the most frequent next token wins, and of its positions the
+        newest. The newest match alone would be wrong in a run of one token: it may be the end of an
+        earlier run.
         """
         longest, suffix, by_next = 0, list[int](), dict[int, list[int]]()
         for at in self.positions():
@@ -103,8 +104,8 @@ class NgramIndex:
         oldest, middle, newest = self.tokens[-GRAM:]
         return self._ends.get((oldest, middle, newest), [])[: -MAX_POSITIONS - 1 : -1]
 
-    def predicted(self, tokens: Seq[int]) -> int:
-        """Append tokens one by one. Return how many of them lookups would have predicted."""
+    def replay(self, tokens: Seq[int]) -> int:
+        """Append tokens one by one. Return how many of them a lookup would have predicted."""
         hits = 0
         proposal: tuple[int, ...] = ()
         for token in tokens:
@@ -139,7 +140,7 @@ class _RowLookup:
     """One row's index, and the match behind its first `seen` tokens.
 
     The row's own tokens begin at `offset` in the index, behind those of the prediction. `long` as
-    in `NgramIndex.lookup`; `repeats` as in `NgramDrafter.repeats`.
+    in `NgramIndex.lookup`; `prompt_hit_rate` as in `NgramDrafter.prompt_hit_rate`.
     """
 
     index: NgramIndex
@@ -147,7 +148,7 @@ class _RowLookup:
     long: int
     seen: int = 0
     match: NgramMatch | None = None
-    repeats: float = 0.0
+    prompt_hit_rate: float = 0.0
 
 
 class NgramDrafter(Drafter):
@@ -174,9 +175,9 @@ class NgramDrafter(Drafter):
             return None
         return Draft(self.name, len(tokens), tokens)
 
-    def repeats(self, sequence: Sequence) -> float:
+    def prompt_hit_rate(self, sequence: Sequence) -> float:
         """Return the share of the prompt's last tokens that lookups would have predicted."""
-        return self._current(sequence).repeats
+        return self._current(sequence).prompt_hit_rate
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
@@ -207,5 +208,5 @@ class NgramDrafter(Drafter):
             long = max(long, clause.shortest_match)
         row = _RowLookup(index, len(index.tokens), long)
         index.extend(list(prompt[:-RECENT]))
-        row.repeats = index.predicted(prompt[-RECENT:]) / max(1, min(len(prompt), RECENT))
+        row.prompt_hit_rate = index.replay(prompt[-RECENT:]) / max(1, min(len(prompt), RECENT))
         return row
