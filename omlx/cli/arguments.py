@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from omlx.errors import ConfigError
-from omlx.models.catalog.discovery import Registry, discover
+from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.places import Folder
+from omlx.models.catalog.registry import Registry
 from omlx.models.pool.speculation_config import check_value, strategy_of
 from omlx.settings.configuration import Configuration, LiveConfiguration
 from omlx.settings.resolve import cli_layer, environment_layer, resolve

@@ -13,7 +13,8 @@ from omlx.cli.arguments import configured
 from omlx.cli.output import columns
 from omlx.errors import ConfigError, NotFound
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import Registry, discover
+from omlx.models.catalog.discovery import discover
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
 from omlx.settings.configuration import LiveConfiguration
@@ -73,7 +74,7 @@ def _check_name(setting: str, name: str, model: str | None, live: LiveConfigurat
     """Check an alias or a draft against the models here. Raises ConfigError, BadRequest."""
     registry = _models(live)
     if setting == "draft_model":
-        entry = registry.find(model) if model is not None and model in registry else None
+        entry = registry.get_usable(model) if model is not None and model in registry else None
         check_draft(name, entry, registry)
     elif model is not None:
         Catalog(registry, live).check_alias(name, model)
@@ -128,7 +129,7 @@ def _resolution(arguments: Namespace, live: LiveConfiguration) -> Resolution:
     if model is None:
         return live.current.resolve()
     registry = _models(live)
-    package = [usable_package(registry.find(model).path).layer] if model in registry else []
+    package = [usable_package(registry.get_usable(model).path).layer] if model in registry else []
     return live.current.resolve(model, *package)
 
 

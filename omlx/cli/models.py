@@ -10,8 +10,9 @@ from argparse import ArgumentParser, Namespace
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import columns, size
-from omlx.models.catalog.discovery import Registry, discover
+from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.registry import Registry
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group
 

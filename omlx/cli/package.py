@@ -18,9 +18,9 @@ from omlx.cli.download import download_hint
 from omlx.cli.output import columns
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find_draft
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.compatibility import draft_problem
 from omlx.models.package.package import (
     DeclaredDraftModel,

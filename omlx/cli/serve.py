@@ -35,7 +35,7 @@ from omlx.cli.output import LoadingBars
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import Registry
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles

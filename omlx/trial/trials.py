@@ -70,7 +70,7 @@ class Trials:
     async def conditions(self, models: tuple[str, ...]) -> Conditions:
         """Return the current conditions of these models; unknown models are left out."""
         registry = self._pool.registry
-        entries = [registry.find(model) for model in models if model in registry]
+        entries = [registry.get_usable(model) for model in models if model in registry]
         return await asyncio.to_thread(Conditions.now, entries)
 
     async def history(self, model: str) -> History:

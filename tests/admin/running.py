@@ -12,7 +12,7 @@ import httpx
 
 from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
-from omlx.models.catalog.discovery import Registry
+from omlx.models.catalog.registry import Registry
 from omlx.models.pool.speculation_config import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source

@@ -13,9 +13,10 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import Reason
-from omlx.models.catalog.discovery import BUNDLED, Registry, scan_places
+from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
 from omlx.models.catalog.reference import Reference
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.package import FILE
 from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.pool import Pool

@@ -6,7 +6,7 @@ from typing import Any
 
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import Registry
+from omlx.models.catalog.registry import Registry
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings

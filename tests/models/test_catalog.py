@@ -12,8 +12,9 @@ import pytest
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ConfigError, ModelError, NotFound
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import BUNDLED, Registry, scan_places
+from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
+from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.store import Store

@@ -106,7 +106,7 @@ def test_a_copy_or_an_equally_large_model_does_not_draft(tmp_path: Path) -> None
         file.unlink()
         file.symlink_to(tmp_path / "big" / file.name)
     target, *drafts = (
-        scan_places([Folder("here", tmp_path)]).find(folder.name) for folder in folders
+        scan_places([Folder("here", tmp_path)]).get_usable(folder.name) for folder in folders
     )
     reasons = [checkpoint_mismatch(target, draft) for draft in drafts]
     assert [reason and reason.code for reason in reasons] == ["draft.unfit.not_smaller"] * 3 + [

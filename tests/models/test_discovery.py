@@ -12,9 +12,10 @@ import pytest
 
 from omlx.catalog import catalog
 from omlx.errors import ModelError, NotFound
-from omlx.models.catalog.discovery import BUNDLED, Registry, discover, scan_places
+from omlx.models.catalog.discovery import BUNDLED, discover, scan_places
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import Folder, HubCache
+from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
 from tests.models.trees import hub_model, model, shards
 
@@ -46,7 +47,7 @@ def test_a_folder_of_models_one_and_two_deep_and_through_links(tmp_path: Path) -
     (tmp_path / "models/org/linked").symlink_to(tmp_path / "elsewhere/linked")
     registry = scan_places([Folder("models", tmp_path / "models")])
     assert ids(registry) == {"plain": "usable", "org/linked": "usable", "org/two-deep": "usable"}
-    assert registry.find("org/two-deep").size_bytes == 10
+    assert registry.get_usable("org/two-deep").size_bytes == 10
 
 
 def test_a_place_may_be_a_model_itself(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_the_first_place_wins_and_the_others_are_shadowed(tmp_path: Path) -> Non
     first, second = model(tmp_path / "one/org/m"), model(tmp_path / "two/org/m")
     registry = scan_places([Folder("one", tmp_path / "one"), Folder("two", tmp_path / "two")])
     assert [entry.status for entry in registry.entries] == [Status.USABLE, Status.SHADOWED]
-    assert registry.find("org/m").path == first
+    assert registry.get_usable("org/m").path == first
     assert registry.entries[1].path == second
     assert registry.entries[1].reason is not None
     assert registry.entries[1].reason.params == {"by": str(first), "source": "one"}
@@ -130,7 +131,7 @@ def test_a_partial_download_does_not_hide_a_complete_model(tmp_path: Path) -> No
     whole = model(tmp_path / "two/org/m")
     registry = scan_places([Folder("one", tmp_path / "one"), Folder("two", tmp_path / "two")])
     assert [entry.status for entry in registry.entries] == [Status.SKIPPED, Status.USABLE]
-    assert registry.find("org/m").path == whole
+    assert registry.get_usable("org/m").path == whole
 
 
 def test_one_folder_reached_through_two_places_is_listed_once(tmp_path: Path) -> None:
@@ -145,16 +146,16 @@ def test_models_are_found_by_id_and_short_name(tmp_path: Path) -> None:
     for name in ("a/same", "b/same", "a/alone", "b/broken", "c/taken"):
         model(tmp_path / name, files=[] if name == "b/broken" else ["model.safetensors"])
     registry = scan_places([Folder("models", tmp_path)])
-    assert registry.find("alone").id == "a/alone"
-    assert registry.find("b/same").id == "b/same"
+    assert registry.get_usable("alone").id == "a/alone"
+    assert registry.get_usable("b/same").id == "b/same"
     with pytest.raises(NotFound) as ambiguous:
-        registry.find("same")
+        registry.get_usable("same")
     assert (ambiguous.value.code, ambiguous.value.params["ids"]) == (
         "model.ambiguous",
         "a/same, b/same",
     )
     with pytest.raises(ModelError) as broken:
-        registry.find("broken")
+        registry.get_usable("broken")
     assert broken.value.code == "model.no_weights"
 
 
@@ -165,7 +166,7 @@ def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
     model(tmp_path / "outside")
     model(tmp_path / "models/a/alone")
     with pytest.raises(NotFound):
-        scan_places([Folder("models", tmp_path / "models")]).find(name)
+        scan_places([Folder("models", tmp_path / "models")]).get_usable(name)
 
 
 def test_places_have_an_order_and_can_be_disabled(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_the_cache_path_may_contain_variables(
 def test_bundled_models_come_last(tmp_path: Path) -> None:
     model(tmp_path / "omlx-demo/target")
     registry = discover(Settings(model_dir=(tmp_path,), home=tmp_path), {"HOME": str(tmp_path)})
-    assert registry.find("omlx-demo/target").source == "model-dir"
+    assert registry.get_usable("omlx-demo/target").source == "model-dir"
     assert {entry.id for entry in registry.usable if entry.source == "bundled"} <= {
         f"omlx-demo/{folder.name}" for folder in (BUNDLED / "omlx-demo").iterdir()
     }
@@ -229,7 +230,7 @@ def test_the_folder_of_another_program_is_only_read(tmp_path: Path) -> None:
         for path in tmp_path.rglob("*")
         if path.is_file()
     }
-    discover(Settings(home=tmp_path / "home"), {"HOME": str(tmp_path)}).find("org/m")
+    discover(Settings(home=tmp_path / "home"), {"HOME": str(tmp_path)}).get_usable("org/m")
     after = {
         path: (path.read_bytes(), path.stat().st_mtime_ns)
         for path in tmp_path.rglob("*")

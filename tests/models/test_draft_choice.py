@@ -102,7 +102,7 @@ def test_a_failed_draft_leaves_memory_and_fails_requests_that_name_it(
             assert (lease.served.draft, lease.served.no_draft.code) == (None, REASONS[how])
             assert (
                 pool.status(BIG).draft,
-                pool.residents.weights_of(scan(broken).find(SMALL), "auto"),
+                pool.residents.weights_of(scan(broken).get_usable(SMALL), "auto"),
             ) == (None, None)
             with pytest.raises((BadRequest, ModelError)) as caught:
                 await pool.lease(draft=SMALL)

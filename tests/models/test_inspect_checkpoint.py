@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from omlx.catalog import catalog
-from omlx.models.catalog.discovery import Registry, scan_places
+from omlx.models.catalog.discovery import scan_places
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.places import Folder, HubCache
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.compatibility import too_large
 from tests.models.trees import LLAMA, hub_model, index, model, shards
 

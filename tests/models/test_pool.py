@@ -15,8 +15,9 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, NotFound
-from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.load_weights import LoadProgress
 from omlx.models.pool.loader import Report

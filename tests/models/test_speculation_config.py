@@ -9,9 +9,10 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.errors import ConfigError
-from omlx.models.catalog.discovery import Registry, scan_places
+from omlx.models.catalog.discovery import scan_places
 from omlx.models.catalog.places import Folder, HubCache, Place
 from omlx.models.catalog.reference import MissingDraft, Reference
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.package import FILE
 from omlx.models.pool.speculation_config import SpeculationConfig, check_value, resolve_speculation
 from omlx.models.pool.speculation_status import speculation_to_json
@@ -30,7 +31,7 @@ def found(root: Path, *places: Place, **flags: Value) -> SpeculationConfig:
     registry = scan_places([Folder("here", root / "models"), *places])
     run = (Layer(Source.CLI, flags),)
     return resolve_speculation(
-        registry.find("org/big"),
+        registry.get_usable("org/big"),
         registry,
         Configuration(run, Store(root / "home", check_value).read()),
     )

@@ -17,8 +17,9 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, EventSink, Failed, Finished, Request
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool

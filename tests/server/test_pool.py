@@ -17,8 +17,9 @@ import mlx.core as mx
 import pytest
 from openai import OpenAI
 
-from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
 from omlx.models.pool import load_weights, loader
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx

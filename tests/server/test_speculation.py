@@ -12,8 +12,8 @@ import pytest
 from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
 
-from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.server.running import DEMO, DRAFT, TARGET, omlx
@@ -205,7 +205,9 @@ def test_the_status_of_a_model_that_is_not_loaded_knows_nothing_it_has_not_seen(
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A server with a model whose cache cannot be rolled back."""
     folder = Path(
-        shutil.copytree(DEMO.find(DRAFT).path, tmp_path_factory.mktemp("models") / "t" / "stuck")
+        shutil.copytree(
+            DEMO.get_usable(DRAFT).path, tmp_path_factory.mktemp("models") / "t" / "stuck"
+        )
     )
     save_family(zoo.FAMILIES["plamo3"], folder)
     registry = Registry((ModelEntry("t/stuck", folder, "model_dir"), *DEMO.entries))

@@ -11,8 +11,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from omlx.errors import BadRequest, ConfigError, NotFound
-from omlx.models.catalog.discovery import Registry, check_usable
 from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.registry import Registry, check_usable
 from omlx.settings.configuration import Configuration, LiveConfiguration
 
 

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 
 from omlx.errors import ModelError, NotFound, Param, Reason
-from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.catalog.registry import Registry
 
 _NAME = r"\w[\w .+()-]*"  # the name of a folder, too
 _FORM = re.compile(

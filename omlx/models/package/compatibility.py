@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from omlx.errors import BadRequest, ModelError, Reason
-from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
 from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.tokenizer import read_tokenizer
 
 PROBE = (

@@ -9,10 +9,10 @@ from typing import Any
 
 from omlx.atomic_write import replace_file
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import read_config
 from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.compatibility import draft_mismatch
 from omlx.models.package.fields import Fields
 from omlx.models.package.package import (

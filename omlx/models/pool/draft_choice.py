@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx.errors import BadRequest, ModelError, Reason
-from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find_draft
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.load_weights import Dtype, LoadedModel

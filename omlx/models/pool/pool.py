@@ -23,9 +23,9 @@ from omlx.engine.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, Reference
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.pooling import Pooling
 from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
@@ -194,7 +194,7 @@ class Pool:
         """Return whether a loaded model would miss its draft with `registry`. Reads its package."""
         if model not in registry:
             return True
-        entry = registry.find(model)
+        entry = registry.get_usable(model)
         return resolve_speculation(entry, registry, self.catalog.configuration).draft_missing
 
     # -- use ---------------------------------------------------------------------------------------

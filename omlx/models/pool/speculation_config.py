@@ -10,9 +10,9 @@ from typing import Final
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.strategy import AUTO, Strategy, parse
 from omlx.errors import BadRequest, ConfigError, Reason
-from omlx.models.catalog.discovery import Registry
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, find_draft
+from omlx.models.catalog.registry import Registry
 from omlx.models.package.compatibility import checkpoint_mismatch
 from omlx.models.package.package import DeclaredDraftModel, Package, usable_package
 from omlx.settings.configuration import Configuration

@@ -12,7 +12,7 @@ import httpx
 from playwright.sync_api import Browser, Page
 
 from omlx.admin.login.credentials import Credentials
-from omlx.models.catalog.discovery import Registry
+from omlx.models.catalog.registry import Registry
 from omlx.models.pool.speculation_config import check_value
 from omlx.settings.schema import Value
 from omlx.settings.store import Store

@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DEMO, DRAFT, HYBRID, TARGET

@@ -16,8 +16,9 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import save_config
 from openai import BadRequestError, NotFoundError, OpenAI
 
-from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, TARGET, Running, omlx
 

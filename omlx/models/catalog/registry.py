@@ -1,0 +1,75 @@
+"""The model registry: every model directory that discovery found, by id and by short name.
+
+Of several directories with one id the first usable one counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omlx.errors import ModelError, NotFound
+from omlx.models.catalog.entry import ModelEntry
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All entries in the order of their places; at most one usable entry has a given id.
+
+    Immutable: its indices by id and by short name are built once, a rescan makes another registry.
+    """
+
+    entries: tuple[ModelEntry, ...] = ()
+    _by_id: dict[str, ModelEntry] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _by_name: dict[str, list[ModelEntry]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        for entry in self.entries:
+            known = self._by_id.get(entry.id)
+            if known is None or (entry.usable and not known.usable):
+                self._by_id[entry.id] = entry
+        for entry in self._by_id.values():
+            self._by_name.setdefault(entry.name, []).append(entry)
+
+    @property
+    def usable(self) -> tuple[ModelEntry, ...]:
+        return tuple(entry for entry in self.entries if entry.usable)
+
+    def __contains__(self, model_id: str) -> bool:
+        """Whether there is a usable model of this id."""
+        entry = self._by_id.get(model_id)
+        return entry is not None and entry.usable
+
+    def get(self, name: str) -> ModelEntry:
+        """Return the model with this id or unambiguous short name, usable or not.
+
+        Raises NotFound for an unknown or ambiguous name.
+        """
+        if name in self._by_id:
+            return self._by_id[name]
+        entries = self._by_name.get(name, [])
+        if not entries:
+            raise NotFound("model.not_found", param="model", model=name)
+        usable = [entry for entry in entries if entry.usable]
+        if len(usable) > 1:
+            ids = ", ".join(entry.id for entry in usable)
+            raise NotFound("model.ambiguous", param="model", model=name, ids=ids)
+        return next(iter(usable), entries[0])
+
+    def get_usable(self, name: str) -> ModelEntry:
+        """Return the usable model with this id or short name.
+
+        Raises NotFound as `get` does, ModelError with the reason of a model that cannot be used.
+        """
+        return check_usable(self.get(name))
+
+
+def check_usable(entry: ModelEntry) -> ModelEntry:
+    """Return `entry`. Raises ModelError with its reason if it cannot be used."""
+    if entry.usable:
+        return entry
+    assert entry.reason is not None
+    raise ModelError(entry.reason.code, param="model", **entry.reason.params, model=entry.id)
