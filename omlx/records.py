@@ -40,7 +40,7 @@ class DrafterStats:
         """Accepted / proposed tokens; None if nothing was proposed."""
         return acceptance_rate(self.accepted, self.proposed)
 
-    def add_round(self, proposed: int, accepted: int, span: str, repair: str) -> None:
+    def add_round(self, proposed: int, accepted: int, outcome: str, rollback: str) -> None:
         """Count one verified window, in place."""
         self.proposed += proposed
         self.accepted += accepted
@@ -48,8 +48,8 @@ class DrafterStats:
         self.accepted_at.extend([0] * (proposed - len(self.accepted_at)))
         for i in range(accepted):
             self.accepted_at[i] += 1
-        self.spans[span] = self.spans.get(span, 0) + 1
-        self.repairs[repair] = self.repairs.get(repair, 0) + 1
+        self.spans[outcome] = self.spans.get(outcome, 0) + 1
+        self.repairs[rollback] = self.repairs.get(rollback, 0) + 1
 
     def __add__(self, other: DrafterStats) -> DrafterStats:
         """Both together, as a record of its own."""

@@ -67,9 +67,9 @@ def _obstacle(model: ModelSnapshot, configured: SpeculationConfig) -> Chip | Non
         return Chip(Tone.QUIET, "ui.chip.off")
     reason = configured.reason
     if model.served is not None:
-        if model.served.off is not None:
-            return Chip(Tone.QUIET, "ui.chip.impossible", reason=model.served.off)
-        reason = model.served.no_draft
+        if model.served.off_reason is not None:
+            return Chip(Tone.QUIET, "ui.chip.impossible", reason=model.served.off_reason)
+        reason = model.served.no_draft_reason
     if reason is None or not reason.code.startswith("draft."):
         return None
     if configured.missing_draft is not None and configured.missing_draft.fetching:

@@ -29,7 +29,7 @@ class LiveFigures:
         """Return answers that ended after `since`, and steps that may have grown since then."""
         activity, now = self._activity, time.time()
         served = [model.id for model in self._pool.loaded]
-        queued = {model: self._engine.load_of(model).waiting for model in served}
+        queued = {model: self._engine.request_counts(model).waiting for model in served}
         requests = request_views(activity.running, queued)
         waiting = sum(request.phase == WAITING for request in requests)
         loading = sum(self._pool.status(entry.id).waiting for entry in self._pool.models)

@@ -78,7 +78,7 @@ def drive(loop: EngineLoop, requests: Sequence[Request]) -> Driven:
             # A step's tokens are published when the next step is launched, which on some devices
             # takes as long as that step: the first would be free. So the clock starts with
             # nothing in flight.
-            events += loop.drain()
+            events += loop.flush()
         arrived: dict[int, tuple[int, ...]] = {}
         ended = False
         for event in events:

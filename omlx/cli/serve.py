@@ -216,9 +216,9 @@ def _draft_lines(served: ServedModel) -> list[str]:
     """Say which draft model serves; else why none does, and how to download it."""
     if served.draft is not None:
         return [sentence("cli.serve.draft_ready", {"draft": served.draft})]
-    if served.no_draft is None or served.no_draft.code == "spec.off.no_draft_model":
+    if served.no_draft_reason is None or served.no_draft_reason.code == "spec.off.no_draft_model":
         return []
-    lines = [served.no_draft.message]
+    lines = [served.no_draft_reason.message]
     missing = served.speculation.missing_draft
     if missing is not None and served.speculation.settings.draft_download == "ask":
         lines.append(download_hint(missing))

@@ -67,7 +67,7 @@ class AdmissionQueue:
         if not self.waiting or unchanged or len(running) >= self.limits.max_rows:
             return False
         request = self.waiting[0].request
-        return self._prefix.off is not None or not _prefix_comes(request, running)
+        return self._prefix.off_reason is not None or not _prefix_comes(request, running)
 
     def admissions(self, client: MemoryClient, running: list[Sequence]) -> Iterator[Sequence]:
         """Remove and yield what may start now.

@@ -26,12 +26,12 @@ class CacheSizes(Protocol):
 class Batch:
     """The rows that share a cache, in its order.
 
-    `off` says why rows of this model cannot, or is None.
+    `off_reason` says why rows of this model cannot, or is None.
     """
 
-    def __init__(self, limits: Limits, sizes: CacheSizes, off: Reason | None) -> None:
+    def __init__(self, limits: Limits, sizes: CacheSizes, off_reason: Reason | None) -> None:
         self.members: list[int] = []
-        self.off = off
+        self.off_reason = off_reason
         self._limits = limits
         self._sizes = sizes
         self._alone: int | None = None  # the only row that decodes, since so many steps
@@ -41,14 +41,14 @@ class Batch:
         """Whether `arrange` might return operations."""
         if len(decoding) == 1:
             return self._splits_off(decoding[0].row)
-        return self.off is None and any(s.row not in self.members for s in decoding)
+        return self.off_reason is None and any(s.row not in self.members for s in decoding)
 
     def arrange(self, decoding: Seq[Sequence]) -> list[CacheOp]:
         """Merge or split rows to fit those that decode. Called once per step."""
         if len(decoding) == 1:
             return self._arrange_alone(decoding[0].row)
         self._alone = None
-        if self.off is not None:
+        if self.off_reason is not None:
             return []
         # A row with several pending tokens commits them in a window of its own first. So does one
         # that has computed nothing yet: some recurrent layers treat the first token differently,

@@ -31,7 +31,7 @@ def build_loop(
     *,
     draft: Model | None = None,
     draft_name: str | None = None,
-    no_draft: Reason | None = None,
+    no_draft_reason: Reason | None = None,
     cost_model: CostModel | None = None,
     make_cache: MakeCache | None = None,
     memory: MemoryGuard | None = None,
@@ -40,7 +40,7 @@ def build_loop(
 
     Runs a short probe of batching.
 
-    `draft` proposes under the name `draft_name`; `no_draft` says why there is none. `cost_model`
+    `draft` proposes under the name `draft_name`; `no_draft_reason` says why there is none. `cost_model`
     holds measurements of earlier runs and is updated. `memory` is shared with other models.
     `make_cache` replaces the model's own caches.
     """
@@ -68,13 +68,13 @@ def build_loop(
     if draft is not None:
         built = _build_drafter(draft_name or "draft", draft, vocab_size, draft_bytes, limits)
         if isinstance(built, Reason):
-            no_draft = built
+            no_draft_reason = built
         else:
             drafters.append(built)
-            no_draft = None
+            no_draft_reason = None
             if weight_bytes(draft) and weight_bytes(model):
                 cost_model.draft_share = weight_bytes(draft) / weight_bytes(model)
-    loop.use_drafters(drafters, rewind_refusal(make_cache(), model), no_draft)
+    loop.use_drafters(drafters, rewind_refusal(make_cache(), model), no_draft_reason)
     return loop
 
 

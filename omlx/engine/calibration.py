@@ -88,7 +88,7 @@ def _fits_memory(loop: EngineLoop) -> bool:
 def _all_steps(loop: EngineLoop) -> Iterator[bool]:
     """Run one step per item, until all is measured. Raises what a step raised."""
     cost_model, speculator = loop.cost_model, loop.scheduler.speculator
-    if speculator.off is not None:
+    if speculator.off_reason is not None:
         return
     filler = _Filler(cost_model, loop.limits.vocab_size)
     yield from _steps(
@@ -121,7 +121,7 @@ def _steps(
     while loop.has_work and not done():
         events = loop.step()
         if not overlapped():
-            events += loop.drain()
+            events += loop.flush()
         for event in events:
             if isinstance(event, Failed):
                 raise event.error

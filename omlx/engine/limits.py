@@ -44,7 +44,7 @@ class Traits:
         return not self.recurrent and self.sliding_window is None and not self.unsupported
 
     @property
-    def repair(self) -> str:
+    def rollback(self) -> str:
         """How rejected draft tokens leave the cache, as `DrafterStats.repairs` names it."""
         if self.recurrent:
             return "restore"

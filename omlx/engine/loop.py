@@ -23,7 +23,7 @@ from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.types import Event, Load, ModelSnapshot, Request
+from omlx.engine.types import Event, ModelSnapshot, Request, RequestCounts
 from omlx.errors import Reason
 from omlx.records import PrefixStats
 
@@ -54,9 +54,9 @@ class EngineLoop:
         return self._in_flight is not None or self.scheduler.has_work
 
     @property
-    def load(self) -> Load:
+    def request_counts(self) -> RequestCounts:
         states = [sequence.status for sequence in self.scheduler.running]
-        return Load(
+        return RequestCounts(
             len(self.scheduler.queue.waiting),
             states.count(Status.PREFILL),
             states.count(Status.DECODE),
@@ -77,7 +77,7 @@ class EngineLoop:
             events += self.scheduler.reap()
         step = self.scheduler.plan()
         if step is None and self._in_flight is not None:
-            events += self.drain()
+            events += self.flush()
             events += self.scheduler.reap()
             step = self.scheduler.plan()
         launched = None if step is None else self.runner.launch(step)
@@ -86,7 +86,7 @@ class EngineLoop:
         self._in_flight = launched
         return events
 
-    def drain(self) -> list[Event]:
+    def flush(self) -> list[Event]:
         """Wait for the step in flight and launch no other. Return its events."""
         if self._in_flight is None:
             return []
@@ -101,20 +101,20 @@ class EngineLoop:
     def use_drafters(
         self,
         drafters: list[Drafter],
-        off: Reason | None = None,
-        no_draft: Reason | None = None,
+        off_reason: Reason | None = None,
+        no_draft_reason: Reason | None = None,
         cost_model: CostModel | None = None,
     ) -> None:
         """Replace the drafters. Requires that no request runs.
 
-        `off` says why none may draft for this model, `no_draft` why no draft model does.
+        `off_reason` says why none may draft for this model, `no_draft_reason` why no draft model does.
         `cost_model` None keeps the present one.
         """
         fixed = self.limits.num_draft_tokens
         self.scheduler.planner.speculator = Speculator(
             drafters,
-            off=off,
-            no_draft=no_draft or Reason("spec.off.no_draft_model"),
+            off_reason=off_reason,
+            no_draft_reason=no_draft_reason or Reason("spec.off.no_draft_model"),
             draft_length=DEFAULT_DRAFT_LENGTH if fixed is None else DraftLength.exactly(fixed),
             recurrent=self.runner.traits.recurrent,
             trims=self.runner.traits.trims,
@@ -145,19 +145,19 @@ class EngineLoop:
         """Have the memory guard forget this model. Requires that no request runs."""
         self.scheduler.memory.leave(self.scheduler.memory_client)
 
-    def bound_memory(self, pinned_weights: int, prefix_bytes: int) -> None:
+    def set_memory_budget(self, pinned_weights: int, prefix_bytes: int) -> None:
         """Set the bytes of weights that are never evicted, and those of the prefix caches."""
         speculator = self.scheduler.speculator
         drafts = any(drafter.kind == DraftModel.kind for drafter in speculator.drafters)
         draft_bytes = prefix_bytes // DRAFT_SHARE if drafts else 0
         self.scheduler.queue.pinned_weights = pinned_weights
-        self.scheduler.bound_prefixes(prefix_bytes - draft_bytes)
-        speculator.limit_bytes(draft_bytes)
+        self.scheduler.set_prefix_budget(prefix_bytes - draft_bytes)
+        speculator.set_prefix_budget(draft_bytes)
 
     def cached_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt would be restored. Modifies nothing."""
         prefix = self.scheduler.prefix
-        if prefix.off is not None:
+        if prefix.off_reason is not None:
             return 0
         match = prefix.index.match(tokens)
         return 0 if match is None else match.length
@@ -176,9 +176,11 @@ class EngineLoop:
         kinds = {drafter.name: drafter.kind for drafter in speculator.drafters}
         return ModelSnapshot(
             drafters=kinds,
-            off=speculator.off,
-            no_draft=None if DraftModel.kind in kinds.values() else speculator.no_draft,
-            unbatchable=self.scheduler.batch.off,
+            off_reason=speculator.off_reason,
+            no_draft_reason=None
+            if DraftModel.kind in kinds.values()
+            else speculator.no_draft_reason,
+            unbatchable=self.scheduler.batch.off_reason,
             costs=self.cost_model.to_json(),
             prefix=self.prefix_stats,
         )

@@ -31,7 +31,7 @@ from omlx.engine.plan import (
 from omlx.engine.planner import Planner
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
-from omlx.engine.speculation.speculator import Speculator, span_class
+from omlx.engine.speculation.speculator import Speculator, verification_outcome
 from omlx.engine.types import (
     Event,
     Failed,
@@ -90,9 +90,9 @@ class Scheduler:
         self.ops.next += self.prefix.clear()
         self.speculator.clear()
 
-    def bound_prefixes(self, max_bytes: int) -> None:
+    def set_prefix_budget(self, max_bytes: int) -> None:
         """Set the size of the prefix cache; evict what exceeds it with the next step."""
-        self.ops.next += self.prefix.set_max_bytes(max_bytes)
+        self.ops.next += self.prefix.set_prefix_budget(max_bytes)
 
     @property
     def speculator(self) -> Speculator:
@@ -245,16 +245,16 @@ class Scheduler:
         drafter = window.drafter
         assert drafter is not None
         verified = min(window.start + window.pending + accepted, len(sequence.tokens))
-        repair = "none"
+        rollback = "none"
         if verified < sequence.computed:
-            repair = self._traits.repair
+            rollback = self._traits.rollback
             # Recurrent state returns to the window's start; the accepted tokens are pending again.
             sequence.computed = window.start if self._traits.recurrent else verified
             self.ops.next.append(Rewind(sequence.row, sequence.computed))
-        span = span_class(window.draft_n, accepted, stopped)
+        outcome = verification_outcome(window.draft_n, accepted, stopped)
         with isolate(self.speculator.disable, sequence):
             self.speculator.observe_verification(
-                sequence, drafter, window.draft_n, accepted, span, repair
+                sequence, drafter, window.draft_n, accepted, outcome, rollback
             )
 
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_token: int | None) -> Finished:

@@ -25,9 +25,9 @@ from omlx.engine.types import (
     EventSink,
     Failed,
     Finished,
-    Load,
     ModelSnapshot,
     Request,
+    RequestCounts,
 )
 from omlx.errors import EngineDead, EngineError, NotFound, OmlxError
 from omlx.records import PrefixStats
@@ -145,10 +145,10 @@ class EngineThread:
         if self.failure is None:
             self._inbox.put(end)
 
-    def load_of(self, model: str) -> Load:
+    def request_counts(self, model: str) -> RequestCounts:
         """Return how many requests of a model are open. Any thread may call."""
         loop = self._loops.get(model)
-        return loop.load if loop else Load(0, 0, 0)
+        return loop.request_counts if loop else RequestCounts(0, 0, 0)
 
     def prefix_of(self, model: str) -> PrefixStats | None:
         """Return the statistics of a model's prefix cache; None if it is not loaded."""

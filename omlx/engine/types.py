@@ -130,7 +130,7 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RequestCounts:
     """How many requests of one model wait, prefill and decode."""
 
     waiting: int
@@ -151,14 +151,14 @@ class CalibrationState(StrEnum):
 class ModelSnapshot:
     """The state of a loaded model between two steps.
 
-    `drafters` are kinds by name; `off` says why none of them may draft, `no_draft` why no draft
+    `drafters` are kinds by name; `off_reason` says why none of them may draft, `no_draft_reason` why no draft
     model is among them, `unbatchable` why rows cannot share a batch. `costs` is made by
     `CostModel.to_json`.
     """
 
     drafters: dict[str, str]
-    off: Reason | None
-    no_draft: Reason | None
+    off_reason: Reason | None
+    no_draft_reason: Reason | None
     unbatchable: Reason | None
     costs: dict[str, Any]
     prefix: PrefixStats

@@ -39,7 +39,7 @@ def _gauges(engine: EngineThread, pool: Pool) -> Gauges:
     prefixes = {model: engine.prefix_of(model) for model in loaded}
     return Gauges(
         up=engine.failure is None,
-        rows={model: asdict(engine.load_of(model)) for model in loaded},
+        rows={model: asdict(engine.request_counts(model)) for model in loaded},
         prefixes={model: stats for model, stats in prefixes.items() if stats is not None},
         memory={"used": pool.used_bytes, "limit": pool.limit_bytes},
     )

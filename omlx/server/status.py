@@ -41,9 +41,9 @@ def speculation(
     """`served` and `snapshot` are None while the model is not loaded; `recent`: its answers, the
     newest last."""
     record: Json = speculation_to_json(configured, served)
-    off = None if served is None else served.off
+    off = None if served is None else served.off_reason
     if snapshot is not None:
-        off = snapshot.off
+        off = snapshot.off_reason
     if off is not None:
         record["reason"] = optional_reason(off)
     record |= {"effective": None, "costs": None, "calibration": None}
@@ -60,7 +60,7 @@ def speculation(
 
 def effective(configured: SpeculationConfig, snapshot: ModelSnapshot) -> Strategy:
     """The configured strategy, reduced to the kinds of the loaded drafters."""
-    kinds = set() if snapshot.off is not None else set(snapshot.drafters.values())
+    kinds = set() if snapshot.off_reason is not None else set(snapshot.drafters.values())
     return configured.strategy.among(kinds)
 
 

@@ -242,9 +242,11 @@ class TrialRunner:
         """
         await self._wait_until_idle(trial)
         lease = await self._pool.lease(trial.plan.model, visit.draft)
-        if lease.served.off is not None:
+        if lease.served.off_reason is not None:
             lease.release()
-            raise ModelError(lease.served.off.code, param=None, **lease.served.off.params)
+            raise ModelError(
+                lease.served.off_reason.code, param=None, **lease.served.off_reason.params
+            )
         return lease
 
     async def _wait_until_idle(self, trial: Trial) -> None:

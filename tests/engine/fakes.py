@@ -91,7 +91,7 @@ class Scripted:
     def clear(self) -> None:
         self.entries.append("clear")
 
-    def limit_bytes(self, max_bytes: int) -> None:
+    def set_prefix_budget(self, max_bytes: int) -> None:
         self.entries.append(f"limit {max_bytes}")
 
 

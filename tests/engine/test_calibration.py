@@ -165,7 +165,7 @@ def test_each_of_several_models_is_measured_and_nothing_is_published(thread: Eng
         table.wait_until(table.full)
     for name in ("llama", "qwen3_next"):
         assert thread.prefix_of(name) == loop_of(name).prefix_stats, "something was kept"
-        assert (thread.load_of(name).decoding, thread.submissions) == (0, 0)
+        assert (thread.request_counts(name).decoding, thread.submissions) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
@@ -366,7 +366,7 @@ def test_a_short_context_is_enough() -> None:
 
 def test_a_model_that_cannot_speculate_is_left_alone() -> None:
     loop = loop_of("llama")
-    loop.use_drafters([], off=Reason("spec.off.cache", {"layers": "X"}))
+    loop.use_drafters([], off_reason=Reason("spec.off.cache", {"layers": "X"}))
     assert complete(loop).state is CalibrationState.DONE
     assert loop.cost_model.target.widest == 0
 

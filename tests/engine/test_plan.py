@@ -83,7 +83,10 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
         follower.step()
     assert bench.tokens["a"] == plain(family, first)
     assert {"open", "rewind", "restore", "save", "drop", "evict"} <= follower.ops
-    assert loop.scheduler.batch.off is not None or {"merge", "extract", "filter"} <= follower.ops
+    assert (
+        loop.scheduler.batch.off_reason is not None
+        or {"merge", "extract", "filter"} <= follower.ops
+    )
     assert follower.symbols > 0
 
 

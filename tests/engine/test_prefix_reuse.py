@@ -284,8 +284,8 @@ def test_without_room_nothing_is_kept_and_the_report_says_so(family: str) -> Non
     bench.run(follows(one, bench))
     assert bench.stats("a+").cached_n == 0
     none = loop_of(family, limits=replace(LIMITS, prefix_bytes=0)).snapshot().prefix
-    assert none.off is not None
-    assert none.off.code == "prefix.off.no_room"
+    assert none.off_reason is not None
+    assert none.off_reason.code == "prefix.off.no_room"
 
 
 def test_families_cover_every_kind_of_cache() -> None:
@@ -311,7 +311,9 @@ def test_every_other_architecture_says_after_a_hit_what_it_says_cold(family: str
     for one in (follows(first, bench, max_tokens=8), more, replace(first, id="c")):
         bench.run(one)
         assert bench.tokens[one.id] == plain(family, one)
-        assert bench.stats(one.id).cached_n >= (36 if loop.scheduler.prefix.off is None else 0)
+        assert bench.stats(one.id).cached_n >= (
+            36 if loop.scheduler.prefix.off_reason is None else 0
+        )
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: st
     loop, drafter = half_right(family)
     first, second = request("a", prompt(6), max_tokens=80), request("b", prompt(9, 2), max_tokens=6)
     bench = Bench(loop).submit(first).until(lambda: len(drafter.accepted) >= 4)
-    bench.submit(second).until(lambda: loop.load.decoding == 2)
+    bench.submit(second).until(lambda: loop.request_counts.decoding == 2)
     begun = bench.steps
     bench.until(lambda: len(loop.runner.caches.members) == 2)
     assert bench.steps - begun <= 2
@@ -93,13 +93,13 @@ def test_a_lookup_that_has_drafted_is_scored_in_company() -> None:
 @pytest.mark.parametrize("family", UNMERGEABLE)
 def test_an_unmergeable_model_serves_three_requests_at_once(family: str) -> None:
     loop, drafter = half_right(family)
-    assert loop.scheduler.batch.off is not None
+    assert loop.scheduler.batch.off_reason is not None
     rows = [request(name, prompt(8 + i, i), max_tokens=14 + 8 * i) for i, name in enumerate("abc")]
     bench = Bench(loop).submit(*rows)
     together = 0
     while loop.has_work:
         bench.step()
-        together = max(together, loop.load.decoding)
+        together = max(together, loop.request_counts.decoding)
         assert not loop.runner.caches.members
     assert together == 3
     for one in rows:
@@ -132,7 +132,7 @@ def test_a_prompt_that_only_prefills_does_not_end_speculation() -> None:
         .until(lambda: len(drafter.accepted) > 1)
     )
     rounds = len(drafter.accepted)
-    bench.submit(long).until(lambda: loop.load.decoding == 2)
+    bench.submit(long).until(lambda: loop.request_counts.decoding == 2)
     assert len(drafter.accepted) - rounds >= 100 // 8 - 2
     bench.run()
 

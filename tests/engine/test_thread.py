@@ -268,9 +268,9 @@ def test_load_says_how_many_are_where(thread: EngineThread) -> None:
     listener = Listener()
     thread.submit("m", endless(), listener)
     listener.begun()
-    load = thread.call(lambda: thread.load_of("m")).result(PATIENCE_S)
+    load = thread.call(lambda: thread.request_counts("m")).result(PATIENCE_S)
     assert (load.waiting, load.prefilling) == (0, 0)
     assert load.decoding <= 1
-    assert thread.load_of("unknown").decoding == 0
+    assert thread.request_counts("unknown").decoding == 0
     thread.cancel("a")
     listener.last()

@@ -20,7 +20,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
 
-from omlx.engine.loop import Load
+from omlx.engine.types import RequestCounts
 from omlx.models.pool.footprint import footprint
 from tests.fuzz import bodies, wire
 from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running
@@ -106,7 +106,7 @@ class Campaign:
 
     def _idle(self) -> bool:
         engine, served = self.running.engine, self.running.pool.last_used
-        return served is None or engine.load_of(served.id) == Load(0, 0, 0)
+        return served is None or engine.request_counts(served.id) == RequestCounts(0, 0, 0)
 
     def _from_document(self, method: str, path: str, requests: int, salt: int) -> None:
         operation = self._schema[path][method]

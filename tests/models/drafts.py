@@ -143,7 +143,7 @@ def draft_states(
 def draft_state(pool: Pool) -> object:
     assert pool.last_used is not None
     return pool.last_used.draft or (
-        pool.last_used.no_draft.code if pool.last_used.no_draft else None
+        pool.last_used.no_draft_reason.code if pool.last_used.no_draft_reason else None
     )
 
 

@@ -250,7 +250,7 @@ def test_which_draft_is_loaded(engine: EngineThread) -> None:
             for model, draft in requests:
                 lease = await models.lease(model, draft)
                 lease.release()
-                reason = lease.served.no_draft
+                reason = lease.served.no_draft_reason
                 seen.append((lease.served.draft, reason.code if reason else None))
         return seen
 
@@ -330,8 +330,8 @@ def test_a_draft_without_room_is_left_out_unless_requested(
         async with pool(engine, draft_model=DRAFT, memory_limit=19 << 20) as models:
             (lease := await models.lease(TARGET)).release()
             assert lease.served.draft is None
-            assert lease.served.no_draft is not None
-            assert lease.served.no_draft.code == "spec.off.draft_failed"
+            assert lease.served.no_draft_reason is not None
+            assert lease.served.no_draft_reason.code == "spec.off.draft_failed"
             with pytest.raises(ModelError, match="memory"):
                 await models.lease(TARGET, DRAFT)
             (await models.lease(TARGET)).release()

@@ -136,7 +136,7 @@ def test_three_at_once_that_fit_only_in_turn_are_all_answered(
 
     def used() -> int:
         """Memory use, which is read at admission and when a prefix is stored."""
-        load = running.engine.load_of(TARGET)
+        load = running.engine.request_counts(TARGET)
         together.add(load.prefilling + load.decoding)
         return ours()
 

@@ -84,7 +84,7 @@ class LearnedStates:
         self._subject = subject
         self._random_draft = random_draft
         self._cost_model = cost_model
-        self._off = subject.loop.scheduler.speculator.off
+        self._off = subject.loop.scheduler.speculator.off_reason
         self._speculators: dict[tuple[str, str], Speculator] = {}
 
     def enter(self, workload: str, mode: Mode, *, random_draft: bool) -> Speculator:

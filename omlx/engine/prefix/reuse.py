@@ -40,7 +40,7 @@ class PrefixReuse:
         self._saved: dict[int, int] = {}
 
     @property
-    def off(self) -> Reason | None:
+    def off_reason(self) -> Reason | None:
         """Why nothing is cached now, or None."""
         return self._never or (None if self.index.max_bytes else Reason("prefix.off.no_room"))
 
@@ -53,7 +53,7 @@ class PrefixReuse:
         ops: list[CacheOp] = [
             Open(sequence.row, request.sampling, request.top_logprobs, request.prompt_logprobs)
         ]
-        if self.off is not None or request.prompt_logprobs is not None:
+        if self.off_reason is not None or request.prompt_logprobs is not None:
             return ops, 0
         match = self.index.match(sequence.tokens)
         self.index.use(sequence.row, match)
@@ -98,7 +98,7 @@ class PrefixReuse:
     def shrink(self, max_bytes: int) -> list[CacheOp]:
         return _evict(self.index.evict(max_bytes))
 
-    def set_max_bytes(self, max_bytes: int) -> list[CacheOp]:
+    def set_prefix_budget(self, max_bytes: int) -> list[CacheOp]:
         """Evict down to `max_bytes`, the limit from now on."""
         ops = self.shrink(max_bytes)
         self.index.max_bytes = max_bytes
@@ -107,7 +107,7 @@ class PrefixReuse:
     def stats(self) -> PrefixStats:
         index, counts = self.index, self.index.counts
         return PrefixStats(
-            off=self.off,
+            off=self.off_reason,
             nbytes=index.nbytes,
             max_bytes=index.max_bytes,
             tokens=index.tokens,
@@ -127,7 +127,7 @@ class PrefixReuse:
         return last if self.layout.resumes_anywhere else min(stable or last, last)
 
     def _save(self, sequence: Sequence, room: Room) -> list[CacheOp]:
-        if self.off is not None or not sequence.computed:
+        if self.off_reason is not None or not sequence.computed:
             return []
         self._saved[sequence.row] = sequence.computed
         tokens = sequence.tokens[: sequence.computed]

@@ -46,6 +46,6 @@ class Drafter(Protocol):
         """Evict all cached prefixes."""
         return
 
-    def limit_bytes(self, max_bytes: int) -> None:
+    def set_prefix_budget(self, max_bytes: int) -> None:
         """Cache at most `max_bytes` of prefixes from now on."""
         return

@@ -36,7 +36,7 @@ class Shadow:
 class RowRecord:
     """State of speculation in one row.
 
-    `drafters` are asked for proposals within their `clauses`; `off` says why others are not.
+    `drafters` are asked for proposals within their `clauses`; `off_reasons` says why others are not.
     `proposal` is the one whose draft is in flight: drafting it took `draft_s`, and the round is
     expected to take `expected_s` seconds. `timed_s` are the seconds of all timed steps, `plain_s`
     what plain decoding would have taken for their tokens.
@@ -45,7 +45,7 @@ class RowRecord:
     policy: RowPolicy
     drafters: list[Drafter]
     clauses: dict[str, Clause]
-    off: dict[str, Reason]
+    off_reasons: dict[str, Reason]
     stats: dict[str, DrafterStats] = field(default_factory=dict)
     proposal: Proposal | None = None
     draft_s: float = 0.0
@@ -61,7 +61,7 @@ class RowRecord:
     @property
     def gates(self) -> dict[str, Gate]:
         """The state of each drafter, by name; first those that are off."""
-        gates = {name: Gate(GateState.OFF, reason) for name, reason in self.off.items()}
+        gates = {name: Gate(GateState.OFF, reason) for name, reason in self.off_reasons.items()}
         for drafter in self.drafters:
             gates[drafter.name] = Gate(*self.policy.state(drafter.name))
         return gates

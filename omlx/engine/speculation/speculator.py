@@ -30,14 +30,15 @@ MAX_PENDING: Final = 12
 class Speculator:
     """The drafters of one loaded model and the record of each row.
 
-    `off` says why none may draft (a cache that cannot be rolled back), `no_draft` why there is no
-    draft model. `draft_length` holds for requests without bounds of their own. `recurrent` targets
-    leave accepted tokens pending after a rejection; where the cache `trims`, rollback is free.
+    `off_reason` says why none may draft (a cache that cannot be rolled back), `no_draft_reason` why
+    there is no draft model. `draft_length` holds for requests without bounds of their own.
+    `recurrent` targets leave accepted tokens pending after a rejection; where the cache `trims`,
+    rollback is free.
     """
 
     drafters: Seq[Drafter]
-    off: Reason | None = None
-    no_draft: Reason = field(default_factory=lambda: Reason("spec.off.no_draft_model"))
+    off_reason: Reason | None = None
+    no_draft_reason: Reason = field(default_factory=lambda: Reason("spec.off.no_draft_model"))
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     recurrent: bool = False
     trims: bool = False
@@ -51,11 +52,11 @@ class Speculator:
         """Return why a row may not draft while `decoding` rows decode, or None."""
         if sequence.request.speculation.strategy.off:
             return Reason("spec.off.requested")
-        if self.off is not None:
-            return self.off
+        if self.off_reason is not None:
+            return self.off_reason
         row = self._row(sequence)
         if not row.drafters:
-            return next(iter(row.off.values()), self.no_draft)
+            return next(iter(row.off_reasons.values()), self.no_draft_reason)
         if decoding > 1:
             return Reason("spec.paused.several_active", {"active": decoding})
         return None
@@ -109,24 +110,32 @@ class Speculator:
         with isolate():
             drafter.clear()
         row = self._row(sequence)
-        row.off[drafter.name] = _failure(error)
+        row.off_reasons[drafter.name] = _failure(error)
         row.drafters = [other for other in row.drafters if other.name != drafter.name]
         row.proposal = None
 
     def observe_verification(
-        self, sequence: Sequence, drafter: str, proposed: int, accepted: int, span: str, repair: str
+        self,
+        sequence: Sequence,
+        drafter: str,
+        proposed: int,
+        accepted: int,
+        outcome: str,
+        rollback: str,
     ) -> None:
-        """Count a verified window. `span` names its end, `repair` how the cache rolled back."""
+        """Count a verified window. `outcome` names its end, `rollback` how the cache rolled back."""
         row = self._row(sequence)
         drafted_by = row.drafter(drafter)
         if drafted_by is not None:
-            with isolate(self._disable, sequence, drafted_by) as outcome:
+            with isolate(self._disable, sequence, drafted_by) as isolated:
                 drafted_by.observe(sequence, accepted)
-            if outcome.error is not None:
+            if isolated.error is not None:
                 return
         if row.proposal is not None:
             row.policy.observe_verification(row.proposal, proposed, accepted)
-        row.stats.setdefault(drafter, DrafterStats()).add_round(proposed, accepted, span, repair)
+        row.stats.setdefault(drafter, DrafterStats()).add_round(
+            proposed, accepted, outcome, rollback
+        )
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """Learn from a prefill of `tokens` while no other row was active."""
@@ -161,7 +170,7 @@ class Speculator:
 
     def effective_strategy(self, sequence: Sequence) -> Strategy:
         """Return the request's strategy, reduced to the drafters of this model."""
-        kinds = {drafter.kind for drafter in self.drafters if self.off is None}
+        kinds = {drafter.kind for drafter in self.drafters if self.off_reason is None}
         return sequence.request.speculation.strategy.among(kinds)
 
     def gates(self, sequence: Sequence) -> dict[str, Gate]:
@@ -169,7 +178,7 @@ class Speculator:
         gates = self._gates(sequence.row)
         wanted = sequence.request.speculation.strategy.clause("draft") is not None
         if wanted and all(drafter.kind != "draft" for drafter in self.drafters):
-            gates["draft"] = Gate("off", self.no_draft)
+            gates["draft"] = Gate("off", self.no_draft_reason)
         return gates
 
     def _gates(self, row: int) -> dict[str, Gate]:
@@ -207,11 +216,11 @@ class Speculator:
             with isolate():
                 drafter.clear()
 
-    def limit_bytes(self, max_bytes: int) -> None:
+    def set_prefix_budget(self, max_bytes: int) -> None:
         """Let each drafter cache at most `max_bytes` of prefixes."""
         for drafter in self.drafters:
             with isolate():
-                drafter.limit_bytes(max_bytes)
+                drafter.set_prefix_budget(max_bytes)
 
     def _row(self, sequence: Sequence) -> RowRecord:
         row = self._rows.get(sequence.row)
@@ -228,9 +237,9 @@ class Speculator:
         drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
         lookups = (drafter for drafter in drafters if isinstance(drafter, NgramDrafter))
         prompt_hit_rate = next((lookup.prompt_hit_rate(sequence) for lookup in lookups), 0.0)
-        length, off = request.draft_length or self.draft_length, dict[str, Reason]()
+        length, off_reasons = request.draft_length or self.draft_length, dict[str, Reason]()
         if length.max < 1:
-            off = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
+            off_reasons = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
             drafters = []
         policy = RowPolicy(
             self.cost_model,
@@ -240,7 +249,7 @@ class Speculator:
             trims=self.trims,
             prompt_hit_rate=prompt_hit_rate,
         )
-        return RowRecord(policy, drafters, admitted, off)
+        return RowRecord(policy, drafters, admitted, off_reasons)
 
     def _choose(self, sequence: Sequence) -> Choice:
         row = self._row(sequence)
@@ -262,7 +271,7 @@ class Speculator:
         return proposals
 
 
-def span_class(proposed: int, accepted: int, stopped: bool) -> str:
+def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
     """Name how a verified window ended, for the statistics."""
     if stopped:
         return "stopped"

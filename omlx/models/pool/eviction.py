@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Load
+from omlx.engine.types import RequestCounts
 from omlx.errors import EngineDead, ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.footprint import release_memory
@@ -170,7 +170,7 @@ class Evictor:
             if not resident.pinned
             and resident.leases
             and not resident.draining
-            and self._engine.load_of(resident.entry.id) == Load(0, 0, 0)
+            and self._engine.request_counts(resident.entry.id) == RequestCounts(0, 0, 0)
         ]
         if not ending:
             return False

@@ -151,14 +151,14 @@ class ModelLoader:
             limits,
             draft=draft.model if draft is not None else None,
             draft_name=choice.draft.id if choice.draft is not None else None,
-            no_draft=choice.reason,
+            no_draft_reason=choice.reason,
             cost_model=costs.open(
                 CostKey(entry.id, dtype, target.size_bytes, machine(), version("mlx"))
             ),
             memory=self._memory,
         )
         snapshot = loop.snapshot()
-        failure = snapshot.no_draft
+        failure = snapshot.no_draft_reason
         if choice.requested and failure is not None:
             raise BadRequest(failure.code, param="draft_model", **failure.params)
         self._engine.attach(entry.id, loop)
@@ -174,8 +174,8 @@ class ModelLoader:
             stop_ids=target.stop_ids,
             sampling=target.sampling,
             draft=draft_id,
-            no_draft=failure,
-            off=snapshot.off,
+            no_draft_reason=failure,
+            off_reason=snapshot.off_reason,
             speculation=speculation,
         )
         fields = {"model": entry.id}

@@ -56,7 +56,7 @@ class ModelStatus:
 class ServedModel:
     """What a request needs to know of a loaded model.
 
-    `no_draft` says why no draft model is in use; `off` why no drafter can be, where the cache
+    `no_draft_reason` says why no draft model is in use; `off_reason` why no drafter can be, where the cache
     cannot roll back. `speculation` is the configuration that the model was loaded with.
     """
 
@@ -68,8 +68,8 @@ class ServedModel:
     stop_ids: frozenset[int]
     sampling: Mapping[str, float]
     draft: str | None
-    no_draft: Reason | None
-    off: Reason | None = None
+    no_draft_reason: Reason | None
+    off_reason: Reason | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     grammars: GrammarCompiler = field(init=False)
 
@@ -79,7 +79,10 @@ class ServedModel:
     @property
     def draft_failed(self) -> bool:
         """Whether its draft, compatible by its files, could not be loaded or run."""
-        return self.no_draft is not None and self.no_draft.code == "spec.off.draft_failed"
+        return (
+            self.no_draft_reason is not None
+            and self.no_draft_reason.code == "spec.off.draft_failed"
+        )
 
 
 class Lease:

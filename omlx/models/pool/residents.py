@@ -104,7 +104,7 @@ class ResidentModels:
             memory.configure(limit, weights)
             share = max(0, memory.soft - weights) // 2 // max(1, len(residents))
             for resident, floor, own in zip(residents, pinned_weights, configured, strict=True):
-                resident.loop.bound_memory(floor, share if own is None else own)
+                resident.loop.set_memory_budget(floor, share if own is None else own)
 
         self.post(publish)
 

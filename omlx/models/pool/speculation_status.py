@@ -21,7 +21,7 @@ def speculation_to_json(
     draft = speculation.active_draft.id if speculation.active_draft is not None else None
     reason = speculation.no_draft_reason
     if served is not None:
-        draft, reason = served.draft, served.no_draft
+        draft, reason = served.draft, served.no_draft_reason
     draft_length, missing = speculation.draft_length, speculation.missing_draft
     return {
         "configured": str(speculation.strategy),

@@ -175,7 +175,7 @@ def test_closing_a_stream_frees_the_row_within_two_steps(server: Running, client
         assert steps <= 2
         assert isinstance(event, Finished)
         assert event.reason is FinishReason.CANCELLED
-    load = server.engine.load_of(TARGET)
+    load = server.engine.request_counts(TARGET)
     assert (load.waiting, load.prefilling, load.decoding) == (0, 0, 0)
 
 

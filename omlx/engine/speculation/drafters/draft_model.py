@@ -156,7 +156,7 @@ class DraftModel:
         if self._index is not None:
             self._kept.evict(self._index.clear())
 
-    def limit_bytes(self, max_bytes: int) -> None:
+    def set_prefix_budget(self, max_bytes: int) -> None:
         if self._index is not None:
             self._kept.evict(self._index.evict(max_bytes))
             self._index.max_bytes = max_bytes
