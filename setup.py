@@ -1,4 +1,4 @@
-"""Where packages lie: folders beside `omlx/` are installed inside it; a wheel holds all that a checkout does."""
+"""Packages: folders beside `omlx/` are installed inside it, so a wheel is complete."""
 
 from pathlib import Path
 

@@ -78,9 +78,9 @@ class AdmissionQueue:
             head = self.waiting[0]
             need = cache_need(head.request, self._prefix.layout)
             verdict = self.memory.admit(client, head.request, need, head.clock.submitted)
-            if verdict is Verdict.RETRY:
+            if verdict is Verdict.NEXT_STEP:
                 return
-            if verdict is Verdict.WAIT:
+            if verdict is Verdict.WAIT_FOR_CHANGE:
                 self._blocked_version = self.memory.version
                 return
             self.unblock()

@@ -40,9 +40,9 @@ def build_loop(
 
     Runs a short probe of batching.
 
-    `draft` proposes under the name `draft_name`; `no_draft_reason` says why there is none. `cost_model`
-    holds measurements of earlier runs and is updated. `memory` is shared with other models.
-    `make_cache` replaces the model's own caches.
+    `draft` proposes under the name `draft_name`; `no_draft_reason` says why there is none.
+    `cost_model` holds measurements of earlier runs and is updated. `memory` is shared with other
+    models. `make_cache` replaces the model's own caches.
     """
     make_cache = make_cache or cache_maker(model)
     cost_model = cost_model or CostModel()

@@ -107,8 +107,8 @@ class EngineLoop:
     ) -> None:
         """Replace the drafters. Requires that no request runs.
 
-        `off_reason` says why none may draft for this model, `no_draft_reason` why no draft model does.
-        `cost_model` None keeps the present one.
+        `off_reason` says why none may draft for this model, `no_draft_reason` why no draft model
+        does. `cost_model` None keeps the present one.
         """
         fixed = self.limits.num_draft_tokens
         self.scheduler.planner.speculator = Speculator(

@@ -1,12 +1,11 @@
-"""Admission control: one memory budget shared by all loaded models. Pure Python.
+"""Memory budget: one limit shared by all loaded models. Pure Python.
 
     0 ──── weights ──── KV caches ──── prefix caches ──── soft 85 % ──── hard 95 % ──── limit
                                                               └── activations of passes ──┘
 
-Where a request would pass the soft limit: evict cached prefixes, least recently used model first;
-then have idle models evicted; then let it wait for running requests to end, first come, first
-served over all models. With nothing left to wait for, admit it below the hard limit and refuse it
-above.
+Where a request would pass the soft limit: evict cached prefixes, other models' first, if that
+suffices or nothing runs; then have idle models evicted; then let it wait for running requests, in
+order of arrival. With nothing to wait for, admit it below the hard limit and refuse it above.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ HARD: Final = 0.95
 What lies above them is left to activations, and to what the estimates miss.
 """
 
-STEP: Final = 256
+CACHE_STEP: Final = 256
 """Tokens by which mlx-lm's caches grow; as many tokens of output are reserved with the prompt."""
 
-SMALL: Final = 2 * STEP
+SMALL: Final = 2 * CACHE_STEP
 """Prompts of at most so many tokens are never refused for memory."""
 
 RETRY_AFTER_S: Final = 5
@@ -40,13 +39,13 @@ RETRY_AFTER_S: Final = 5
 class Verdict(StrEnum):
     """What becomes of the request at the head of a queue.
 
-    `WAIT`: judge it again when the guard's `version` has changed. `RETRY`: with the next step,
-    which frees memory.
+    `NEXT_STEP`: judge it again with the next step, which frees memory. `WAIT_FOR_CHANGE`: judge it
+    again when the guard's `version` has changed.
     """
 
     ADMIT = "admit"
-    WAIT = "wait"
-    RETRY = "retry"
+    NEXT_STEP = "next step"
+    WAIT_FOR_CHANGE = "wait for change"
     REFUSE = "refuse"
 
 
@@ -107,7 +106,8 @@ class MemoryGuard:
     clients: list[MemoryClient] = field(default_factory=list)
     version: int = 0
     _evicting: bool = False
-    _evicted_version: int = -1  # of the guard, when no further idle model could be evicted
+    # The version at the end of the last eviction of models: until it changes, request no other.
+    _evicted_version: int = -1
     _writer: int | None = None
 
     @property
@@ -147,7 +147,7 @@ class MemoryGuard:
         self.version += 1
 
     def eviction_done(self) -> None:
-        """The model pool has evicted what idle models it could."""
+        """The model pool has evicted what idle models it could, if any."""
         self._evicting = False
         self.changed()
         self._evicted_version = self.version
@@ -171,7 +171,7 @@ class MemoryGuard:
         weights = self.weights if pinned_weights is None else pinned_weights
         room = self.hard - weights
         if cache_need(request, layout) > room:
-            most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - STEP)
+            most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - CACHE_STEP)
             raise BadRequest(
                 "memory.never",
                 param="messages",
@@ -191,26 +191,27 @@ class MemoryGuard:
             return Verdict.ADMIT
         others = [other for other in self.clients if other is not client]
         if any(o.blocked_since is not None and o.blocked_since < since for o in others):
-            return Verdict.WAIT
+            return Verdict.WAIT_FOR_CHANGE
         everyone = [*others, client]
         excess = self.excess(need, everyone)
-        if excess and any(each.freeing for each in everyone):
-            return Verdict.RETRY  # evict nothing for memory that the next step frees
-        busy = any(each.busy for each in everyone)
+        if excess and any(member.freeing for member in everyone):
+            return Verdict.NEXT_STEP  # evict nothing for memory that the next step frees
+        busy = any(member.busy for member in everyone)
         freed_by_others = 0
-        # Evict prefixes only if that is enough, or if no running request can free the rest.
-        if excess <= sum(each.cached for each in everyone) or not busy:
+        # Evict prefixes only if that is enough, or if no running request can free the rest: those
+        # of other models first, least recently used model first, the client's own last.
+        if excess <= sum(member.cached for member in everyone) or not busy:
             freed = freed_by_others = _evict_prefixes(others, excess)
             if freed < excess:
                 freed += client.evict_prefixes(excess - freed)
             excess = self.excess(need, everyone, freed)
         if not excess:
             # Its own evictions precede the new row in the next plan; those of others do not.
-            return Verdict.RETRY if freed_by_others else Verdict.ADMIT
-        if self._evicts_models(excess) or busy:
-            return Verdict.WAIT
-        if any(each.freeing for each in everyone):
-            return Verdict.RETRY
+            return Verdict.NEXT_STEP if freed_by_others else Verdict.ADMIT
+        if self._request_model_eviction(excess) or busy:
+            return Verdict.WAIT_FOR_CHANGE
+        if any(member.freeing for member in everyone):
+            return Verdict.NEXT_STEP
         fits = excess <= self.hard - self.soft or len(request.tokens) <= SMALL
         return Verdict.ADMIT if fits else Verdict.REFUSE
 
@@ -224,8 +225,8 @@ class MemoryGuard:
         """By how many bytes the prefix caches may grow, or, if negative, must shrink; None: no
         limit.
 
-        `freed` bytes are given back only after the copy. Until then both exist, below the hard
-        limit.
+        `freed` bytes are those of an ended row. They are given back only after the row's cache has
+        been copied into the prefix cache; until then both exist, below the hard limit.
         """
         if self.limit is None:
             return None
@@ -274,10 +275,10 @@ class MemoryGuard:
     def _reserved(self, clients: Iterable[MemoryClient]) -> int:
         return self.loading + sum(client.reserved for client in clients)
 
-    def _evicts_models(self, nbytes: int) -> bool:
-        """Whether idle models are being evicted.
+    def _request_model_eviction(self, nbytes: int) -> bool:
+        """Request the eviction of idle models, unless nothing changed since the last one ended.
 
-        Requests it, unless that failed and nothing changed.
+        Return whether an eviction is in progress.
         """
         if self.request_eviction is None or self._evicted_version == self.version:
             return self._evicting
@@ -294,9 +295,9 @@ class MemoryGuard:
 
 
 def cache_need(request: Request, layout: Layout) -> int:
-    """Bytes of a request's KV cache after its prompt and `STEP` tokens of output."""
-    tokens = len(request.tokens) + min(STEP, request.max_tokens or STEP)
-    return layout.cache_bytes(-(-tokens // STEP) * STEP)
+    """Bytes of a request's KV cache after its prompt and `CACHE_STEP` tokens of output."""
+    tokens = len(request.tokens) + min(CACHE_STEP, request.max_tokens or CACHE_STEP)
+    return layout.cache_bytes(-(-tokens // CACHE_STEP) * CACHE_STEP)
 
 
 def _evict_prefixes(clients: Iterable[MemoryClient], nbytes: int) -> int:

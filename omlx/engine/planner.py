@@ -22,7 +22,10 @@ from omlx.engine.speculation.speculator import Speculator
 
 
 class Planner:
-    """Windows of one model's rows; `drafts` are the device proposals of the newest plan, by row."""
+    """Windows of one model's rows.
+
+    `drafts` holds the draft tokens of the newest plan that only the device knows, by row.
+    """
 
     def __init__(self, limits: Limits, batch: Batch, prefix: PrefixReuse, speculator: Speculator):
         self.limits = limits
@@ -30,9 +33,8 @@ class Planner:
         self.drafts: dict[int, object] = {}
         self._batch = batch
         self._prefix = prefix
-        self._sampled: set[int] | None = (
-            None  # rows that the newest plan samples; None: it verifies
-        )
+        # Rows that the newest plan samples; None: it verifies a draft.
+        self._sampled: set[int] | None = None
 
     def must_commit_first(self, decoding: Seq[Sequence]) -> bool:
         """Whether the newest plan must be committed before the next one is made."""
@@ -40,7 +42,7 @@ class Planner:
             return True
         if not decoding:
             return False
-        # A full row ends with the token in flight; a mask depends on it.
+        # A sequence at its length limit ends with the token in flight; a mask depends on it.
         if any(s.remaining < 1 or s.request.mask is not None for s in decoding):
             return True
         if self._sampled != {s.row for s in decoding} or self._batch.changes(decoding):

@@ -31,7 +31,7 @@ MAX_DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One part of a strategy: a drafter and its bounds. `shortest_match` is in tokens; None: not set."""
+    """A drafter and its bounds. `shortest_match` is in tokens; None: not set."""
 
     name: str
     shortest_match: int | None = None
@@ -54,7 +54,7 @@ class Strategy:
         return next((clause for clause in self.clauses if clause.name in (name, "auto")), None)
 
     def among(self, kinds: set[str]) -> Strategy:
-        """Return the strategy reduced to clauses for these kinds of drafters; off if none is left."""
+        """Return the strategy without clauses for other kinds of drafters; off if none is left."""
         names = kinds | {"auto"} if kinds else kinds
         left = tuple(clause for clause in self.clauses if clause.name in names)
         return Strategy(left or (Clause("off"),), self.notes)

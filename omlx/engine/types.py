@@ -151,9 +151,9 @@ class CalibrationState(StrEnum):
 class ModelSnapshot:
     """The state of a loaded model between two steps.
 
-    `drafters` are kinds by name; `off_reason` says why none of them may draft, `no_draft_reason` why no draft
-    model is among them, `unbatchable` why rows cannot share a batch. `costs` is made by
-    `CostModel.to_json`.
+    `drafters` are kinds by name; `off_reason` says why none of them may draft, `no_draft_reason`
+    why no draft model is among them, `unbatchable` why rows cannot share a batch. `costs` is made
+    by `CostModel.to_json`.
     """
 
     drafters: dict[str, str]

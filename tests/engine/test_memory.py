@@ -69,7 +69,7 @@ def test_a_small_prompt_is_always_admitted_alone() -> None:
     ("excess", "busy", "verdict"),
     [
         (0, True, Verdict.ADMIT),
-        (100, True, Verdict.WAIT),
+        (100, True, Verdict.WAIT_FOR_CHANGE),
         (100, False, Verdict.ADMIT),
         (101, False, Verdict.REFUSE),
     ],

@@ -1,4 +1,4 @@
-"""The outer bounds of the code: a file, a function, a class that grew past them wants a name for its middle."""
+"""Upper bounds on the length of files, functions and classes."""
 
 from __future__ import annotations
 

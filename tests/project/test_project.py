@@ -1,4 +1,4 @@
-"""What a newcomer meets before any code of ours runs: locked versions, the set-up script, the wheel."""
+"""Locked versions, the set-up script, the wheel: what runs before any code of this project."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_lock_file_covers_macos_and_linux(lock: Path) -> None:
 
 
 def check_machine(tmp_path: Path, **answers: str) -> subprocess.CompletedProcess[str]:
-    """Run the set-up script's check on a machine whose programs answer like this; `python3` is this one."""
+    """Run the set-up script's check where programs print `answers`; `python3` is this Python."""
     machine = {"uname_s": "Darwin", "uname_m": "arm64", "sw_vers": "15.1", "sysctl": "0", **answers}
     programs = {
         "uname": f'[ "$1" = -s ] && echo {machine["uname_s"]} || echo {machine["uname_m"]}',
@@ -99,7 +99,7 @@ def test_this_python_is_new_enough_for_the_script(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of the sources, unpacked: what an installation leaves in site-packages."""
+    """A wheel built from a copy of the sources, unpacked as in site-packages."""
     work = tmp_path_factory.mktemp("wheel")
     source, target = work / "source", work / "site"
     source.mkdir()

@@ -41,7 +41,7 @@ class DraftOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`reach[i]` is the probability that i draft tokens are accepted; `options` ascend in length."""
+    """`reach[i]` is the probability that i tokens are accepted; `options` ascend by length."""
 
     proposal: Proposal
     reach: list[float]

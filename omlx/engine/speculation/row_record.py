@@ -36,10 +36,10 @@ class Shadow:
 class RowRecord:
     """State of speculation in one row.
 
-    `drafters` are asked for proposals within their `clauses`; `off_reasons` says why others are not.
-    `proposal` is the one whose draft is in flight: drafting it took `draft_s`, and the round is
-    expected to take `expected_s` seconds. `timed_s` are the seconds of all timed steps, `plain_s`
-    what plain decoding would have taken for their tokens.
+    `drafters` are asked for proposals within their `clauses`; `off_reasons` says why others are
+    not. `proposal` is the one whose draft is in flight: drafting it took `draft_s`, and the round
+    is expected to take `expected_s` seconds. `timed_s` are the seconds of all timed steps,
+    `plain_s` what plain decoding would have taken for their tokens.
     """
 
     policy: RowPolicy

@@ -123,7 +123,7 @@ class Speculator:
         outcome: str,
         rollback: str,
     ) -> None:
-        """Count a verified window. `outcome` names its end, `rollback` how the cache rolled back."""
+        """Count a verified window: its `outcome`, and by which `rollback` the cache went back."""
         row = self._row(sequence)
         drafted_by = row.drafter(drafter)
         if drafted_by is not None:

@@ -56,8 +56,8 @@ class ModelStatus:
 class ServedModel:
     """What a request needs to know of a loaded model.
 
-    `no_draft_reason` says why no draft model is in use; `off_reason` why no drafter can be, where the cache
-    cannot roll back. `speculation` is the configuration that the model was loaded with.
+    `no_draft_reason` says why no draft model is in use; `off_reason` why no drafter can be, where
+    the cache cannot roll back. `speculation` is the configuration that the model was loaded with.
     """
 
     id: str

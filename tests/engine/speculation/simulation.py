@@ -75,7 +75,7 @@ class SimulatedDraftModel(Drafter):
 
 @dataclass
 class Launch:
-    """A step in flight that ends at `end`. Its window begins at `start`; output token `at` is next."""
+    """A step in flight that ends at `end`: its window begins at `start`, output token `at` is next."""
 
     at: int
     start: int
