@@ -1,6 +1,6 @@
 """`omlx serve [MODEL]`: the composition root. Build, load MODEL, announce, serve until a signal.
 
-    settings ─► socket ─► catalog ─► engine thread ─► pool ─► services ─► app ─► uvicorn
+    settings ─► catalog ─► socket ─► engine thread ─► pool ─► services ─► app ─► uvicorn
 
 The first SIGTERM or Ctrl-C drains: open requests finish within `DRAIN_S`. A second signal ends
 them.
@@ -131,6 +131,7 @@ async def serve(selection: Selection, listening: socket.socket) -> None:
         services = build_services(engine, pool, settings.api_key)
         app = create_app(services, settings)
         mount(app, services, live, settings.home)
+        # Tasks that need command line, settings files or disk; those of the pool run with the app.
         background = (
             DraftWatcher(pool, selection.discover, download).run(_DRAFT_INTERVAL_S),
             ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure).run(
@@ -188,7 +189,7 @@ class Server(uvicorn.Server):
 
 
 async def _warm_up() -> None:
-    """Import what the first model needs, once the server has answered its first requests."""
+    """Import mlx-lm in the background, `_WARM_UP_S` after start."""
     await asyncio.sleep(_WARM_UP_S)
     await asyncio.to_thread(import_mlx_lm)
 

@@ -18,12 +18,14 @@ from omlx import __version__
 from omlx.errors import OmlxError
 from omlx.server import errors
 from omlx.server.access import CLIENT_GONE, AccessLog, note
-from omlx.server.anthropic.endpoints import MessageEndpoints
+from omlx.server.anthropic.endpoint import MessageEndpoints
 from omlx.server.connection import ClientGone
 from omlx.server.guard import AccessGuard
+from omlx.server.health import HealthEndpoints
 from omlx.server.models import ModelEndpoints
+from omlx.server.openai.chat.endpoint import ChatEndpoint
+from omlx.server.openai.completions.endpoint import CompletionEndpoint
 from omlx.server.openai.embeddings.endpoint import EmbeddingEndpoint
-from omlx.server.openai.endpoints import CompletionEndpoints
 from omlx.server.openai.responses.endpoint import ResponseEndpoints
 from omlx.server.openapi import Application
 from omlx.server.prefixes import PrefixEndpoints
@@ -68,29 +70,31 @@ def _routes(
     services: Services, responder: Responder
 ) -> list[tuple[str, str, Callable[..., Awaitable[Response]]]]:
     """Every route of the API: method, path, endpoint."""
-    server = ModelEndpoints(services)
+    health = HealthEndpoints(services)
+    models = ModelEndpoints(services)
     prefixes = PrefixEndpoints(services.prefixes)
     tokens = TokenEndpoints(services.generations)
-    completions = CompletionEndpoints(responder)
+    chat = ChatEndpoint(responder)
+    completions = CompletionEndpoint(responder)
     embeddings = EmbeddingEndpoint(services.pool, services.generations)
     responses = ResponseEndpoints(responder)
     messages = MessageEndpoints(responder, services.generations)
     return [
-        ("GET", "/health", server.health),
-        ("GET", "/metrics", server.metrics),
-        ("GET", "/v1/models", server.list_models),
-        ("GET", "/v1/models/{name:path}", server.show_model),
+        ("GET", "/health", health.health),
+        ("GET", "/metrics", health.metrics),
+        ("GET", "/v1/models", models.list_models),
+        ("GET", "/v1/models/{name:path}", models.show_model),
         ("GET", "/v1/responses/{id}", responses.show),
         ("GET", "/v1/responses/{id}/input_items", responses.items),
-        ("POST", "/v1/chat/completions", completions.chat_completions),
+        ("POST", "/v1/chat/completions", chat.chat_completions),
         ("POST", "/v1/completions", completions.completions),
         ("POST", "/v1/embeddings", embeddings.embeddings),
         ("POST", "/v1/messages", messages.messages),
         ("POST", "/v1/messages/count_tokens", messages.count_tokens),
         ("POST", "/tokenize", tokens.tokenize),
         ("POST", "/detokenize", tokens.detokenize),
-        ("POST", "/v1/models/{name:path}/load", server.load_model),
-        ("POST", "/v1/models/{name:path}/unload", server.unload_model),
+        ("POST", "/v1/models/{name:path}/load", models.load_model),
+        ("POST", "/v1/models/{name:path}/unload", models.unload_model),
         ("POST", "/v1/responses", responses.create),
         ("DELETE", "/v1/responses/{id}", responses.delete),
         ("POST", "/v1/responses/{id}/cancel", responses.cancel),
@@ -100,7 +104,10 @@ def _routes(
 
 
 def _lifespan(services: Services) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Run the background tasks of the model pool while the server runs."""
+    """Run the background tasks of the model pool while the server runs.
+
+    Those that watch settings files and drafts on disk are started by `omlx serve`.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -1,5 +1,4 @@
-"""Endpoints about the server and its models: health, metrics, the list of models, one model,
-load and unload."""
+"""Endpoints about the models: list, show, load, unload."""
 
 from __future__ import annotations
 
@@ -27,19 +26,7 @@ class ModelEndpoints:
     def __init__(self, services: Services) -> None:
         self._engine = services.engine
         self._pool = services.pool
-        self._metrics = services.metrics
         self._activity = services.activity
-
-    async def health(self, request: Request) -> Response:
-        """200 while the engine thread lives. Says nothing about models."""
-        if self._engine.failure is not None:
-            return JSONResponse({"status": "error", **errors.openai(self._engine.failure)}, 503)
-        return JSONResponse({"status": "ok"})
-
-    async def metrics(self, request: Request) -> Response:
-        """Metrics in the format of Prometheus."""
-        content, content_type = self._metrics.scrape(request.headers.get("accept", ""))
-        return Response(content, headers={"Content-Type": content_type})
 
     async def list_models(self, request: Request) -> Response:
         """All usable models, in either dialect."""

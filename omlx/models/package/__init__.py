@@ -1,1 +1,1 @@
-"""What a model declares, whether a draft is compatible with it, and downloads from the hub."""
+"""What a directory declares beyond its weights (package, tokenizer, pooling), and its download."""

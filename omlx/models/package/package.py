@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """The draft length of a strategy: adaptive within bounds, or fixed at `initial` or none."""
+    """The draft length of a strategy: adaptive within bounds, or fixed at `initial`."""
 
     kind: str
     length: DraftLength

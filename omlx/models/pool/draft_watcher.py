@@ -51,7 +51,7 @@ class DraftWatcher:
         A draft that could not be loaded is tried again once its files have changed.
         """
         missing = [served for served in self._pool.loaded if served.speculation.draft_missing]
-        changed = await self._failed_draft_changed()
+        changed = await self._update_failed_stamps()
         if not missing and not changed:
             return
         registry = await asyncio.to_thread(self._discover)
@@ -63,13 +63,13 @@ class DraftWatcher:
         arrived = [not await self._is_missing(served.id, registry) for served in missing]
         if changed or any(arrived):
             await self._pool.update_registry(registry)
-            await self._failed_draft_changed()  # stamps of drafts that have failed just now
+            await self._update_failed_stamps()  # of drafts that have failed just now
 
     async def _is_missing(self, model: str, registry: Registry) -> bool:
         return await asyncio.to_thread(self._pool.draft_missing, model, registry)
 
-    async def _failed_draft_changed(self) -> bool:
-        """Return whether a draft that failed has other files than at the last check."""
+    async def _update_failed_stamps(self) -> bool:
+        """Stamp the files of drafts that failed; return whether one differs from the last check."""
         failed = [
             served.speculation.active_draft for served in self._pool.loaded if served.draft_failed
         ]

@@ -75,6 +75,7 @@ class Evictor:
         Overloaded if requests of pinned models leave too little now.
         """
         memory = self._memory
+        # Only here is the event loop known: a pool may be built before its loop runs.
         on_request = partial(self._on_eviction_request, asyncio.get_running_loop())
         self._residents.post(partial(memory.evict_models_by, on_request))
         self._residents.check_limit()

@@ -1,6 +1,4 @@
-"""The load queue: one job per model and draft, shared by the requests that wait for it, run in
-order.
-"""
+"""The load queue: one job per model, draft and purpose (load or reload), shared by its waiters."""
 
 from __future__ import annotations
 
@@ -81,6 +79,8 @@ class LoadJob:
 class LoadQueue:
     """Runs load jobs one at a time, in the order in which they take `residents.lock`.
 
+    That is the order of arrival, but for jobs that first wait for their model to become idle.
+
     `configure` resolves the speculation of a model from settings and packages as they are now.
     `report` follows the progress of every load.
     """
@@ -126,7 +126,7 @@ class LoadQueue:
             await asyncio.wait(tasks)
 
     def submit(self, job: LoadJob) -> LoadJob:
-        """Start `job`, or return the running one for the same model and draft."""
+        """Start `job`, or return the running one with the same key."""
         running = self._jobs.get(job.key)
         if running is None or running.task is None or running.task.cancelling():
             running = self._jobs[job.key] = job

@@ -62,7 +62,7 @@ class LoadedModel:
 
 
 def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
-    """Load a model at once. Raises ModelError."""
+    """Load a model without pauses, where no other model is served. Raises ModelError."""
     steps = load_steps(entry, dtype)
     while True:
         try:

@@ -3,7 +3,7 @@
     begin to read (total size) ─► make room ─► read in portions ─► build the loop
 
 Every mlx call runs on the engine thread, one portion between two engine steps, so that the streams
-of other models continue. Tokenizers and configs are read on other threads.
+of other models continue. Tokenizers are read on other threads.
 """
 
 from __future__ import annotations

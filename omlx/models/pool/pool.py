@@ -4,7 +4,7 @@
                 └─► no: a load job ─► choose a draft ─► make room ─► read weights ─► leases
 
 A request keeps its model until it releases its lease. For a model that is not in memory it waits in
-the load queue; room is made by LRU eviction once a model has drained. Jobs run in order of arrival.
+the load queue, whose jobs run one at a time; room is made by LRU eviction once a model has drained.
 A model that cannot be loaded fails only the requests for it.
 """
 

@@ -30,7 +30,7 @@ class State(StrEnum):
     UNLOADED = "unloaded"
     LOADING = "loading"
     READY = "ready"
-    DRAINING = "leaving"
+    DRAINING = "leaving"  # the value is part of the API
     """Active requests finish; new ones wait."""
 
 
