@@ -37,7 +37,7 @@ DRAFT_MODEL_RATES: Final = (0.6,)
 """Expected acceptance rate of a draft model at every position while nothing is measured."""
 
 BINS: Final = 16
-"""Slots per drafter. Deeper positions of a draft model's draft share the last one."""
+"""Bins per drafter. Deeper positions of a draft model's draft share the last one."""
 
 MAX_RATE: Final = 0.998
 MIN_RATE: Final = 0.02

@@ -145,7 +145,9 @@ class LatencyTable:
     def plain(self, context: int) -> float | None:
         """Estimate a plain step, or a pass of one token; None if neither is measured."""
         measured = self._medians and self._curve(bucket_of(context))[0][0] <= 1
-        return self.seconds(PLAIN, context) if measured else None
+        if not measured:
+            return None
+        return self.seconds(PLAIN, context)
 
     def _new(self, width: int) -> bool:
         """Return whether a width that will occur again is not measured yet."""
@@ -179,19 +181,19 @@ class LatencyTable:
                 points[width] = scaled
 
     def to_json(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
+        data: list[dict[str, Any]] = []
         for bucket, entries in sorted(self._samples.items()):
             for width, samples in sorted(entries.items()):
                 seconds = [value * self.drift for value in samples]
-                rows.append({"bucket": bucket, "width": width, "seconds": seconds})
-        return rows
+                data.append({"bucket": bucket, "width": width, "seconds": seconds})
+        return data
 
     @classmethod
-    def from_json(cls, rows: list[dict[str, Any]]) -> LatencyTable:
+    def from_json(cls, data: list[dict[str, Any]]) -> LatencyTable:
         table = cls()
-        for row in rows:
-            bucket, width = int(row["bucket"]), int(row["width"])
-            samples = deque((float(value) for value in row["seconds"]), maxlen=SAMPLES)
+        for entry in data:
+            bucket, width = int(entry["bucket"]), int(entry["width"])
+            samples = deque((float(value) for value in entry["seconds"]), maxlen=SAMPLES)
             table._samples.setdefault(bucket, {})[width] = samples
             table._medians.setdefault(bucket, {})[width] = median_low(samples)
         return table
@@ -264,5 +266,5 @@ class CostModel:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CostModel:
-        drafts = {name: LatencyTable.from_json(rows) for name, rows in data["drafts"].items()}
+        drafts = {name: LatencyTable.from_json(table) for name, table in data["drafts"].items()}
         return cls(LatencyTable.from_json(data["target"]), drafts)

@@ -115,7 +115,9 @@ class DrafterRecord:
     def add_forecast(self, proposal: Proposal, speedup: float) -> None:
         if speedup < HOPELESS_SPEEDUP:
             self.skip_matches[bin_of(proposal.match, 0)] = SKIPPED_MATCHES
-        self.speedup = speedup if self.speedup is None else 0.9 * self.speedup + 0.1 * speedup
+        if self.speedup is not None:
+            speedup = 0.9 * self.speedup + 0.1 * speedup
+        self.speedup = speedup
 
     def add_round(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Count a verified draft of k tokens."""
@@ -128,8 +130,10 @@ class DrafterRecord:
             self.probe_credit = (
                 0  # a lookup's hits are known without a probe: only one pass is timed
             )
+        elif self.probe_credit and accepted:
+            self.probe_credit += 1
         elif self.probe_credit:
-            self.probe_credit = max(0, self.probe_credit + (1 if accepted else -2))
+            self.probe_credit = max(0, self.probe_credit - 2)
 
     def add_shadow(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Count a lookup of k tokens that was compared with the output and not used."""

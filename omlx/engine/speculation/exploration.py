@@ -32,7 +32,9 @@ class ExplorationBudget:
         accrued = 0.0 if proven else self.cost_model.exploration_budget_s
         allowed = EXPLORATION_SHARE * (self.elapsed_s + ASSUMED_STEPS * plain)
         missing = self.lost_s + price - max(accrued, allowed)
-        return 1 + int(missing / (EXPLORATION_SHARE * plain)) if missing > 0.0 else 0
+        if missing <= 0.0:
+            return 0
+        return 1 + int(missing / (EXPLORATION_SHARE * plain))
 
     def add_round(self, seconds: float, plain: float) -> None:
         """Count a round with a draft whose tokens would have taken `plain` seconds without one."""

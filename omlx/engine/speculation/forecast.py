@@ -41,7 +41,7 @@ class DraftOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`reach[i]` is the probability that i tokens are accepted; `options` ascend by length."""
+    """`reach[i]` is the probability of i accepted draft tokens; `options` ascend by length."""
 
     proposal: Proposal
     reach: list[float]

@@ -140,7 +140,9 @@ class RowPolicy:
         seconds, width = interval.seconds, interval.width
         drafting, caught_up = 0.0, True
         self._committed += tokens
-        self._until_refresh = REFRESH_TOKENS if width == PLAIN else self._until_refresh - tokens
+        self._until_refresh -= tokens
+        if width == PLAIN:
+            self._until_refresh = REFRESH_TOKENS
         if proposal is not None:
             drafting = self.forecaster.draft_seconds(proposal, self._drafted, context)
             limit = OUTLIER * (drafting + self.cost_model.verify(width, context))
@@ -164,7 +166,9 @@ class RowPolicy:
             new = Acceptance(MATCH_RATES) if proposal.match else Acceptance()
             prior = self._priors.setdefault(proposal.drafter, new)
             observing = proposal.match > 0 and self._prompt_hit_rate < PROMPT_SHARE
-            backoff = MAX_BACKOFF if prior.poor and not proposal.match else FIRST_BACKOFF
+            backoff = FIRST_BACKOFF
+            if prior.poor and not proposal.match:
+                backoff = MAX_BACKOFF
             acceptance = Acceptance(prior.start, prior)
             record = DrafterRecord(acceptance, observing, proposal.certain, backoff)
             self.records[proposal.drafter] = record

@@ -62,7 +62,7 @@ class Speculator:
         return None
 
     def record_refusal(self, sequence: Sequence, decoding: int) -> bool:
-        """Return whether a row may not draft, and keep why for `reason`."""
+        """Store the refusal for `reason`. Return whether the row may not draft."""
         self._refused[sequence.row] = self.refusal(sequence, decoding)
         return self._refused[sequence.row] is not None
 
@@ -93,7 +93,9 @@ class Speculator:
         if draft.seconds is not None:
             learn = self.cost_model.learn_draft
             learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds)
-        return replace(draft, pad=pad) if pad else draft
+        if pad:
+            draft = replace(draft, pad=pad)
+        return draft
 
     def disable(self, sequence: Sequence, error: Exception) -> None:
         """Disable a row's drafters after an error that may be any one's."""
@@ -104,7 +106,7 @@ class Speculator:
         self._refused[sequence.row] = _failure(error)
 
     def _disable(self, sequence: Sequence, drafter: Drafter, error: Exception) -> None:
-        """Ask a drafter no more for this row: it raised, so all that it holds is unproven."""
+        """Disable a drafter for this row: it raised, so all that it holds is unproven."""
         with isolate():
             drafter.drop(sequence.row)
         with isolate():

@@ -51,7 +51,9 @@ class SimulatedDraftModel(Drafter):
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         length = min(limit, LONGEST_DRAFT)
         lag = len(sequence.tokens) - self._read
-        return Proposal(self.name, length, lag=lag, clause=clause) if length > 0 else None
+        if length < 1:
+            return None
+        return Proposal(self.name, length, lag=lag, clause=clause)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         context, text = len(sequence.tokens), self._run.text
@@ -75,7 +77,7 @@ class SimulatedDraftModel(Drafter):
 
 @dataclass
 class Launch:
-    """A step in flight that ends at `end`: its window begins at `start`, output token `at` is next."""
+    """A step in flight until `end`. Its window begins at `start`; output token `at` is next."""
 
     at: int
     start: int
@@ -195,8 +197,10 @@ class Engine:
             observe = self.speculator.observe_verification
             observe(row, draft.drafter, draft.n, accepted, "full", "none")
         self.speculator.observe_commit(row, new, interval)
-        drafter, k = (draft.drafter, draft.n) if draft is not None else ("", 0)
-        self.log.append((flight.at, drafter, k, accepted))
+        if draft is None:
+            self.log.append((flight.at, "", 0, 0))
+        else:
+            self.log.append((flight.at, draft.drafter, draft.n, accepted))
 
 
 class Run:
@@ -245,7 +249,8 @@ class Run:
                     length = 0
             accepted = min(length, right)
             total += machine.verify(pending + length, context) * noise
-            total += 0.0 if launched_ahead else BARRIER_SECONDS
+            if not launched_ahead:
+                total += BARRIER_SECONDS
             # While a plain step is in flight, a proposal behind the tokens before it waits for it.
             proposed = (
                 k > 0 and text.size - at - 2 > 0 and bool(models or (lookups and text.match[at]))

@@ -24,7 +24,7 @@ CLAUSE = Clause("ngram")
 
 
 def naive(tokens: list[int]) -> NgramMatch | None:
-    """The newest of the longest matches (long ones count as equal) with the commonest next token."""
+    """The newest of the longest matches (long ones are equal) with the most common next token."""
     size, lengths = len(tokens), dict[int, int]()
     places = [at for at in range(size - 1, 2, -1) if tokens[at - 3 : at] == tokens[size - 3 :]]
     for at in places[:MAX_POSITIONS]:
@@ -66,8 +66,8 @@ def test_a_lookup_finds_what_a_search_finds(letters: int, seed: int) -> None:
 def test_in_a_run_of_one_token_the_end_of_an_earlier_run_is_not_predicted_at_every_step() -> None:
     runs = [1, *20 * [7], 2, *30 * [7], 3]
     foreseen = []
-    for length in range(3, 18):
-        index = NgramIndex(runs + length * [7])
+    for n in range(3, 18):
+        index = NgramIndex(runs + n * [7])
         match = index.lookup()
         if match is not None:
             foreseen.append(index.after(match, 1))

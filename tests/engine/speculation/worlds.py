@@ -12,7 +12,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import product
+from itertools import chain, product
 
 from omlx.engine.speculation.cost_model import CostModel, LatencyTable
 from omlx.engine.speculation.drafters.ngram import NgramIndex
@@ -134,7 +134,7 @@ def text(
     prompt = _fresh(rng, first) if parts[0].kind == "fresh" else _prose(rng, first)
     if repeated:
         prompt += _edited(rng, prompt, prompt_tokens - first, 30)
-    output = [token for part in parts for token in _part(rng, part, prompt)]
+    output = list(chain.from_iterable(_part(rng, part, prompt) for part in parts))
     found = Text(
         prompt_tokens,
         len(output),

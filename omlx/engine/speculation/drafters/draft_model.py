@@ -230,7 +230,9 @@ class DraftModel:
         """Read `window` [n] in one pass. Return the logits behind it, [1, vocab]."""
         row.held += window.shape[0]
         logits: mx.array = self._model(window[None], cache=row.cache)[:, -1]
-        return logits[:, : self._vocab_size] if logits.shape[-1] > self._vocab_size else logits
+        if logits.shape[-1] > self._vocab_size:
+            logits = logits[:, : self._vocab_size]
+        return logits
 
     def _sample(self, logits: mx.array, place: Draw) -> mx.array:
         """Sample the draft token, [1]."""

@@ -29,12 +29,16 @@ class GrammarDrafter(Drafter):
         if sequence.request.mask is not None:
             tokens = forced_tokens(sequence.request.mask, min(limit, MAX_DRAFT_LENGTH))
         self._forced[sequence.row] = tokens
-        return Proposal(self.name, len(tokens), certain=True, clause=clause) if tokens else None
+        if not tokens:
+            return None
+        return Proposal(self.name, len(tokens), certain=True, clause=clause)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         """Return the tokens of the latest proposal."""
         tokens = self._forced.get(sequence.row, ())[:limit]
-        return Draft(self.name, len(tokens), tokens) if tokens else None
+        if not tokens:
+            return None
+        return Draft(self.name, len(tokens), tokens)
 
     def drop(self, row: int) -> None:
         self._forced.pop(row, None)

@@ -87,7 +87,9 @@ class NgramIndex:
                 longest, suffix, by_next = length, self.tokens[-length:], {}
             by_next.setdefault(self.tokens[at], []).append(at)
         newest = max(by_next.values(), key=len, default=[0])[0]
-        return NgramMatch(newest, self._length(newest, longest, MAX_MATCH)) if newest else None
+        if not newest:
+            return None
+        return NgramMatch(newest, self._length(newest, longest, MAX_MATCH))
 
     def _length(self, at: int, known: int, limit: int) -> int:
         """Return the length of the match before `at`, up to `limit`, if `known` tokens agree."""
@@ -112,10 +114,12 @@ class NgramIndex:
             hit = bool(proposal) and proposal[0] == token
             hits += hit
             self.extend([token])
-            proposal = proposal[1:] if hit else ()
-            if not proposal:
-                match = self.lookup()
-                proposal = self.after(match, MAX_DRAFT_LENGTH) if match is not None else ()
+            proposal = proposal[1:]
+            if hit and proposal:
+                continue
+            match, proposal = self.lookup(), ()
+            if match is not None:
+                proposal = self.after(match, MAX_DRAFT_LENGTH)
         return hits
 
     def after(self, match: NgramMatch, limit: int, ends: Container[int] = ()) -> tuple[int, ...]:
