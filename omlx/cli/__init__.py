@@ -1,1 +1,30 @@
-"""The command line. `serve` is the composition root: it builds all parts and passes them on."""
+"""The command line, and the variables that it sets for its process: no downloads, no telemetry.
+
+`serve` is the composition root: it builds all parts and passes them on.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_added: set[str] = set()
+
+
+def set_environment(*, online: bool) -> None:
+    """Set the variables that the user has not set; `online` commands may download."""
+    for name, value in ENVIRONMENT.items():
+        if name not in os.environ and not (online and name == "HF_HUB_OFFLINE"):
+            os.environ[name] = value
+            _added.add(name)
+
+
+def user_environment() -> dict[str, str]:
+    """Return the environment as the user set it, for child processes."""
+    return {name: value for name, value in os.environ.items() if name not in _added}

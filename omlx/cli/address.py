@@ -24,6 +24,8 @@ FILE: Final = "server.json"
 BACKLOG: Final = 2048
 _NEXT_PORTS: Final = 50
 _TIMEOUT_S: Final = 2
+_LOOPBACK: Final = {4: ip_address("127.0.0.1"), 6: ip_address("::1")}
+"""This machine, by the version of the protocol."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -41,9 +43,11 @@ def url(listening: socket.socket) -> str:
     """Return the URL at which a client on this machine reaches the socket."""
     host, port = listening.getsockname()[:2]
     address = ip_address(host)
+    if address.is_unspecified:  # the socket listens on every address of this machine
+        address = _LOOPBACK[address.version]
     if address.version == 4:
-        return f"http://{'127.0.0.1' if address.is_unspecified else address}:{port}"
-    return f"http://[{'::1' if address.is_unspecified else address}]:{port}"
+        return f"http://{address}:{port}"
+    return f"http://[{address}]:{port}"
 
 
 @contextmanager
@@ -64,7 +68,9 @@ def published(home: Path, address: str) -> Iterator[None]:
 def find_server(home: Path) -> str | None:
     """Return the address of the server that runs with this home folder, if it answers."""
     address = read(home / FILE).values.get("url")
-    return address if isinstance(address, str) and _answers(address) else None
+    if isinstance(address, str) and _answers(address):
+        return address
+    return None
 
 
 def _answers(address: str) -> bool:

@@ -24,8 +24,9 @@ from omlx.settings.store import Store
 def configured(arguments: Namespace, *, rename_broken: bool = False) -> LiveConfiguration:
     """Return the configuration of a command: flags, environment, settings files.
 
-    Reports on standard error which files do not count; with `rename_broken` (no server may be running),
-    those that cannot be parsed are renamed first. Raises ConfigError for invalid settings.
+    Reports on standard error which files do not count; with `rename_broken` (no server may be
+    running), those that cannot be parsed are renamed first. Raises ConfigError for invalid
+    settings.
     """
     run = (cli_layer(arguments), environment_layer(os.environ))
     home = resolve(run).settings.home

@@ -62,8 +62,11 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
     if row.name in ("alias", "draft_model"):
         _check_name(row.name, str(value), model, live)
     live.patch({row.name: value}, model)
+    stored_in = Source.GLOBAL
+    if model is not None:
+        stored_in = Source.MODEL
     effective = _resolution(arguments, live)[row.name]
-    if effective.source is not (Source.GLOBAL if model is None else Source.MODEL):
+    if effective.source is not stored_in:
         shown = {"value": _shown(row, effective.value), "source": effective.source.value}
         message = sentence("cli.config.overridden", {"name": row.name, **shown})
         sys.stderr.write(f"omlx: {message}\n")
@@ -74,7 +77,9 @@ def _check_name(setting: str, name: str, model: str | None, live: LiveConfigurat
     """Check an alias or a draft against the models here. Raises ConfigError, BadRequest."""
     registry = _models(live)
     if setting == "draft_model":
-        entry = registry.get_usable(model) if model is not None and model in registry else None
+        entry = None
+        if model is not None and model in registry:
+            entry = registry.get_usable(model)
         check_draft(name, entry, registry)
     elif model is not None:
         Catalog(registry, live).check_alias(name, model)
@@ -118,8 +123,9 @@ def _path(arguments: Namespace, live: LiveConfiguration) -> None:
 
 def _record(row: Setting, resolution: Resolution) -> dict[str, object]:
     setting = resolution[row.name]
-    hidden = row.meta.secret and setting.value is not None
-    value = _HIDDEN if hidden else to_json(setting.value)
+    value = to_json(setting.value)
+    if row.meta.secret and value is not None:
+        value = _HIDDEN
     return {"value": value, "source": setting.source.value}
 
 
@@ -129,8 +135,10 @@ def _resolution(arguments: Namespace, live: LiveConfiguration) -> Resolution:
     if model is None:
         return live.current.resolve()
     registry = _models(live)
-    package = [usable_package(registry.get_usable(model).path).layer] if model in registry else []
-    return live.current.resolve(model, *package)
+    if model not in registry:
+        return live.current.resolve(model)
+    package = usable_package(registry.get_usable(model).path)
+    return live.current.resolve(model, package.layer)
 
 
 def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) -> str | None:

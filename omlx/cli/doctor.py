@@ -84,7 +84,10 @@ def _versions() -> Rows:
 def _memory(settings: Settings) -> Rows:
     yield "machine", size(machine_bytes())
     recommended = mx.device_info().get("max_recommended_working_set_size")
-    yield "recommended for the GPU", size(int(recommended)) if recommended else "not known"
+    if recommended:
+        yield "recommended for the GPU", size(int(recommended))
+    else:
+        yield "recommended for the GPU", "not known"
     if settings.memory_limit is None:
         yield "limit for models", size(default_limit_bytes()), "default"
     else:
@@ -95,7 +98,9 @@ def _models(settings: Settings) -> Rows:
     for place in places(settings, os.environ, BUNDLED):
         entries = scan_places([place]).entries
         root: Path = place.root
-        folder = str(root) if os.path.isdir(root) else f"{root} (not there)"
+        folder = str(root)
+        if not os.path.isdir(root):
+            folder += " (not there)"
         counts = Counter(entry.status for entry in entries)
         counted = f"{counts[Status.USABLE]} found, {counts[Status.SKIPPED]} skipped"
         yield place.source, folder, counted
@@ -124,8 +129,10 @@ def _port(settings: Settings) -> str:
 
 
 def _files(home: Path) -> Rows:
-    writable = os.access(home, os.W_OK) or not home.exists()
-    yield str(home), _mode(home), "" if writable else "cannot be written"
+    problem = ""
+    if home.exists() and not os.access(home, os.W_OK):
+        problem = "cannot be written"
+    yield str(home), _mode(home), problem
     for name in (GLOBAL_FILE, MODELS_FILE, ADMIN_FILE):
         yield name, _mode(home / name), _problem(home / name)
     for corrupt in sorted(home.glob("*.corrupt-*")):
@@ -140,7 +147,9 @@ def _problem(path: Path) -> str:
         return error.message
     if content.foreign:
         return "written by another program"
-    return content.note.message if content.note is not None else ""
+    if content.note is None:
+        return ""
+    return content.note.message
 
 
 def _mode(path: Path) -> str:
@@ -152,4 +161,6 @@ def _mode(path: Path) -> str:
 
 def _without_user(text: str) -> str:
     user = os.path.expanduser("~")
-    return text.replace(user, "~") if user != "/" else text
+    if user == "/":
+        return text
+    return text.replace(user, "~")

@@ -10,7 +10,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 
 from omlx.catalog import sentence
-from omlx.cli.environment import environment
+from omlx.cli import user_environment
 from omlx.cli.output import size
 from omlx.errors import Reason
 from omlx.models.catalog.reference import MissingDraft, Reference
@@ -18,7 +18,9 @@ from omlx.models.catalog.reference import MissingDraft, Reference
 
 def download_hint(missing: MissingDraft) -> str:
     """Return a sentence with the command that downloads a draft, and its size."""
-    known = "?" if missing.size_bytes is None else size(missing.size_bytes)
+    known = "?"
+    if missing.size_bytes is not None:
+        known = size(missing.size_bytes)
     return sentence("cli.package.wanted", {"draft": str(missing.reference), "size": known})
 
 
@@ -26,7 +28,7 @@ async def download(reference: Reference) -> Reason | None:
     """Download a model. Returns why it failed, or None. Cancelling the task ends the process."""
     command = [sys.executable, "-m", "omlx", "pull", str(reference), "--no-draft"]
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=environment()
+        *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=user_environment()
     )
     try:
         _, errors = await process.communicate()

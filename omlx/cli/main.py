@@ -19,7 +19,7 @@ from typing import NoReturn, Protocol, cast
 
 from omlx import __version__
 from omlx.catalog import sentence
-from omlx.cli.environment import set_environment
+from omlx.cli import set_environment
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError
 
 COMMANDS = {
@@ -71,8 +71,11 @@ def _status() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    name = argv[0] if argv else ""
+    if argv is None:
+        argv = sys.argv[1:]
+    name = ""
+    if argv:
+        name = argv[0]
     set_environment(online=name in ONLINE)
     parser = ArgumentParser(
         prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False
@@ -97,7 +100,9 @@ def _run(arguments: Namespace) -> int:
         if isinstance(error, ModelError) and "model" in error.params:
             message = f"{error.params['model']}: {message}"
         sys.stderr.write(f"omlx: {message}\n")
-        return 2 if isinstance(error, ConfigError | BadRequest | ModelError) else 1
+        if isinstance(error, ConfigError | BadRequest | ModelError):
+            return 2
+        return 1
     except KeyboardInterrupt:
         return 130
     return status

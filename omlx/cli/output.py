@@ -26,7 +26,9 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
 
 def size(size_bytes: int) -> str:
     """Return a size in decimal megabytes or gigabytes."""
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
+    if size_bytes >= 1e8:
+        return f"{size_bytes / 1e9:.1f} GB"
+    return f"{size_bytes / 1e6:.1f} MB"
 
 
 class LoadingBars:

@@ -81,7 +81,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _write(arguments: Namespace, subject: Subject) -> None:
-    bench = None if arguments.from_bench is None else Path(arguments.from_bench)
+    bench = None
+    if arguments.from_bench is not None:
+        bench = Path(arguments.from_bench)
     window, lines = _window(arguments.window, bench)
     declared = declare_draft(subject.entry, model_id(arguments.draft), window, subject.registry)
     _check_visible(declared, subject)
@@ -108,8 +110,11 @@ def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, 
     A benchmark's result is read even where `--window` takes precedence: an invalid one is refused.
     Raises ModelError.
     """
-    chosen = window_from(text) if text is not None else None
-    measured = window_from_bench(bench) if bench is not None else None
+    chosen = measured = None
+    if text is not None:
+        chosen = window_from(text)
+    if bench is not None:
+        measured = window_from_bench(bench)
     window = chosen or measured
     if window is None:
         return None, []
@@ -139,9 +144,12 @@ def _show(arguments: Namespace, subject: Subject) -> None:
     if not arguments.json:
         sys.stdout.write(_listing(package, config))
         return
+    declares = None
+    if package.declared is not None:
+        declares = strategy_to_json(package.declared)
     record = {
         "model": subject.entry.id,
-        "declares": None if package.declared is None else strategy_to_json(package.declared),
+        "declares": declares,
         "drafters": list(config.drafters),
         "speculation": speculation_to_json(config),
     }
@@ -154,7 +162,9 @@ def _listing(package: Package, config: SpeculationConfig) -> str:
         rows.append(("declared", str(package.declared.draft), package.default or ""))
     rows.append(("strategy", str(config.strategy), config.sources["speculation"].value))
     rows.append(("drafters", ", ".join(config.drafters) or "–", ""))
-    draft = config.active_draft.id if config.active_draft is not None else "–"
+    draft = "–"
+    if config.active_draft is not None:
+        draft = config.active_draft.id
     rows.append(("draft", draft, config.sources["draft_model"].value))
     length = config.draft_length
     rows.append(("window", f"{length.initial}, {length.min} to {length.max}", ""))

@@ -71,11 +71,21 @@ def _pull_draft(target: ModelEntry, settings: Settings) -> None:
     if isinstance(package.declared, DeclaredDraftModel):
         reference = package.declared.draft
         draft = _find(reference, settings)
-        problem = draft if isinstance(draft, Reason) else checkpoint_mismatch(target, draft)
-        if reference.on_hub and (problem is None or problem.code in FETCHABLE):
+        if reference.on_hub and _fetchable(target, draft):
             draft = _pull(reference, settings)
-        reasons.append(draft if isinstance(draft, Reason) else draft_problem(target, draft))
+        if isinstance(draft, Reason):
+            reasons.append(draft)
+        else:
+            reasons.append(draft_problem(target, draft))
     _report(reason for reason in reasons if reason is not None)
+
+
+def _fetchable(target: ModelEntry, draft: ModelEntry | Reason) -> bool:
+    """Return whether to download a draft: to check a usable one, or where a download may help."""
+    if isinstance(draft, Reason):
+        return draft.code in FETCHABLE
+    mismatch = checkpoint_mismatch(target, draft)
+    return mismatch is None or mismatch.code in FETCHABLE
 
 
 def _find(reference: Reference, settings: Settings) -> ModelEntry | Reason:

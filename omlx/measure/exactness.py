@@ -49,7 +49,9 @@ def first_difference(answer: Sequence[int], reference: Sequence[int]) -> int | N
     for place, (token, other) in enumerate(zip(answer, reference, strict=False)):
         if token != other:
             return place
-    return None if len(answer) == len(reference) else min(len(answer), len(reference))
+    if len(answer) == len(reference):
+        return None
+    return min(len(answer), len(reference))
 
 
 def checksum(answers: Iterable[Iterable[int]]) -> str:

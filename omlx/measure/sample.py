@@ -44,7 +44,9 @@ class Sample:
     @property
     def rate(self) -> float:
         """Tokens per second without prefill; NaN for a run that ended with its first tokens."""
-        return self.counted / self.seconds if self.seconds > 0 and self.counted > 0 else nan
+        if self.seconds > 0 and self.counted > 0:
+            return self.counted / self.seconds
+        return nan
 
     @property
     def overall_rate(self) -> float:

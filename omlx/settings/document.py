@@ -51,11 +51,23 @@ def _chapter(group: Group) -> str:
 
 
 def _row(setting: Setting) -> str:
-    flag = f"`{setting.flag}`" if setting.allowed_in(Scope.CLI) else ""
-    variable = f"`{setting.variable}`" if setting.allowed_in(Scope.ENVIRONMENT) else ""
-    cells = [flag, variable, _values(setting), _default(setting), setting.help]
-    cells += [f"`{setting.path}`" if setting.allowed_in(Scope.GLOBAL) else "", _own(setting)]
+    cells = [
+        _code(setting.flag, setting, Scope.CLI),
+        _code(setting.variable, setting, Scope.ENVIRONMENT),
+        _values(setting),
+        _default(setting),
+        setting.help,
+        _code(setting.path, setting, Scope.GLOBAL),
+        _own(setting),
+    ]
     return f"| {' | '.join(cells)} |"
+
+
+def _code(name: str, setting: Setting, scope: Scope) -> str:
+    """Return the name of a setting in a scope as code; empty if the scope cannot set it."""
+    if not setting.allowed_in(scope):
+        return ""
+    return f"`{name}`"
 
 
 def _own(setting: Setting) -> str:
@@ -74,7 +86,9 @@ def _values(setting: Setting) -> str:
         return "a size such as `512MB`"
     if setting.kind in (int, float):
         return f"{setting.meta.low:,} to {setting.meta.high:,}"
-    return f"{setting.meta.metavar}{', repeatable' if setting.repeatable else ''}"
+    if setting.repeatable:
+        return f"{setting.meta.metavar}, repeatable"
+    return setting.meta.metavar
 
 
 def _default(setting: Setting) -> str:

@@ -69,7 +69,9 @@ def to_json(value: Value) -> object:
     """Return a value as the files hold it; `from_json` is the inverse."""
     if isinstance(value, tuple):
         return [str(part) for part in value]
-    return str(value) if isinstance(value, Path) else value
+    if isinstance(value, Path):
+        return str(value)
+    return value
 
 
 def _parse_one(setting: Setting, raw: str, where: str) -> Value:

@@ -64,7 +64,9 @@ def cli_layer(arguments: Namespace) -> Layer:
     for name, raw in vars(arguments).items():
         if name in table() and raw is not None:
             setting = table()[name]
-            values[name] = raw if isinstance(raw, bool) else parse(setting, raw, setting.flag)
+            if not isinstance(raw, bool):
+                raw = parse(setting, raw, setting.flag)
+            values[name] = raw
     layer = Layer(Source.CLI, values)
     check_bounds(layer, "--draft-…")
     return layer

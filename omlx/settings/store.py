@@ -116,7 +116,10 @@ class Store:
         is not `expected`.
         """
         path = self.path(model)
-        rows = [_row(name, Scope.GLOBAL if model is None else Scope.MODEL) for name in changes]
+        scope = Scope.GLOBAL
+        if model is not None:
+            scope = Scope.MODEL
+        rows = [_row(name, scope) for name in changes]
         with locked(self.home):
             content = read(path, held=True)
             self._set_note(path, content.note)

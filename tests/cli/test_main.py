@@ -16,8 +16,8 @@ from typing import TypeAlias
 import pytest
 
 from omlx import __version__
+from omlx.cli import ENVIRONMENT
 from omlx.cli.address import listen, url
-from omlx.cli.environment import ENVIRONMENT
 from omlx.cli.main import main
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
