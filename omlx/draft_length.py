@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 MAX_DRAFT_LENGTH: Final = 64
-"""Tokens. As many rows has the widest verification pass that calibration measures."""
+"""Tokens. The widest verification pass that calibration measures has as many."""
 
 SETTINGS: Final = {
     "min": "draft_min",
