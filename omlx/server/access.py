@@ -143,4 +143,6 @@ def _accepted(drafter: Mapping[str, Any]) -> str:
 def _gate(gate: Mapping[str, Any]) -> str:
     """`on`, or `off (spec.off.does_not_pay)`"""
     reason = gate["reason"]
-    return str(gate["state"]) if reason is None else f"{gate['state']} ({reason['code']})"
+    if reason is None:
+        return str(gate["state"])
+    return f"{gate['state']} ({reason['code']})"

@@ -62,7 +62,9 @@ class Running:
         if self.first_token_at is None or self.last_token_at is None:
             return None
         seconds = self.last_token_at - self.first_token_at
-        return (self.tokens - self.opening) / seconds if seconds > 0 else None
+        if seconds <= 0:
+            return None
+        return (self.tokens - self.opening) / seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Activity:
 
     def recent(self, model: str) -> Sequence[RequestStats]:
         """The newest answers of a model, the newest last."""
-        return tuple(self._recent[model]) if model in self._recent else ()
+        return tuple(self._recent.get(model, ()))
 
     def submitted(self, model: str, request: Request) -> None:
         """Add a request that is about to be handed to the engine."""

@@ -118,7 +118,9 @@ def response(error: OmlxError, scope: Scope) -> Response:
     if isinstance(error, TooSlow):
         headers["Connection"] = "close"
     if speaks_anthropic(scope):
-        status = 529 if isinstance(error, Overloaded) else error.status
+        status = error.status
+        if isinstance(error, Overloaded):
+            status = 529
         return JSONResponse(anthropic(error), status, headers)
     prompt = _PROMPTS.get(scope["path"], "messages")
     return JSONResponse(openai(error, prompt), error.status, headers)
@@ -165,7 +167,9 @@ def _type(error: OmlxError, by_status: Mapping[int, str], fault: str) -> str:
     """The error type by status; `fault` is the type of errors that are the server's."""
     if isinstance(error, Overloaded):
         return "overloaded_error"
-    return by_status.get(error.status, "invalid_request_error" if error.status < 500 else fault)
+    if error.status < 500:
+        return by_status.get(error.status, "invalid_request_error")
+    return by_status.get(error.status, fault)
 
 
 def _match_depth(error: ErrorDetails) -> tuple[int, bool]:

@@ -44,7 +44,9 @@ class ContentPart(Body):
 
     @property
     def text_content(self) -> str | None:
-        return self.refusal if self.type == "refusal" else self.text
+        if self.type == "refusal":
+            return self.refusal
+        return self.text
 
 
 class StreamOptions(Body):
@@ -107,7 +109,9 @@ class Sampled(Body):
 
 
 def stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if isinstance(stop, str):
+        return (stop,)
+    return tuple(stop or ())
 
 
 def bias(given: Mapping[str, float] | None) -> dict[int, float]:

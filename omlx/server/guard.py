@@ -178,4 +178,6 @@ def _is_address(name: str) -> bool:
 
 def _bearer(value: bytes) -> bytes:
     scheme, _, key = value.partition(b" ")
-    return key.strip() if scheme.lower() == b"bearer" else value.strip()
+    if scheme.lower() == b"bearer":
+        return key.strip()
+    return value.strip()

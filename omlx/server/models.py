@@ -42,7 +42,7 @@ class ModelEndpoints:
         """
         entry = self._pool.resolve(name)
         configured = await asyncio.to_thread(self._pool.speculation, entry.id)
-        served = next((each for each in self._pool.loaded if each.id == entry.id), None)
+        served = next((model for model in self._pool.loaded if model.id == entry.id), None)
         snapshot = await self._snapshot(served.id) if served is not None else None
         record = _record(entry)
         if errors.speaks_anthropic(request.scope):

@@ -92,7 +92,9 @@ class Responder:
         yield b"".join(map(wire.frame, encoder.start()))
         try:
             async for batch in stream.batches(self._keep_alive_s):
-                frames = b"".join(map(wire.frame, encoder.feed(batch))) if batch else wire.idle
+                frames = wire.idle
+                if batch:
+                    frames = b"".join(map(wire.frame, encoder.feed(batch)))
                 if frames:
                     yield frames
         except OmlxError as error:

@@ -47,7 +47,7 @@ def structured_output(
     if len(outputs) > 1:
         first, second = outputs[0].param, outputs[1].param
         raise BadRequest("format.several", param=second, field=first, other=second)
-    return outputs[0] if outputs else None
+    return next(iter(outputs), None)
 
 
 def _standard(format: Mapping[str, Any], param: str) -> StructuredOutput | None:

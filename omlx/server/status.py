@@ -60,8 +60,9 @@ def speculation(
 
 def effective(configured: SpeculationConfig, snapshot: ModelSnapshot) -> Strategy:
     """The configured strategy, reduced to the kinds of the loaded drafters."""
-    kinds = set() if snapshot.off_reason is not None else set(snapshot.drafters.values())
-    return configured.strategy.among(kinds)
+    if snapshot.off_reason is not None:
+        return configured.strategy.among(set())
+    return configured.strategy.among(set(snapshot.drafters.values()))
 
 
 def memory(status: ModelStatus) -> Json:
@@ -108,7 +109,9 @@ def drafters(recent: Sequence[RequestStats], snapshot: ModelSnapshot | None) -> 
 def speedup(recent: Sequence[RequestStats]) -> float | None:
     """The median speed-up of the answers that speculated."""
     known = [stats.speedup for stats in recent if stats.speedup is not None and stats.proposed]
-    return round(median(known), 3) if known else None
+    if not known:
+        return None
+    return round(median(known), 3)
 
 
 def costs(measured: Mapping[str, Any]) -> Json:

@@ -124,7 +124,9 @@ def parse_arguments(arguments: str) -> Json | str:
 
 
 def _replace_lone_surrogate(escape: re.Match[str]) -> str:
-    return r"\ufffd" if escape["lone"] else escape[0]
+    if escape["lone"]:
+        return r"\ufffd"
+    return escape[0]
 
 
 def _finite(value: Any) -> Any:

@@ -71,7 +71,9 @@ def gate_record(gate: Gate) -> dict[str, Any]:
 
 
 def optional_reason(reason: Reason | None) -> dict[str, Any] | None:
-    return None if reason is None else reason_to_json(reason)
+    if reason is None:
+        return None
+    return reason_to_json(reason)
 
 
 def _prompt_tokens(stats: Sequence[RequestStats], prompts: int) -> tuple[int, int]:
@@ -105,4 +107,6 @@ def _drafter(stats: DrafterStats) -> dict[str, Any]:
 
 
 def _per_second(tokens: int, ms: float) -> float:
-    return round(tokens / ms * 1000, 2) if ms > 0 else 0.0
+    if ms <= 0:
+        return 0.0
+    return round(tokens / ms * 1000, 2)

@@ -41,7 +41,10 @@ class File:
 
 @dataclass
 class Hub:
-    """`seen` lists (method, file, first byte requested); `stalled` is set once a file has stopped."""
+    """`seen` lists (method, file, first byte requested).
+
+    `stalled` is set once a file has stopped.
+    """
 
     repositories: dict[str, dict[str, File]] = field(default_factory=dict)
     seen: list[tuple[str, str, int]] = field(default_factory=list)

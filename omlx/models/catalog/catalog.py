@@ -115,5 +115,8 @@ class _Names:
 
 def _aliases(configuration: Configuration) -> Mapping[str, str]:
     """Return the alias of each model that has one, by model id."""
-    values = {model: layer.values for model, layer in configuration.stored.models.items()}
-    return {model: str(own["alias"]) for model, own in values.items() if own.get("alias")}
+    aliases = {}
+    for model, layer in configuration.stored.models.items():
+        if layer.values.get("alias"):
+            aliases[model] = str(layer.values["alias"])
+    return aliases

@@ -85,7 +85,7 @@ def _head_kind(config: Mapping[str, Any]) -> str | None:
             return kind
     architectures = config.get("architectures") or []
     names = list(architectures) if isinstance(architectures, list) else [architectures]
-    names += [config.get(key) or "" for key in ("model_type", "speculators_model_type")]
+    names += [config.get("model_type") or "", config.get("speculators_model_type") or ""]
     for kind, pattern in _HEADS:
         if any(pattern.search(str(name)) for name in names):
             return kind
@@ -150,7 +150,8 @@ def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int
         promised, weights = {"model.safetensors"}, []
     for match in filter(None, map(_SHARD.fullmatch, weights)):
         width, total = len(match[1]), match[2]
-        promised |= {f"model-{i:0{width}}-of-{total}.safetensors" for i in range(1, int(total) + 1)}
+        for number in range(1, int(total) + 1):
+            promised.add(f"model-{number:0{width}}-of-{total}.safetensors")
     promised |= {path.name for path in directory.glob("model*.safetensors") if path.is_symlink()}
     return sorted(name for name in promised if not (directory / name).is_file()), len(promised)
 
@@ -209,8 +210,10 @@ def _weight_bytes(directory: Path) -> int:
     """Return the bytes that would be loaded: of two copies in a folder, the one that the index
     names.
     """
-    files = [path for path in directory.glob("model*.safetensors") if path.is_file()]
-    sizes = {path.name: path.stat().st_size for path in files}
+    sizes = {}
+    for path in directory.glob("model*.safetensors"):
+        if path.is_file():
+            sizes[path.name] = path.stat().st_size
     loaded = _indexed(directory) & sizes.keys() or sizes.keys()
     return sum(sizes[name] for name in loaded)
 

@@ -86,11 +86,11 @@ def stop_ids(tokenizer_ids: Iterable[int], *configs: Mapping[str, Any]) -> froze
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]:
     """Return the sampling parameters by our names; `do_sample: false` is temperature 0."""
-    defaults: dict[str, Number] = {
-        name: kind(generation_config[name])
-        for name, kind in _SAMPLING.items()
-        if isinstance(generation_config.get(name), int | float)
-    }
+    defaults: dict[str, Number] = {}
+    for name, kind in _SAMPLING.items():
+        value = generation_config.get(name)
+        if isinstance(value, int | float):
+            defaults[name] = kind(value)
     if generation_config.get("do_sample") is False:
         defaults["temperature"] = 0.0
     return defaults

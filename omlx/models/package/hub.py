@@ -97,9 +97,9 @@ def _usable_files(info: ModelInfo, reference: Reference) -> list[RepoSibling]:
         if at_top and any(fnmatch(file.rfilename, pattern) for pattern in _WANTED):
             files.append(file)
     if not any(file.rfilename.endswith(".safetensors") for file in files):
-        gguf = any(file.rfilename.endswith(".gguf") for file in siblings)
-        code = "pull.gguf" if gguf else "pull.no_weights"
-        raise ModelError(code, repository=reference.repository)
+        if any(file.rfilename.endswith(".gguf") for file in siblings):
+            raise ModelError("pull.gguf", repository=reference.repository)
+        raise ModelError("pull.no_weights", repository=reference.repository)
     return files
 
 

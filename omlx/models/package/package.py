@@ -113,7 +113,9 @@ class Package:
 
     @property
     def layer(self) -> Layer:
-        return Layer(Source.PACKAGE, self.declared.values if self.declared is not None else {})
+        if self.declared is None:
+            return Layer(Source.PACKAGE, {})
+        return Layer(Source.PACKAGE, self.declared.values)
 
 
 def read_package(directory: Path) -> Package:
@@ -247,4 +249,6 @@ def strategy_to_json(strategy: DeclaredStrategy) -> dict[str, Any]:
 
 
 def _window_values(window: WindowPolicy | None) -> dict[str, Value]:
-    return window.values if window is not None else {}
+    if window is None:
+        return {}
+    return window.values

@@ -30,7 +30,7 @@ def ignore_progress(model: ModelEntry, progress: LoadProgress) -> None:
 class LoadJob:
     """Load a model, perhaps with the draft that a request named; each waiter gets a lease.
 
-    `persistent`: it continues without waiters. `reload`: a resident model takes up new settings.
+    `persistent`: it continues without waiters. `reload`: new settings for a resident model.
     `started`: memory is being filled, so the loss of all waiters no longer cancels it. `outdated`:
     settings have changed since the job read them.
     """

@@ -53,7 +53,9 @@ def system(given: str | Sequence[Block] | None) -> list[Json]:
         texts = [_text(block, f"system[{i}]") for i, block in enumerate(given or ())]
         if texts and texts[0].startswith(BILLING):
             del texts[0]
-    return [{"role": "system", "content": _BETWEEN.join(texts)}] if texts else []
+    if not texts:
+        return []
+    return [{"role": "system", "content": _BETWEEN.join(texts)}]
 
 
 def rendered(messages: Sequence[Message]) -> list[Json]:
@@ -141,7 +143,9 @@ def _result(block: Block, at: str) -> str:
     else:
         texts = [_text(part, f"{at}.content[{i}]") for i, part in enumerate(block.content)]
         text = _BETWEEN.join(texts)
-    return f"{FAILED}{text}" if block.is_error and not text.startswith(FAILED) else text
+    if block.is_error and not text.startswith(FAILED):
+        text = f"{FAILED}{text}"
+    return text
 
 
 def _text(block: Block, at: str) -> str:

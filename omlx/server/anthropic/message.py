@@ -150,11 +150,14 @@ class MessageEncoder:
 
     def _reason(self, finish: Finish) -> str:
         if finish.reason is FinishReason.LENGTH:
-            short = finish.stats.predicted_n < self._max_tokens
-            return "model_context_window_exceeded" if short else "max_tokens"
+            if finish.stats.predicted_n < self._max_tokens:
+                return "model_context_window_exceeded"
+            return "max_tokens"
         if finish.stop is not None:
             return "stop_sequence"
-        return "tool_use" if finish.tool_calls else "end_turn"
+        if finish.tool_calls:
+            return "tool_use"
+        return "end_turn"
 
 
 def _usage(fresh: int, cached: int, output: int, thinking: int) -> Json:
@@ -168,7 +171,9 @@ def _usage(fresh: int, cached: int, output: int, thinking: int) -> Json:
 
 
 def _tool_id(id: str) -> str:
-    return f"toolu_{id.removeprefix('call_')}" if id.startswith("call_") else id
+    if id.startswith("call_"):
+        return f"toolu_{id.removeprefix('call_')}"
+    return id
 
 
 def _add(block: Json, delta: Json) -> None:

@@ -109,7 +109,9 @@ class ChatMessage(Body):
         if self.content is None and self.role != "assistant":
             raise field_error("request.missing", field)
         text = join_texts(self.content or "", field, ("text", "input_text", "refusal"))
-        return text + (self.refusal or "") if self.role == "assistant" else text
+        if self.role == "assistant":
+            text += self.refusal or ""
+        return text
 
 
 class Function(Body):
@@ -231,7 +233,7 @@ class ChatRequest(Sampled):
             mode = choice.allowed_tools.mode
             allowed = [tool.function.name for tool in choice.allowed_tools.tools]
         return tooling.tool_use(
-            [tooling.function(each.name, each.description, each.parameters) for each in functions],
+            [tooling.function(tool.name, tool.description, tool.parameters) for tool in functions],
             none=mode == "none",
             forced=name is not None or mode == "required",
             name=name,

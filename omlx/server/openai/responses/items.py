@@ -77,9 +77,10 @@ class Conversation:
 
     def _message(self, item: Item, at: str) -> None:
         role = _ROLES.get(item.role or "")
-        if role is None or item.content is None:
-            missing = "role" if role is None else "content"
-            raise field_error("request.missing", f"{at}.{missing}")
+        if role is None:
+            raise field_error("request.missing", f"{at}.role")
+        if item.content is None:
+            raise field_error("request.missing", f"{at}.content")
         text = join_texts(item.content, f"{at}.content", _TEXTS)
         if role == "assistant":
             self._add_output("content", text)
@@ -103,9 +104,10 @@ class Conversation:
             last[name] = last.get(name, "") + text
 
     def _call(self, item: Item, at: str) -> None:
-        if not item.call_id or not item.name:
-            missing = "name" if item.call_id else "call_id"
-            raise field_error("request.missing", f"{at}.{missing}")
+        if not item.call_id:
+            raise field_error("request.missing", f"{at}.call_id")
+        if not item.name:
+            raise field_error("request.missing", f"{at}.name")
         arguments: str | dict[str, Any] = item.arguments or ""
         if item.type == "custom_tool_call":
             arguments = {"input": item.input or ""}

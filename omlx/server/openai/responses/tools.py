@@ -45,7 +45,9 @@ class ToolName:
     @property
     def qualified(self) -> str:
         """The name that the model sees."""
-        return self.name if self.namespace is None else f"{self.namespace}{_BETWEEN}{self.name}"
+        if self.namespace is None:
+            return self.name
+        return f"{self.namespace}{_BETWEEN}{self.name}"
 
 
 def functions(tools: Sequence[Tool]) -> list[Json]:
