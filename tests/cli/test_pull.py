@@ -1,4 +1,4 @@
-"""`omlx pull` against a hub on the loopback: what arrives, what is continued, what is thrown away."""
+"""`omlx pull` against a hub on the loopback: complete, continued and rejected downloads."""
 
 from __future__ import annotations
 
@@ -380,7 +380,10 @@ def test_a_server_that_fetches_a_corrupted_draft_serves_without_it_and_says_why(
 def fetching(
     hub: Hub, home: Path, choice: str = "auto", lines: int = 3
 ) -> Iterator[tuple[list[str], IO[str]]]:
-    """A server of org/big that fetches declared drafts, or does not: its first lines, and its log."""
+    """Run a server of org/big; yield its first lines, and its log.
+
+    `choice`: whether it downloads declared drafts.
+    """
     process = subprocess.Popen(
         [
             sys.executable,

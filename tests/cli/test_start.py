@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 # Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears
-# what it kept for
-# it, and an interpreter that is torn down meanwhile aborts.
+# what it kept for it, and an interpreter that is torn down meanwhile aborts.
 AT_ONCE = """
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +16,11 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import import_mlx_lm, read_tokenizer
 import omlx.cli.serve
 
-entries = [ModelEntry(f"omlx-demo/{name}", BUNDLED / "omlx-demo" / name, "bundled") for name in ("target", "draft")]
+demo = BUNDLED / "omlx-demo"
+entries = [ModelEntry(f"omlx-demo/{name}", demo / name, "bundled") for name in ("target", "draft")]
 together = Barrier(4)
-works = [import_mlx_lm, import_mlx_lm, *(lambda entry=entry: read_tokenizer(entry) for entry in entries)]
+reads = [lambda entry=entry: read_tokenizer(entry) for entry in entries]
+works = [import_mlx_lm, import_mlx_lm, *reads]
 with ThreadPoolExecutor(4) as pool:
     begun = [pool.submit(lambda work=work: (together.wait(), work())) for work in works]
 print(sum(each.exception() is None for each in begun), flush=True)
@@ -35,7 +36,10 @@ def test_threads_that_need_them_at_the_same_time_do_not_stand_in_each_others_way
 
 
 def test_mlx_lm_and_transformers_are_imported_with_the_first_model_and_not_before() -> None:
-    look = "import sys, omlx.cli.serve; print(*(name in sys.modules for name in ('mlx_lm', 'transformers')))"
+    look = (
+        "import sys, omlx.cli.serve; "
+        "print(*(name in sys.modules for name in ('mlx_lm', 'transformers')))"
+    )
     said = subprocess.run(
         [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120
     )

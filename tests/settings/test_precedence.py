@@ -44,7 +44,9 @@ ROWS = [row for row in table().values() if row.name != "home"]
 def sources(row: Setting) -> list[Source]:
     """Who may set it, in order of precedence."""
     found = [source for source, scope in SCOPE.items() if row.allowed_in(scope)]
-    return [*found, Source.PACKAGE] if row.name in PACKAGED else found
+    if row.name in PACKAGED:
+        found.append(Source.PACKAGE)
+    return found
 
 
 def value(row: Setting, source: Source) -> Value:
@@ -56,15 +58,18 @@ def value(row: Setting, source: Source) -> Value:
     elif row.kind is bool:
         one = not row.default if at % 2 else bool(row.default)
     elif row.kind is str:
-        one = f"{source.value}/model" if not row.is_mapping else f"name-*={source.value}/model"
+        one = f"{source.value}/model"
+        if row.is_mapping:
+            one = f"name-*={one}"
     elif row.kind is dict:
         one = {"from": source.value}
     elif row.kind is Path:
         one = Path("/tmp") / source.value
     else:
-        one = row.kind(
-            min(row.meta.high, row.meta.low + (at + 1) * (0.125 if row.kind is float else 1))
-        )
+        step = 1.0
+        if row.kind is float:
+            step = 0.125
+        one = row.kind(min(row.meta.high, row.meta.low + (at + 1) * step))
     return (one,) if row.repeatable else one
 
 
@@ -110,11 +115,11 @@ def test_the_first_source_in_order_decides(row: Setting, tmp_path: Path) -> None
     for count in range(len(given) + 1):
         for number, chosen in enumerate(itertools.combinations(given, count)):
             resolution = combined(row, reversed(chosen), tmp_path / f"{count}-{number}")
-            expected = chosen[0] if chosen else Source.BUILT_IN
+            expected, expected_value = Source.BUILT_IN, row.default
+            if chosen:
+                expected, expected_value = chosen[0], value(row, chosen[0])
             assert resolution[row.name].source is expected, chosen
-            assert resolution[row.name].value == (
-                value(row, expected) if chosen else row.default
-            ), chosen
+            assert resolution[row.name].value == expected_value, chosen
             others = set(table()) - {row.name}
             assert {resolution.sources[name] for name in others} == {Source.BUILT_IN}
 

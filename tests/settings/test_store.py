@@ -344,7 +344,8 @@ from pathlib import Path
 from omlx.settings.store import Store
 store = Store(Path(sys.argv[1]))
 for number in range(1000):
-    store.patch({"max_tokens": 1 + number, "allow_host": tuple("h" * 500 for _ in range(number % 7 + 1))})
+    hosts = ("h" * 500,) * (number % 7 + 1)
+    store.patch({"max_tokens": 1 + number, "allow_host": hosts})
     print(number, flush=True)
 """
 
@@ -363,7 +364,8 @@ def test_a_kill_amid_a_thousand_saves_leaves_the_old_file_or_the_new_one(tmp_pat
             last = [int(process.stdout.readline()) for _ in range(saves + 1)][-1]
             process.kill()
             rest = [int(line) for line in process.stdout.read().split()]
-        last = rest[-1] if rest else last
+        if rest:
+            last = rest[-1]
         assert stored(store)["max_tokens"] in (1 + last, 2 + last)
         assert store.read().notes[0].code == "config.foreign"
     store.patch({"max_tokens": 3})

@@ -85,7 +85,10 @@ def test_any_chunking_gives_what_the_rule_gives(fragments: list[str], thinking: 
 
 CALL = '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n</atem:function_calls>'
 NEXT = "<|eom|><|start|>assistant "
-WHOLE = f"to=self<|message|>Hm. <|eo{NEXT}to=look<|message|>{CALL}{NEXT}to=user<|message|>It <rains.<|eot|>"
+WHOLE = (
+    f"to=self<|message|>Hm. <|eo{NEXT}to=look<|message|>{CALL}"
+    f"{NEXT}to=user<|message|>It <rains.<|eot|>"
+)
 
 
 def read(chunks: list[str]) -> tuple[str, str]:

@@ -187,7 +187,7 @@ def test_other_forms(
     value: Any,
     texts: set[str] | None,
 ) -> None:
-    texts = texts or {f"{greeting} {name}" for greeting in ("hi", "ho") for name in "ab"}
+    texts = texts or {"hi a", "hi b", "ho a", "ho b"}
     assert {walk(mask(grammars, kind, value), tokenizer, seed) for seed in range(60)} == texts
 
 
@@ -291,7 +291,11 @@ def test_an_answer_prefix_is_continued(
         (GrammarKind.JSON, '{"$ref": "https://example.org/schema"}', "example.org"),
         (GrammarKind.JSON, '{"type": "string", "pattern": "("}', "unclosed group"),
         (GrammarKind.JSON, '{"type": "array", "uniqueItems": true}', "uniqueItems"),
-        (GrammarKind.JSON, '{"type": "integer", "minimum": 5, "maximum": 3}', "minimum (5) is greater"),
+        (
+            GrammarKind.JSON,
+            '{"type": "integer", "minimum": 5, "maximum": 3}',
+            "minimum (5) is greater",
+        ),
         (GrammarKind.JSON, '{"enum": []}', "Unsatisfiable"),
         (GrammarKind.JSON, "false", "object"),
         (GrammarKind.JSON, "[]", "object"),

@@ -31,7 +31,8 @@ from tests.text.tokenizers import decode_byte_level
 
 TEMPLATE = (
     "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant{% endif %}{# <|channel|>analysis<|message|> #}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+    "{# <|channel|>analysis<|message|> #}"
 )
 MARKERS = ("start", "end", "message", "channel", "constrain", "call", "return")
 LOOK = {

@@ -40,7 +40,10 @@ ASK = [{"role": "user", "content": "hello"}]
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     """A tokenizer whose template knows tools, as mlx-lm tells by these words."""
-    tools = "{# <tool_call> tool_call.name #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+    tools = (
+        "{# <tool_call> tool_call.name #}"
+        "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+    )
     return decode_byte_level(tmp_path_factory.mktemp("caller"), tools + CHATML)
 
 

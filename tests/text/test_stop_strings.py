@@ -19,7 +19,7 @@ def cut(pieces: list[str], stops: list[str]) -> tuple[str, str | None]:
 
 
 def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """Character by character: the first stop to end wins, the longest of those that end together."""
+    """Character by character: the first to end wins, the longest of those that end together."""
     for end in range(len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:

@@ -17,7 +17,10 @@ MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content
 def test_renders_and_leaves_the_messages_alone(bpe: TokenizerWrapper) -> None:
     messages = deepcopy(MESSAGES)
     prompt = render(bpe, messages)
-    text = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    text = (
+        "<|im_start|>system\nbe brief<|im_end|>\n"
+        "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert bpe.decode(prompt.tokens) == text
     assert not prompt.thinking
     assert messages == MESSAGES

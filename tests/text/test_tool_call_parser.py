@@ -42,12 +42,15 @@ PARSERS = sorted(module.name for module in pkgutil.iter_modules(tool_parsers.__p
 ARGUMENTS = {"city": "Zürich", "days": 3}
 """What each of these calls get_weather with."""
 ONE = {
-    "function_gemma": "<start_function_call>call:get_weather{city:<escape>Zürich<escape>,days:3}<end_function_call>",
+    "function_gemma": "<start_function_call>call:get_weather{city:<escape>Zürich<escape>,days:3}"
+    "<end_function_call>",
     "gemma4": '<|tool_call>call:get_weather{city:<|"|>Zürich<|"|>,days:3}<tool_call|>',
     "glm47": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Zürich</arg_value>\n"
     "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
-    "json_tools": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich", "days": 3}}\n</tool_call>',
-    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+    "json_tools": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich", "days": 3}}'
+    "\n</tool_call>",
+    "kimi_k2": "<|tool_calls_section_begin|>"
+    "<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
     '{"city": "Zürich", "days": 3}<|tool_call_end|><|tool_calls_section_end|>',
     "kimi_k3": '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
     '<|open|>argument key="city" type="string"<|sep|>Zürich<|close|>argument<|sep|>'
@@ -56,12 +59,15 @@ ONE = {
     "longcat": "<longcat_tool_call>get_weather\n<longcat_arg_key>city</longcat_arg_key>\n"
     "<longcat_arg_value>Zürich</longcat_arg_value>\n<longcat_arg_key>days</longcat_arg_key>\n"
     "<longcat_arg_value>3</longcat_arg_value>\n</longcat_tool_call>",
-    "minicpm5": '<function name="get_weather"><param name="city">Zürich</param><param name="days">3</param></function>',
-    "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Zürich</parameter>\n'
+    "minicpm5": '<function name="get_weather"><param name="city">Zürich</param>'
+    '<param name="days">3</param></function>',
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n'
+    '<parameter name="city">Zürich</parameter>\n'
     '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
     "mistral": '[TOOL_CALLS]get_weather[ARGS]{"city": "Zürich", "days": 3}',
     "muse_spark": '<atem:function_calls>\n<atem:invoke name="get_weather">\n'
-    '<atem:parameter name="city">Zürich</atem:parameter>\n<atem:parameter name="days">3</atem:parameter>\n'
+    '<atem:parameter name="city">Zürich</atem:parameter>\n'
+    '<atem:parameter name="days">3</atem:parameter>\n'
     "</atem:invoke>\n</atem:function_calls>",
     "pythonic": '<|tool_call_start|>[get_weather(city="Zürich", days=3)]<|tool_call_end|>',
     "qwen3_coder": "<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich\n</parameter>\n"
@@ -69,18 +75,22 @@ ONE = {
 }
 ONE["laguna"] = ONE["glm47"]
 TWO = {
-    "json_tools": '<tool_call>{"name": "look", "arguments": {}}\n{"name": "get_weather", "arguments": {"days": 3}}'
-    "</tool_call>",
-    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{}"
+    "json_tools": '<tool_call>{"name": "look", "arguments": {}}\n'
+    '{"name": "get_weather", "arguments": {"days": 3}}</tool_call>',
+    "kimi_k2": "<|tool_calls_section_begin|>"
+    "<|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{}"
     "<|tool_call_end|><|tool_call_begin|>functions.get_weather:1<|tool_call_argument_begin|>"
     '{"days": 3}<|tool_call_end|><|tool_calls_section_end|>',
     "mistral": '[TOOL_CALLS]look[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{"days": 3}',
     "kimi_k3": '<|open|>tools<|sep|><|open|>call tool="look" index="1"<|sep|><|close|>call<|sep|>'
-    '<|open|>call tool="get_weather" index="2"<|sep|><|open|>argument key="days" type="integer"<|sep|>3'
+    '<|open|>call tool="get_weather" index="2"<|sep|>'
+    '<|open|>argument key="days" type="integer"<|sep|>3'
     "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
-    "minimax_m2": '<minimax:tool_call>\n<invoke name="look">\n</invoke>\n<invoke name="get_weather">\n'
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="look">\n</invoke>\n'
+    '<invoke name="get_weather">\n'
     '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
-    "muse_spark": '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n<atem:invoke name="get_weather">\n'
+    "muse_spark": '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n'
+    '<atem:invoke name="get_weather">\n'
     '<atem:parameter name="days">3</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
     "pythonic": "<|tool_call_start|>[look(), get_weather(days=3)]<|tool_call_end|>",
 }

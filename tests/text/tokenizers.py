@@ -11,8 +11,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and deep %}<think>\n"
-    "{% endif %}{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and deep %}<think>\n{% endif %}{% endif %}"
 )
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
