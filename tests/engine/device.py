@@ -7,6 +7,8 @@ Every row and entry holds the ids it has read. The answer to any id is the next 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
+from typing import TypeVar
 
 from omlx.draft_length import DraftLength
 from omlx.engine.limits import Limits, Traits
@@ -32,8 +34,10 @@ from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Status
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.types import Event, Request, Sampling
+from omlx.engine.types import Event, Request, Sampling, TokensCommitted
 from omlx.errors import Reason
+
+T = TypeVar("T")
 
 PLAIN = Traits(recurrent=False, sliding_window=None, unsupported=())
 RECURRENT = Traits(recurrent=True, sliding_window=None, unsupported=())
@@ -188,12 +192,22 @@ class Desk:
                 assert held[:known] == sequence.tokens[:known]
 
     def said(self, name: str) -> list[int]:
-        return [
-            t
-            for e in self.events
-            if e.request_id == name and hasattr(e, "tokens")
-            for t in e.tokens
-        ]
+        """Return the output tokens of a request."""
+        tokens: list[int] = []
+        for event in self.events:
+            if isinstance(event, TokensCommitted) and event.request_id == name:
+                tokens += event.tokens
+        return tokens
+
+    @property
+    def windows(self) -> list[Window]:
+        """The windows of all plans, in order."""
+        return list(chain.from_iterable(plan.windows for plan in self.plans))
+
+    def ops(self, kind: type[T]) -> list[T]:
+        """Return the operations of one kind of all plans, in order."""
+        ops = chain.from_iterable(plan.ops for plan in self.plans)
+        return [op for op in ops if isinstance(op, kind)]
 
     def count(self, status: Status) -> int:
         return sum(s.status is status for s in self.scheduler.running)

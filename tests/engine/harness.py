@@ -10,6 +10,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import mlx.core as mx
 from mlx import nn
@@ -19,7 +20,7 @@ from omlx.engine.build import build_loop
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.plan import Plan
+from omlx.engine.plan import Plan, Window
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.strategy import DRAFT, OFF
@@ -134,6 +135,11 @@ class Bench:
         self.plans: list[Plan] = []
         self.steps = 0
         self._check = check
+
+    @property
+    def windows(self) -> list[Window]:
+        """The windows of all plans, in order."""
+        return list(chain.from_iterable(plan.windows for plan in self.plans))
 
     def submit(self, *requests: Request) -> Bench:
         for one in requests:

@@ -16,11 +16,10 @@ def pairwise(parameters: Mapping[str, Sequence[Any]]) -> list[Case]:
     Greedy, one parameter at a time; always the same list.
     """
     names = list(parameters)
-    missing = {
-        ((a, i), (b, j)): None
-        for a, b in combinations(names, 2)
-        for i, j in product(range(len(parameters[a])), range(len(parameters[b])))
-    }
+    missing: dict[Pair, None] = {}
+    for first, second in combinations(names, 2):
+        for i, j in product(range(len(parameters[first])), range(len(parameters[second]))):
+            missing[(first, i), (second, j)] = None
     cases = []
     while missing:
         seed = next(iter(missing))

@@ -116,12 +116,7 @@ def exact(
         lookups = stats.drafters["ngram"]
         assert past == "own" or lookups.accepted > 0
         assert (past, company) != ("corrupted", "alone") or lookups.proposed > lookups.accepted
-    padded = sum(
-        window.pad > 0
-        for plan in bench.plans
-        for forward in plan.forwards
-        for window in forward.windows
-    )
+    padded = sum(window.pad > 0 for window in bench.windows)
     if pace != "sawtooth" or not bench.loop.runner.traits.trims:
         assert not padded
     elif useful and company != "joined":
@@ -160,9 +155,7 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
         replace(one, speculation=speculation)
     )
     assert bench.tokens["a"] == answer
-    rounds = [
-        w for plan in bench.plans for f in plan.forwards for w in f.windows if w.drafter == "tiny"
-    ]
+    rounds = [window for window in bench.windows if window.drafter == "tiny"]
     places = [w.start + w.pending - len(one.tokens) for w in rounds]
     gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
     assert max(gaps) >= 280
@@ -185,9 +178,7 @@ def test_no_draft_is_shorter_than_asked_for(strategy: str, window: DraftLength) 
     costs = fixed_costs(flat, "tiny", DRAFT_PRICE)
     bench = Bench(loop_of("llama", model("llama"), costs=costs)).run(one)
     assert bench.tokens["a"] == plain("llama", unassisted(one))
-    lengths = [
-        w.draft_n for plan in bench.plans for f in plan.forwards for w in f.windows if w.draft_n
-    ]
+    lengths = [window.draft_n for window in bench.windows if window.draft_n]
     assert lengths[0] == 6
     assert all(length >= 6 for length in lengths)
 
@@ -204,10 +195,10 @@ def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str
     whole = Bench(loop_of(target, costs=fixed_costs(sawtooth))).run(
         expecting(target, "perfect", one)
     )
-    windows = [w for plan in whole.plans for f in plan.forwards for w in f.windows if w.draft_n]
-    drafted = [
-        w.start + w.pending - len(one.tokens) + i for w in windows for i in range(w.draft_n - 1)
-    ]
+    drafted: list[int] = []  # positions in the answer
+    for launched in whole.windows:
+        first_drafted = launched.start + launched.pending - len(one.tokens)
+        drafted += range(first_drafted, first_drafted + launched.draft_n - 1)
     stop = next(answer[i] for i in reversed(drafted) if answer[i] not in answer[:i])
     first = replace(expecting(target, "perfect", one), stop_ids=frozenset({stop}))
     bench = Bench(loop_of(target, costs=fixed_costs(sawtooth))).run(first)

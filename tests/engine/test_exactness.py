@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -66,7 +67,6 @@ def test_the_pairwise_cases_cover_every_pair() -> None:
     values = {name: [str(v) for v in choices] for name, choices in PARAMETERS.items()}
     cases = pairwise(values)
     assert len(cases) < len(full_product(values)) / 10
-    for a, b in [(a, b) for a in values for b in values if a != b]:
-        assert {(case[a], case[b]) for case in cases} == {
-            (x, y) for x in values[a] for y in values[b]
-        }
+    for first, second in combinations(values, 2):
+        pairs = {(case[first], case[second]) for case in cases}
+        assert pairs == set(product(values[first], values[second]))

@@ -284,8 +284,8 @@ def test_without_room_nothing_is_kept_and_the_report_says_so(family: str) -> Non
     bench.run(follows(one, bench))
     assert bench.stats("a+").cached_n == 0
     none = loop_of(family, limits=replace(LIMITS, prefix_bytes=0)).snapshot().prefix
-    assert none.off_reason is not None
-    assert none.off_reason.code == "prefix.off.no_room"
+    assert none.off is not None
+    assert none.off.code == "prefix.off.no_room"
 
 
 def test_families_cover_every_kind_of_cache() -> None:
@@ -350,9 +350,7 @@ def test_the_choices_of_a_request_share_one_prefill(family: str) -> None:
     bench = Bench(loop_of(family, limits=replace(LIMITS, prefill_chunk=16))).run(*choices)
     for one in choices:
         assert bench.tokens[one.id] == plain(family, one), one.id
-    prefilled = [
-        w.width for plan in bench.plans for f in plan.forwards for w in f.windows if not w.sample
-    ]
+    prefilled = [window.width for window in bench.windows if not window.sample]
     assert sum(prefilled) == len(tokens) - 1 or not layout(family).resumes_anywhere
     assert sum(prefilled) < 2 * len(tokens)
     assert [bench.stats(one.id).cached_n > 0 for one in choices] == [False, True, True]

@@ -152,9 +152,7 @@ class Company:
         speculator = self.loop.scheduler.speculator
         assert not speculator._rows
         assert not any(drafter._rows for drafter in speculator.drafters)
-        windows = [
-            w for plan in self.bench.plans for f in plan.forwards for w in f.windows if w.draft_n
-        ]
+        windows = [window for window in self.bench.windows if window.draft_n]
         for row, (name, one) in enumerate(self.asked.items(), 1):
             said, whole = (
                 self.bench.tokens[name],

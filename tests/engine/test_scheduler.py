@@ -10,7 +10,7 @@ from itertools import chain, pairwise, product
 import pytest
 
 from omlx.engine.limits import Limits
-from omlx.engine.plan import Filter, Merge, Open, Plan, Rewind
+from omlx.engine.plan import LAST, Filter, Merge, Open, Plan, Rewind
 from omlx.engine.sequence import MOVES, Clock, Sequence, Status
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.types import Failed, Finished, FinishReason, PrefillProgress
@@ -53,6 +53,12 @@ def opened(plans: list[Plan]) -> list[int]:
 
 def prefilled(plan: Plan | None) -> int:
     return sum(window.width for window in plan.windows if not window.sample) if plan else 0
+
+
+def batch_sizes(desk: Desk) -> list[int]:
+    """Return the number of rows in each pass."""
+    forwards = chain.from_iterable(plan.forwards for plan in desk.plans)
+    return [len(forward.windows) for forward in forwards]
 
 
 def sampled(plan: Plan | None) -> list[int]:
@@ -135,7 +141,7 @@ def test_prompts_share_a_step_in_order() -> None:
     desk = Desk(LIMITS).submit(ask("a", prompt=11), ask("b", prompt=50))
     plan = desk.step()
     assert plan is not None
-    assert [(w.row, w.width) for f in plan.forwards for w in f.windows] == [(1, 10), (2, 22)]
+    assert [(window.row, window.width) for window in plan.windows] == [(1, 10), (2, 22)]
 
 
 @pytest.mark.parametrize("company", [0, 2])
@@ -147,29 +153,24 @@ def test_known_ends_are_never_launched_over(company: int, window: int) -> None:
     for one in asked:
         assert desk.said(one.id) == answer(one, one.max_tokens or 0)
     widths: dict[int, int] = {}
-    for window_ in (w for plan in desk.plans for f in plan.forwards for w in f.windows if w.sample):
-        widths[window_.row] = widths.get(window_.row, 0) + window_.draft_n + 1
+    for launched in desk.windows:
+        if launched.sample:
+            widths[launched.row] = widths.get(launched.row, 0) + launched.draft_n + 1
     assert widths == {1 + i: 3 + i for i in range(1 + company)}
 
 
 def test_plain_decode_keeps_one_step_in_flight() -> None:
     desk = Desk(LIMITS).run(ask("a", max_tokens=12), ask("b", max_tokens=12))
-    symbols = [
-        w.tokens == "last"
-        for plan in desk.plans
-        for f in plan.forwards
-        for w in f.windows
-        if w.sample
-    ]
-    assert symbols.count(True) >= 16
+    overlapped = [window for window in desk.windows if window.sample and window.tokens == LAST]
+    assert len(overlapped) >= 16
 
 
 def test_rows_that_decode_together_share_one_forward() -> None:
     desk = Desk(LIMITS).run(*(ask(f"r{i}", max_tokens=6 + 4 * i) for i in range(3)))
-    merges = [op for plan in desk.plans for op in plan.ops if isinstance(op, Merge)]
-    assert sorted(row for op in merges for row in op.rows) == [1, 2, 3]
-    assert max(len(f.windows) for plan in desk.plans for f in plan.forwards) == 3
-    kept = [op.keep for plan in desk.plans for op in plan.ops if isinstance(op, Filter)]
+    merged = chain.from_iterable(op.rows for op in desk.ops(Merge))
+    assert sorted(merged) == [1, 2, 3]
+    assert max(batch_sizes(desk)) == 3
+    kept = [op.keep for op in desk.ops(Filter)]
     assert all(set(b) < set(a) for a, b in pairwise(kept))
     assert kept[-1] == ()
 
@@ -178,7 +179,7 @@ def test_a_merge_that_would_not_fit_is_refused_and_the_rows_take_turns() -> None
     desk = Desk(replace(LIMITS, batch_bytes=180))
     short, long = ask("a", prompt=5, max_tokens=40), ask("b", prompt=150, max_tokens=40)
     desk.run(short, long)
-    assert not any(isinstance(op, Merge) for plan in desk.plans for op in plan.ops)
+    assert not desk.ops(Merge)
     together = [sampled(plan) for plan in desk.plans if len(sampled(plan)) == 2]
     assert len(together) >= 5
     for one in (short, long):
@@ -189,14 +190,14 @@ def test_rows_that_fit_merge_beside_one_that_does_not() -> None:
     desk = Desk(replace(LIMITS, batch_bytes=180))
     asked = [ask("a", 5, 40), ask("b", 100, 40), ask("c", 6, 40)]
     desk.run(*asked)
-    assert [op.rows for plan in desk.plans for op in plan.ops if isinstance(op, Merge)] == [(1, 3)]
+    assert [op.rows for op in desk.ops(Merge)] == [(1, 3)]
     for one in asked:
         assert desk.said(one.id) == answer(one, 40)
 
 
 def test_unbatchable_rows_run_one_after_another_within_a_step() -> None:
     desk = Desk(LIMITS, unbatchable=NO_MERGE).run(*(ask(f"r{i}", max_tokens=9) for i in range(3)))
-    assert all(len(f.windows) == 1 for plan in desk.plans for f in plan.forwards)
+    assert set(batch_sizes(desk)) == {1}
     assert max(len(sampled(plan)) for plan in desk.plans) == 3
 
 
@@ -205,13 +206,10 @@ def test_a_rejected_draft_is_taken_back_at_once_and_replayed_never(
     traits: object, lengths: list[int]
 ) -> None:
     desk = Desk(LIMITS, traits, drafters=(Guess(wrong=2),)).run(ask("a", max_tokens=9))
-    rewinds = [op.length for plan in desk.plans for op in plan.ops if isinstance(op, Rewind)]
+    rewinds = [op.length for op in desk.ops(Rewind)]
     assert rewinds[:2] == lengths
     assert desk.said("a") == answer(ask("a"), 9)
-    committed_without_draft = [
-        f for plan in desk.plans for f in plan.forwards if f.windows[0].width == 0
-    ]
-    assert not committed_without_draft
+    assert min(window.width for window in desk.windows) > 0
 
 
 def test_cancelling_frees_the_row_for_the_next_request() -> None:

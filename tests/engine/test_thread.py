@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import pytest
 
@@ -44,12 +45,8 @@ class Listener:
 
     @property
     def tokens(self) -> list[int]:
-        return [
-            token
-            for event in self.events
-            if isinstance(event, TokensCommitted)
-            for token in event.tokens
-        ]
+        committed = [event for event in self.events if isinstance(event, TokensCommitted)]
+        return list(chain.from_iterable(event.tokens for event in committed))
 
 
 @pytest.fixture

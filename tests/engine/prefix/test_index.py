@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 
@@ -69,7 +69,8 @@ class Shelf:
             mine = [part for part in parts if part[0].kind == kind]
             for (one, _), (next_one, _) in pairwise(mine):
                 assert one.stop == next_one.start
-            return (mine[0][0].start if mine else 0), [token for _, held in mine for token in held]
+            start = mine[0][0].start if mine else 0
+            return start, list(chain.from_iterable(held for _, held in mine))
 
         assert spelled("rows") == (0, [*tokens[:length], *spelled("rows")[1][length:]])
         if layout.window is not None:
