@@ -70,7 +70,9 @@ class Batch:
             return []
         self.members.remove(row)
         others = Filter(tuple(self.members))
-        return [Extract(row), others] if keep_cache else [others]
+        if keep_cache:
+            return [Extract(row), others]
+        return [others]
 
     def _arrange_alone(self, row: int) -> list[CacheOp]:
         splits_off = self._splits_off(row)

@@ -48,4 +48,6 @@ class Traits:
         """How rejected draft tokens leave the cache, as `DrafterStats.repairs` names it."""
         if self.recurrent:
             return "restore"
-        return "slice" if self.sliding_window else "trim"
+        if self.sliding_window:
+            return "slice"
+        return "trim"

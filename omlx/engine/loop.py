@@ -149,7 +149,9 @@ class EngineLoop:
         """Set the bytes of weights that are never evicted, and those of the prefix caches."""
         speculator = self.scheduler.speculator
         drafts = any(drafter.kind == DraftModel.kind for drafter in speculator.drafters)
-        draft_bytes = prefix_bytes // DRAFT_SHARE if drafts else 0
+        draft_bytes = 0
+        if drafts:
+            draft_bytes = prefix_bytes // DRAFT_SHARE
         self.scheduler.queue.pinned_weights = pinned_weights
         self.scheduler.set_prefix_budget(prefix_bytes - draft_bytes)
         speculator.set_prefix_budget(draft_bytes)
@@ -160,7 +162,9 @@ class EngineLoop:
         if prefix.off_reason is not None:
             return 0
         match = prefix.index.match(tokens)
-        return 0 if match is None else match.length
+        if match is None:
+            return 0
+        return match.length
 
     def clear_prefixes(self) -> None:
         """Evict every cached prefix; running requests have copies."""

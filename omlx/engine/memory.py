@@ -168,7 +168,9 @@ class MemoryGuard:
         """
         if self.limit is None or not layout.row_bytes or len(request.tokens) <= SMALL:
             return
-        weights = self.weights if pinned_weights is None else pinned_weights
+        weights = self.weights
+        if pinned_weights is not None:
+            weights = pinned_weights
         room = self.hard - weights
         if cache_need(request, layout) > room:
             most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - CACHE_STEP)
@@ -213,7 +215,9 @@ class MemoryGuard:
         if any(member.freeing for member in everyone):
             return Verdict.NEXT_STEP
         fits = excess <= self.hard - self.soft or len(request.tokens) <= SMALL
-        return Verdict.ADMIT if fits else Verdict.REFUSE
+        if fits:
+            return Verdict.ADMIT
+        return Verdict.REFUSE
 
     def excess(self, need: int, clients: Iterable[MemoryClient], freed: int = 0) -> int:
         """By how many bytes `need` more pass the soft limit, once `freed` are given back."""

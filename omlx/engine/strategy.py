@@ -55,7 +55,9 @@ class Strategy:
 
     def among(self, kinds: set[str]) -> Strategy:
         """Return the strategy without clauses for other kinds of drafters; off if none is left."""
-        names = kinds | {"auto"} if kinds else kinds
+        if not kinds:
+            return Strategy((Clause("off"),), self.notes)
+        names = {"auto", *kinds}
         left = tuple(clause for clause in self.clauses if clause.name in names)
         return Strategy(left or (Clause("off"),), self.notes)
 

@@ -148,12 +148,16 @@ class EngineThread:
     def request_counts(self, model: str) -> RequestCounts:
         """Return how many requests of a model are open. Any thread may call."""
         loop = self._loops.get(model)
-        return loop.request_counts if loop else RequestCounts(0, 0, 0)
+        if loop is None:
+            return RequestCounts(0, 0, 0)
+        return loop.request_counts
 
     def prefix_of(self, model: str) -> PrefixStats | None:
         """Return the statistics of a model's prefix cache; None if it is not loaded."""
         loop = self._loops.get(model)
-        return loop.prefix_stats if loop else None
+        if loop is None:
+            return None
+        return loop.prefix_stats
 
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
         """Return a model's state after the current step; None: not loaded. Raises EngineDead."""

@@ -48,7 +48,9 @@ class EvictionQueue:
         self._push(self._age(block.used) * weight, block, None)
 
     def pop(self) -> tuple[Block, Piece | None] | None:
-        return heappop(self._heap)[2:] if self._heap else None
+        if not self._heap:
+            return None
+        return heappop(self._heap)[2:]
 
     def _age(self, used: int) -> int:
         return self._tree.clock - used + 1

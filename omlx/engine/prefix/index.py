@@ -175,7 +175,8 @@ class PrefixIndex:
         self._tree.check()
         assert self.nbytes <= self.max_bytes, self.nbytes
         for held in self._held.values():
-            assert all(block.locks for block in held.upwards())
+            for block in held.upwards():
+                assert block.locks
 
     def _restorable(self, path: Sequence[Block], stop: int) -> PrefixMatch | None:
         """Return the longest prefix up to `stop` that ends in the last block of `path`."""
@@ -222,7 +223,9 @@ class PrefixIndex:
         while pieces and total > room and self.layout.resumes_anywhere:
             total -= self.layout.nbytes(pieces[-1])
             pieces = pieces[:-1]
-        return pieces if total <= room else []
+        if total > room:
+            return []
+        return pieces
 
     def _hold(self, owner: int, block: Block) -> None:
         for held in block.upwards():

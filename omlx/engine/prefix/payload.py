@@ -87,12 +87,12 @@ class Payloads:
 
         Raises EngineError, and keeps none, if the cache does not hold their rows.
         """
-        copies = []
+        copies: dict[int, Payload] = {}
         for piece in pieces:
             layers = _of_kind(cache, piece.kind)
-            copies.append(Payload(piece, tuple(_copy(layer, piece) for layer in layers)))
-        mx.eval([payload.arrays for payload in copies])
-        self._kept.update((payload.piece.id, payload) for payload in copies)
+            copies[piece.id] = Payload(piece, tuple(_copy(layer, piece) for layer in layers))
+        mx.eval([payload.arrays for payload in copies.values()])
+        self._kept.update(copies)
 
     def build(self, pieces: Sequence[int], length: int, prompt: int) -> Cache:
         """Return a new cache of `length` tokens with room for a prompt of `prompt` tokens.
@@ -150,7 +150,9 @@ def _of_kind(cache: Iterable[LayerCache], kind: Kind) -> list[Any]:
 
 
 def _window(leaf: Any) -> int:
-    return int(leaf.chunk_size if type(leaf) is ChunkedKVCache else leaf.max_size)
+    if type(leaf) is ChunkedKVCache:
+        return int(leaf.chunk_size)
+    return int(leaf.max_size)
 
 
 def _copy(leaf: Any, piece: Piece) -> Arrays:

@@ -42,7 +42,9 @@ class PrefixReuse:
     @property
     def off_reason(self) -> Reason | None:
         """Why nothing is cached now, or None."""
-        return self._never or (None if self.index.max_bytes else Reason("prefix.off.no_room"))
+        if self._never is None and not self.index.max_bytes:
+            return Reason("prefix.off.no_room")
+        return self._never
 
     def open(self, sequence: Sequence) -> tuple[list[CacheOp], int]:
         """Start a row from the longest cached prefix. Return the operations and its length.
@@ -68,7 +70,9 @@ class PrefixReuse:
         position to save at."""
         start, stop = sequence.computed, self._end(sequence)
         end = start + min(budget, sequence.pending - 1)
-        return (stop if start < stop < end else end) - start
+        if start < stop < end:
+            end = stop
+        return end - start
 
     def after_chunk(self, sequence: Sequence, room: Room) -> list[CacheOp]:
         """Save the prompt where a chunk ended at a position to save at, within `room`."""
@@ -81,8 +85,9 @@ class PrefixReuse:
 
     def close(self, sequence: Sequence, room: Room | None = None) -> list[CacheOp]:
         """Release a row. With `room`, save all that its cache holds, within it."""
-        known = sequence.computed <= len(sequence.tokens)
-        ops = self._save(sequence, room) if room is not None and known else []
+        ops: list[CacheOp] = []
+        if room is not None and sequence.computed <= len(sequence.tokens):
+            ops = self._save(sequence, room)
         self.index.release(sequence.row)
         self._saved.pop(sequence.row, None)
         return ops
@@ -124,7 +129,9 @@ class PrefixReuse:
     def _end(self, sequence: Sequence) -> int:
         """Return the position at which to save a prompt."""
         last, stable = sequence.prompt_len - 1, sequence.request.stable
-        return last if self.layout.resumes_anywhere else min(stable or last, last)
+        if self.layout.resumes_anywhere:
+            return last
+        return min(stable or last, last)
 
     def _save(self, sequence: Sequence, room: Room) -> list[CacheOp]:
         if self.off_reason is not None or not sequence.computed:
@@ -133,7 +140,9 @@ class PrefixReuse:
         tokens = sequence.tokens[: sequence.computed]
         pieces, evicted = self.index.insert(sequence.row, tokens, room())
         ops = _evict(evicted)
-        return [*ops, Save(sequence.row, pieces)] if pieces else ops
+        if pieces:
+            ops.append(Save(sequence.row, pieces))
+        return ops
 
 
 def _evict(pieces: tuple[int, ...]) -> list[CacheOp]:
