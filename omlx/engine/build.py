@@ -9,7 +9,7 @@ from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
+from omlx.engine.model import MakeCache, Model, cache_maker, id_limit, weight_bytes
 from omlx.engine.piece import Layout
 from omlx.engine.prefix.payload import layout_of, uncacheable
 from omlx.engine.prefix.reuse import PrefixReuse
@@ -38,13 +38,15 @@ def build_loop(
 ) -> EngineLoop:
     """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens.
 
-    Runs a short probe of batching.
+    Ids that the tokenizer has and the model has not are outside the loop's vocabulary. Runs a short
+    probe of batching.
 
     `draft` proposes under the name `draft_name`; `no_draft_reason` says why there is none.
     `cost_model` holds measurements of earlier runs and is updated. `memory` is shared with other
     models. `make_cache` replaces the model's own caches.
     """
     make_cache = make_cache or cache_maker(model)
+    vocab_size = min(vocab_size, id_limit(model, make_cache))
     cost_model = cost_model or CostModel()
     runner = Runner(model, vocab_size, make_cache)
     unbatchable = batching_refusal(model, make_cache, vocab_size)

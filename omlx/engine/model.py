@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -27,6 +27,9 @@ Cache = list[LayerCache]
 
 MakeCache = Callable[[], Cache]
 
+_POSITIONS: Final = ("wpe", "position")
+"""Parts of the names of embeddings that are indexed by position, not by token id."""
+
 
 class Model(Protocol):
     def __call__(self, inputs: mx.array, /, *, cache: Cache) -> mx.array:
@@ -40,6 +43,23 @@ def weight_bytes(model: Model) -> int:
         return 0
     parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     return sum(array.nbytes for _, array in parameters)
+
+
+def id_limit(model: Model, make_cache: MakeCache) -> int:
+    """Return the first token id that the model has no row for, in an embedding or in its logits.
+
+    mlx checks no bounds: a greater id reads and writes beyond the array. Tokenizers of fine-tuned
+    and text-only checkpoints have such ids.
+    """
+    logits = model(mx.zeros((1, 1), mx.uint32), cache=make_cache())  # [1, 1, V], never evaluated
+    modules = model.named_modules() if isinstance(model, nn.Module) else []
+    rows = [
+        module.weight.shape[0]
+        for name, module in modules
+        if isinstance(module, nn.Embedding | nn.QuantizedEmbedding)
+        and not any(part in name for part in _POSITIONS)
+    ]
+    return min([logits.shape[-1], *rows])
 
 
 def cache_maker(model: Model) -> MakeCache:

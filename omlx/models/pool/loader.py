@@ -169,7 +169,7 @@ class ModelLoader:
             id=entry.id,
             tokenizer=target.tokenizer,
             token_bytes=TokenBytes(target.tokenizer),
-            vocab_size=target.vocab_size,
+            vocab_size=loop.limits.vocab_size,
             context_length=loop.limits.context_length,
             stop_ids=target.stop_ids,
             sampling=target.sampling,

@@ -17,7 +17,7 @@ from typing import ClassVar, Final, cast
 import mlx.core as mx
 
 from omlx.engine.masking import Lookahead
-from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.model import Cache, MakeCache, Model, id_limit
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.prefix.payload import Payloads, layout_of, uncacheable
 from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
@@ -40,13 +40,19 @@ MAX_WINDOW: Final = 16
 
 @dataclass(slots=True)
 class _RowCache:
-    """`held` tokens are in the cache; the first `valid` are committed, marks lie between."""
+    """`held` tokens are in the cache; the first `valid` are committed, marks lie between.
+
+    `unreadable`: the sequence has an id that the model has no row for; the first `scanned` tokens
+    were looked at.
+    """
 
     cache: Cache
     held: int = 0
     valid: int = 0
     marks: list[Mark] = field(default_factory=list)
     sampler: RowSampler | None = None
+    scanned: int = 0
+    unreadable: bool = False
 
 
 class DraftModel:
@@ -69,6 +75,7 @@ class DraftModel:
         self._vocab_size = vocab_size
         self._make_cache = make_cache
         self._traits = traits(make_cache())
+        self._id_limit = id_limit(model, make_cache)
         self._rows: dict[int, _RowCache] = {}
         self._kept = Payloads(make_cache)
         self._index: PrefixIndex | None = None
@@ -83,9 +90,10 @@ class DraftModel:
         )
 
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
-        if limit < 1:
+        row = self._row(sequence)
+        if limit < 1 or self._is_unreadable(row, sequence):
             return None
-        lag = len(sequence.tokens) - self._row(sequence).valid
+        lag = len(sequence.tokens) - row.valid
         return Proposal(self.name, limit, lag=lag, clause=clause)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
@@ -198,6 +206,14 @@ class DraftModel:
             self._kept.evict(evicted)
             self._kept.keep(row.cache, pieces)
 
+    def _is_unreadable(self, row: _RowCache, sequence: Sequence) -> bool:
+        """Whether the sequence has an id that this model has no row for; looks at new tokens."""
+        if self._id_limit < self._vocab_size and not row.unreadable:
+            new = sequence.tokens[row.scanned :]
+            row.scanned = len(sequence.tokens)
+            row.unreadable = any(token >= self._id_limit for token in new)
+        return row.unreadable
+
     def _rewind(self, row: _RowCache, target: int) -> None:
         """Roll the cache back to at most `target` tokens; to none if it cannot be."""
         if target < row.held:
@@ -227,11 +243,14 @@ class DraftModel:
         return mx.array(tokens[row.held :], mx.uint32)
 
     def _read(self, row: _RowCache, window: mx.array) -> mx.array:
-        """Read `window` [n] in one pass. Return the logits behind it, [1, vocab]."""
+        """Read `window` [n] in one pass. Return the logits behind it, [1, vocab_size]."""
         row.held += window.shape[0]
         logits: mx.array = self._model(window[None], cache=row.cache)[:, -1]
-        if logits.shape[-1] > self._vocab_size:
-            logits = logits[:, : self._vocab_size]
+        missing = self._vocab_size - logits.shape[-1]
+        if missing < 0:
+            return logits[:, : self._vocab_size]
+        if missing:  # noise of another size would be unrelated to the target's
+            return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
         return logits
 
     def _sample(self, logits: mx.array, place: Draw) -> mx.array:

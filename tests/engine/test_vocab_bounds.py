@@ -1,0 +1,95 @@
+"""Ids that a tokenizer has and a model has not never reach an array: mlx checks no bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from omlx.engine.build import build_loop
+from omlx.engine.loop import EngineLoop
+from omlx.engine.model import cache_maker, id_limit
+from omlx.engine.types import Sampling, Speculation
+from omlx.errors import BadRequest
+from tests import zoo
+from tests.engine.harness import (
+    GREEDY,
+    LIMITS,
+    WARM,
+    Bench,
+    loop_of,
+    model,
+    padded,
+    prompt,
+    request,
+)
+
+MISSING = zoo.VOCAB_SIZE
+"""The first id that the tokenizer has and the models here have not."""
+
+PENALISED = Sampling(temperature=0.8, seed=3, repetition_penalty=1.3, frequency_penalty=0.2)
+
+
+def narrow_loop(name: str) -> EngineLoop:
+    """A loop over a model whose tokenizer has eight ids more."""
+    return build_loop(model(name), zoo.VOCAB_SIZE + 8, LIMITS)
+
+
+@pytest.mark.parametrize("name", sorted(zoo.FAMILIES))
+def test_every_architecture_is_as_wide_as_its_configuration_says(name: str) -> None:
+    narrow = model(name)
+    assert id_limit(narrow, cache_maker(narrow)) == zoo.VOCAB_SIZE
+
+
+@pytest.mark.parametrize("name", zoo.MAIN_NAMES)
+def test_an_id_that_the_model_lacks_is_refused_wherever_it_stands(name: str) -> None:
+    loop = narrow_loop(name)
+    biased = replace(GREEDY, logit_bias=((MISSING, 100.0),))
+    refused = [
+        ("messages", request(tokens=(1, MISSING, 2))),
+        ("messages", request(tokens=(*[MISSING] * 5, 1), sampling=PENALISED)),
+        ("prediction", request(speculation=Speculation(prediction=(1, MISSING)))),
+        ("logit_bias", request(sampling=biased)),
+    ]
+    for param, asked in refused:
+        with pytest.raises(BadRequest) as refusal:
+            loop.submit(asked)
+        assert (refusal.value.code, refusal.value.param) == ("engine.token_id", param)
+        assert refusal.value.params["size"] == zoo.VOCAB_SIZE
+    assert not loop.has_work
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM, PENALISED], ids=["cold", "warm", "penalised"])
+@pytest.mark.parametrize("name", zoo.MAIN_NAMES)
+def test_a_narrow_model_answers_as_one_of_its_own_width(name: str, sampling: Sampling) -> None:
+    answers = []
+    for loop in (narrow_loop(name), loop_of(name)):
+        bench = Bench(loop).submit(request(sampling=sampling))
+        bench.run()
+        answers.append(bench.tokens["a"])
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
+def test_a_draft_narrower_than_its_target_draws_the_same_noise(sampling: Sampling) -> None:
+    """The target has 32 ids more than its draft, which are never likely: biased away."""
+    bias = tuple((zoo.VOCAB_SIZE + i, -1e9) for i in range(32))
+    asked = request(sampling=replace(sampling, logit_bias=bias))
+    loop = build_loop(
+        padded("llama"), zoo.VOCAB_SIZE + 32, LIMITS, draft=model("llama"), draft_name="tiny"
+    )
+    bench = Bench(loop).submit(asked)
+    bench.run()
+    stats = bench.finished["a"].stats
+    assert stats.proposed > 10
+    assert stats.accepted == stats.proposed
+
+
+def test_a_draft_is_silent_about_a_text_with_ids_that_it_lacks() -> None:
+    loop = build_loop(
+        padded("llama"), zoo.VOCAB_SIZE + 32, LIMITS, draft=model("llama"), draft_name="tiny"
+    )
+    bench = Bench(loop).submit(request(tokens=(*prompt(5), MISSING, *prompt(4))))
+    bench.run()
+    assert bench.finished["a"].stats.proposed == 0
+    assert len(bench.tokens["a"]) == 30

@@ -1,0 +1,66 @@
+"""A model narrower than its tokenizer: ids that it lacks are refused, and the process lives."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.models.catalog.discovery import BUNDLED, Registry
+from omlx.models.catalog.entry import ModelEntry
+from tests.server.running import TARGET, omlx
+
+WIDTH = 2048
+"""Rows of the bundled target's embedding; the tokenizer gets one token more."""
+
+EXTRA = "<image_soft_token>"
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("models") / "narrow"
+    shutil.copytree(BUNDLED / TARGET, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    assert max(token["id"] for token in tokenizer["added_tokens"]) < WIDTH
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    tokenizer["added_tokens"].append({"id": WIDTH, "content": EXTRA, "special": True, **flags})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    registry = Registry((ModelEntry("narrow", folder, "bundled"),))
+    with (
+        omlx(registry=registry, default="narrow") as running,
+        httpx.Client(base_url=running.url, timeout=60) as client,
+    ):
+        yield client
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 8, **more}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/v1/chat/completions", chat(f"1 {EXTRA}", repetition_penalty=1.3), "engine.token_id"),
+        ("/v1/chat/completions", chat("1", logit_bias={WIDTH: 100}), "request.logit_bias"),
+        (
+            "/v1/chat/completions",
+            chat("1", prediction={"type": "content", "content": EXTRA}),
+            "engine.token_id",
+        ),
+        ("/v1/completions", {"prompt": [5, WIDTH, 7]}, "request.token"),
+        ("/v1/completions", {"prompt": [WIDTH] * 5, "repetition_penalty": 1.3}, "request.token"),
+        ("/v1/completions", {"prompt": f"1 {EXTRA}"}, "engine.token_id"),
+    ],
+)
+def test_an_id_that_the_model_lacks_is_a_bad_request(
+    http: httpx.Client, path: str, body: dict[str, Any], code: str
+) -> None:
+    refusal = http.post(path, json=body)
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (400, code)
+    assert str(WIDTH) in refusal.json()["error"]["message"]
+    answer = http.post("/v1/chat/completions", json=chat("Hello."))
+    assert answer.json()["usage"]["completion_tokens"] > 0
