@@ -77,7 +77,8 @@ class Throttle:
     def failed(self) -> None:
         self._failures += 1
         if self._failures >= FREE_TRIES:
-            wait = min(MAX_WAIT_S, 2.0 ** (self._failures - FREE_TRIES + 1))
+            doublings = min(self._failures - FREE_TRIES + 1, 30)  # a float overflows at 1,024
+            wait = min(MAX_WAIT_S, 2.0**doublings)
             self._until = self._clock() + wait
 
     def succeeded(self) -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from omlx.admin.login.credentials import LINK_S, Credentials
-from omlx.admin.login.sessions import FREE_TRIES, MAX_AGE_S, Sessions, Throttle
+from omlx.admin.login.sessions import FREE_TRIES, MAX_AGE_S, MAX_WAIT_S, Sessions, Throttle
 from omlx.errors import BadRequest, TooManyAttempts
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 
@@ -226,5 +226,16 @@ def test_every_wrong_password_doubles_the_wait() -> None:
             waits.append(error.retry_after_s)
             clock.now += error.retry_after_s
     assert waits == [3, 5, 9, 17]
+    throttle.succeeded()
+    throttle.check()
+
+
+def test_thousands_of_wrong_passwords_do_not_break_the_throttle() -> None:
+    throttle = Throttle()
+    for _ in range(5_000):
+        throttle.failed()
+    with pytest.raises(TooManyAttempts) as refusal:
+        throttle.check()
+    assert refusal.value.retry_after_s <= MAX_WAIT_S + 1
     throttle.succeeded()
     throttle.check()
