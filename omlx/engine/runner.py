@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -36,6 +37,7 @@ from omlx.engine.plan import (
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
 from omlx.engine.types import TokenMask
+from omlx.errors import NonFiniteLogits
 
 CLEAR_EVERY: Final = 256
 """Steps after which MLX's buffers for reuse are released."""
@@ -53,8 +55,8 @@ class _Pass:
     """One forward in flight, with the masks of its rows.
 
     sampled: [rows], or [draft_n + 1] of a single row; draft: [draft_n]; logprobs as `logprobs_of`
-    returns them, of the sampled tokens or of a prompt's. `error` ends all of its rows, `failed`
-    single ones.
+    returns them, of the sampled tokens or of a prompt's; finite: whether each row of sampled logits
+    is free of NaN and infinity. `error` ends all of its rows, `failed` single ones.
     """
 
     forward: Forward
@@ -62,6 +64,7 @@ class _Pass:
     failed: dict[int, Exception] = field(default_factory=dict)
     sampled: mx.array | None = None
     draft: mx.array | None = None
+    finite: mx.array | None = None
     logprobs: tuple[mx.array, mx.array, mx.array] | None = None
     error: Exception | None = None
 
@@ -118,6 +121,7 @@ class Runner:
                 continue
             with isolate() as outcome:  # a pass that failed on the device raises when it is read
                 reads.update(zip(rows, _read_pass(launched), strict=True))
+                launched.failed |= _non_finite(launched)
             if outcome.error is not None:
                 reads.update(dict.fromkeys(rows, Read(error=outcome.error)))
             reads.update({row: Read(error=error) for row, error in launched.failed.items()})
@@ -210,6 +214,7 @@ class Runner:
         """Sample every row of `logits` [rows, V]; no `draws`: all are greedy without processors."""
         if logits.shape[-1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
+        launched.finite = mx.isfinite(logits.max(axis=-1))  # NaN is the maximum wherever it is
         allowed = self._allowed(launched, logits) if launched.masks else None
         logits = process(logits, draws)
         choices = logits if allowed is None else permit(logits, allowed)
@@ -219,7 +224,7 @@ class Runner:
         if most is not None:
             launched.logprobs = logprobs_of(logits, sampled, most)
         drafts = () if launched.draft is None else (launched.draft,)
-        mx.async_eval(sampled, *(launched.logprobs or ()), *drafts)
+        mx.async_eval(sampled, launched.finite, *(launched.logprobs or ()), *drafts)
 
     def _allowed(self, launched: _Pass, logits: mx.array) -> list[bytes | None]:
         """The mask of every row of logits, computed while the device is busy with the pass."""
@@ -267,6 +272,16 @@ def _read_pass(launched: _Pass) -> list[Read]:
         return [Read(sampled=(token,)) for token in sampled]
     rows = zip(sampled, logprobs, strict=True)
     return [Read(sampled=(token,), logprobs=(row,)) for token, row in rows]
+
+
+def _non_finite(launched: _Pass) -> dict[int, Exception]:
+    """Return the errors of rows that have NaN or infinity in their logits."""
+    finite = [True] if launched.finite is None else cast(list[bool], launched.finite.tolist())
+    if all(finite):
+        return {}
+    rows = cycle(launched.forward.rows)  # a batch has one place a row, a single row has several
+    error = NonFiniteLogits("engine.not_finite")
+    return {row: error for row, is_finite in zip(rows, finite, strict=False) if not is_finite}
 
 
 def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> LogprobRows | None:

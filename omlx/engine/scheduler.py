@@ -41,7 +41,7 @@ from omlx.engine.types import (
     Request,
     TokensCommitted,
 )
-from omlx.errors import Reason
+from omlx.errors import NonFiniteLogits, Reason
 
 
 class Scheduler:
@@ -280,6 +280,8 @@ class Scheduler:
         unsaved = self.ops.discard(row)
         self.ops.next += self.prefix.forget(unsaved) + self.prefix.close(sequence)
         self.ops.next.append(Drop(row))
+        if isinstance(error, NonFiniteLogits):
+            self.clear_prefixes()  # any cached prefix may hold what the fault left
         return finish.failed(sequence.request, error)
 
     def check(self) -> None:
