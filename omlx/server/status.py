@@ -1,11 +1,8 @@
 """The status of one model for GET /v1/models/{id}: memory, speculation, batching, prefix cache.
 
-Pure: data in, JSON out.
-
-    configured   settings and package, from `omlx.models.pool.speculation_status`
-    effective    the configured strategy, reduced to the loaded drafters, and why it differs
-    live         the newest answers of the model: gates, acceptance rates, speed-up
-    costs        milliseconds of a pass, by width and context
+Data in, JSON out. Of speculation: the configured strategy, the effective one (reduced to the loaded
+drafters), the newest answers (gates, acceptance rates, speed-up), and the costs of passes in
+milliseconds by width and context.
 
 Unknown values (the model is not loaded, nothing is measured yet) are null, never 0.
 """

@@ -1,15 +1,10 @@
 """`model-package.json`: what a model's directory declares about speculation.
 
-    {"generation": {"speculative_decoding": {
-        "default": "small",
-        "strategies": {
-          "small": {"type": "draft-model", "draft_model": "org/name[:quant][@revision]",
-                    "window_policy": {"default": "adaptive",
-                                      "initial_window": 16, "min_window": 2, "max_window": 16}},
-          "lookup": {"type": "ngram", "shortest_match": 3}}}}}
+    {"generation": {"speculative_decoding": {"default": NAME, "strategies": {NAME: STRATEGY}}}}
 
-Only the default strategy counts. Unknown keys, and other strategies of unknown types, are ignored
-with a warning; anything else that is wrong is an error that names its place in the file.
+STRATEGY is `{"type": "draft-model", "draft_model": "org/name[:quant][@revision]"}` or `{"type":
+"ngram"}` with optional fields. Only the default counts. Unknown keys, and other strategies of
+unknown types, are ignored with a warning; anything else is an error that names its place.
 """
 
 from __future__ import annotations
