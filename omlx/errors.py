@@ -16,7 +16,7 @@
     ├── ModelError                a model directory cannot be loaded (400)
     └── EngineError               a step has failed and ends its request (500)
         ├── RewindError           a rollback has failed: the content of the cache is unknown
-        ├── NonFiniteLogits       the model computed NaN or infinity: damaged weights, a device fault
+        ├── NonFiniteLogits       NaN or infinity in the logits: damaged weights, a device fault
         └── EngineDead            the engine thread has ended (503)
 
 A code is stable and dotted (`request.temperature.range`), parameters are JSON values. `message` is
