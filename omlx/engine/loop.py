@@ -202,8 +202,8 @@ class EngineLoop:
     def _commit(self, launch: Launch, following: Launch | None = None) -> list[Event]:
         """Commit a step; `following` is the step launched on top of it.
 
-        The interval between two reads is that of one pass only if both steps were read behind the
-        launch of the next one (overlapped), or neither was: a launch may wait for the step before
+        The interval between two reads is that of one pass only if both steps were read after the
+        next one was launched (overlapped), or neither was: a launch may wait for the step before
         it.
         """
         reads = self.runner.read(launch)

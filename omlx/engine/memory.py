@@ -3,7 +3,7 @@
     0 ──── weights ──── KV caches ──── prefix caches ──── soft 85 % ──── hard 95 % ──── limit
                                                               └── activations of passes ──┘
 
-Where a request would pass the soft limit: evict cached prefixes, other models' first, if that
+Where a request would exceed the soft limit: evict cached prefixes, other models' first, if that
 suffices or nothing runs; then have idle models evicted; then let it wait for running requests, in
 order of arrival. With nothing to wait for, admit it below the hard limit and refuse it above.
 """
@@ -59,7 +59,9 @@ class MemoryClient(Protocol):
 
     @property
     def reserved(self) -> int:
-        """Bytes not yet allocated: growth of running KV caches, and prefixes to be saved."""
+        """Bytes not yet allocated: prefixes to be saved, and growth of running KV caches up to the
+        prompt and `CACHE_STEP` output tokens. Later growth is left to the space above the limits.
+        """
         ...
 
     @property
@@ -136,7 +138,7 @@ class MemoryGuard:
         self.limit, self.weights = limit, weights
         self.changed()
 
-    def evict_models_by(self, request_eviction: Callable[[int], None]) -> None:
+    def set_model_evictor(self, request_eviction: Callable[[int], None]) -> None:
         """Set how idle models are evicted."""
         self._assert_writer()
         self.request_eviction = request_eviction
@@ -220,7 +222,7 @@ class MemoryGuard:
         return Verdict.REFUSE
 
     def excess(self, need: int, clients: Iterable[MemoryClient], freed: int = 0) -> int:
-        """By how many bytes `need` more pass the soft limit, once `freed` are given back."""
+        """By how many bytes `need` more exceed the soft limit, once `freed` are given back."""
         if self.limit is None:
             return 0
         return max(0, self._taken() - freed + self._reserved(clients) + need - self.soft)
@@ -240,7 +242,7 @@ class MemoryGuard:
     def reserve(self, need: int, *, last: bool = False) -> int:
         """Reserve `need` bytes for weights to be read, in place of the reservation before.
 
-        Return by how many bytes that passes the soft limit, in the `last` attempt the hard limit.
+        Return by how many bytes that exceeds the soft limit, in the `last` attempt the hard limit.
         Reserve nothing if it does.
         """
         self._assert_writer()

@@ -51,7 +51,7 @@ class Clock:
 class Interval:
     """Seconds between two reads, and the width of the pass in between.
 
-    `width` is 0 for plain steps that overlap: each was read behind the launch of the next one.
+    `width` is 0 for plain steps that overlap: each was read after the next one was launched.
     """
 
     seconds: float

@@ -22,10 +22,10 @@ from omlx.server import errors
 class TimeoutProtocol(H11Protocol):
     """Closes a connection whose full write buffer was not read from for `read_timeout_s`.
 
-    Closes one whose next request is not complete up to its body `head_timeout_s` after its first
-    byte: with 408, or without an answer if nothing was sent since the connection was opened, or
-    only the rest of a body that was answered before it was read. How long a connection may be idle
-    after an answer is uvicorn's `timeout_keep_alive`.
+    Closes a connection whose request head is incomplete `head_timeout_s` after the connection was
+    opened, or, for later requests, after its first byte. Sends 408 if part of a head has arrived,
+    else closes without an answer; the rest of a body that was answered before it was read is no
+    part of a head. uvicorn's `timeout_keep_alive` closes idle connections.
     """
 
     read_timeout_s: ClassVar[float] = 120.0

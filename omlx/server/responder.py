@@ -88,7 +88,7 @@ class Responder:
     async def _frames(
         self, stream: GenerationStream, encoder: Encoder, wire: Wire
     ) -> AsyncGenerator[bytes, None]:
-        """Yield one write a batch. An error after the first byte becomes the last event."""
+        """Yield one chunk of bytes per batch; an error after the first becomes the last event."""
         yield b"".join(map(wire.frame, encoder.start()))
         try:
             async for batch in stream.batches(self._keep_alive_s):

@@ -95,7 +95,7 @@ class GenerationStream:
     async def started(self, timeout_s: float) -> None:
         """Wait for the first event, at most `timeout_s`.
 
-        Raises an error that came before any output.
+        Raises the error of a request that failed until then, so that it has its HTTP status.
         """
         await self._wait(timeout_s)
         for event in self._inbox:

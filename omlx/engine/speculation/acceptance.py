@@ -86,7 +86,7 @@ class Acceptance:
     def learn(self, match: int, drafted: int, accepted: int) -> None:
         """Count a draft that was verified, or compared with the tokens that were sampled anyway.
 
-        Tokens behind the first rejected one say nothing.
+        Tokens after the first rejected one are no evidence.
         """
         decay = DECAY if self.prior is not None else 1.0 - (1.0 - DECAY) / 10
         counted = [bin_of(match, i) for i in range(min(drafted, accepted + 1))]

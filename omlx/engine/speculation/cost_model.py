@@ -212,8 +212,8 @@ class CostModel:
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
 
     exploration_budget_s: float = 0.0
-    """Seconds that may be spent on finding out whether a draft model pays. Accrues 1 % of every
-    request's time."""
+    """Seconds that may be spent on finding out whether a draft model pays. Accrues 1 % of all
+    measured time; not saved."""
 
     def verify(self, width: int, context: int) -> float:
         """Estimate the seconds of a target pass; 0 while nothing is measured."""

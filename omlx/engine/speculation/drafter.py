@@ -13,8 +13,8 @@ class Drafter(Protocol):
     """Proposes continuations of a row. Reads `sequence` and never writes to it.
 
     `kind` is the drafter's name in strategy strings; strategies refuse the grammar drafter's, which
-    runs under all of them. `name` distinguishes drafters of one kind. The methods with a body are
-    for drafters that learn from verification or cache prefixes.
+    runs under every strategy but `off`. `name` distinguishes drafters of one kind. The methods with
+    a body are for drafters that learn from verification or cache prefixes.
     """
 
     kind: ClassVar[str]

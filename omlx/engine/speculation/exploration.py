@@ -19,8 +19,8 @@ pays takes some 1.5 % longer, a longer one less."""
 class ExplorationBudget:
     """`elapsed_s` are the request's seconds so far; `lost_s` those lost against plain decoding.
 
-    A draft model that is not proven yet may also spend the cost model's `exploration_budget_s`,
-    which accrues 1 % of the time of all requests to the model.
+    A draft model that is not proven yet may spend the cost model's `exploration_budget_s` instead,
+    if that is larger. It accrues 1 % of the measured time of all requests to the model.
     """
 
     cost_model: CostModel
@@ -41,7 +41,7 @@ class ExplorationBudget:
         self.lost_s = max(0.0, self.lost_s + seconds - plain)
 
     def add_catch_up(self, seconds: float) -> None:
-        """Subtract a draft model's catch-up from the cost model's budget."""
+        """Subtract a round's drafting time, catch-up included, from the cost model's budget."""
         self.cost_model.exploration_budget_s = max(
             0.0, self.cost_model.exploration_budget_s - seconds
         )

@@ -2,10 +2,10 @@
 
 A round with P pending and k draft tokens takes
 
-    verify(P + k) + catch-up + k · draft pass + rejection cost
+    verify(P + k) + catch-up / rounds it serves + k · draft pass + rejection cost
 
-The rejection cost is that of tokens that stay pending after a rejection, in models with recurrent
-layers.
+and saves Σ reach[i] · usual seconds of token i, less that. The rejection cost is that of tokens
+that stay pending after a rejection, in models with recurrent layers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Forecast:
         return max((speedup for _, _, speedup in self.options), default=0.0)
 
     def best(self, seconds_per_token: list[float], margin: float) -> tuple[int, float]:
-        """Return the draft length that saves most seconds, of those that pay, and its saving.
+        """Return the draft length that saves the most seconds, of those that pay, and its saving.
 
         The shorter of two lengths within `margin` seconds. 0 and -inf if none pays.
         """
@@ -77,12 +77,12 @@ class Forecaster:
     def forecast(
         self, proposal: Proposal, record: DrafterRecord, pending: int, context: int, committed: int
     ) -> Forecast:
-        """Forecast drafts behind `pending` tokens; `committed` counts the request's output."""
+        """Forecast drafts after `pending` tokens; `committed` counts the request's output."""
         verify, single = self.cost_model.verify, self.cost_model.verify(1, context)
         plain = self.cost_model.plain_pass(1, context)
         backlog_cost = (
             self.cost_model.plain_pass(pending, context) - plain
-        )  # spent with or without a draft
+        )  # of reading more than one pending token, with or without a draft
         rates = record.acceptance.rates()
         catch_up = self._catch_up(proposal, context) / record.rounds_to_serve(committed)
         draft_pass = self._draft_pass(proposal, context)

@@ -95,7 +95,10 @@ class RowPolicy:
         return True
 
     def choose(self, proposals: Seq[Proposal], pending: int, context: int) -> Choice:
-        """Return what to draft behind `pending` tokens. Call once per step that is not skipped."""
+        """Return what to draft after `pending` tokens.
+
+        Call it for every step that is not skipped; again once the step in flight is committed.
+        """
         self.skip_steps = 0
         fixed = self.draft_length.fixed is not None
         if proposals and (fixed or proposals[0].certain):
@@ -205,10 +208,6 @@ class RowPolicy:
             if gain > best_gain:
                 best, best_gain = (forecast, k), gain
         return best
-
-    def _plain_cost(self, pending: int, context: int) -> float:
-        """Estimate the seconds of a step without a draft."""
-        return self.cost_model.plain_pass(pending, context)
 
     def _explore(
         self, proposals: Seq[Proposal], best: Choice, pending: int, context: int

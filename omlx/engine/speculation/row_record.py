@@ -83,6 +83,7 @@ class RowRecord:
 
     def learn(self, proposals: Seq[Proposal] = ()) -> None:
         """Learn from the recorded steps, and compare one of `proposals` with the next ones."""
+        # A proposal belongs to the first step: the queue was empty when its draft was made.
         for tokens, interval, context in self._unlearned:
             if interval is not None:
                 self.policy.observe_time(self.proposal, len(tokens), interval, context)

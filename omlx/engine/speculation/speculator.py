@@ -62,12 +62,15 @@ class Speculator:
         return None
 
     def record_refusal(self, sequence: Sequence, decoding: int) -> bool:
-        """Store the refusal for `reason`. Return whether the row may not draft."""
+        """Store why the row may not draft, which `reason` reports. Return whether it may not."""
         self._refused[sequence.row] = self.refusal(sequence, decoding)
         return self._refused[sequence.row] is not None
 
     def would_draft(self, sequence: Sequence) -> bool:
-        """Return whether the row would draft now. Counts as the decision for this step."""
+        """Return whether the row would draft now: if so, the step in flight is committed first.
+
+        `draft` then decides again, with the token of that step.
+        """
         return self._choose(sequence) is not None
 
     def draft(self, sequence: Sequence) -> Draft | None:

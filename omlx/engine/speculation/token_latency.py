@@ -33,8 +33,8 @@ class TokenLatency:
     def seconds_per_token(self, plain: float, speedup: float, n: int) -> list[float]:
         """Return the seconds that each of the next n tokens takes if all before it match.
 
-        `plain` seconds are the upper bound. The first token, and bins without a record, take
-        what the fastest draft at hand makes of them: `plain / speedup`.
+        `plain` seconds are the upper bound. The first token, and bins without a record, are
+        estimated as `plain / speedup`, of the fastest draft at hand.
         """
         first = plain / max(1.0, speedup)
         bins = [self._bin(i) for i in range(n)]

@@ -1,6 +1,6 @@
 """Discovery: every model directory in every place, in order of precedence, as a model registry.
 
-A directory whose id an earlier usable one has says so as its reason.
+A usable directory whose id an earlier usable one has is marked as shadowed, with the reason.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
         if package is not None:
             notes.append(Reason("pull.taken_along", {"file": str(package)}))
         names = [file.rfilename for file in files]
-        # first by commit, so that the revision always names a complete snapshot, until then the old
+        # By commit first: the revision is repointed only once the new snapshot is complete.
         snapshot = Path(snapshot_download(repository, revision=info.sha, allow_patterns=names))
         unverified = [file for file in files if file.rfilename not in fetched]
         notes += _verify(unverified, snapshot, blobs)

@@ -77,7 +77,7 @@ class Evictor:
         memory = self._memory
         # Only here is the event loop known: a pool may be built before its loop runs.
         on_request = partial(self._on_eviction_request, asyncio.get_running_loop())
-        self._residents.post(partial(memory.evict_models_by, on_request))
+        self._residents.post(partial(memory.set_model_evictor, on_request))
         self._residents.check_limit()
         if not nbytes:
             return

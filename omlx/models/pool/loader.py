@@ -82,8 +82,9 @@ class ModelLoader:
     ) -> ResidentModel:
         """Read what is not in memory and attach the model, in place of `previous`, which is idle.
 
-        Raises ModelError and Overloaded; then `previous` continues. A draft that cannot be read or
-        run, or for which there is no room, becomes a reason unless a request named it.
+        Raises ModelError, Overloaded, and BadRequest for a requested draft that cannot be run; then
+        `previous` continues. Any other draft that cannot be read or run, or for which there is no
+        room, becomes a reason.
         """
         dtype = choice.speculation.settings.dtype
         reading = _Reading(self._engine, self._read, report, dtype)

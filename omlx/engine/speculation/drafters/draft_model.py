@@ -40,10 +40,10 @@ MAX_WINDOW: Final = 16
 
 @dataclass(slots=True)
 class _RowCache:
-    """`held` tokens are in the cache; the first `valid` are committed, marks lie between.
+    """`held` tokens are in the cache, of which the first `valid` are committed.
 
-    `unreadable`: the sequence has an id that the model has no row for; the first `scanned` tokens
-    were looked at.
+    `marks` are rollback points between the two. `unreadable`: the sequence has an id outside the
+    model's embedding; the first `scanned` tokens were checked.
     """
 
     cache: Cache

@@ -141,9 +141,9 @@ class NgramIndex:
 
 @dataclass(slots=True)
 class _RowLookup:
-    """One row's index, and the match behind its first `seen` tokens.
+    """One row's index, and the match after its first `seen` tokens.
 
-    The row's own tokens begin at `offset` in the index, behind those of the prediction. `long` as
+    The row's own tokens begin at `offset` in the index, after those of the prediction. `long` as
     in `NgramIndex.lookup`; `prompt_hit_rate` as in `NgramDrafter.prompt_hit_rate`.
     """
 
