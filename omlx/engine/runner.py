@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import cycle
+from math import isfinite
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -55,8 +56,8 @@ class _Pass:
     """One forward in flight, with the masks of its rows.
 
     sampled: [rows], or [draft_n + 1] of a single row; draft: [draft_n]; logprobs as `logprobs_of`
-    returns them, of the sampled tokens or of a prompt's; finite: whether each row of sampled logits
-    is free of NaN and infinity. `error` ends all of its rows, `failed` single ones.
+    returns them, of the sampled tokens or of a prompt's; peaks: the largest of each row of logits
+    that is sampled. `error` ends all of its rows, `failed` single ones.
     """
 
     forward: Forward
@@ -64,7 +65,7 @@ class _Pass:
     failed: dict[int, Exception] = field(default_factory=dict)
     sampled: mx.array | None = None
     draft: mx.array | None = None
-    finite: mx.array | None = None
+    peaks: mx.array | None = None
     logprobs: tuple[mx.array, mx.array, mx.array] | None = None
     error: Exception | None = None
 
@@ -214,7 +215,7 @@ class Runner:
         """Sample every row of `logits` [rows, V]; no `draws`: all are greedy without processors."""
         if logits.shape[-1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
-        launched.finite = mx.isfinite(logits.max(axis=-1))  # NaN is the maximum wherever it is
+        launched.peaks = logits.max(axis=-1)  # NaN is the largest, wherever it is
         allowed = self._allowed(launched, logits) if launched.masks else None
         logits = process(logits, draws)
         choices = logits if allowed is None else permit(logits, allowed)
@@ -224,7 +225,7 @@ class Runner:
         if most is not None:
             launched.logprobs = logprobs_of(logits, sampled, most)
         drafts = () if launched.draft is None else (launched.draft,)
-        mx.async_eval(sampled, launched.finite, *(launched.logprobs or ()), *drafts)
+        mx.async_eval(sampled, launched.peaks, *(launched.logprobs or ()), *drafts)
 
     def _allowed(self, launched: _Pass, logits: mx.array) -> list[bytes | None]:
         """The mask of every row of logits, computed while the device is busy with the pass."""
@@ -276,12 +277,12 @@ def _read_pass(launched: _Pass) -> list[Read]:
 
 def _non_finite(launched: _Pass) -> dict[int, Exception]:
     """Return the errors of rows that have NaN or infinity in their logits."""
-    finite = [True] if launched.finite is None else cast(list[bool], launched.finite.tolist())
-    if all(finite):
+    peaks = [0.0] if launched.peaks is None else cast(list[float], launched.peaks.tolist())
+    if all(map(isfinite, peaks)):
         return {}
     rows = cycle(launched.forward.rows)  # a batch has one place a row, a single row has several
     error = NonFiniteLogits("engine.not_finite")
-    return {row: error for row, is_finite in zip(rows, finite, strict=False) if not is_finite}
+    return {row: error for row, peak in zip(rows, peaks, strict=False) if not isfinite(peak)}
 
 
 def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> LogprobRows | None:
