@@ -30,7 +30,7 @@ class FreeModel(nn.Module):
     """Returns the same logits for every token, computed once per shape; has no cache."""
 
     def __init__(self, vocabulary: int = VOCABULARY) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx's own is not annotated
         self.layers: list[nn.Module] = []
         self._row = mx.random.normal((vocabulary,), key=mx.random.key(0))
         self._logits: dict[tuple[int, ...], mx.array] = {}

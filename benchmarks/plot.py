@@ -126,7 +126,7 @@ def _draw_groups(axis: Any, chart: Sequence[Result]) -> None:
 def _figure(rows: int, *, width: float, height: float) -> Iterator[tuple[Any, list[Any]]]:
     """Yield a figure of `rows` charts, each of that size in inches, and their axes."""
     from matplotlib import rc_context  # noqa: PLC0415 — a dependency of development only
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 — as above
 
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height * rows), layout="constrained", facecolor="white")

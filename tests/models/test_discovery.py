@@ -10,30 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from omlx.catalog import catalog
 from omlx.errors import ModelError, NotFound
 from omlx.models.catalog.discovery import BUNDLED, discover, scan_places
-from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.entry import Status
 from omlx.models.catalog.places import Folder, HubCache
 from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
-from tests.models.trees import hub_model, model, shards
-
-
-def ids(registry: Registry) -> dict[str, str]:
-    return {entry.id: entry.reason.code if entry.reason else "usable" for entry in registry.entries}
-
-
-def only(folder: Path) -> ModelEntry:
-    (entry,) = scan_places([Folder("models", folder)]).entries
-    return entry
-
-
-def code(entry: ModelEntry) -> str:
-    assert entry.status is Status.SKIPPED
-    assert entry.reason is not None
-    assert entry.reason.code in catalog()
-    return entry.reason.code
+from tests.models.trees import hub_model, ids, model, only, shards
 
 
 def test_a_folder_of_models_one_and_two_deep_and_through_links(tmp_path: Path) -> None:

@@ -8,30 +8,12 @@ from typing import Any
 
 import pytest
 
-from omlx.catalog import catalog
 from omlx.models.catalog.discovery import scan_places
-from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.entry import Status
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.places import Folder, HubCache
-from omlx.models.catalog.registry import Registry
 from omlx.models.package.compatibility import too_large
-from tests.models.trees import LLAMA, hub_model, index, model, shards
-
-
-def ids(registry: Registry) -> dict[str, str]:
-    return {entry.id: entry.reason.code if entry.reason else "usable" for entry in registry.entries}
-
-
-def only(folder: Path) -> ModelEntry:
-    (entry,) = scan_places([Folder("models", folder)]).entries
-    return entry
-
-
-def code(entry: ModelEntry) -> str:
-    assert entry.status is Status.SKIPPED
-    assert entry.reason is not None
-    assert entry.reason.code in catalog()
-    return entry.reason.code
+from tests.models.trees import LLAMA, code, hub_model, index, model, only, shards
 
 
 def test_a_broken_link_is_a_missing_file(tmp_path: Path) -> None:

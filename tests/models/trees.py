@@ -7,8 +7,30 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from omlx.catalog import catalog
+from omlx.models.catalog.discovery import scan_places
+from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.places import Folder
+from omlx.models.catalog.registry import Registry
+
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 WEIGHTS = ("model.safetensors",)
+
+
+def ids(registry: Registry) -> dict[str, str]:
+    return {entry.id: entry.reason.code if entry.reason else "usable" for entry in registry.entries}
+
+
+def only(folder: Path) -> ModelEntry:
+    (entry,) = scan_places([Folder("models", folder)]).entries
+    return entry
+
+
+def code(entry: ModelEntry) -> str:
+    assert entry.status is Status.SKIPPED
+    assert entry.reason is not None
+    assert entry.reason.code in catalog()
+    return entry.reason.code
 
 
 def model(

@@ -74,7 +74,7 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
         with suppress(OSError):
             call(port, "GET", "/health")
             return
-        time.sleep(0.2)
+        time.sleep(0.2)  # between two tries, up to START_S: a process that starts has no event
     raise RuntimeError(f"no server answers on port {port} after {START_S} s")
 
 
