@@ -22,7 +22,7 @@ from .addresses import STATIC
 from .headers import SecurityHeaders
 from .preferences import language_of
 
-WORDS: Final = f"{STATIC}/js/words.json"
+WORDS: Final = f"{STATIC}/js/words.js"
 STYLES: Final = f"{STATIC}/css/app.css"
 _IMPORT: Final = re.compile(r'@import url\("([\w-]+\.css)"\) layer\((\w+)\);')
 
@@ -41,7 +41,8 @@ async def show_styles(request: Request) -> Response:
 
 async def show_words(request: Request) -> Response:
     """Send the catalog in the browser's language. Scripts import it, so none runs without it."""
-    return _cached(request, json.dumps(catalog(language_of(request))), "application/json")
+    module = f"export default {json.dumps(catalog(language_of(request)))};"
+    return _cached(request, module, "text/javascript")
 
 
 def style_sheet(path: Path) -> str:

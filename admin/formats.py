@@ -1,20 +1,24 @@
-"""Number formats of templates, the same in every language."""
+"""Number formats of templates. Units of time are translated; all others are the same everywhere."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Final
 
-_GB: Final = 1000**3
+from omlx.catalog import SOURCE, sentence
+
 _THIN: Final = "\u202f"
 """Narrow no-break space between a figure and its unit."""
 
 
-def size(nbytes: int) -> str:
-    """Bytes in decimal units: `5.3 MB`, `17 GB`."""
-    value, unit = (nbytes / _GB, "GB") if nbytes >= _GB else (nbytes / 1000**2, "MB")
-    digits = int(value < 10)
-    return f"{value:.{digits}f}{_THIN}{unit}"
+def memory(nbytes: int) -> str:
+    """Bytes of memory in binary units, as Activity Monitor counts: `5.3 MB`, `12 GB`."""
+    return _bytes(nbytes, 1024)
+
+
+def disk(nbytes: int) -> str:
+    """Bytes of files in decimal units, as Finder counts: `5.3 MB`, `17 GB`."""
+    return _bytes(nbytes, 1000)
 
 
 def ratio(value: float) -> str:
@@ -43,16 +47,25 @@ def clock(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float, language: str = SOURCE) -> str:
     """`40 s`, `3 min`, `1 h 20 min`: rounded as coarsely as an estimate deserves."""
     if seconds < 55:
-        return f"{max(5, 5 * round(seconds / 5))}{_THIN}s"
+        return sentence("unit.seconds", {"count": max(5, 5 * round(seconds / 5))}, language)
     minutes = max(1, round(seconds / 60))
     if minutes < 60:
-        return f"{minutes}{_THIN}min"
-    return f"{minutes // 60}{_THIN}h {minutes % 60}{_THIN}min"
+        return sentence("unit.minutes", {"count": minutes}, language)
+    parts = {"hours": minutes // 60, "minutes": minutes % 60}
+    return sentence("unit.hours", parts, language)
 
 
 def moment(at: float) -> str:
     """Seconds since the epoch in the server's time zone: `2026-03-14 15:09`."""
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
+
+
+def _bytes(nbytes: int, base: int) -> str:
+    value, unit = nbytes / base**2, "MB"
+    if nbytes >= base**3:
+        value, unit = nbytes / base**3, "GB"
+    digits = int(value < 10 and nbytes % base**3 > 0)
+    return f"{value:.{digits}f}{_THIN}{unit}"

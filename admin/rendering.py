@@ -33,9 +33,10 @@ def _environment(language: str) -> Environment:
         "model_path": model_path,
         "zip": zip,
     }
-    figures = (formats.size, formats.ratio, formats.percent, formats.rate, formats.count)
-    times = (formats.clock, formats.duration, formats.moment)
-    environment.filters |= {filter_.__name__: filter_ for filter_ in (*figures, *times)}
+    figures = (formats.ratio, formats.percent, formats.rate, formats.count)
+    others = (formats.memory, formats.disk, formats.clock, formats.moment)
+    environment.filters |= {filter_.__name__: filter_ for filter_ in (*figures, *others)}
+    environment.filters["duration"] = partial(formats.duration, language=language)
     return environment
 
 

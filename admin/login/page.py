@@ -19,6 +19,7 @@ from omlx.server.fields import read_query
 from ..addresses import HOME, LOGIN, own_page
 from ..form_data import form_data
 from ..pages import Page, Pages
+from .command import login_command
 from .credentials import MAX_LENGTH, MIN_LENGTH
 from .gate import Gate, Login, NewPassword
 
@@ -30,12 +31,14 @@ PASSWORD: Final = f"{HOME}/password"
 class LoginView:
     """Data of both pages. `then` is the page to continue with, `problem` a refusal.
 
-    `token` is that of a login link; `wants_current`: the current password is needed to change it.
+    `command` prints a login link, `token` is that of one; `wants_current`: the current password is
+    needed to change it.
     """
 
     password_set: bool
     then: str
     problem: OmlxError | None
+    command: str = ""
     token: str | None = None
     wants_current: bool = False
     shortest: int = MIN_LENGTH
@@ -56,7 +59,7 @@ class LoginPage:
 
     async def show(self, request: Request) -> Page:
         query = request.query_params
-        return self._login(query.get("token"), own_page(query.get("next")))
+        return self._login(request, own_page(query.get("next")), token=query.get("token"))
 
     async def show_password(self, request: Request) -> Page:
         return self._password(request, own_page(request.query_params.get("next")))
@@ -69,7 +72,7 @@ class LoginPage:
             login = read_query(Login, _only(fields, "token", "password"))
             by_link = await self.gate.admit(login)
         except OmlxError as error:
-            return self.pages.answer(request, self._login(None, then, error))
+            return self.pages.answer(request, self._login(request, then, error))
         if not self.gate.credentials.has_password:
             then = f"{PASSWORD}?next={quote(then, safe='')}"
         response = RedirectResponse(then, 303)
@@ -96,8 +99,16 @@ class LoginPage:
         self.gate.renew(request, response, by_link=False)
         return response
 
-    def _login(self, token: str | None, then: str, problem: OmlxError | None = None) -> Page:
-        view = LoginView(self.gate.credentials.has_password, then, problem, token)
+    def _login(
+        self,
+        request: Request,
+        then: str,
+        problem: OmlxError | None = None,
+        token: str | None = None,
+    ) -> Page:
+        credentials = self.gate.credentials
+        command = login_command(credentials.home, request.client and request.client.host)
+        view = LoginView(credentials.has_password, then, problem, command, token)
         return Page("login/page.html", view, status=_status(problem))
 
     def _password(self, request: Request, then: str, problem: OmlxError | None = None) -> Page:

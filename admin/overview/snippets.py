@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,45 +35,44 @@ def curl(address: str, model: str, prompt: str, *, with_key: bool) -> str:
     """Return a command that streams a chat completion."""
     messages = [{"role": "user", "content": prompt}]
     body = {"model": model, "stream": True, "messages": messages}
-    quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
-    parts = [f"curl -N {address}/v1/chat/completions"]
+    url, data = f"{address}/v1/chat/completions", json.dumps(body, ensure_ascii=False)
+    parts = [f"curl -N {shlex.quote(url)}"]
     if with_key:
         parts.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
-    parts.append(f"-H 'Content-Type: application/json' -d '{quoted}'")
+    parts.append(f"-H 'Content-Type: application/json' -d {shlex.quote(data)}")
     return " ".join(parts)
 
 
 def _openai(address: str, model: str, prompt: str, with_key: bool) -> str:
     key = _key(with_key, f'os.environ["{KEY_VARIABLE}"]', '"none"')
     imports = _key(with_key, "import os\n\n", "")
-    content = json.dumps(prompt, ensure_ascii=False)
     return f"""{imports}from openai import OpenAI
 
-client = OpenAI(base_url="{address}/v1", api_key={key})
+client = OpenAI(base_url={_quoted(f"{address}/v1")}, api_key={key})
 answer = client.chat.completions.create(
-    model={json.dumps(model)},
-    messages=[{{"role": "user", "content": {content}}}],
+    model={_quoted(model)},
+    messages=[{{"role": "user", "content": {_quoted(prompt)}}}],
 )
 print(answer.choices[0].message.content)"""
 
 
 def _claude_code(address: str, model: str, with_key: bool) -> str:
     """Map each model that the client asks for, large and small, to this one."""
-    key = _key(with_key, f'"${KEY_VARIABLE}"')
-    values = {"BASE_URL": address, "AUTH_TOKEN": key, "MODEL": model}
-    values |= {f"DEFAULT_{size}_MODEL": model for size in ("OPUS", "SONNET", "HAIKU")}
+    key, name = _key(with_key, f'"${KEY_VARIABLE}"'), shlex.quote(model)
+    values = {"BASE_URL": shlex.quote(address), "AUTH_TOKEN": key, "MODEL": name}
+    values |= {f"DEFAULT_{size}_MODEL": name for size in ("OPUS", "SONNET", "HAIKU")}
     lines = [f"export ANTHROPIC_{name}={value}" for name, value in values.items()]
     return "\n".join([*lines, "claude"])
 
 
 def _codex(address: str, model: str, with_key: bool) -> str:
-    config = f"""model = {json.dumps(model)}
+    config = f"""model = {_quoted(model)}
 model_provider = "omlx"
 web_search = "disabled"
 
 [model_providers.omlx]
 name = "omlx"
-base_url = "{address}/v1"
+base_url = {_quoted(f"{address}/v1")}
 wire_api = "responses\""""
     return config + _key(with_key, f'\nenv_key = "{KEY_VARIABLE}"', "")
 
@@ -91,6 +91,11 @@ def _opencode(address: str, model: str, with_key: bool) -> str:
         "provider": {"omlx": provider},
     }
     return json.dumps(config, indent=2, ensure_ascii=False)
+
+
+def _quoted(text: str) -> str:
+    """Return a string literal of Python and of TOML, which both read JSON's escapes."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(with_key: bool, reference: str, placeholder: str = "none") -> str:

@@ -12,7 +12,7 @@ from omlx.errors import Reason
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.models.pool.speculation_status import reason_to_json, speculation_to_json
 from omlx.settings.layer import Layer, Source
-from omlx.settings.parse import to_json
+from omlx.settings.parse import size_text, to_json
 from omlx.settings.resolve import Resolution
 from omlx.settings.schema import AppliesAt, Group, Scope, Setting, Value, table
 
@@ -31,7 +31,6 @@ _KINDS: Final[Mapping[type, tuple[str, str]]] = {
 }
 """Type in the API, and control in the forms, by the type of a value."""
 
-_UNITS: Final = (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
 _LOCKING: Final = (Source.CLI, Source.ENVIRONMENT)
 
 
@@ -211,14 +210,6 @@ def _text(value: object, control: str) -> str:
         case bool() | dict():
             return json.dumps(value, ensure_ascii=False)
         case int() if control == "size":
-            return _size(value)
+            return size_text(value)
         case _:
             return str(value)
-
-
-def _size(nbytes: int) -> str:
-    """Return the shortest exact way to type a size: `2GB`."""
-    for unit, scale in _UNITS:
-        if nbytes >= scale and nbytes % scale == 0:
-            return f"{nbytes // scale}{unit}"
-    return str(nbytes)

@@ -44,7 +44,7 @@ def estimate_record(estimate: Estimate, language: str = "en") -> Json:
     record = asdict(estimate)
     record["least_s"] = round(estimate.least_s, 1)
     record["most_s"] = round(estimate.most_s, 1)
-    record["said"] = [reason_record(reason, language) for reason in _sentences(estimate)]
+    record["said"] = [reason_record(reason, language) for reason in _sentences(estimate, language)]
     return record
 
 
@@ -53,9 +53,10 @@ def reason_record(reason: Reason, language: str) -> Json:
     return {"code": reason.code, "params": reason.params, "message": message}
 
 
-def _sentences(estimate: Estimate) -> list[Reason]:
-    least, most = formats.duration(estimate.least_s), formats.duration(estimate.most_s)
-    size, limit = formats.size(estimate.memory_bytes), formats.size(estimate.limit_bytes)
+def _sentences(estimate: Estimate, language: str) -> list[Reason]:
+    least = formats.duration(estimate.least_s, language)
+    most = formats.duration(estimate.most_s, language)
+    size, limit = formats.memory(estimate.memory_bytes), formats.memory(estimate.limit_bytes)
     time, memory = "trial.estimate.time", "trial.estimate.memory"
     if least == most:
         time = "trial.estimate.about"

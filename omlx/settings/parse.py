@@ -7,14 +7,18 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from omlx.errors import ConfigError
 from omlx.settings.schema import Setting, Value
 
+_SHOWN: Final = 80
+"""Characters of a rejected value that an error repeats."""
+
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE_SCALES = (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -57,7 +61,8 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
     if setting.kind in (int, float) and not (setting.meta.is_bytes and isinstance(raw, str)):
         numbers = (int,) if setting.kind is int else (int, float)
         if isinstance(raw, bool) or not isinstance(raw, numbers):
-            raise _out_of_range(setting, _shown(raw), where)
+            shown = raw if isinstance(raw, str) else _shown(raw)
+            raise _out_of_range(setting, shown[:_SHOWN], where)
         number: int | float = setting.kind(_bounded(setting, raw, str(raw), where))
         return number
     if not isinstance(raw, str):
@@ -72,6 +77,14 @@ def to_json(value: Value) -> object:
     if isinstance(value, Path):
         return str(value)
     return value
+
+
+def size_text(nbytes: int) -> str:
+    """Return the shortest exact way to write a size: `2GB`. Units are powers of 1024."""
+    for unit, scale in _SIZE_SCALES:
+        if nbytes >= scale and nbytes % scale == 0:
+            return f"{nbytes // scale}{unit}"
+    return str(nbytes)
 
 
 def _parse_one(setting: Setting, raw: str, where: str) -> Value:
@@ -124,8 +137,12 @@ def _bounded(setting: Setting, value: int | float, raw: str, where: str) -> int 
 
 
 def _out_of_range(setting: Setting, raw: str, where: str) -> ConfigError:
+    low, high = setting.meta.low, setting.meta.high
+    if setting.meta.is_bytes:
+        bounds = {"low": size_text(int(low)), "high": size_text(int(high))}
+        return ConfigError("config.size_range", where=where, value=raw, **bounds)
     code = "config.int" if setting.kind is int else "config.float"
-    return ConfigError(code, where=where, value=raw, low=setting.meta.low, high=setting.meta.high)
+    return ConfigError(code, where=where, value=raw, low=low, high=high)
 
 
 def _size(raw: str, where: str) -> float:
@@ -152,4 +169,4 @@ def _path(raw: str, where: str) -> Path:
 
 
 def _shown(raw: object) -> str:
-    return json.dumps(raw, default=str, ensure_ascii=False)[:80]
+    return json.dumps(raw, default=str, ensure_ascii=False)[:_SHOWN]

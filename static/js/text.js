@@ -1,6 +1,6 @@
 // Texts in the language of the page, from the same catalog as the templates.
 
-import catalog from "./words.json" with { type: "json" };
+import catalog from "./words.js";
 
 // The sentence of a key, with `{name}` and `{name:format}` filled in; an unknown key itself.
 export function t(key, params = {}) {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from omlx.admin.addresses import model_path
-from omlx.admin.formats import duration, percent, ratio, size
+from omlx.admin.formats import disk, duration, memory, percent, ratio
+from omlx.settings.parse import parse
+from omlx.settings.schema import table
 
 
 def test_figures() -> None:
-    assert [size(n) for n in (0, 1_748_960, 812_000_000, 1_300_000_000, 17_200_000_000)] == [
-        "0.0\u202fMB",
+    assert [disk(n) for n in (0, 1_748_960, 812_000_000, 1_300_000_000, 17_200_000_000)] == [
+        "0\u202fMB",
         "1.7\u202fMB",
         "812\u202fMB",
         "1.3\u202fGB",
@@ -23,6 +25,23 @@ def test_figures() -> None:
         "12.3×",
     ]
     assert percent(0.744) == "74\u202f%"
+
+
+def test_memory_is_shown_as_it_is_typed_and_as_activity_monitor_counts() -> None:
+    row = table()["memory_limit"]
+    typed = ("512MB", "2GB", "12GB", "18GB")
+    sizes = [parse(row, text, "--memory-limit") for text in typed]
+    assert [memory(size).replace("\u202f", "") for size in sizes if isinstance(size, int)] == list(
+        typed
+    )
+    assert memory(3 * (24 << 30) // 4) == "18\u202fGB"
+    assert (memory(0), memory(1_300_000_000)) == ("0\u202fMB", "1.2\u202fGB")
+
+
+def test_units_of_time_are_translated() -> None:
+    assert duration(40, "ko") == "40초"
+    assert duration(40, "zh") == "40\u202f秒"
+    assert duration(4800, "ko") == "1시간 20분"
 
 
 def test_durations_are_rounded_coarsely() -> None:

@@ -354,16 +354,38 @@ def test_files_of_a_page_need_no_session(server: Administered) -> None:
 def test_scripts_get_the_catalog_in_the_language_of_the_page(server: Administered) -> None:
     with server.browser(logged_in=False) as client:
         words = {
-            tag: client.get("/admin/static/js/words.json", headers={"accept-language": tag})
+            tag: client.get("/admin/static/js/words.js", headers={"accept-language": tag})
             for tag in ("en", "ko-KR")
         }
         for tag, answer in words.items():
-            assert answer.headers["content-type"] == "application/json"
-            assert answer.json() == catalog(tag[:2])
+            assert answer.headers["content-type"].startswith("text/javascript")
+            assert words_of(answer) == catalog(tag[:2])
         known = {"accept-language": "en", "if-none-match": words["en"].headers["etag"]}
-        assert client.get("/admin/static/js/words.json", headers=known).status_code == 304
+        assert client.get("/admin/static/js/words.js", headers=known).status_code == 304
         changed = {**known, "accept-language": "ko"}
-        assert client.get("/admin/static/js/words.json", headers=changed).json() == catalog("ko")
+        korean = client.get("/admin/static/js/words.js", headers=changed)
+        assert words_of(korean) == catalog("ko")
+
+
+def words_of(answer: httpx.Response) -> dict[str, str]:
+    """Return what the script module exports."""
+    module = answer.text.removeprefix("export default ").removesuffix(";")
+    words: dict[str, str] = json.loads(module)
+    return words
+
+
+def test_nothing_needs_a_browser_newer_than_that_of_macos_14() -> None:
+    """Safari 17.0 has neither light-dark() nor import attributes."""
+    static = data_dir("static")
+    for path in (*static.glob("css/*.css"), *static.glob("js/*.js")):
+        code = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S)
+        assert not re.search(r"light-dark\(|^import .* with \{", code, re.M), path.name
+
+
+def test_letters_are_written_as_they_are_shown() -> None:
+    """A transformed name, such as a pattern to type, would be typed wrongly."""
+    for path in (data_dir("static") / "css").glob("*.css"):
+        assert "text-transform" not in path.read_text(encoding="utf-8"), path.name
 
 
 def test_every_style_sheet_and_script_is_loaded() -> None:

@@ -117,13 +117,19 @@ def test_no_models_at_all(tmp_path: Path) -> None:
         (["no/such-model"], "Model 'no/such-model' not found"),
         (
             ["--num-draft-tokens", "-1"],
-            "--num-draft-tokens: '-1' is not a whole number from 1 to 64",
+            "--num-draft-tokens: '-1' is not allowed. Enter a whole number from 1 to 64",
         ),
-        (["--draft-min", "-2"], "--draft-min: '-2' is not a whole number from 1 to 64"),
+        (
+            ["--draft-min", "-2"],
+            "--draft-min: '-2' is not allowed. Enter a whole number from 1 to 64",
+        ),
         (["--speculation", "ngram;drft"], "--speculation: Column 7: “drft” is not a drafter"),
         (["--host", "0.0.0.0"], "an API key is required"),
         (["--host", "::"], "an API key is required"),
-        (["--port", "70000"], "--port: '70000' is not a whole number from 0 to 65535"),
+        (
+            ["--port", "70000"],
+            "--port: '70000' is not allowed. Enter a whole number from 0 to 65535",
+        ),
         (["--host", "256.0.0.1", "--api-key", "k"], "Cannot listen on 256.0.0.1"),
         (["--dtype", "int4"], "--dtype: 'int4' is not a valid choice. Use one of auto"),
     ],

@@ -97,6 +97,11 @@ def test_entries_are_sorted_and_none_is_empty() -> None:
     assert malformed == []
 
 
+def test_no_entry_has_marks_that_pages_would_show_raw() -> None:
+    for path in (ROOT / "locales").glob("*.json"):
+        assert "`" not in path.read_text(encoding="utf-8"), path.stem
+
+
 def test_every_language_has_the_same_entries_and_placeholders() -> None:
     for path in LANGUAGES:
         entries: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))

@@ -10,7 +10,9 @@ import pytest
 
 from omlx.errors import ConfigError
 from omlx.settings.layer import Layer, Source
+from omlx.settings.parse import from_json
 from omlx.settings.resolve import Resolution, add_flags, cli_layer, environment_layer, resolve
+from omlx.settings.schema import table
 
 
 def resolved(flags: list[str], environ: dict[str, str] | None = None) -> Resolution:
@@ -83,6 +85,7 @@ def test_sizes(text: str, value: int) -> None:
         (["--temperature", "2.1"], "config.float", ["2.1"]),
         (["--dtype", "int4"], "config.choice", ["--dtype", "int4", "bfloat16"]),
         (["--prefix-bytes", "lots"], "config.size", ["--prefix-bytes", "lots"]),
+        (["--memory-limit", "1KB"], "config.size_range", ["'1KB'", "1MB to 1024TB"]),
         (["--api-key", ""], "config.empty", ["--api-key"]),
     ],
 )
@@ -93,6 +96,11 @@ def test_a_wrong_flag_is_named_with_its_value_and_what_was_expected(
         resolved(flags)
     assert caught.value.code == code
     assert [word for word in words if word not in caught.value.message] == []
+
+
+def test_a_rejected_value_is_quoted_once() -> None:
+    with pytest.raises(ConfigError, match="draft_max: 'abc' is not allowed"):
+        from_json(table()["draft_max"], "abc", "draft_max")
 
 
 def test_a_map_wants_both_sides() -> None:

@@ -211,8 +211,8 @@ class Evictor:
 
 def _no_room(entry: ModelEntry, nbytes: int, limit: int, used: int) -> ModelError:
     sizes = {
-        "need_gb": round(nbytes / 1e9, 2),
-        "limit_gb": round(limit / 1e9, 2),
-        "used_gb": round(used / 1e9, 2),
+        "need_gb": round(nbytes / (1 << 30), 2),
+        "limit_gb": round(limit / (1 << 30), 2),
+        "used_gb": round(used / (1 << 30), 2),
     }
     return ModelError("model.no_room", param="model", model=entry.id, **sizes)

@@ -18,7 +18,7 @@ def test_a_refused_change_shows_its_reason_and_keeps_the_input(fresh: Site) -> N
         page.get_by_label("Queue limit").fill("64")
         page.get_by_role("button", name="Save").click()
         problem = page.locator('[data-field="draft_max"] [data-problem]')
-        expect(problem).to_have_text("'100' is not a whole number from 1 to 64.")
+        expect(problem).to_have_text("'100' is not allowed. Enter a whole number from 1 to 64.")
         expect(page.get_by_label("Max. draft length")).to_be_focused()
         expect(page.get_by_label("Max. draft length")).to_have_value("100")
         expect(page.get_by_label("Max. draft length")).to_have_attribute("aria-invalid", "true")

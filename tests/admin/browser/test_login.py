@@ -13,7 +13,12 @@ def test_a_link_then_a_password(fresh: Site) -> None:
     with fresh.visit(logged_in=False) as visit:
         page = visit.page
         page.goto("/admin/models/omlx-demo/target")
-        expect(page.get_by_text("omlx dashboard")).to_be_visible()
+        command = page.locator("pre", has_text="omlx dashboard")
+        expect(command).to_be_visible()
+        visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy").click()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == command.text_content()
         page.goto(Credentials(fresh.home).link(fresh.url) + "&next=/admin/models")
         page.get_by_role("button", name="Log in").click()
         page.get_by_label("New password").fill(PASSWORD)

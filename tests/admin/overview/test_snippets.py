@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,15 @@ from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 
 PROMPT = 'It\'s "fine" — oui?'
+HOSTILE_NAMES = (
+    "org/two words",
+    "org/a;touch pwned",
+    "org/$(touch pwned)",
+    "org/`touch pwned`",
+    'org/it\'s "quoted" \\ $HOME',
+    "org/first\nsecond",
+    "org/\U0001f600 \x7f",
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +35,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
         yield running
 
 
-def named(name: str, address: str, *, with_key: bool) -> Snippet:
-    shown = snippets(address, TARGET, PROMPT, with_key=with_key)
+def named(name: str, address: str, *, with_key: bool, model: str = TARGET) -> Snippet:
+    shown = snippets(address, model, PROMPT, with_key=with_key)
     return next(snippet for snippet in shown if snippet.name == name)
 
 
@@ -68,6 +79,37 @@ def test_the_others_parse(with_key: bool) -> None:
     assert variables["ANTHROPIC_BASE_URL"] == address
     assert variables["ANTHROPIC_AUTH_TOKEN"] == ("k" if with_key else "none")
     assert variables["ANTHROPIC_MODEL"] == variables["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == TARGET
+
+
+@pytest.mark.parametrize("model", HOSTILE_NAMES)
+def test_any_model_name_survives_a_shell_and_runs_nothing(model: str, tmp_path: Path) -> None:
+    def run(script: str) -> str:
+        done = subprocess.run(
+            ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    address = "http://127.0.0.1:8000"
+    exports = named("Claude Code", address, with_key=False, model=model).text
+    variables = ("MODEL", "DEFAULT_OPUS_MODEL", "DEFAULT_SONNET_MODEL", "DEFAULT_HAIKU_MODEL")
+    for name in variables:
+        printed = exports.replace("\nclaude", f'\nprintf %s "$ANTHROPIC_{name}"')
+        assert run(printed) == model
+    command = named("curl", address, with_key=False, model=model).text
+    arguments = run('curl() { printf "%s\\0" "$@"; }\n' + command).split("\0")
+    body = json.loads(arguments[arguments.index("-d") + 1])
+    assert (body["model"], body["messages"][0]["content"]) == (model, PROMPT)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("model", HOSTILE_NAMES)
+def test_any_model_name_survives_the_configurations(model: str) -> None:
+    address = "http://127.0.0.1:8000"
+    codex = tomllib.loads(named("Codex", address, with_key=False, model=model).text)
+    assert codex["model"] == model
+    tree = ast.parse(named("OpenAI", address, with_key=False, model=model).text)
+    literals = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert model in literals
 
 
 def test_the_page_fills_in_the_address_of_the_browser_and_never_the_key(
