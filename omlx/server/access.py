@@ -109,6 +109,8 @@ def _stream_fields(stream: GenerationStream) -> Fields:
     fields: Fields = {"id": stream.id, "model": stream.served.id, "choices": stream.n}
     if stream.error is not None:
         fields["error"] = stream.error.code
+    if stream.warnings:
+        fields["warnings"] = ",".join(sorted({warning.code for warning in stream.warnings}))
     if not stream.finishes:
         return fields
     finishes = [stream.finishes[choice] for choice in sorted(stream.finishes)]

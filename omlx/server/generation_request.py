@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from omlx.draft_length import DraftLength
 from omlx.engine.strategy import Strategy
+from omlx.errors import Reason
 from omlx.text.grammar import StructuredOutput
 from omlx.text.template import Message
 from omlx.text.tools import ToolUse
@@ -32,7 +33,8 @@ class GenerationRequest:
 
     Either `messages` of a conversation, which the model's template renders, or `prompts`, texts or
     ids that are continued as they are. `suffix` follows the gap that the output fills (infill).
-    `prediction` is a text that the answer is expected to resemble (predicted outputs).
+    `prediction` is a text that the answer is expected to resemble (predicted outputs). `warnings`:
+    what of the body was left out; the answer repeats them.
     """
 
     messages: Sequence[Message] = ()
@@ -55,6 +57,7 @@ class GenerationRequest:
     draft_length: DraftLength = field(default_factory=DraftLength)
     prediction: str = ""
     structured_output: StructuredOutput | None = None
+    warnings: tuple[Reason, ...] = ()
 
     @property
     def forced_call(self) -> bool:

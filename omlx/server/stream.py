@@ -20,7 +20,7 @@ from omlx.engine.types import (
     Request,
     TokensCommitted,
 )
-from omlx.errors import OmlxError
+from omlx.errors import OmlxError, Reason
 from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.activity import Activity
 from omlx.server.dialect import ChoiceEvent
@@ -34,6 +34,7 @@ class GenerationStream:
 
     `finishes` fills as choices end. `prompt_n` is the length in tokens of the newest prompt;
     `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
+    `warnings` are about what of the request was not done.
     `activity` observes every event, also after the client has disconnected.
     """
 
@@ -53,6 +54,7 @@ class GenerationStream:
         self.error: OmlxError | None = None
         self.prompt_n = 0
         self.first_tokens: list[int] = []
+        self.warnings: tuple[Reason, ...] = ()
         self._engine = engine
         self._dispatcher = dispatcher
         self._lease = lease

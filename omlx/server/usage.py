@@ -66,6 +66,13 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
     }
 
 
+def warnings(reasons: Sequence[Reason]) -> dict[str, Any]:
+    """The field `warnings` of an answer; nothing if there are none."""
+    if not reasons:
+        return {}
+    return {"warnings": [reason_to_json(reason) for reason in reasons]}
+
+
 def gate_record(gate: Gate) -> dict[str, Any]:
     return {"state": gate.state, "reason": optional_reason(gate.reason)}
 

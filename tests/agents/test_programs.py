@@ -93,7 +93,7 @@ def test_codex(server: Running, tmp_path: Path) -> None:
                 "-c",
                 f"model_providers.omlx={provider}",
             ),
-            *("-c", "web_search=disabled", task),
+            task,
         ],
         tmp_path,
     )

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from omlx.engine.types import FinishReason
-from omlx.errors import OmlxError
+from omlx.errors import OmlxError, Reason
 from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
-from omlx.server.usage import timings
+from omlx.server.usage import timings, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -29,6 +29,8 @@ from omlx.text.events import (
 )
 
 PING: Final[Json] = {"type": "ping"}
+_COUNTS: Final = ("usage", "timings", "warnings")
+"""Fields of message_delta that a whole message has too."""
 
 
 class MessageEncoder:
@@ -36,10 +38,17 @@ class MessageEncoder:
     shown."""
 
     def __init__(
-        self, id: str, model: str, prompt_n: int, *, max_tokens: int, hidden: bool = False
+        self,
+        id: str,
+        model: str,
+        prompt_n: int,
+        *,
+        max_tokens: int,
+        hidden: bool = False,
+        warnings: Sequence[Reason] = (),
     ) -> None:
         self._id, self._model, self._prompt_n, self._max_tokens = id, model, prompt_n, max_tokens
-        self._hidden = hidden
+        self._hidden, self._warnings = hidden, warnings
         self._index = -1
         self._open: str | None = None  # type of the open content block
         self._reasoning = ""
@@ -73,7 +82,7 @@ class MessageEncoder:
         for block in content:
             if block["type"] == "tool_use":
                 block["input"] = tooling.parse_arguments(block.pop("partial_json", ""))
-        counts = {"usage": finish["usage"], "timings": finish["timings"]}
+        counts = {name: finish[name] for name in _COUNTS if name in finish}
         return self._message(content, finish["delta"]) | counts
 
     def _message(self, content: list[Json], delta: Json | None) -> Json:
@@ -146,6 +155,7 @@ class MessageEncoder:
                 finish.reasoning_tokens,
             ),
             "timings": timings([finish]),
+            **warnings(self._warnings),
         }
 
     def _reason(self, finish: Finish) -> str:

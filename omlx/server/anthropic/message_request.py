@@ -1,7 +1,7 @@
 """Anthropic's dialect: a JSON body to a `GenerationRequest`.
 
-Unknown fields are ignored, as are beta headers. Tools that Anthropic's servers would run are
-refused by name.
+Unknown fields are ignored, as are beta headers. Tools of Anthropic's own types are left
+out, with a warning.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, Reason
 from omlx.server import response_format, tooling
 from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
@@ -20,6 +20,7 @@ from omlx.server.errors import field_error
 from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.responder import Exchange
+from omlx.server.skipped_tools import skipped
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream
 from omlx.text.grammar import StructuredOutput
@@ -44,11 +45,12 @@ class Tool(Body):
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
 
+    @property
+    def own(self) -> bool:
+        """Whether it is a function of the client's; others may lack a name."""
+        return self.type in (None, "custom")
+
     def own_name(self, at: str) -> str:
-        """Raises BadRequest for a tool that Anthropic's servers would run; some of those have no
-        name."""
-        if self.type not in (None, "custom"):
-            raise field_error("tools.server", at, type=str(self.type))
         if self.name is None:
             raise field_error("request.missing", f"{at}.name")
         return self.name
@@ -115,6 +117,7 @@ class MessageRequest(Sampled):
             speculation=self.strategy,
             draft_length=self.draft_length,
             structured_output=self._structured_output(),
+            warnings=self._warnings(),
         )
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
@@ -125,6 +128,7 @@ class MessageRequest(Sampled):
             stream.prompt_n,
             max_tokens=self.max_tokens or 0,
             hidden=hidden,
+            warnings=stream.warnings,
         )
 
     def _variables(self) -> Json:
@@ -148,11 +152,19 @@ class MessageRequest(Sampled):
             return response_format.structured_output(config.format, "output_config.format")
         return response_format.structured_output(self.output_format, "output_format")
 
+    def _warnings(self) -> tuple[Reason, ...]:
+        tools = enumerate(self.tools or ())
+        return tuple(skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own)
+
     def _tools(self) -> ToolUse | None:
         choice = self.tool_choice or ToolChoice(type="auto")
         if choice.type == "tool" and choice.name is None:
             raise field_error("request.missing", "tool_choice.name")
-        own = [(tool.own_name(f"tools[{at}]"), tool) for at, tool in enumerate(self.tools or ())]
+        own = [
+            (tool.own_name(f"tools[{at}]"), tool)
+            for at, tool in enumerate(self.tools or ())
+            if tool.own
+        ]
         return tooling.tool_use(
             [tooling.function(name, tool.description, tool.input_schema) for name, tool in own],
             none=choice.type == "none",

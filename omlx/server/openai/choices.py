@@ -3,7 +3,7 @@
 Pure; no I/O.
 
 A stream is: chunks of each choice, one of them with its finish reason, and with `include_usage` a
-last chunk without choices. `timings` are in the last chunk.
+last chunk without choices. `timings` and `warnings` are in the last chunk.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
-from omlx.errors import OmlxError
+from omlx.errors import OmlxError, Reason
 from omlx.server import errors
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.stream import GenerationStream
-from omlx.server.usage import timings, usage
+from omlx.server.usage import timings, usage, warnings
 from omlx.text.events import Finish, OutputEvent
 
 _REASONS: Final = {
@@ -36,11 +36,12 @@ class Head:
     model: str
     created: int
     token_bytes: Callable[[int], bytes] | None = None
+    warnings: tuple[Reason, ...] = ()
 
     @classmethod
     def of(cls, stream: GenerationStream, *, logprobs: bool = False) -> Head:
         token_bytes = stream.served.token_bytes if logprobs else None
-        return cls(stream.id, stream.served.id, stream.created, token_bytes)
+        return cls(stream.id, stream.served.id, stream.created, token_bytes, stream.warnings)
 
     def body(self, kind: str, choices: Sequence[Json]) -> Json:
         return {
@@ -109,7 +110,8 @@ class ChoicesEncoder:
             counts = self._counts([self._finishes[i] for i in range(self._total)])
             if self._include_usage:
                 chunks.append(self._head.body(self.CHUNK_KIND, []) | {"usage": counts["usage"]})
-            chunks[-1]["timings"] = counts["timings"]
+            del counts["usage"]
+            chunks[-1] |= counts
         return chunks
 
     def _chunk(
@@ -130,6 +132,7 @@ class ChoicesEncoder:
         return {
             "usage": usage(finishes, self._prompts),
             "timings": timings(finishes, self._prompts),
+            **warnings(self._head.warnings),
         }
 
 

@@ -309,18 +309,6 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
         ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens"),
         ({"extra_body": {"temperature": 1.5}}, 400, "invalid_request_error", "temperature"),
         (
-            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
-            400,
-            "invalid_request_error",
-            "web_search_2",
-        ),
-        (
-            {"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]},
-            400,
-            "invalid_request_error",
-            "tools[0]: tools of type 'mcp_toolset'",
-        ),
-        (
             {"tools": [{"input_schema": {"type": "object"}}]},
             400,
             "invalid_request_error",

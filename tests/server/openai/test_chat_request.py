@@ -112,7 +112,6 @@ def body(**fields: Any) -> bytes:
         ),
         (body(speculation="off", draft_model="x"), "request.draft_off", "draft_model"),
         (body(tools=[{"type": "function"}]), "request.missing", "tools[0].function"),
-        (body(tools=[{"type": "web_search"}]), "request.value", "tools[0].type"),
         (body(tools=[{"type": "function", "function": {"name": "a b"}}]), "tools.name", "tools"),
         (body(tools=[LOOK, LOOK]), "tools.twice", "tools"),
         (body(tools=[LOOK] * 2000), "request.too_many", "tools"),

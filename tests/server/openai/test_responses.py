@@ -185,13 +185,6 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
         with pytest.raises(BadRequestError) as caught:
             ask(spelling, "x", tools=tools, tool_choice=choice)
         assert caught.value.code == "tools.not_there"
-    with pytest.raises(BadRequestError) as caught:
-        ask(
-            spelling,
-            "x",
-            tools=[{"type": "namespace", "name": "a", "tools": [{"type": "web_search"}]}],
-        )
-    assert (caught.value.code, caught.value.param) == ("tools.server", "tools[0].tools[0]")
 
 
 def test_a_call_that_was_cut_off_is_incomplete(spelling: OpenAI) -> None:
@@ -346,7 +339,6 @@ def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI) -> None:
             "request.media",
             "input[0].content[0]",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools.server", "tools[0]"),
         ({"previous_response_id": "resp_x"}, "response.not_kept", "previous_response_id"),
         ({"text": {"format": {"type": "xml"}}}, "request.format", "text.format"),
         (

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, Reason
 from omlx.server import response_format, tooling
 from omlx.server.dialect import OPENAI, Encoder, Json
 from omlx.server.errors import field_error
@@ -34,6 +34,7 @@ from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.choices import Head
 from omlx.server.responder import Exchange
+from omlx.server.skipped_tools import skipped
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 
@@ -50,6 +51,7 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "prompt_logprobs": (),
 }
 """Fields that are not supported, each with the values that request nothing."""
+FUNCTION: Final = "function"
 NO_THINKING: Final = "none"
 """The `reasoning_effort` that switches reasoning off."""
 
@@ -122,8 +124,10 @@ class Function(Body):
 
 
 class Tool(Body):
-    type: Literal["function"]
-    function: Function
+    """Of other types than `function`, there are warnings."""
+
+    type: str
+    function: Function | None = None
 
 
 class NamedFunction(Body):
@@ -209,6 +213,7 @@ class ChatRequest(Sampled):
             structured_output=response_format.structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
+            warnings=self._warnings(),
         )
 
     @property
@@ -223,8 +228,24 @@ class ChatRequest(Sampled):
         head = Head.of(stream, logprobs=bool(self.logprobs))
         return ChatEncoder(head, stream.n, include_usage=includes_usage(self.stream_options))
 
+    def _functions(self) -> list[Function]:
+        functions = []
+        for at, tool in enumerate(self.tools or ()):
+            if tool.type != FUNCTION:
+                continue
+            if tool.function is None:
+                raise field_error("request.missing", f"tools[{at}].function")
+            functions.append(tool.function)
+        return functions
+
+    def _warnings(self) -> tuple[Reason, ...]:
+        tools = enumerate(self.tools or ())
+        return tuple(
+            skipped(tool.type, f"tools[{at}]") for at, tool in tools if tool.type != FUNCTION
+        )
+
     def _tools(self) -> ToolUse | None:
-        functions = [tool.function for tool in self.tools or ()]
+        functions = self._functions()
         choice = self.tool_choice
         name, mode, allowed = None, choice, None
         if isinstance(choice, NamedChoice):

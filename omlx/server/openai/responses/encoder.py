@@ -16,7 +16,7 @@ from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import logprob_entries
 from omlx.server.openai.choices import Head
 from omlx.server.openai.responses.tools import ToolName
-from omlx.server.usage import timings, usage
+from omlx.server.usage import timings, usage, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -67,6 +67,7 @@ class ResponseEncoder:
             "output": [],
             "usage": None,
             **echo,
+            **warnings(head.warnings),
         }
         self._sequence_number = 0
         self._open: Json | None = None

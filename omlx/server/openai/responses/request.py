@@ -42,10 +42,18 @@ class Named(Body):
         return ToolName(self.name, self.namespace).qualified
 
 
+class Allowed(Body):
+    """A tool of any type; those that are skipped may lack a name."""
+
+    type: str
+    name: Text | None = None
+    namespace: Text | None = None
+
+
 class AllowedTools(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Listed[Named]
+    tools: Listed[Allowed]
 
 
 class Reasoning(Body):
@@ -122,6 +130,7 @@ class ResponseRequest(Sampled):
             speculation=self.strategy,
             draft_length=self.draft_length,
             structured_output=response_format.structured_output(format, "text.format"),
+            warnings=tuple(response_tools.warnings(self.tools or ())),
         )
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
@@ -163,7 +172,11 @@ class ResponseRequest(Sampled):
             name = choice.qualified
         elif isinstance(choice, AllowedTools):
             mode = choice.mode
-            allowed = [tool.qualified for tool in choice.tools]
+            allowed = [
+                ToolName(tool.name, tool.namespace).qualified
+                for tool in choice.tools
+                if tool.type in response_tools.CALLABLE and tool.name is not None
+            ]
         return tooling.tool_use(
             response_tools.functions(self.tools or ()),
             none=mode == "none",

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from omlx.errors import Reason
 from omlx.server import tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import Body, Listed, Text
+from omlx.server.skipped_tools import skipped
 
 _INPUT: Final[Json] = {
     "type": "object",
@@ -23,6 +25,9 @@ _INPUT: Final[Json] = {
     "required": ["input"],
 }
 _BETWEEN: Final = "."
+_NAMESPACE: Final = "namespace"
+CALLABLE: Final = ("function", "custom")
+"""Types of tools that the model can call."""
 
 
 class Tool(Body):
@@ -51,7 +56,7 @@ class ToolName:
 
 
 def functions(tools: Sequence[Tool]) -> list[Json]:
-    """As templates expect them. Raises BadRequest for tools that run on OpenAI's servers."""
+    """As templates expect them, without those that are skipped."""
     declared = []
     for name, tool in _flat(tools):
         parameters = _INPUT if name.custom else tool.parameters
@@ -68,14 +73,27 @@ def by_qualified_name(tools: Sequence[Tool]) -> dict[str, ToolName]:
     return {name.qualified: name for name, _ in _flat(tools)}
 
 
+def warnings(tools: Sequence[Tool], *, nested: bool = False, field: str = "tools") -> list[Reason]:
+    """Of the tools that are skipped."""
+    reasons = []
+    for i, tool in enumerate(tools):
+        at = f"{field}[{i}]"
+        if tool.type == _NAMESPACE and not nested:
+            reasons += warnings(tool.tools or (), nested=True, field=f"{at}.tools")
+        elif tool.type not in CALLABLE:
+            reasons.append(skipped(tool.type, at))
+    return reasons
+
+
 def _flat(
     tools: Sequence[Tool], namespace: str | None = None, field: str = "tools"
 ) -> Iterator[tuple[ToolName, Tool]]:
+    """Yield what the model may call. Raises BadRequest for a tool without a name."""
     for i, tool in enumerate(tools):
         at = f"{field}[{i}]"
-        is_namespace = tool.type == "namespace" and namespace is None
-        if not is_namespace and tool.type not in ("function", "custom"):
-            raise field_error("tools.server", at, type=tool.type)
+        is_namespace = tool.type == _NAMESPACE and namespace is None
+        if not is_namespace and tool.type not in CALLABLE:
+            continue
         if tool.name is None:
             raise field_error("request.missing", f"{at}.name")
         if is_namespace:

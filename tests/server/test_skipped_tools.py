@@ -1,0 +1,119 @@
+"""Tools that the server cannot offer: left out with a warning, in every dialect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from tests.server.running import TARGET, Running
+
+LOOK: dict[str, Any] = {"type": "object", "properties": {}}
+CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+FUNCTION: dict[str, Any] = {"type": "function", "name": "look", "parameters": LOOK}
+IN_CHAT: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": LOOK}}
+SKIPPED = [
+    ("web_search", "tools.skipped.provider"),
+    ("mcp", "tools.skipped.provider"),
+    ("code_interpreter", "tools.skipped.provider"),
+    ("local_shell", "tools.skipped.client"),
+    ("shell", "tools.skipped.client"),
+    ("apply_patch", "tools.skipped.client"),
+    ("from_next_year", "tools.skipped.unknown"),
+]
+
+
+def warned(answer: Any) -> list[tuple[str, str]]:
+    """Code and field of each warning of an answer."""
+    extra = answer if isinstance(answer, dict) else answer.model_extra
+    return [(item["code"], item["params"]["field"]) for item in extra.get("warnings", [])]
+
+
+@pytest.mark.parametrize(("kind", "code"), SKIPPED)
+def test_responses_skip_a_tool_and_call_the_others(spelling: OpenAI, kind: str, code: str) -> None:
+    tools: list[Any] = [{"type": kind}, FUNCTION]
+    answer = spelling.responses.create(model=TARGET, input=CALL, tools=tools)
+    assert [item.type for item in answer.output if item.type != "reasoning"] == ["function_call"]
+    assert warned(answer) == [(code, "tools[0]")]
+    (warning,) = (answer.model_extra or {})["warnings"]
+    assert kind in warning["message"]
+
+
+def test_a_stream_of_responses_warns_from_its_first_event(spelling: OpenAI) -> None:
+    tools: list[Any] = [FUNCTION, {"type": "web_search"}]
+    events = list(spelling.responses.create(model=TARGET, input="a", tools=tools, stream=True))
+    for event in (events[0], events[-1]):
+        assert event.type in ("response.created", "response.completed")
+        assert warned(event.response) == [("tools.skipped.provider", "tools[1]")]
+
+
+def test_a_skipped_tool_in_a_namespace_leaves_the_others(spelling: OpenAI) -> None:
+    inner = [{"type": "web_search"}, FUNCTION]
+    tools: list[Any] = [{"type": "namespace", "name": "all", "tools": inner}]
+    answer = spelling.responses.create(model=TARGET, input="a", tools=tools)
+    assert warned(answer) == [("tools.skipped.provider", "tools[0].tools[0]")]
+
+
+def test_allowed_tools_may_name_skipped_ones(spelling: OpenAI) -> None:
+    choice: Any = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "web_search"}, {"type": "function", "name": "look"}],
+    }
+    tools: list[Any] = [{"type": "web_search"}, FUNCTION]
+    answer = spelling.responses.create(model=TARGET, input=CALL, tools=tools, tool_choice=choice)
+    assert "function_call" in [item.type for item in answer.output]
+
+
+@pytest.mark.parametrize("tool", [{"type": "web_search"}, {"type": "custom", "custom": {}}])
+def test_chat_skips_a_tool_whole_and_streamed(spelling: OpenAI, tool: Any) -> None:
+    question: list[Any] = [{"role": "user", "content": CALL}]
+    tools = [tool, IN_CHAT]
+    fields: dict[str, Any] = {"model": TARGET, "messages": question, "tools": tools}
+    answer = spelling.chat.completions.create(**fields)
+    assert answer.choices[0].finish_reason == "tool_calls"
+    chunks = list(spelling.chat.completions.create(**fields, stream=True))
+    assert [code for code, _ in warned(answer)] == [code for code, _ in warned(chunks[-1])]
+    assert warned(answer)[0][1] == "tools[0]"
+
+
+def test_messages_skip_a_tool_whole_and_streamed(speller: Running) -> None:
+    tools: list[Any] = [
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+        {"type": "bash_20250124", "name": "bash"},
+        {"name": "look", "input_schema": LOOK},
+    ]
+    expected = [("tools.skipped.provider", "tools[0]"), ("tools.skipped.client", "tools[1]")]
+    with Anthropic(base_url=speller.url, api_key="none", max_retries=0) as client:
+        fields: dict[str, Any] = {
+            "model": TARGET,
+            "max_tokens": 400,
+            "messages": [{"role": "user", "content": CALL}],
+            "tools": tools,
+        }
+        answer = client.messages.create(**fields)
+        assert answer.stop_reason == "tool_use"
+        assert warned(answer) == expected
+        events = list(client.messages.create(**fields, stream=True))
+    (delta,) = [event for event in events if event.type == "message_delta"]
+    assert warned(delta) == expected
+
+
+def test_a_choice_of_a_skipped_tool_is_refused(speller: Running) -> None:
+    body = {"model": TARGET, "input": "a", "tools": [{"type": "web_search"}]}
+    for choice in ("required", {"type": "web_search"}):
+        asked = json.dumps(body | {"tool_choice": choice})
+        answer = httpx.post(f"{speller.url}/v1/responses", content=asked)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"].startswith("tool_choice")
+
+
+def test_answers_without_a_reason_carry_no_warnings(spelling: OpenAI) -> None:
+    tools: list[Any] = [FUNCTION]
+    answer = spelling.responses.create(model=TARGET, input="a", tools=tools)
+    assert warned(answer) == []
+    assert "warnings" not in (answer.model_extra or {})
