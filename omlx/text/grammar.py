@@ -22,7 +22,8 @@ from omlx.text.call_grammar import (
     call_grammar,
     calls_grammar,
 )
-from omlx.text.call_markup import call_markup
+from omlx.text.call_markup import CallMarkup, call_markup
+from omlx.text.grammar_cache import GrammarCache
 from omlx.text.grammar_mask import (
     AnswerStart,
     CallStart,
@@ -39,7 +40,9 @@ from omlx.text.tools import ToolUse
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-_LIMITS: Final = LLParserLimits(verbose_errors=False)
+_LIMITS: Final = LLParserLimits(verbose_errors=False, initial_lexer_fuel=200_000)
+"""llguidance holds Python's lock while it builds a lexer: the fuel, a count of expressions, keeps
+that below 0.1 CPU seconds. A list of 20,000 words fits."""
 
 
 class GrammarKind(StrEnum):
@@ -97,9 +100,13 @@ class GrammarCompiler:
     def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = sorted(stop_ids)
+        self._cache: GrammarCache[CompiledGrammar] = GrammarCache()
 
     def compile(self, output: StructuredOutput) -> CompiledGrammar:
         """Compile a grammar. Raises BadRequest if it cannot be enforced or is empty."""
+        return self._cache.get(repr(output), lambda: self._compile(output))
+
+    def _compile(self, output: StructuredOutput) -> CompiledGrammar:
         try:
             return CompiledGrammar(output.param, self._matcher(_source(output)))
         except ValueError as error:
@@ -116,6 +123,9 @@ class GrammarCompiler:
         markup = call_markup(self._tokenizer, use.functions)
         if markup is None or markup.form.written is None or not (use.forced or use.strict):
             return None
+        return self._cache.get(repr(use), lambda: self._compile_tool_calls(use, markup))
+
+    def _compile_tool_calls(self, use: ToolUse, markup: CallMarkup) -> CompiledGrammar:
         if markup.form.parameter is not None:
             # Schemas that are not JSON in the grammar fail silently.
             self._check_schemas(use)

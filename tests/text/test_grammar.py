@@ -310,6 +310,9 @@ def test_an_answer_prefix_is_continued(
         (GrammarKind.GRAMMAR, 'x ::= "a"', "No 'root' rule"),
         (GrammarKind.GRAMMAR, "root ::= [\\", "out of range"),
         (GrammarKind.GRAMMAR, "root ::= " + "(" * 400 + '"a"' + ")" * 400, "recursion"),
+        # Compiling holds Python's lock, so its cost is limited.
+        (GrammarKind.REGEX, "|".join(str(7919 * i) for i in range(28_000)), "too big"),
+        (GrammarKind.REGEX, "(a{1000}){1000}", "too many"),
         (GrammarKind.JSON, '{"$ref": "#"}', "never end"),
         (GrammarKind.JSON, '{"anyOf": [{"$ref": "#"}]}', "never end"),
         (GrammarKind.JSON, json.dumps(ROUND_ABOUT), "never end"),
@@ -327,6 +330,11 @@ def test_a_form_that_cannot_be_enforced_is_refused_saying_why(
     assert (caught.value.code, caught.value.param) == ("format.invalid", "the.field")
     assert said in caught.value.message
     assert len(caught.value.message) < 400
+
+
+def test_a_form_is_compiled_once(grammars: GrammarCompiler) -> None:
+    words = StructuredOutput(GrammarKind.CHOICE, '["yes", "no"]', "guided_choice")
+    assert grammars.compile(words) is grammars.compile(words)
 
 
 def test_a_lenient_schema_may_hold_unenforced_keywords(

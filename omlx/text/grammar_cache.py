@@ -1,0 +1,49 @@
+"""LRU cache of compiled grammars. Refusals are cached too: a grammar that exceeds the limits costs
+as much time as one that compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from threading import Lock
+from typing import Final, Generic, TypeVar
+
+from omlx.errors import BadRequest
+
+T = TypeVar("T")
+
+CACHE_SIZE: Final = 32
+
+
+class GrammarCache(Generic[T]):
+    """Results by source, `CACHE_SIZE` at most. Thread-safe.
+
+    Keys are digests: the tools of one request may be megabytes of schemas.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[bytes, T | BadRequest] = {}
+        self._lock = Lock()
+
+    def get(self, source: str, compile: Callable[[], T]) -> T:
+        """Return the result for a source, compiled on a miss. Raises the BadRequest of `compile`,
+        also where it is cached."""
+        key = sha256(source.encode(errors="surrogatepass")).digest()
+        with self._lock:
+            result = self._results.pop(key, None)
+        if result is None:
+            result = _result(compile)
+        with self._lock:
+            self._results[key] = result  # the newest entry comes last
+            while len(self._results) > CACHE_SIZE:
+                del self._results[next(iter(self._results))]
+        if isinstance(result, BadRequest):
+            raise BadRequest(result.code, param=result.param, **result.params)
+        return result
+
+
+def _result(compile: Callable[[], T]) -> T | BadRequest:
+    try:
+        return compile()
+    except BadRequest as error:
+        return error.with_traceback(None)
