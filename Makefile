@@ -11,7 +11,7 @@ MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-full fuzz fuzz-tokens check format lint types imports docs assets screenshots wheel lock train-demo bench bench-spec clean setup-run setup-dev
+.PHONY: help serve test test-quick test-full fuzz fuzz-tokens check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ docs: setup-dev ## write the documents that derive from the code
 assets: ## bring the dashboard's charts, from npm
 	@scripts/assets
 
+templates: setup-dev ## bring real chat templates and recorded outputs, for tests that are skipped without them
+	@scripts/templates
+
 screenshots: setup-dev ## take pictures of the dashboard into docs/screenshots
 	$(FAST) $(PYTHON) -m tests.admin.browser.screenshots
 
@@ -78,7 +81,7 @@ bench-spec: setup-dev ## measure speculation into docs/benchmarks.md (hours; ARG
 	OPENBLAS=$(OPENBLAS) scripts/bench-spec $(ARGS)
 
 clean: ## remove what was built here
-	rm -rf build dist *.egg-info node_modules static/vendor .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .cache build dist *.egg-info node_modules static/vendor .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 setup-run:
 	@scripts/setup run
