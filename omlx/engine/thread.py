@@ -29,7 +29,7 @@ from omlx.engine.types import (
     Request,
     RequestCounts,
 )
-from omlx.errors import EngineDead, EngineError, NotFound, OmlxError
+from omlx.errors import EngineDead, EngineError, OmlxError, Overloaded
 from omlx.records import PrefixStats
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class EngineThread:
                 if self.failure is not None:
                     raise self.failure
                 if model not in self._loops:  # unloaded since it was looked up
-                    raise NotFound("model.not_found", param="model", model=model)
+                    raise Overloaded("model.unloaded", param="model", model=model)
                 self._loops[model].submit(request)
             except OmlxError as error:
                 self._publish([Failed(request.id, error)])

@@ -19,6 +19,8 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE_SCALES = (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
+_MAX_SECRET: Final = 4096
+"""Characters of a secret: a server reads a head of at most 64 KB, many proxies one of 8 KB."""
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -53,7 +55,7 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
             raise ConfigError("config.list", where=where, value=_shown(raw))
         return parse(setting, [str(part) for part in raw], where)
     if setting.kind is dict:
-        return _object(raw, where)
+        return _object(setting, raw, where)
     if setting.kind is bool:
         if not isinstance(raw, bool):
             raise ConfigError("config.boolean", where=where, value=_shown(raw))
@@ -101,17 +103,26 @@ def _parse_one(setting: Setting, raw: str, where: str) -> Value:
         return _path(raw, where)
     if setting.kind is dict:
         try:
-            return _object(json.loads(raw), where)
+            return _object(setting, json.loads(raw), where)
         except ValueError:
             raise ConfigError("config.object_text", where=where, value=_shown(raw)) from None
     if setting.kind is str:
         if not raw.strip():
             raise ConfigError("config.empty", where=where)
+        if setting.meta.secret:
+            _check_secret(raw, where)
         return raw
     return _number(setting, raw, where)
 
 
-def _object(raw: object, where: str) -> dict[str, Any]:
+def _check_secret(raw: str, where: str) -> None:
+    """Raise ConfigError for text that no HTTP header can carry. The error does not repeat it."""
+    fits = raw.isascii() and raw.isprintable() and raw == raw.strip()
+    if not fits or len(raw) > _MAX_SECRET:
+        raise ConfigError("config.secret", where=where, limit=_MAX_SECRET)
+
+
+def _object(setting: Setting, raw: object, where: str) -> dict[str, Any]:
     """Check a JSON object; NaN and Infinity, which Python's parser accepts, are no JSON."""
     try:
         if not isinstance(raw, dict):
@@ -119,6 +130,9 @@ def _object(raw: object, where: str) -> dict[str, Any]:
         json.dumps(raw, allow_nan=False)
     except ValueError:
         raise ConfigError("config.object_text", where=where, value=_shown(raw)) from None
+    for name in raw:
+        if name in setting.meta.reserved:
+            raise ConfigError("config.reserved", where=where, name=name)
     return raw
 
 

@@ -14,7 +14,17 @@ from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from omlx.catalog import sentence
 from omlx.draft_length import MAX_DRAFT_LENGTH
@@ -77,10 +87,37 @@ PER_REQUEST = STORED | {Scope.REQUEST}
 EVERYWHERE = PER_MODEL | PER_REQUEST
 MODEL_ALONE = frozenset({Scope.MODEL})
 
+RENDERER_ARGUMENTS: Final = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "kwargs",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "self",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""Names that the renderer of chat templates takes itself: no template variable can have them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What the annotation does not say. `low` and `high` are inclusive; every number has both."""
+    """What the annotation does not say. `low` and `high` are inclusive; every number has both.
+
+    `reserved` are the keys that a JSON object must not have. A `secret` is sent in a header.
+    """
 
     group: Group
     applies: AppliesAt = AppliesAt.RESTART
@@ -90,6 +127,7 @@ class Meta:
     metavar: str = ""
     secret: bool = False
     is_bytes: bool = False
+    reserved: frozenset[str] = frozenset()
 
 
 def _server(metavar: str = "", **more: Any) -> Meta:
@@ -181,7 +219,8 @@ class Settings:
     frequency_penalty: Annotated[float | None, _sampling(-2, 2)] = None
     max_tokens: Annotated[int | None, _sampling(1, 1 << 30)] = None
     chat_template_kwargs: Annotated[
-        dict[str, Any] | None, Meta(Group.SAMPLING, AppliesAt.AT_ONCE, EVERYWHERE)
+        dict[str, Any] | None,
+        Meta(Group.SAMPLING, AppliesAt.AT_ONCE, EVERYWHERE, reserved=RENDERER_ARGUMENTS),
     ] = None
 
     max_concurrent_requests: Annotated[int, _engine(1, 256)] = 8

@@ -14,7 +14,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.thread import EngineThread
-from omlx.errors import BadRequest, ModelError, NotFound
+from omlx.errors import BadRequest, ModelError, NotFound, Overloaded
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
@@ -206,7 +206,7 @@ def test_loading_survives_its_caller_and_stops_on_unload(
                 await asyncio.sleep(0)
             resume.set()
             await unloading
-            with pytest.raises(ModelError) as caught:
+            with pytest.raises(Overloaded) as caught:
                 await waiting
             assert caught.value.code == "model.load_cancelled"
             assert models.status(HYBRID).state is State.UNLOADED

@@ -19,7 +19,6 @@ from omlx.settings.schema import Settings
 
 TRANSIENT: Final = (
     "model.no_room",
-    "model.load_cancelled",
     "model.unreadable",
     "model.weights_unreadable",
 )

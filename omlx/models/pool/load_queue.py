@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from omlx.errors import ModelError
+from omlx.errors import Overloaded
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.draft_choice import choose_draft
 from omlx.models.pool.eviction import Evictor
@@ -142,7 +142,7 @@ class LoadQueue:
             else:
                 await self._load_with_draft(job, job.draft)
         except asyncio.CancelledError:
-            job.fail(ModelError("model.load_cancelled", param="model", model=job.entry.id))
+            job.fail(Overloaded("model.load_cancelled", param="model", model=job.entry.id))
         except Exception as error:  # noqa: BLE001 — the edge of a task; each waiter raises it
             if not job.waiters:
                 fields = {"model": job.entry.id, "detail": str(error)}

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
 from tests.admin.running import API, administered, change
@@ -42,6 +43,21 @@ def test_a_server_cannot_be_exposed_without_a_key(tmp_path: Path) -> None:
         answer = change(client, "settings", api_key=None)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.exposed")
         assert change(client, "settings", host=None, api_key=None).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("api_key", "a\r\nb", "config.secret"),
+        ("chat_template_kwargs", {"chat_template": "x"}, "config.reserved"),
+    ],
+)
+def test_a_value_that_breaks_every_request_is_refused(
+    tmp_path: Path, name: str, value: object, code: str
+) -> None:
+    with administered(tmp_path) as running, running.browser() as client:
+        error = change(client, "settings", **{name: value}).json()["error"]
+        assert (error["code"], error["param"]) == (code, name)
 
 
 def test_a_key_stays_until_an_exposed_server_has_ended(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""Values that would break every request are refused where they are read."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from omlx.errors import ConfigError
+from omlx.settings.layer import Layer
+from omlx.settings.resolve import add_flags, cli_layer, environment_layer
+from omlx.settings.schema import RENDERER_ARGUMENTS, table
+from omlx.settings.store import GLOBAL_FILE, Store
+from omlx.text import template
+
+Read = Callable[[str, str, Path], Layer]
+
+UNUSABLE = [
+    ("chat_template_kwargs", '{"chat_template": "x"}', "config.reserved"),
+    ("chat_template_kwargs", '{"enable_thinking": false, "messages": []}', "config.reserved"),
+    ("api_key", "a\r\nb", "config.secret"),
+    ("api_key", "a\tb", "config.secret"),
+    ("api_key", "schlüssel", "config.secret"),
+    ("api_key", " key", "config.secret"),
+    ("api_key", "k" * 100_000, "config.secret"),
+]
+
+
+def from_flag(name: str, text: str, home: Path) -> Layer:
+    parser = ArgumentParser(allow_abbrev=False)
+    add_flags(parser)
+    return cli_layer(parser.parse_args([f"--{name.replace('_', '-')}={text}"]))
+
+
+def from_variable(name: str, text: str, home: Path) -> Layer:
+    return environment_layer({f"OMLX_{name.upper()}": text})
+
+
+def from_patch(name: str, text: str, home: Path) -> Layer:
+    Store(home).patch({name: json.loads(text) if text.startswith("{") else text})
+    return Store(home).read().everywhere
+
+
+def from_file(name: str, text: str, home: Path) -> Layer:
+    *sections, key = table()[name].path.split(".")
+    content: dict[str, object] = {key: json.loads(text) if text.startswith("{") else text}
+    for section in reversed(sections):
+        content = {section: content}
+    (home / GLOBAL_FILE).write_text(json.dumps({"format": "omlx-config/1", **content}))
+    return Store(home).read().everywhere
+
+
+@pytest.mark.parametrize("read", [from_flag, from_variable, from_patch, from_file])
+@pytest.mark.parametrize(("name", "text", "code"), UNUSABLE)
+def test_a_value_that_breaks_every_request_is_refused(
+    read: Read, name: str, text: str, code: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read(name, text, tmp_path)
+    assert refusal.value.code == code
+    assert "100000" not in refusal.value.message
+    assert len(refusal.value.message) < 300
+
+
+@pytest.mark.parametrize("read", [from_flag, from_variable, from_patch, from_file])
+@pytest.mark.parametrize(
+    ("name", "text"), [("api_key", "a key: ~!"), ("chat_template_kwargs", '{"thinking": true}')]
+)
+def test_a_usable_value_is_taken(read: Read, name: str, text: str, tmp_path: Path) -> None:
+    assert name in read(name, text, tmp_path).values
+
+
+def test_the_reserved_names_are_those_of_the_renderer() -> None:
+    assert template._reserved() == RENDERER_ARGUMENTS
