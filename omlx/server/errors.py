@@ -132,7 +132,7 @@ def from_validation(error: ValidationError) -> BadRequest:
     Where a field may have one of several types, the error is that of the type which matched most of
     the value.
     """
-    details = error.errors(include_url=False)
+    details = error.errors(include_url=False, include_context=False, include_input=False)
     of_field = [detail for detail in details if detail["loc"][:1] == details[0]["loc"][:1]]
     detail = max(of_field, key=_match_depth)
     field = _field(detail)

@@ -5,17 +5,16 @@ Wrong types are refused, unknown names kept.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine import strategy
 from omlx.errors import BadRequest
 from omlx.server import errors
+from omlx.server.body import check_finite, outside_strings
 from omlx.server.generation_request import sampling_fields
 
 T = TypeVar("T")
@@ -141,17 +140,14 @@ def join_texts(content: str | list[ContentPart], field: str, types: Sequence[str
 
 
 def read(kind: type[B], body: bytes) -> B:
-    """Read a body. Raises BadRequest, naming the field, for an invalid one."""
+    """Read a body. Raises BadRequest, naming the field, for an invalid one, and for one with too
+    many values."""
+    outside = outside_strings(body)
     try:
         parsed = kind.model_validate_json(body)
     except ValidationError as error:
         raise errors.from_validation(error) from error
-    try:
-        # pydantic accepts NaN and Infinity in fields of any type. An answer that repeats them
-        # would not be JSON.
-        json.dumps(from_json(body), allow_nan=False)
-    except ValueError as error:
-        raise BadRequest("request.json", detail=str(error)) from error
+    check_finite(outside)
     return parsed
 
 

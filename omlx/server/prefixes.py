@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.thread import EngineThread
 from omlx.models.pool.pool import Pool
+from omlx.server.body import read_body
 from omlx.server.dialect import Json
 from omlx.server.generation import GenerationService
 from omlx.server.generation_request import GenerationRequest
@@ -66,5 +67,5 @@ class PrefixEndpoints:
     async def probe(self, request: Request, name: str) -> Response:
         """How many prompt tokens of a chat request are in the prefix cache. Nothing is computed."""
         self._prefixes.check(name)  # an unknown model is reported before a body that cannot be read
-        body = chat_request.parse(await request.body())
-        return JSONResponse(await self._prefixes.probe(name, body.generation_request()))
+        asked = await read_body(request, lambda body: chat_request.parse(body).generation_request())
+        return JSONResponse(await self._prefixes.probe(name, asked))

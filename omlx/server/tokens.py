@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Request
@@ -11,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest
 from omlx.server import tooling
+from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.fields import Body, Listed, read
 from omlx.server.generation import GenerationService
@@ -56,7 +58,7 @@ class TokenEndpoints:
         self._generations = generations
 
     async def tokenize(self, request: Request) -> Response:
-        body = read(TokenizeRequest, await request.body())
+        body = await read_body(request, partial(read, TokenizeRequest))
         if body.messages is not None:
             work = self._generations.prompt_ids(body.conversation(body.messages))
         else:
@@ -66,7 +68,7 @@ class TokenEndpoints:
         return JSONResponse({"tokens": tokens, "count": len(tokens)})
 
     async def detokenize(self, request: Request) -> Response:
-        body = read(DetokenizeRequest, await request.body())
+        body = await read_body(request, partial(read, DetokenizeRequest))
         work = self._generations.detokenize(body.model, body.tokens)
         text = await while_connected(request.receive, work)
         return JSONResponse({"prompt": text, "content": text})

@@ -28,7 +28,6 @@ _ESCAPE: Final = re.compile(
 """A pair of surrogates, a lone one, or any other escape of JSON."""
 MAX_TOOLS: Final = 1024
 MAX_TOOL_BYTES: Final = 4 << 20
-MAX_MESSAGES: Final = 100_000
 
 
 def function(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Json:
@@ -152,8 +151,3 @@ def with_names(messages: Sequence[Json]) -> list[Json]:
             message = {"name": names[message["tool_call_id"]]} | message
         named.append(message)
     return named
-
-
-def check_count(messages: Sequence[object], field: str) -> None:
-    if len(messages) > MAX_MESSAGES:
-        raise field_error("request.too_many", field, count=len(messages), limit=MAX_MESSAGES)

@@ -7,6 +7,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.server.anthropic import message_request
+from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.generation import GenerationService
 from omlx.server.responder import Responder
@@ -19,12 +20,14 @@ class MessageEndpoints:
 
     async def messages(self, request: Request) -> Response:
         """The model's answer to a conversation, in Anthropic's dialect."""
-        body = message_request.parse(await request.body())
-        return await self._responder.respond(request, body.exchange())
+        exchange = await read_body(request, lambda body: message_request.parse(body).exchange())
+        return await self._responder.respond(request, exchange)
 
     async def count_tokens(self, request: Request) -> Response:
         """The number of prompt tokens of a message request. Nothing is generated."""
-        body = message_request.parse(await request.body())
-        work = self._generations.prompt_ids(body.generation_request())
+        conversation = await read_body(
+            request, lambda body: message_request.parse(body).generation_request()
+        )
+        work = self._generations.prompt_ids(conversation)
         tokens = await while_connected(request.receive, work)
         return JSONResponse({"input_tokens": len(tokens)})

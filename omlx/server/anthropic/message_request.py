@@ -99,7 +99,6 @@ class MessageRequest(Sampled):
     def generation_request(self) -> GenerationRequest:
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
-        tooling.check_count(self.messages, "messages")
         conversation = blocks.rendered(self.messages)
         if not conversation:
             raise field_error("request.empty", "messages", detail="there is nothing to answer")

@@ -190,7 +190,6 @@ class ChatRequest(Sampled):
     def generation_request(self) -> GenerationRequest:
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
-        tooling.check_count(self.messages, "messages")
         messages = [message.rendered(at) for at, message in enumerate(self.messages)]
         max_tokens = self.max_completion_tokens
         return GenerationRequest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 from starlette.responses import Response
 
+from omlx.server.body import read_body
 from omlx.server.openai.completions import request as completion_request
 from omlx.server.responder import Responder
 
@@ -15,5 +16,5 @@ class CompletionEndpoint:
 
     async def completions(self, request: Request) -> Response:
         """The model's continuation of a text."""
-        body = completion_request.parse(await request.body())
-        return await self._responder.respond(request, body.exchange())
+        exchange = await read_body(request, lambda body: completion_request.parse(body).exchange())
+        return await self._responder.respond(request, exchange)

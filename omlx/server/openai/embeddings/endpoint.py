@@ -12,6 +12,7 @@ from omlx.errors import BadRequest
 from omlx.models.package.pooling import Pooling, pooling
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
+from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
 from omlx.server.engine_requests import check_ids
@@ -27,7 +28,7 @@ class EmbeddingEndpoint:
 
     async def embeddings(self, request: Request) -> Response:
         """A vector for each text, by models whose packages declare how to pool."""
-        body = embedding_request.parse(await request.body())
+        body = await read_body(request, embedding_request.parse)
         entry = self._pool.resolve(body.model)
         declared = await asyncio.to_thread(pooling, entry.path, entry.id)
         work = self._embed(body, entry.id, declared)

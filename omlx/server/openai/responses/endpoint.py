@@ -11,6 +11,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, OmlxError
+from omlx.server.body import read_body
 from omlx.server.dialect import NAMED, Encoder, Json
 from omlx.server.fields import Body, read_query
 from omlx.server.openai.responses import request as response_request
@@ -58,7 +59,18 @@ class ResponseEndpoints:
     async def create(self, request: Request) -> Response:
         """A response: whole, as a stream, or generated after the answer to this request
         (`background`)."""
-        body = response_request.parse(await request.body())
+        lifetime, exchange = await read_body(request, self._read)
+        if not lifetime.background:
+            return await self._responder.respond(request, exchange)
+        stream = await self._responder.open(request, exchange)
+        encoder = lifetime.encoder(stream)
+        task = asyncio.create_task(_generate(stream, encoder, lifetime))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return JSONResponse(encoder.response)
+
+    def _read(self, content: bytes) -> tuple[_Lifetime, Exchange]:
+        body = response_request.parse(content)
         body = body.model_copy(update={"input": self.store.resolved(body.items)})
         conversation = body.conversation(self.store.before(body.previous_response_id))
         lifetime = _Lifetime(self.store, body, conversation)
@@ -70,14 +82,7 @@ class ResponseEndpoints:
             NAMED,
             lifetime.ended,
         )
-        if not body.background:
-            return await self._responder.respond(request, exchange)
-        stream = await self._responder.open(request, exchange)
-        encoder = lifetime.encoder(stream)
-        task = asyncio.create_task(_generate(stream, encoder, lifetime))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return JSONResponse(encoder.response)
+        return lifetime, exchange
 
     async def show(self, request: Request, id: str) -> Response:
         if request.query_params.get("stream") == "true":
@@ -108,6 +113,7 @@ class _Lifetime:
         self, store: ResponseStore, body: ResponseRequest, conversation: list[Json]
     ) -> None:
         self._store, self._body, self._conversation = store, body, conversation
+        self.background = bool(body.background)
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
         encoder = self._body.encoder(stream)

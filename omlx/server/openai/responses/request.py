@@ -100,9 +100,7 @@ class ResponseRequest(Sampled):
         Raises BadRequest.
         """
         conversation = Conversation(before)
-        items = self.items
-        tooling.check_count(items, "input")
-        for at, item in enumerate(items):
+        for at, item in enumerate(self.items):
             conversation.add(item, f"input[{at}]")
         if not conversation.messages:
             raise field_error("request.empty", "input", detail="there is nothing to answer")
