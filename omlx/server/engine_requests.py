@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.draft_length import DraftLength
@@ -42,6 +43,12 @@ class TokenizedRequest:
     prediction: tuple[int, ...]
     grammar: CompiledGrammar | None
     calls: CompiledGrammar | None
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """What of the schemas is not enforced."""
+        grammars = (self.grammar, self.calls)
+        return tuple(chain.from_iterable(grammar.warnings for grammar in grammars if grammar))
 
 
 def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedRequest:

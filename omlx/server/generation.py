@@ -104,7 +104,7 @@ class GenerationService:
         self.last_prompts[served.id] = tokenized.prompts[-1].tokens
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         stream = GenerationStream(self._engine, self._dispatcher, lease, id, seed, self._activity)
-        stream.warnings = request.warnings
+        stream.warnings = (*request.warnings, *tokenized.warnings)
         try:
             choices = engine_requests(served, request, tokenized, id, seed)
             for number, (choice, spec) in enumerate(choices):

@@ -67,8 +67,8 @@ def _standard(format: Mapping[str, Any], param: str) -> StructuredOutput | None:
                 inner, field = format[kind], f"{param}.json_schema.schema"
             if not isinstance(inner, Mapping) or inner.get("schema") is None:
                 raise field_error("request.missing", field)
-            lenient = inner.get("strict") is False
-            return _read(GrammarKind.JSON, inner["schema"], field, lenient=lenient)
+            strict = inner.get("strict") is True
+            return _read(GrammarKind.JSON, inner["schema"], field, strict=strict)
     raise field_error("request.format", param, format=str(kind)[:100])
 
 
@@ -87,7 +87,7 @@ def _vllm(value: object) -> list[StructuredOutput | None]:
 
 
 def _read(
-    kind: GrammarKind, value: object, param: str, *, lenient: bool = False
+    kind: GrammarKind, value: object, param: str, *, strict: bool = False
 ) -> StructuredOutput | None:
     """None for an empty `value`.
 
@@ -108,7 +108,7 @@ def _read(
             raise _mistyped(param, _EXPECTED[kind])
     if (size := len(text.encode(errors="replace"))) > MAX_BYTES:
         raise field_error("request.too_large", param, size=size, limit=MAX_BYTES)
-    return StructuredOutput(kind, text, param, lenient)
+    return StructuredOutput(kind, text, param, strict)
 
 
 _EXPECTED: Final = {

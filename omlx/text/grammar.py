@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, Reason
 from omlx.text import harmony
 from omlx.text.call_grammar import (
     LENIENT,
@@ -35,6 +37,8 @@ from omlx.text.grammar_mask import (
     Thought,
 )
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
+from omlx.text.relax_schema import relax
+from omlx.text.time_formats import TIMES, without_leap_seconds
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
@@ -43,6 +47,10 @@ if TYPE_CHECKING:
 _LIMITS: Final = LLParserLimits(verbose_errors=False, initial_lexer_fuel=200_000)
 """llguidance holds Python's lock while it builds a lexer: the fuel, a count of expressions, keeps
 that below 0.1 CPU seconds. A list of 20,000 words fits."""
+
+
+_SHOWN: Final = 500
+"""Characters of a warning's detail."""
 
 
 class GrammarKind(StrEnum):
@@ -57,23 +65,25 @@ class StructuredOutput:
     """The structured output that a request demands in its field `param`.
 
     `text` is a JSON schema, a regular expression, a JSON list of texts, or a grammar in Lark's or
-    llama.cpp's format. A `lenient` schema may hold keywords that are not enforced.
+    llama.cpp's format. Of a `strict` schema everything must be enforced; of others, what the
+    grammar can express.
     """
 
     kind: GrammarKind
     text: str
     param: str
-    lenient: bool = False
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
     """A grammar compiled for one model; `param` is the request field it came from. `matcher` is
-    only copied.
+    only copied. `warnings` name what of a schema is not enforced.
     """
 
     param: str
     matcher: LLMatcher
+    warnings: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +117,16 @@ class GrammarCompiler:
         return self._cache.get(repr(output), lambda: self._compile(output))
 
     def _compile(self, output: StructuredOutput) -> CompiledGrammar:
+        removed: list[str] = []
         try:
-            return CompiledGrammar(output.param, self._matcher(_source(output)))
+            try:
+                matcher = self._matcher(_source(output))
+            except ValueError:
+                output, removed = self._relaxed(output)
+                if not removed:
+                    raise
+                matcher = self._matcher(_source(output))
+            return _compiled(output.param, matcher, removed)
         except ValueError as error:
             param, detail = output.param, str(error).strip()
             raise BadRequest("format.invalid", param=param, field=param, detail=detail) from error
@@ -126,13 +144,22 @@ class GrammarCompiler:
         return self._cache.get(repr(use), lambda: self._compile_tool_calls(use, markup))
 
     def _compile_tool_calls(self, use: ToolUse, markup: CallMarkup) -> CompiledGrammar:
+        try:
+            return _compiled("tools", self._calls_matcher(use, markup))
+        except BadRequest:
+            use, removed = self._relaxed_tools(use)
+            if not removed:
+                raise
+        return _compiled("tools", self._calls_matcher(use, markup), removed)
+
+    def _calls_matcher(self, use: ToolUse, markup: CallMarkup) -> LLMatcher:
         if markup.form.parameter is not None:
             # Schemas that are not JSON in the grammar fail silently.
             self._check_schemas(use)
         added = self._tokenizer._tokenizer.get_added_vocab()
         source = calls_grammar if use.forced else call_grammar
         try:
-            return CompiledGrammar("tools", self._matcher(source(markup, use, added)))
+            return self._matcher(source(markup, use, added))
         except ValueError as error:
             self._check_schemas(use)
             names = ", ".join(function["name"] for function in use.allowed)[:200]
@@ -163,6 +190,41 @@ class GrammarCompiler:
                 complaint = "nothing has this form"
             raise ValueError(complaint)
         return matcher
+
+    def _relaxed(self, output: StructuredOutput) -> tuple[StructuredOutput, list[str]]:
+        """Return the output with what can be enforced of its schema, and what was removed. Raises
+        ValueError.
+        """
+        if output.kind is not GrammarKind.JSON or output.strict:
+            return output, []
+        schema, removed = relax(json.loads(output.text), self._pattern_error)
+        return replace(output, text=json.dumps(schema)), removed
+
+    def _relaxed_tools(self, use: ToolUse) -> tuple[ToolUse, list[str]]:
+        """The same for the argument schemas of functions that are not strict."""
+        functions, removed = [], []
+        for tool in use.functions:
+            function = tool["function"]
+            if function["name"] not in use.strict:
+                with suppress(ValueError):
+                    schema, parts = relax(function.get("parameters", {}), self._pattern_error)
+                    tool = {**tool, "function": {**function, "parameters": schema}}
+                    removed += [f"{function['name']}: {part}" for part in parts]
+            functions.append(tool)
+        return replace(use, functions=tuple(functions)), removed
+
+    def _pattern_error(self, pattern: str) -> str | None:
+        """Return why the grammar cannot express a pattern; None if it can, or if the pattern is
+        malformed.
+        """
+        schema = {"type": "string", "pattern": pattern}
+        try:
+            self._matcher(LLMatcher.grammar_from_json_schema(schema))
+        except ValueError as error:
+            detail = str(error).strip().splitlines()[-1].removeprefix("error: ")
+            if "not supported" in detail or _is_regex(pattern):
+                return detail
+        return None
 
     def _check_schemas(self, use: ToolUse) -> None:
         """Raise BadRequest, naming the function, if its schema alone cannot be enforced."""
@@ -254,6 +316,24 @@ class GrammarCompiler:
         return bytes(mask)
 
 
+def _compiled(param: str, matcher: LLMatcher, removed: Sequence[str] = ()) -> CompiledGrammar:
+    """A grammar with one warning about everything that it does not enforce."""
+    parts = [*removed, *matcher.get_grammar_warnings()]
+    if not parts:
+        return CompiledGrammar(param, matcher)
+    detail = "; ".join(parts)[:_SHOWN]
+    return CompiledGrammar(
+        param, matcher, (Reason("format.relaxed", {"field": param, "detail": detail}),)
+    )
+
+
+def _is_regex(pattern: str) -> bool:
+    with suppress(re.error, RecursionError, OverflowError):
+        re.compile(pattern)
+        return True
+    return False
+
+
 def _bad_schema(name: str, error: ValueError) -> BadRequest:
     return BadRequest("tools.schema", param="tools", name=name, detail=str(error).strip())
 
@@ -267,9 +347,9 @@ def _source(output: StructuredOutput) -> str:
                 schema = "{}"  # options go with objects only
             if "$ref" in schema:
                 schema = json.dumps(prune_nonterminating(json.loads(schema)))
-            overrides = None
-            if output.lenient:
-                overrides = LENIENT
+            if any(kind in schema for kind in TIMES):
+                schema = json.dumps(without_leap_seconds(json.loads(schema)))
+            overrides = None if output.strict else LENIENT
             return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(output.text)

@@ -9,15 +9,13 @@ else is allowed, no value follows the schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
+
+from omlx.text.map_schemas import map_schemas
 
 Terminates: TypeAlias = Callable[[str], bool]
 """Whether the target of a reference has a value that terminates."""
-
-_DATA: Final = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose content is data, not schemas."""
-_BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 
 
 def prune_nonterminating(schema: Any) -> Any:
@@ -27,13 +25,13 @@ def prune_nonterminating(schema: Any) -> Any:
     terminates.
     """
     try:
-        references = {"#", *_references(schema)}
-        terminating = _terminating(schema, references)
+        known = {"#", *references(schema)}
+        terminating = _terminating(schema, known)
         if "#" not in terminating:
             raise ValueError("its values would never end")
-        if terminating == references:
+        if terminating == known:
             return schema
-        return _prune(schema, references - terminating)
+        return _prune(schema, known - terminating)
     except RecursionError as error:
         raise ValueError(str(error)) from error
 
@@ -55,7 +53,7 @@ def _iterate(root: Any, references: set[str], known: set[str]) -> set[str]:
     def terminates(reference: str) -> bool:
         if reference not in evaluated:
             evaluated.add(reference)
-            if _has_value(_target(root, reference), terminates):
+            if _has_value(target(root, reference), terminates):
                 terminating.add(reference)
         return reference in terminating
 
@@ -107,7 +105,7 @@ def _has_array(schema: Mapping[str, Any], terminates: Terminates) -> bool:
     return all(_has_value(item, terminates) for item in [*first, rest][:length])
 
 
-def _target(root: Any, reference: str) -> Any:
+def target(root: Any, reference: str) -> Any:
     """Return the target of a JSON pointer; if there is none, True, and the compiler reports the
     error.
     """
@@ -126,32 +124,22 @@ def _target(root: Any, reference: str) -> Any:
     return target
 
 
-def _references(schema: Any) -> Iterator[str]:
+def references(schema: Any) -> Iterator[str]:
     """Yield everything that looks like a reference; one inside data does no harm."""
     if isinstance(schema, Mapping):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
         schema = list(schema.values())
     for part in _list(schema):
-        yield from _references(part)
+        yield from references(part)
 
 
 def _prune(schema: Any, nonterminating: set[str]) -> Any:
-    if isinstance(schema, list):
-        return [_prune(part, nonterminating) for part in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    if isinstance(schema.get("$ref"), str) and schema["$ref"] in nonterminating:
-        return False
-    pruned = {}
-    for key, value in schema.items():
-        if key in _BY_NAME and isinstance(value, Mapping):
-            pruned[key] = {name: _prune(part, nonterminating) for name, part in value.items()}
-        elif key in _DATA:
-            pruned[key] = value
-        else:
-            pruned[key] = _prune(value, nonterminating)
-    return pruned
+    def change(part: dict[str, Any]) -> Any:
+        reference = part.get("$ref")
+        return False if isinstance(reference, str) and reference in nonterminating else part
+
+    return map_schemas(schema, change)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -326,7 +327,7 @@ def test_a_form_that_cannot_be_enforced_is_refused_saying_why(
     grammars: GrammarCompiler, kind: GrammarKind, text: str, said: str
 ) -> None:
     with pytest.raises(BadRequest) as caught:
-        grammars.compile(StructuredOutput(kind, text, "the.field"))
+        grammars.compile(StructuredOutput(kind, text, "the.field", strict=True))
     assert (caught.value.code, caught.value.param) == ("format.invalid", "the.field")
     assert said in caught.value.message
     assert len(caught.value.message) < 400
@@ -341,9 +342,7 @@ def test_a_lenient_schema_may_hold_unenforced_keywords(
     grammars: GrammarCompiler, tokenizer: TokenizerWrapper
 ) -> None:
     schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
-    assert json.loads(
-        walk(mask(grammars, GrammarKind.JSON, schema, lenient=True), tokenizer, 1)
-    ) in (
+    assert json.loads(walk(mask(grammars, GrammarKind.JSON, schema), tokenizer, 1)) in (
         [],
         [1],
         [1, 1],
@@ -368,3 +367,71 @@ def test_a_schema_may_choose_its_white_space(
         walk(mask(grammars, GrammarKind.JSON, {"const": {"a": [1, 2]}}), tokenizer, 1)
         == '{"a": [1, 2]}'
     )
+
+
+WEAK: list[tuple[dict[str, Any], str, str]] = [
+    ({"type": "array", "maxItems": 1, "uniqueItems": True}, "uniqueItems", "[]"),
+    ({"type": "string", "format": "password", "maxLength": 1}, "password", '"a"'),
+    ({"type": "string", "pattern": "^(?!a)", "maxLength": 1}, "look-ahead", '"a"'),
+    ({"type": "string", "pattern": "^P(?=.)", "maxLength": 1}, "look-ahead", '"a"'),
+    (
+        {"type": "object", "propertyNames": {"pattern": "^a"}, "additionalProperties": False},
+        "propertyNames",
+        "{}",
+    ),
+    ({"items": {"$ref": "https://example.org/a"}, "type": "array"}, "example.org", "[]"),
+    (
+        {
+            "$ref": "#/$defs/A",
+            "$defs": {
+                "A": {
+                    "properties": {"a": {"$ref": "#/$defs/A", "minProperties": 1}},
+                    "type": "object",
+                }
+            },
+        },
+        "#/$defs/A",
+        '{"a": {}}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "named", "text"), WEAK)
+def test_what_a_schema_cannot_enforce_is_a_warning_unless_it_is_strict(
+    grammars: GrammarCompiler,
+    tokenizer: TokenizerWrapper,
+    schema: dict[str, Any],
+    named: str,
+    text: str,
+) -> None:
+    output = StructuredOutput(GrammarKind.JSON, json.dumps(schema), "the.field")
+    compiled = grammars.compile(output)
+    (warning,) = compiled.warnings
+    assert (warning.code, warning.params["field"]) == ("format.relaxed", "the.field")
+    assert named in warning.message
+    assert "\n" not in warning.message
+    of = grammars.mask(compiled, Preamble())
+    assert all(of.advance(token) for token in ids_of(tokenizer, text))
+    with pytest.raises(BadRequest):
+        grammars.compile(replace(output, strict=True))
+
+
+def test_the_rest_of_a_schema_is_enforced(
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper
+) -> None:
+    schema = {"type": "string", "pattern": "^(?!a)", "minLength": 2, "maxLength": 3}
+    of = mask(grammars, GrammarKind.JSON, schema)
+    said = json.loads(walk(of, tokenizer, 1))
+    assert 2 <= len(said) <= 3
+
+
+@pytest.mark.parametrize("schema", [{}, {"pattern": "^2"}, {"pattern": "^2", "allOf": [{}]}])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_time_has_no_leap_second(
+    grammars: GrammarCompiler, tokenizer: TokenizerWrapper, schema: dict[str, Any], strict: bool
+) -> None:
+    schema = {"type": "string", "format": "date-time"} | schema
+    for second, ok in (("59", True), ("60", False)):
+        of = mask(grammars, GrammarKind.JSON, schema, strict=strict)
+        text = f'"2026-11-22T10:00:{second}Z"'
+        assert all(of.advance(token) for token in ids_of(tokenizer, text)) is ok

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import httpx
 import jsonschema
 import pytest
 from openai import BadRequestError, LengthFinishReasonError, OpenAI
 from openai.types.chat import ChatCompletion
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from tests.schemas import SCHEMAS
 from tests.server.running import TARGET, Running
@@ -48,6 +48,11 @@ def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
 
 def said(answer: ChatCompletion) -> str:
     return answer.choices[0].message.content or ""
+
+
+def warned(answer: ChatCompletion) -> list[Any]:
+    found: list[Any] = (answer.model_extra or {}).get("warnings", [])
+    return found
 
 
 def of_schema(schema: Any, **more: Any) -> Any:
@@ -271,17 +276,50 @@ def test_an_invalid_schema_is_refused_before_anything_runs(server: Running) -> N
     assert len(server.engine.submitted) == before
 
 
-def test_keywords_that_cannot_be_enforced_are_refused_unless_strict_is_false(
+def test_keywords_that_cannot_be_enforced_are_refused_of_strict_schemas_alone(
     client: OpenAI,
 ) -> None:
     schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
     with pytest.raises(BadRequestError, match="uniqueItems"):
-        ask(client, "x", response_format=of_schema(schema))
-    assert said(ask(client, "x", response_format=of_schema(schema, strict=False))) in (
-        "[]",
-        "[1]",
-        "[1, 1]",
-    )
+        ask(client, "x", response_format=of_schema(schema, strict=True))
+    for more in ({}, {"strict": False}):
+        answer = ask(client, "x", response_format=of_schema(schema, **more))
+        assert said(answer) in ("[]", "[1]", "[1, 1]")
+        (warning,) = warned(answer)
+        assert warning["code"] == "format.relaxed"
+        assert "uniqueItems" in warning["message"]
+
+
+def test_a_pydantic_model_with_formats_of_its_own_is_answered(client: OpenAI) -> None:
+    class Login(BaseModel):
+        secret: Annotated[SecretStr, Field(max_length=5)]
+        tags: Annotated[set[Literal["a", "b"]], Field(max_length=2)]
+
+    schema = Login.model_json_schema() | {"additionalProperties": False}
+    answer = ask(client, "x", response_format=of_schema(schema))
+    assert set(json.loads(said(answer))) == {"secret", "tags"}
+    (warning,) = warned(answer)
+    assert "password" in warning["message"]
+    assert "uniqueItems" in warning["message"]
+
+
+def test_a_required_call_with_a_look_ahead_is_held_to_the_rest(client: OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"code": {"type": "string", "pattern": "^(?=a)", "maxLength": 3}},
+        "required": ["code"],
+        "additionalProperties": False,
+    }
+    function: Any = {"name": "enter", "parameters": schema}
+    tools: list[Any] = [{"type": "function", "function": function}]
+    answer = ask(client, "x", tools=tools, tool_choice="required")
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert call.type == "function"
+    assert len(json.loads(call.function.arguments)["code"]) <= 3
+    assert "enter: pattern '^(?=a)'" in warned(answer)[0]["message"]
+    function["strict"] = True
+    with pytest.raises(BadRequestError, match="look-ahead"):
+        ask(client, "x", tools=tools)
 
 
 def test_responses_are_parsed(client: OpenAI) -> None:

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from omlx.text.relax_schema import MAX_PATTERNS, relax
+
+AHEAD = "^(?!a)"
+
+
+def error(pattern: str) -> str | None:
+    return "look-ahead" if "(?!" in pattern else None
+
+
+@pytest.mark.parametrize(
+    ("schema", "relaxed", "removed"),
+    [
+        (
+            {"type": "string", "pattern": AHEAD, "minLength": 2},
+            {"type": "string", "minLength": 2},
+            [f"pattern '{AHEAD}' (look-ahead)"],
+        ),
+        ({"pattern": "^a"}, {"pattern": "^a"}, []),
+        (
+            {"patternProperties": {AHEAD: {"type": "string"}, "^a": {"pattern": AHEAD}}},
+            {"patternProperties": {"^a": {}}},
+            [f"pattern '{AHEAD}' (look-ahead)"],
+        ),
+        # Names of properties and data that look like keywords stay.
+        (
+            {"properties": {"pattern": {"const": {"pattern": AHEAD}}}},
+            {"properties": {"pattern": {"const": {"pattern": AHEAD}}}},
+            [],
+        ),
+        (
+            {"items": {"$ref": "https://example.org/a.json", "minLength": 1}},
+            {"items": {"minLength": 1}},
+            ["$ref 'https://example.org/a.json'"],
+        ),
+        (
+            {"$ref": "#/$defs/A", "$defs": {"A": {"items": {"$ref": "#/$defs/A", "title": "x"}}}},
+            {"$ref": "#/$defs/A", "$defs": {"A": {"items": {"$ref": "#/$defs/A"}}}},
+            ["keywords beside $ref '#/$defs/A'"],
+        ),
+        (
+            {"items": {"$ref": "#/$defs/A", "minLength": 1}, "$defs": {"A": {"type": "string"}}},
+            {"items": {"$ref": "#/$defs/A", "minLength": 1}, "$defs": {"A": {"type": "string"}}},
+            [],
+        ),
+        (True, True, []),
+    ],
+)
+def test_what_cannot_be_enforced_is_removed_and_named(
+    schema: Any, relaxed: Any, removed: list[str]
+) -> None:
+    given = copy.deepcopy(schema)
+    assert relax(schema, error) == (relaxed, removed)
+    assert schema == given
+
+
+def test_patterns_are_tried_once_each_and_only_so_many() -> None:
+    tried: list[str] = []
+
+    def count(pattern: str) -> None:
+        tried.append(pattern)
+
+    many = {"anyOf": [{"pattern": f"^{number}"} for number in range(MAX_PATTERNS)] * 2}
+    assert relax(many, count) == (many, [])
+    assert len(tried) == MAX_PATTERNS
+    with pytest.raises(ValueError, match="patterns"):
+        relax({"anyOf": [*many["anyOf"], {"pattern": "one more"}]}, count)
