@@ -18,7 +18,12 @@ from typing import Any
 
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.model_config import json_object, text_config
+from omlx.models.catalog.model_config import (
+    MAX_CONFIG_BYTES,
+    MAX_INDEX_BYTES,
+    read_object,
+    text_config,
+)
 
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
@@ -158,7 +163,7 @@ def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int
 
 def _indexed(directory: Path) -> set[str]:
     """Return the files that the index of the weights names; none without an index."""
-    index = _read_object(directory / "model.safetensors.index.json") or {}
+    index = _read_object(directory / "model.safetensors.index.json", MAX_INDEX_BYTES) or {}
     shards = index.get("weight_map")
     if not isinstance(shards, dict):
         return set()
@@ -180,12 +185,12 @@ def _glob(folder: Path, patterns: Iterable[str]) -> list[Path]:
     return matches
 
 
-def _read_object(path: Path) -> dict[str, Any] | None:
+def _read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any] | None:
     """Return the JSON object in a file, None without one. Raises ValueError for other content."""
     if not path.is_file():
         return None
     try:
-        return json_object(path.read_text(encoding="utf-8"))
+        return read_object(path, max_bytes)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from omlx.errors import ModelError
 
 Number = int | float
+
+MAX_CONFIG_BYTES: Final = 16 << 20
+"""A config with settings for each of thousands of layers has less than 1 MB."""
+MAX_INDEX_BYTES: Final = 64 << 20
+"""An index names each tensor: about 10 MB for 100,000 of them."""
 
 _CONTEXT_KEYS = (
     "max_position_embeddings",
@@ -36,9 +41,16 @@ def read_config(directory: Path, name: str) -> dict[str, Any]:
     """
     path = directory / name
     try:
-        return json_object(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return read_object(path) if path.is_file() else {}
     except (OSError, ValueError) as error:
         raise ModelError("model.config_unreadable", file=name, detail=str(error)) from None
+
+
+def read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
+    """Return the JSON object in a file. Raises OSError, and ValueError for other content."""
+    if path.stat().st_size > max_bytes:
+        raise ValueError(f"larger than {max_bytes >> 20} MB")
+    return json_object(path.read_text(encoding="utf-8"))
 
 
 def json_object(text: str) -> dict[str, Any]:

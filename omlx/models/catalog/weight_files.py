@@ -23,8 +23,11 @@ def weight_files(directory: Path) -> list[Path]:
     return files
 
 
-def check_whole(file: Path) -> None:
-    """Raise ModelError unless the file is a complete safetensors file. Reads its header only."""
+def check_whole(file: Path) -> int:
+    """Return how many tensors a safetensors file has. Raises ModelError unless it is complete.
+
+    Reads its header only.
+    """
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -38,16 +41,19 @@ def check_whole(file: Path) -> None:
             header = stream.read(length)
     except OSError as error:
         raise ModelError("model.unreadable", detail=f"{file.name}: {error.strerror}") from None
-    promised = 8 + length + _data_bytes(header, file.name)
+    tensors, data_bytes = _declared(header, file.name)
+    promised = 8 + length + data_bytes
     if size < promised:
         raise ModelError("model.truncated", file=file.name, size=size, promised=promised)
+    return tensors
 
 
-def _data_bytes(header: bytes, name: str) -> int:
-    """Return the bytes of data that the header promises."""
+def _declared(header: bytes, name: str) -> tuple[int, int]:
+    """Return how many tensors the header declares, and how many bytes of data."""
     try:
         tensors = json.loads(header)
         tensors.pop("__metadata__", None)
-        return max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+        ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
+        return len(ends), max(ends, default=0)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise ModelError("model.not_safetensors", file=name) from None

@@ -1,6 +1,8 @@
 """Reading the weights of one model, on the engine thread.
 
-    check files ─► build the model, lazily ─► cast ─► read weights in portions ─► LoadedModel
+    build the model, lazily ─► cast ─► read weights in portions ─► LoadedModel
+
+`check_checkpoint` comes first, on any thread: it reads headers and config alone.
 
 Every problem with a directory becomes a ModelError that names the model. No code of a model runs
 unless the caller says that it is trusted.
@@ -9,6 +11,7 @@ unless the caller says that it is trusted.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -18,6 +21,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from omlx.errors import ModelError
+from omlx.models.catalog.check_config import check_counts
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import (
     Number,
@@ -63,6 +67,7 @@ class LoadedModel:
 
 def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
     """Load a model without pauses, where no other model is served. Raises ModelError."""
+    check_checkpoint(entry)
     steps = load_steps(entry, dtype)
     while True:
         try:
@@ -72,6 +77,18 @@ def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
             return loaded
 
 
+def check_checkpoint(entry: ModelEntry) -> None:
+    """Raise ModelError for files that are missing or damaged, or a config that cannot be theirs."""
+    with _naming(entry):
+        if not entry.path.is_dir():
+            raise ModelError("model.folder_missing")
+        tensors = sum(check_whole(file) for file in weight_files(entry.path))
+        config = read_config(entry.path, "config.json")
+        if not config:
+            raise ModelError("model.no_config")
+        check_counts(config, tensors)
+
+
 def load_steps(
     entry: ModelEntry,
     dtype: Dtype,
@@ -79,15 +96,22 @@ def load_steps(
     tokenizer: TokenizerWrapper | None = None,
     trusted: bool = False,
 ) -> Generator[LoadProgress, None, LoadedModel]:
-    """Load a model in portions, so that other work can run in between; return it.
+    """Load a checked model in portions, so that other work can run in between; return it.
 
     The first progress has the total size, before anything is read. `tokenizer`: the one to use, if
     it has been read already. Raises ModelError.
     """
-    try:
+    with _naming(entry):
         return (yield from _steps(entry, dtype, tokenizer, trusted))
+
+
+@contextmanager
+def _naming(entry: ModelEntry) -> Iterator[None]:
+    """Add the model's id to a ModelError."""
+    try:
+        yield
     except ModelError as error:
-        raise ModelError(
+        raise type(error)(
             error.code, param="model", **{**error.params, "model": entry.id}
         ) from error
 
@@ -95,8 +119,6 @@ def load_steps(
 def _steps(
     entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool
 ) -> Generator[LoadProgress, None, LoadedModel]:
-    for file in weight_files(entry.path):
-        check_whole(file)
     generation_config = read_config(entry.path, "generation_config.json")
     if tokenizer is None:
         tokenizer = read_tokenizer(entry)
@@ -119,14 +141,12 @@ def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
     config = read_config(directory, "config.json")
-    if not config:
-        raise ModelError("model.no_config")
     if config.get("model_file") is not None and not trusted:
         raise ModelError("model.remote_code", file=str(config["model_file"]))
     try:
         return utils.load_model(directory, lazy=True, trust_remote_code=trusted)
     except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
-        raise ModelError("model.build", detail=_one_line(error)) from error
+        raise ModelError("model.build", detail=one_line(error)) from error
 
 
 def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
@@ -150,7 +170,7 @@ def _read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
         try:
             mx.eval(portion)
         except RuntimeError as error:
-            raise ModelError("model.weights_unreadable", detail=_one_line(error)) from error
+            raise ModelError("model.weights_unreadable", detail=one_line(error)) from error
         done += sum(array.nbytes for array in portion)
         yield LoadProgress(done, total)
     return total
@@ -168,5 +188,6 @@ def _portions(arrays: list[mx.array]) -> Iterator[list[mx.array]]:
         yield portion
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return type and text of an error, shortened, without line breaks."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]

@@ -17,16 +17,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
-from omlx.errors import BadRequest, EngineDead, ModelError, Overloaded
+from omlx.errors import BadRequest, EngineDead, ModelError, OmlxError, Overloaded
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.draft_choice import DraftChoice, WeightsOf
 from omlx.models.pool.footprint import release_memory
-from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress, load_steps
+from omlx.models.pool.load_weights import (
+    Dtype,
+    LoadedModel,
+    LoadProgress,
+    check_checkpoint,
+    load_steps,
+    one_line,
+)
 from omlx.models.pool.resident import ResidentModel, ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.text.detokenize import TokenBytes
@@ -141,6 +149,25 @@ class ModelLoader:
         costs: LoadedCosts,
         now: float,
     ) -> ResidentModel:
+        """Probe the models and attach them. Raises as `load`, whatever the model raises."""
+        with isolate() as outcome:
+            choice, draft = _probed(choice, target, draft)
+            return self._attach_probed(choice, target, draft, costs, now)
+        error = outcome.error
+        if isinstance(error, OmlxError):
+            raise error
+        assert error is not None
+        detail, entry = one_line(error), choice.target
+        raise ModelError("model.build", param="model", model=entry.id, detail=detail) from error
+
+    def _attach_probed(
+        self,
+        choice: DraftChoice,
+        target: LoadedModel,
+        draft: LoadedModel | None,
+        costs: LoadedCosts,
+        now: float,
+    ) -> ResidentModel:
         from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
 
         entry, speculation = choice.target, choice.speculation
@@ -207,6 +234,7 @@ class _Reading:
         self._begun: dict[Path, WeightReading] = {}
 
     async def begin(self, entry: ModelEntry, choice: DraftChoice) -> int:
+        await asyncio.to_thread(check_checkpoint, entry)
         tokenizer = choice.tokenizers.get(entry.path)
         if tokenizer is None:
             tokenizer = await asyncio.to_thread(read_tokenizer, entry)
@@ -245,6 +273,29 @@ class _Reading:
 
     async def _next(self, steps: WeightReading) -> LoadProgress | LoadedModel:
         return await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
+
+
+def _probed(
+    choice: DraftChoice, target: LoadedModel, draft: LoadedModel | None
+) -> tuple[DraftChoice, LoadedModel | None]:
+    """Return the choice, without a draft that does not compute. Call it on the engine thread.
+
+    Raises ModelError for a target that does not compute, BadRequest for a requested draft.
+    """
+    from omlx.engine.forward_probe import forward_failure  # noqa: PLC0415 — see `import_mlx_lm`
+
+    failure = forward_failure(target.model, target.vocab_size)
+    if failure is not None:
+        params = {**failure.params, "model": choice.target.id}
+        raise ModelError(failure.code, param="model", **params)
+    if draft is None:
+        return choice, None
+    failure = forward_failure(draft.model, draft.vocab_size)
+    if failure is None:
+        return choice, draft
+    if choice.requested:
+        raise BadRequest("spec.off.draft_failed", param="draft_model", detail=failure.message)
+    return choice.without_draft(failure.message), None
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:

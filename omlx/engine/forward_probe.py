@@ -1,0 +1,31 @@
+"""Whether a model computes at all: one short pass whose logits must be finite."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Final, cast
+
+import mlx.core as mx
+
+from omlx.engine.isolation import isolate
+from omlx.engine.model import Model, cache_maker, id_limit
+from omlx.errors import Reason
+
+_TOKENS: Final = 8
+
+
+def forward_failure(model: Model, vocab_size: int) -> Reason | None:
+    """Return why a model cannot be served, or None: its pass raises, or its logits are not finite.
+
+    `vocab_size` is that of its tokenizer. Finds damage that reaches the logits of the probe, not
+    weights whose damage gives finite numbers or belongs to other tokens. The model is not modified.
+    """
+    with isolate() as outcome:
+        make_cache = cache_maker(model)
+        size = min(vocab_size, id_limit(model, make_cache))
+        tokens = mx.random.randint(0, size, (1, _TOKENS), key=mx.random.key(0))
+        logits = model(tokens, cache=make_cache())[0]  # [_TOKENS, V]
+        peaks = cast(list[float], logits.max(axis=-1).tolist())  # NaN is the largest
+        return None if all(map(isfinite, peaks)) else Reason("model.not_finite")
+    detail = f"{type(outcome.error).__name__}: {' '.join(str(outcome.error).split())}"[:400]
+    return Reason("model.build", {"detail": detail})
