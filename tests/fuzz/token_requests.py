@@ -69,6 +69,8 @@ def token_request(rng: Random, model: str, seeds: int, earlier: list[Json]) -> T
     if not earlier and rng.random() < 0.3:
         path = "/v1/completions"
         body |= {"prompt": text}
+        if rng.random() < 0.7:
+            body |= {"logprobs": 0}
         if rng.random() < 0.2:
             body |= dict(rng.choice(GRAMMARS[:4]))
     else:
@@ -79,8 +81,8 @@ def token_request(rng: Random, model: str, seeds: int, earlier: list[Json]) -> T
         body |= {"messages": messages}
         if rng.random() < 0.3:
             body |= dict(rng.choice(GRAMMARS))
-        if rng.random() < 0.1:
-            body |= {"logprobs": True, "top_logprobs": rng.randint(0, 5)}
+        if rng.random() < 0.7:
+            body |= {"logprobs": True, "top_logprobs": rng.choice((0, 0, 5))}
         if rng.random() < 0.2:
             body |= {"prediction": {"type": "content", "content": " ".join(words[-40:])}}
     return TokenRequest(path, body, _speculation(rng))

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -32,8 +33,10 @@ from mlx.utils import tree_flatten
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
+from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 from omlx.settings.schema import Settings
 from tests import zoo
+from tests.fuzz.near_tie import near_tie
 from tests.fuzz.token_requests import Json, TokenRequest, token_request
 from tests.server.running import TARGET, omlx
 from tests.zoo.build import build_family, noisy_copy, save_family
@@ -51,9 +54,6 @@ BEGINNINGS: Final = 12
 """Distinct beginnings that the prompts of one family share."""
 
 NOISE: Final = 0.05
-NEAR_TIE: Final = 1e-3
-"""Largest gap between two logprobs that rounding may decide, in nats."""
-
 PATIENCE_S: Final = 120
 COMPARED: Final = ("text", "message", "finish_reason")
 
@@ -168,10 +168,6 @@ def fuzz_family(name: str, requests: int, salt: int, folder: Path) -> Outcome:
                 else:
                     _compare(outcome, drawn[one], expected[one], got)
             number = group.stop
-        for request, difference in list(_suspects(outcome)):
-            if _near_tie(http, request, difference):
-                outcome.differences.remove(difference)
-                outcome.near_ties += 1
     return outcome
 
 
@@ -210,6 +206,11 @@ def _compare(
         outcome.cached += details.get("cached_tokens", 0)
         if content(got[1]["choices"]) == content(expected[1]["choices"]):
             return
+        if request.body.get("logprobs") is not None and near_tie(
+            request.body, expected[1], got[1], *_tokens()
+        ):
+            outcome.near_ties += 1
+            return
     elif got[0] == expected[0] < 500:
         return
     outcome.differences.append(
@@ -217,37 +218,15 @@ def _compare(
     )
 
 
-def _suspects(outcome: Outcome) -> Iterator[tuple[TokenRequest, Json]]:
-    for difference in outcome.differences:
-        if difference["expected"][0] == difference["got"][0] == 200:
-            yield difference["request"], difference
-
-
-def _near_tie(http: httpx.Client, request: TokenRequest, difference: Json) -> bool:
-    """Whether the first tokens that differ are as probable as rounding allows, as far as logprobs
-    tell: at a temperature, noise is added to them, and no answer is excused.
-    """
-    if request.body["temperature"] != 0 or request.body.get("n", 1) != 1:
-        return False
-    asked: Json = {"logprobs": True, "top_logprobs": 5}
-    if request.path == "/v1/completions":
-        asked = {"logprobs": 5}
-    status, plain = answer(http, request, {**request.reference(), **asked})
-    if status != 200:
-        return False
-    return _smallest_gap(plain["choices"][0].get("logprobs") or {}) < NEAR_TIE
-
-
-def _smallest_gap(logprobs: Json) -> float:
-    """Return the smallest gap between the two most probable tokens of any position, in nats."""
-    gaps = [float("inf")]
-    for token in logprobs.get("content") or ():
-        best = sorted((each["logprob"] for each in token["top_logprobs"]), reverse=True)
-        gaps += [best[0] - best[1]] if len(best) > 1 else []
-    for table in logprobs.get("top_logprobs") or ():
-        best = sorted(table.values(), reverse=True)
-        gaps += [best[0] - best[1]] if len(best) > 1 else []
-    return min(gaps)
+@cache
+def _tokens() -> tuple[dict[str, list[int]], int]:
+    """Token ids of the bundled tokenizer by text, and how many there are."""
+    tokenizer = read_tokenizer(ModelEntry(TARGET, BUNDLED / TARGET, "bundled"))
+    ids: dict[str, list[int]] = {}
+    width = tokenizer_length(tokenizer)
+    for token in range(width):
+        ids.setdefault(tokenizer.decode([token]), []).append(token)
+    return ids, width
 
 
 def main() -> None:
