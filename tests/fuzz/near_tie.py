@@ -19,9 +19,10 @@ TOLERANCE: Final = 1e-4
 
 
 def near_tie(body: Json, expected: Json, got: Json, ids: dict[str, list[int]], width: int) -> bool:
-    """Return whether two responses to `body` have other tokens, and each choice parts at a near-tie.
+    """Return whether the tokens of two responses to `body` differ, and part at near-ties only.
 
-    `ids` are token ids by text, `width` the number of ids."""
+    `ids` are token ids by text, `width` the number of ids.
+    """
     prompt = expected["usage"]["prompt_tokens"]
     parted = False
     for choice, (one, other) in enumerate(zip(_in_order(expected), _in_order(got), strict=True)):
