@@ -16,7 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest, Reason
 from omlx.text import harmony
-from omlx.text.call_grammar import (
+from omlx.text.calls.grammar import (
     LENIENT,
     SPACING,
     Schema,
@@ -24,7 +24,7 @@ from omlx.text.call_grammar import (
     call_grammar,
     calls_grammar,
 )
-from omlx.text.call_markup import CallMarkup, call_markup
+from omlx.text.calls.markup import CallMarkup, call_markup
 from omlx.text.grammar_cache import GrammarCache
 from omlx.text.grammar_mask import (
     AnswerStart,

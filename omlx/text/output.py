@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.records import RequestStats
-from omlx.text import harmony, tool_call_parser
-from omlx.text.call_markup import call_markup
+from omlx.text import harmony
+from omlx.text.calls import parser
+from omlx.text.calls.markup import call_markup
+from omlx.text.calls.parser import ToolCallParser
 from omlx.text.channels import HEADER, ChannelSplitter, ReasoningSplitter
 from omlx.text.detokenize import Detokenizer
 from omlx.text.events import (
@@ -27,12 +29,11 @@ from omlx.text.events import (
     ToolCallEnd,
 )
 from omlx.text.stop_strings import MarkerFilter, StopStringFilter
-from omlx.text.tool_call_parser import ToolCallParser
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-Piece: TypeAlias = tool_call_parser.Piece | ReasoningDelta | HiddenLogprobs
+Piece: TypeAlias = parser.Piece | ReasoningDelta | HiddenLogprobs
 
 
 @dataclass(frozen=True, slots=True)

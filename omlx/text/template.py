@@ -15,7 +15,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.errors import BadRequest
-from omlx.text.tools import ToolUse, opening
+from omlx.text.calls.opening import opening
+from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from omlx.errors import BadRequest
-from omlx.text.call_markup import call_markup
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +28,3 @@ class ToolUse:
         """The functions that may be called, each as `{"name": …, "parameters": …}`."""
         functions = (tool["function"] for tool in self.functions)
         return tuple(function for function in functions if self.name in (None, function["name"]))
-
-
-def opening(tokenizer: TokenizerWrapper, use: ToolUse) -> str:
-    """Return the beginning of a forced call for the prompt; empty if a grammar enforces the call,
-    or none is forced.
-
-    Raises BadRequest if the model has no tool calls, or a format whose opening is unknown.
-    """
-    markup = call_markup(tokenizer, use.functions)
-    if markup is None:
-        raise BadRequest("tools.no_format", param="tools")
-    if not use.forced or markup.form.written is not None:
-        return ""
-    text = markup.opening(use.name)
-    if text is None:
-        raise BadRequest("tools.cannot_force", param="tool_choice")
-    return text

@@ -19,12 +19,13 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.masking import forced_tokens, only_token
 from omlx.engine.types import FinishReason
 from omlx.errors import BadRequest
-from omlx.text.call_markup import CALL_FORMATS
+from omlx.text.calls.markup import PARSERS as CALL_FORMATS
+from omlx.text.calls.opening import opening
 from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.grammar_mask import GrammarMask
 from omlx.text.output import OutputParser, OutputSpec
-from omlx.text.tools import ToolUse, opening
+from omlx.text.tools import ToolUse
 from tests.schemas import SCHEMAS, SMALL, WORD, Schema, record
 from tests.text.test_output import STATS
 from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.errors import BadRequest
-from omlx.text import tag_grammar
-from omlx.text.call_markup import CallFormat, CallMarkup
+from omlx.text.calls import tag_grammar
+from omlx.text.calls.format import CallFormat
+from omlx.text.calls.markup import CallMarkup
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.tools import ToolUse
 

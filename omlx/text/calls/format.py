@@ -1,0 +1,91 @@
+"""What a family's module states about its tool calls.
+
+    <start> <head> arguments <closes> <head> arguments <closes> <end>
+
+`start` opens one call or a section of several. `head` is the text up to the arguments, with the
+function's name. The arguments are a JSON object, which is streamed, or stand between tags (`Tags`).
+A call in another form is parsed as a whole by `read`. Patterns are of the `regex` module, which can
+match partially.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+Tools: TypeAlias = Sequence[Mapping[str, Any]]
+"""Functions as chat templates take them: `{"type": "function", "function": {"name": …}}`."""
+Read: TypeAlias = Callable[[str, Tools], Any]
+"""Parser of the text between two markers, as mlx-lm's are: returns a call, or a list of calls, each
+with "name", "arguments" and perhaps "id". Raises ValueError, or one of `parser.PARSE_ERRORS`."""
+
+NAME: Final = r"(?P<name>[\w.:/-]+)"
+"""Pattern of a function's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tags:
+    """Arguments between tags, each value as plain text: `<parameter=city>\\nOslo\\n</parameter>`.
+
+    Values are typed by the function's schema.
+    """
+
+    opens: str
+    """Pattern of what precedes a value, with its `name`; a group `text` matches where the value is
+    a string whatever the schema, a group `json` where it is not.
+    """
+    closes: str
+    """Text that follows a value."""
+    ends: str = ""
+    """Pattern at the end of a call; empty where the closing marker of `CallFormat` ends it."""
+    padding: str = ""
+    """Text around a value that is no part of it."""
+    cdata: bool = False
+    """A value may stand in `<![CDATA[…]]>`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFormat:
+    """Format of the calls of one family."""
+
+    start: str
+    """Marker before a call, or before a section of calls."""
+    end: str
+    """Marker after it; empty if there is none."""
+    templates: tuple[tuple[str, ...], ...] = ()
+    """Texts in a chat template by which the family is recognised: all of one group."""
+    begins: str = ""
+    """Pattern after the marker of every call; a marker followed by anything else is prose."""
+    bare: tuple[str, ...] = ()
+    """Texts that begin a call whose opening marker was forgotten. They are part of the call, which
+    must be of a function of the request.
+    """
+    leading: str = ""
+    """Text that begins a call at the very start of an answer, without a marker."""
+    head: str | None = None
+    """Pattern of a call up to its arguments, with a group `name` and perhaps `id`."""
+    tags: Tags | None = None
+    """Form of the arguments that follow the head; None: a JSON object."""
+    closes: str = ""
+    """Pattern after the arguments, before the closing marker or the next head."""
+    read: Read | None = None
+    """Parser of calls that do not begin with `head`; None: mlx-lm's for this model, if any."""
+    opening: str | None = None
+    """Text of a call up to its arguments, to force a call that no grammar can enforce."""
+    before: str = ""
+    """Text before the marker of a forced call."""
+    written: str | None = None
+    """Text of a call between the markers, for a grammar that enforces the schema of its function,
+    with places for {name}, {arguments}, {number} and {id}.
+    """
+    parameter: str | None = None
+    """Text of one argument in `written`, with {name} and {value}, where the arguments are no JSON
+    object.
+    """
+    between: str = ""
+    """Optional text between two calls."""
+    together: bool = False
+    """Several calls share one pair of markers."""
+    short_ids: bool = False
+    """Templates of this family refuse ids other than nine letters and digits."""

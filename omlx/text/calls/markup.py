@@ -1,0 +1,193 @@
+"""Choice of the tool-call format of one model, and its markup with the functions of one request.
+
+The chat template decides: its texts show what the model was trained to write. For a template that
+none of the families knows, mlx-lm's choice of a parser counts.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import regex as re
+
+from omlx.text import harmony
+from omlx.text.calls.families import (
+    gemma,
+    glm,
+    json_tools,
+    kimi_k2,
+    kimi_k3,
+    minicpm5,
+    minimax_m2,
+    mistral,
+    muse_spark,
+    pythonic,
+    qwen3_coder,
+)
+from omlx.text.calls.families import harmony as harmony_calls
+from omlx.text.calls.format import CallFormat, Read, Tools
+from omlx.text.stop_strings import overlap
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+FAMILIES: Final[Sequence[CallFormat]] = (
+    minimax_m2.FORMAT,
+    glm.LONGCAT,
+    glm.GLM,
+    qwen3_coder.FORMAT,
+    kimi_k2.FORMAT,
+    minicpm5.FORMAT,
+)
+"""Families that are recognised by their chat template; the first match counts."""
+
+PARSERS: Final[Mapping[str, CallFormat]] = {
+    "function_gemma": gemma.FUNCTION_GEMMA,
+    "gemma4": gemma.GEMMA_4,
+    "glm47": glm.GLM,
+    "json_tools": json_tools.FORMAT,
+    "kimi_k2": kimi_k2.FORMAT,
+    "kimi_k3": kimi_k3.FORMAT,
+    "longcat": glm.LONGCAT,
+    "minicpm5": minicpm5.FORMAT,
+    "minimax_m2": minimax_m2.FORMAT,
+    "mistral": mistral.FORMAT,
+    "muse_spark": muse_spark.FORMAT,
+    "pythonic": pythonic.FORMAT,
+    "qwen3_coder": qwen3_coder.FORMAT,
+}
+"""By mlx-lm's parser: all of them but `laguna`, which is glm47's under another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallMarkup:
+    """Tool-call format of one model with the functions of one request.
+
+    `fallback` is mlx-lm's parser for calls in a form that `form` does not parse.
+    """
+
+    form: CallFormat
+    tools: Tools = ()
+    fallback: Read | None = None
+    patterns: CallPatterns = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patterns", _patterns(self.form))
+
+    @property
+    def start(self) -> str:
+        return self.form.start
+
+    @property
+    def end(self) -> str:
+        return self.form.end
+
+    def find(self, text: str) -> tuple[int, str]:
+        """Return where the first marker of a call is, and the marker; the text's length and nothing
+        if there is none.
+        """
+        found = self.patterns.starts.search(text)
+        if found is None:
+            return len(text), ""
+        return found.start(), found[0]
+
+    def overlap(self, text: str) -> int:
+        """Return the length of the longest end of a text that may be the beginning of a marker."""
+        return max(overlap(text, marker) for marker in (self.form.start, *self.form.bare))
+
+    def parse(self, text: str) -> Any:
+        """Parse a call that does not begin with the format's head. Raises `parser.PARSE_ERRORS`."""
+        read = self.form.read or self.fallback
+        if read is None:
+            raise ValueError("no call")
+        return read(text, self.tools)
+
+    def opening(self, name: str | None) -> str | None:
+        """Return the text that begins a call of `name`, or up to the name; None if the format's
+        opening is unknown.
+        """
+        if self.form.opening is None:
+            return None
+        inside, _, behind = self.form.opening.partition("{name}")
+        text = self.form.before + self.start + inside
+        return text if name is None else text + name + behind
+
+    def new_id(self) -> str:
+        """Return a new id for a call."""
+        if self.form.short_ids:
+            return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+        return f"call_{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallPatterns:
+    """Compiled patterns of a format."""
+
+    starts: re.Pattern[str]
+    """Texts at which a call may begin."""
+    begins: re.Pattern[str]
+    head: re.Pattern[str] | None
+    closes: re.Pattern[str]
+    ends: re.Pattern[str]
+    """`closes` with the closing marker."""
+    follows: re.Pattern[str] | None
+    """`head` of a further call inside the same markers."""
+
+
+@cache
+def _patterns(form: CallFormat) -> CallPatterns:
+    head = follows = None
+    starts = "|".join(re.escape(marker) for marker in (form.start, *form.bare))
+    if form.head is not None:
+        head = re.compile(form.head)
+        follows = re.compile(rf"(?:{form.closes})?\s*,?{form.head}")
+    return CallPatterns(
+        re.compile(starts),
+        re.compile(form.begins),
+        head,
+        re.compile(form.closes),
+        re.compile(rf"(?:{form.closes})?\s*{re.escape(form.end)}"),
+        follows,
+    )
+
+
+def call_markup(tokenizer: TokenizerWrapper, tools: Tools) -> CallMarkup | None:
+    """Return the markup of this model's tool calls; None if it has none."""
+    form = call_format(tokenizer)
+    if form is None:
+        return None
+    fallback = tokenizer.tool_parser
+    if fallback is not None and tokenizer.tool_call_start != form.start:
+        fallback = None
+    return CallMarkup(form, tools, fallback)
+
+
+def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
+    """Return the format of this model's tool calls; None if it has none."""
+    template = str(tokenizer.chat_template)
+    if harmony.uses_harmony(tokenizer):
+        return harmony_calls.FORMAT
+    for form in FAMILIES:
+        if any(all(text in template for text in texts) for texts in form.templates):
+            return form
+    if not tokenizer.has_tool_calling:
+        return None
+    name = tokenizer.tool_parser.__module__.rpartition(".")[2]
+    if name == "mistral":
+        return _mistral(template)
+    if name in PARSERS:
+        return PARSERS[name]
+    return CallFormat(start=str(tokenizer.tool_call_start), end=str(tokenizer.tool_call_end))
+
+
+def _mistral(template: str) -> CallFormat:
+    if "[CALL_ID]" in template:
+        return mistral.NUMBERED
+    if "[ARGS]" in template:
+        return mistral.FORMAT
+    return mistral.LISTING

@@ -1,0 +1,278 @@
+"""Split the content of one choice into text and tool calls.
+
+A call begins at a marker of the model's family. A marker followed by anything that does not begin
+like a call, or does not parse, is prose, and what follows it is parsed again. JSON arguments are
+streamed; other forms come in one piece at their end. White space around calls is dropped, and one
+line break stands between texts that calls separate. The result depends on the text alone, not on
+how it is cut into pieces.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TypeAlias
+
+import regex as re
+
+from omlx.text.calls.call import PARSE_ERRORS, Call, CallReader, WholeReader
+from omlx.text.calls.json_stream import JsonObjectEnd
+from omlx.text.calls.markup import CallMarkup
+from omlx.text.calls.tags import TagReader
+from omlx.text.calls.values import is_function
+from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+
+Piece: TypeAlias = TextDelta | ToolCallStart | ToolCallArguments | ToolCallEnd
+
+
+class _State(Enum):
+    TEXT = auto()
+    OPENED = auto()  # after a marker; the text may be the beginning of a call
+    CALL = auto()  # the text begins like a call
+    READING = auto()  # inside a call that is parsed when its end has come
+    ARGUMENTS = auto()  # inside arguments that are streamed
+    AFTER = auto()  # after arguments, before the closing marker
+
+
+class _Prose:
+    """Text around calls: white space beside a call is dropped, and one line break joins the texts
+    before and after it.
+    """
+
+    def __init__(self) -> None:
+        self.any = False  # some text has come
+        self.gap = False  # a call has ended and only white space has come since
+        self._break = False  # a line break precedes the next text
+
+    def after_call(self) -> None:
+        self.gap, self._break = True, self.any
+
+    def strip(self, text: str) -> str:
+        """Drop the white space after a call."""
+        if self.gap:
+            text = text.lstrip()
+            self.gap = not text
+        return text
+
+    def add(self, text: str, pieces: list[Piece]) -> None:
+        if not text:
+            return
+        if self._break:
+            text = "\n" + text.lstrip()
+        pieces.append(TextDelta(text))
+        self.any, self._break = True, False
+
+
+class ToolCallParser:
+    """Stream parser of tool calls; `count` is the number of calls that have begun. Without `markup`
+    all is text.
+    """
+
+    def __init__(self, markup: CallMarkup | None) -> None:
+        self.count = 0
+        self._markup = markup
+        self._state = _State.TEXT
+        self._held = ""  # undecided text; after a marker, without the marker
+        self._marker = ""  # the marker before `_held`, or the beginning of it (`_bare`)
+        self._bare = False
+        self._space = ""  # white space before the marker
+        self._prose = _Prose()
+        self._json = JsonObjectEnd()
+        self._reader: CallReader | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether something is undecided."""
+        return bool(self._held) or self._state is not _State.TEXT
+
+    def feed(self, text: str) -> list[Piece]:
+        if self._markup is None:
+            return [TextDelta(text)] if text else []
+        self._held += text
+        pieces: list[Piece] = []
+        self._parse(self._markup, pieces)
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """Return what was held back: a call without its closing marker, a call that was cut off, or
+        prose.
+        """
+        pieces: list[Piece] = []
+        while self._markup is not None and self._state not in (_State.TEXT, _State.ARGUMENTS):
+            self._finish_call(self._markup, pieces)
+            self._parse(self._markup, pieces)
+        held, self._held = self._held, ""
+        if self._state is _State.ARGUMENTS:
+            pieces.append(ToolCallEnd(self.count - 1, complete=False))
+        else:
+            self._prose.add(held, pieces)
+        return pieces
+
+    def _finish_call(self, markup: CallMarkup, pieces: list[Piece]) -> None:
+        """Decide a call that the output's end has cut off: parse it, or return its marker to the
+        prose.
+        """
+        match self._state:
+            case _State.AFTER:
+                self._leave(markup)
+            case _State.READING:
+                if not self._read(markup, pieces, final=True):
+                    self._reject(pieces)
+            case _:
+                self._reader = WholeReader(markup)
+                self._read(markup, pieces, final=True)
+
+    def _parse(self, markup: CallMarkup, pieces: list[Piece]) -> None:
+        while self._step(markup, pieces):
+            pass
+
+    def _step(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
+        """Consume what is certain; return whether the rest may be decidable in the new state."""
+        match self._state:
+            case _State.TEXT:
+                return self._text(markup, pieces)
+            case _State.OPENED:
+                return self._opened(markup, pieces)
+            case _State.CALL:
+                return self._call(markup, pieces)
+            case _State.READING:
+                return self._read(markup, pieces)
+            case _State.ARGUMENTS:
+                return self._arguments(pieces)
+            case _State.AFTER:
+                return self._after(markup, pieces)
+
+    def _text(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
+        self._held = self._prose.strip(self._held)
+        if not self._prose.any and markup.form.leading and self._leads(markup.form.leading):
+            return self._state is _State.OPENED
+        start, self._marker = markup.find(self._held)
+        before = self._held[:start]
+        if not self._marker:
+            before = before[: len(before) - markup.overlap(before)]
+        text = before.rstrip()
+        self._prose.add(text, pieces)
+        if not self._marker:
+            self._held = self._held[len(text) :]
+            return False
+        self._open(before[len(text) :], start, bare=self._marker != markup.start)
+        return True
+
+    def _leads(self, leading: str) -> bool:
+        """Return whether the answer begins with `leading`, or may still do so."""
+        text = self._held.lstrip()
+        if text.startswith(leading):
+            self._marker = leading
+            space = self._held[: len(self._held) - len(text)]
+            self._open(space, len(space), bare=True)
+            return True
+        return leading.startswith(text)
+
+    def _open(self, space: str, start: int, *, bare: bool) -> None:
+        """Enter a call whose marker is at `start`; a bare marker is part of the call."""
+        self._space, self._bare = space, bare
+        if not bare:
+            start += len(self._marker)
+        self._held = self._held[start:]
+        self._state = _State.OPENED
+
+    def _opened(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
+        begins = markup.patterns.begins.match(self._held, partial=True)
+        if begins is None:
+            self._reject(pieces)
+            return True
+        if begins.partial:
+            return False
+        self._state = _State.CALL
+        return True
+
+    def _reject(self, pieces: list[Piece]) -> None:
+        """Return a marker to the prose; the text after it is parsed again."""
+        if self._bare:
+            self._held = self._held[len(self._marker) :]
+        self._prose.add(self._space + self._marker, pieces)
+        self._state = _State.TEXT
+
+    def _call(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
+        head = None
+        if markup.patterns.head is not None:
+            head = markup.patterns.head.match(self._held, partial=True)
+        if head is None:
+            self._state, self._reader = _State.READING, WholeReader(markup)
+        elif head.partial:
+            return False
+        elif self._bare and not is_function(markup.tools, head["name"]):
+            self._reject(pieces)
+        else:
+            self._begin(markup, head, pieces)
+        return True
+
+    def _begin(self, markup: CallMarkup, head: re.Match[str], pieces: list[Piece]) -> None:
+        """Begin to read the arguments of a call."""
+        if markup.form.tags is not None:
+            self._state, self._reader = _State.READING, TagReader(markup.form, markup.tools, head)
+            return
+        call_id = head.groupdict().get("id") or markup.new_id()
+        pieces.append(ToolCallStart(self.count, call_id, head["name"]))
+        self.count += 1
+        self._prose.after_call()
+        self._held = self._held[head.end() :]
+        self._state, self._json = _State.ARGUMENTS, JsonObjectEnd()
+
+    def _read(self, markup: CallMarkup, pieces: list[Piece], *, final: bool = False) -> bool:
+        """Add a call whose end has come, or reject it; return whether its end has come."""
+        assert self._reader is not None
+        end = self._reader.find(self._held, final=final)
+        if end is None:
+            return False
+        try:
+            calls = self._reader.calls(self._held[:end])
+        except PARSE_ERRORS:
+            calls = []
+        for call in calls:
+            self._add(markup, call, pieces)
+        if calls:
+            self._held, self._state = self._held[end:], _State.AFTER
+        else:
+            self._reject(pieces)
+        return True
+
+    def _arguments(self, pieces: list[Piece]) -> bool:
+        end = self._json.find(self._held)
+        arguments = self._held[:end]
+        self._held = self._held[len(arguments) :]
+        if arguments:
+            pieces.append(ToolCallArguments(self.count - 1, arguments))
+        if end is None:
+            return False
+        pieces.append(ToolCallEnd(self.count - 1))
+        self._state = _State.AFTER
+        return True
+
+    def _after(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
+        """Another call may follow inside the same markers; models forget the closing one."""
+        following = None
+        if markup.patterns.follows is not None:
+            following = markup.patterns.follows.match(self._held, partial=True)
+        if following is not None and not following.partial:
+            self._begin(markup, following, pieces)
+            return True
+        ends = markup.patterns.ends.match(self._held, partial=True)
+        if following is not None or (ends is not None and ends.partial):
+            return False
+        self._leave(markup)
+        return True
+
+    def _leave(self, markup: CallMarkup) -> None:
+        """Drop the markup after a call, or the part of it that the output's end has left."""
+        patterns = markup.patterns
+        ends = patterns.ends.match(self._held, partial=True) or patterns.closes.match(self._held)
+        if ends is not None:
+            self._held = self._held[ends.end() :]
+        self._state = _State.TEXT
+
+    def _add(self, markup: CallMarkup, call: Call, pieces: list[Piece]) -> None:
+        pieces.append(ToolCallStart(self.count, call.id or markup.new_id(), call.name))
+        pieces.append(ToolCallArguments(self.count, call.arguments))
+        pieces.append(ToolCallEnd(self.count))
+        self.count += 1
+        self._prose.after_call()

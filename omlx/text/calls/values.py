@@ -1,0 +1,204 @@
+"""Argument values that a model wrote as text, typed by the schema of the function.
+
+A text becomes what the schema allows: JSON of an allowed type, else the text as it stands. A value
+that may only be a string is never changed, and integers are exact at any size.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from math import isinf
+from typing import Any, Final, NoReturn
+from urllib.parse import unquote
+
+TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
+_WORDS: Final[Mapping[str, bool | None]] = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "none": None,
+}
+"""Spellings of Python that models use for JSON."""
+
+
+class ArgumentTypes:
+    """The types of the arguments of one function, by the JSON schema of its parameters."""
+
+    def __init__(self, parameters: Any) -> None:
+        self._root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
+        self._known: dict[int, frozenset[str]] = {}
+
+    def convert(self, name: str, text: str) -> Any:
+        """Return the value of argument `name` that `text` stands for."""
+        return self.value(self._property(name), text)
+
+    def value(self, schema: Any, text: str) -> Any:
+        """Return the value of `schema`'s type that `text` stands for; a text that stands for none
+        unchanged.
+        """
+        choices = list(self._choices(schema, 8))
+        if isinstance(text, str) and text in choices:
+            return text
+        kinds = self.kinds(schema)
+        if kinds == {"string"}:
+            stripped = text.strip()
+            return stripped if stripped in choices else text
+        if "string" in kinds and text != text.strip() and not text.strip().startswith(("{", "[")):
+            return text
+        return _json_value(text, kinds)
+
+    def kinds(self, schema: Any) -> frozenset[str]:
+        """Return the JSON types that a schema allows."""
+        return self._kinds(schema) or TYPES
+
+    def declares(self, name: str) -> bool:
+        """Return whether the schema has a property `name`."""
+        properties = self._root.get("properties")
+        return isinstance(properties, Mapping) and name in properties
+
+    def _property(self, name: str) -> Any:
+        if self.declares(name):
+            return self._root["properties"][name]
+        return self._root.get("additionalProperties", True)
+
+    def _resolve(self, reference: Any) -> Any:
+        """Return what a local `$ref` refers to; None for any other."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        target: Any = self._root
+        for part in unquote(reference[1:]).split("/")[1:]:
+            part = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, list) and part.isdecimal() and int(part) < len(target):
+                target = target[int(part)]
+            elif isinstance(target, Mapping) and part in target:
+                target = target[part]
+            else:
+                return None
+        return target
+
+    def _kinds(self, schema: Any) -> frozenset[str]:
+        """Return the types that a schema allows; none while the same schema is being examined."""
+        if not isinstance(schema, Mapping):
+            return TYPES
+        if id(schema) not in self._known:
+            self._known[id(schema)] = frozenset()
+            self._known[id(schema)] = self._examine(schema)
+        return self._known[id(schema)]
+
+    def _examine(self, schema: Mapping[str, Any]) -> frozenset[str]:
+        kinds = _declared(schema.get("type"))
+        if "const" in schema:
+            kinds &= _types_of([schema["const"]])
+        if isinstance(schema.get("enum"), list):
+            kinds &= _types_of(schema["enum"])
+        target = self._resolve(schema.get("$ref"))
+        if target is not None:
+            kinds &= self._kinds(target)
+        for key in ("anyOf", "oneOf"):
+            if isinstance(schema.get(key), list):
+                kinds &= frozenset[str]().union(*map(self._kinds, schema[key]))
+        if isinstance(schema.get("allOf"), list):
+            kinds = kinds.intersection(*map(self._kinds, schema["allOf"]))
+        return kinds
+
+    def _choices(self, schema: Any, depth: int) -> Iterable[Any]:
+        """Yield the strings that a schema enumerates."""
+        if not isinstance(schema, Mapping) or not depth:
+            return
+        listed = schema.get("enum")
+        if isinstance(listed, list):
+            yield from (choice for choice in listed if isinstance(choice, str))
+        if isinstance(schema.get("const"), str):
+            yield schema["const"]
+        yield from self._choices(self._resolve(schema.get("$ref")), depth - 1)
+        for key in ("anyOf", "oneOf"):
+            branches = schema.get(key)
+            if isinstance(branches, list) and len(branches) < 64:
+                for branch in branches:
+                    yield from self._choices(branch, depth // 2)
+
+
+def argument_types(tools: Iterable[Mapping[str, Any]], name: str) -> ArgumentTypes:
+    """Return the types of the arguments of function `name`; any type for an unknown one."""
+    functions = (tool["function"] for tool in tools)
+    parameters = (each.get("parameters") for each in functions if each["name"] == name)
+    return ArgumentTypes(next(parameters, None))
+
+
+def is_function(tools: Iterable[Mapping[str, Any]], name: str) -> bool:
+    """Return whether `name` is a function of the request."""
+    return any(tool["function"]["name"] == name for tool in tools)
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON that may hold raw control characters. Raises ValueError, also for numbers out of
+    range and NaN.
+    """
+    return json.loads(text, strict=False, parse_constant=_refuse, parse_float=_finite)
+
+
+def _declared(types: Any) -> frozenset[str]:
+    """Return the types that the keyword `type` allows; unknown names allow all."""
+    names = types if isinstance(types, list) else [types]
+    kinds = TYPES.intersection(name for name in names if isinstance(name, str))
+    if "number" in kinds:
+        kinds |= {"integer"}
+    return kinds or TYPES
+
+
+def _types_of(values: Iterable[Any]) -> frozenset[str]:
+    return frozenset(map(_type_of, values))
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def _json_value(text: str, kinds: frozenset[str]) -> Any:
+    """Return the JSON value of an allowed type that a text is; the text itself where it is none."""
+    stripped = text.strip()
+    value: Any = text
+    with suppress(ValueError, RecursionError):
+        value = parse_json(stripped)
+        if isinstance(value, float) and "number" not in kinds and value.is_integer():
+            value = int(value)
+        if _type_of(value) in kinds and not isinstance(value, str):
+            return value
+    if "string" in kinds:
+        return text
+    word = _WORDS.get(stripped.lower(), text)
+    if word is not text and _type_of(word) in kinds:
+        return word
+    if kinds & {"array", "object"}:
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            literal = json.loads(json.dumps(ast.literal_eval(stripped), allow_nan=False))
+            if _type_of(literal) in kinds:
+                return literal
+    return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError("a number out of range")
+    return number
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
