@@ -58,6 +58,14 @@ def duration(seconds: float, language: str = SOURCE) -> str:
     return sentence("unit.hours", parts, language)
 
 
+def elapsed(seconds: float, language: str = SOURCE) -> str:
+    """A measured time, to three digits: `0.04 s`, `1.52 s`, `12.4 s`, `3 min`."""
+    if seconds >= 120:
+        return duration(seconds, language)
+    digits = 2 - sum(seconds >= bound for bound in (9.995, 99.95))
+    return sentence("unit.seconds", {"count": f"{seconds:.{digits}f}"}, language)
+
+
 def moment(at: float) -> str:
     """Seconds since the epoch in the server's time zone: `2026-03-14 15:09`."""
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")

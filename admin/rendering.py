@@ -36,7 +36,8 @@ def _environment(language: str) -> Environment:
     figures = (formats.ratio, formats.percent, formats.rate, formats.count)
     others = (formats.memory, formats.disk, formats.clock, formats.moment)
     environment.filters |= {filter_.__name__: filter_ for filter_ in (*figures, *others)}
-    environment.filters["duration"] = partial(formats.duration, language=language)
+    for filter_ in (formats.duration, formats.elapsed):
+        environment.filters[filter_.__name__] = partial(filter_, language=language)
     return environment
 
 

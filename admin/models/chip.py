@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from omlx.errors import Reason
+from omlx.models.pool.resident import State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import RequestStats, acceptance_rate
 from omlx.server import status
@@ -46,11 +47,11 @@ _INCONCLUSIVE: Final = (
 
 
 def model_chip(model: ModelSnapshot) -> Chip | None:
-    """Return the chip of a model, None if it cannot be used.
+    """Return the chip of a model, None while it cannot be used: not at all, or not loaded yet.
 
     In this order: an obstacle, several active requests, the latest outcome, the configuration.
     """
-    if not model.usable:
+    if not model.usable or model.status.state is State.LOADING:
         return None
     if model.speculative is None:
         return Chip(Tone.BAD, "ui.chip.broken")
@@ -96,10 +97,12 @@ def _latest(model: ModelSnapshot) -> Chip | None:
         case "spec.on":
             accepted = sum(stats.accepted for stats in model.recent)
             proposed = sum(stats.proposed for stats in model.recent)
+            speedup = status.speedup(model.recent)
+            is_slower = speedup is not None and speedup < 1
             return Chip(
-                Tone.GOOD,
+                Tone.WAIT if is_slower else Tone.GOOD,
                 "ui.chip.on",
-                speedup=status.speedup(model.recent),
+                speedup=speedup,
                 acceptance=acceptance_rate(accepted, proposed),
                 reason=reason,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -10,11 +11,23 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
+from omlx.models.pool.resident import State
 from omlx.server.fields import Body, read_query
 from omlx.server.services import Services
 from omlx.telemetry.timeline import STEP_S
 
-from .live import SHOWN_S, WAITING, Live, answer_view, current_rate, request_views, step_views
+from .live import (
+    SHOWN_S,
+    WAITING,
+    AnswerView,
+    Live,
+    LoadingView,
+    answer_view,
+    current_rate,
+    loading_view,
+    request_views,
+    step_views,
+)
 
 
 class LiveFigures:
@@ -32,21 +45,35 @@ class LiveFigures:
         queued = {model: self._engine.request_counts(model).waiting for model in served}
         requests = request_views(activity.running, queued)
         waiting = sum(request.phase == WAITING for request in requests)
-        loading = sum(self._pool.status(entry.id).waiting for entry in self._pool.models)
+        loading = self._loading()
         begin = max(since, now - SHOWN_S)
         return Live(
             now=now,
             rate=current_rate(activity, now),
             active=len(requests) - waiting,
-            waiting=waiting + loading,
+            waiting=waiting + sum(model.waiting for model in loading),
             used_bytes=self._pool.used_bytes,
             limit_bytes=self._pool.limit_bytes,
             prompt=activity.totals.prompt,
             cached=activity.totals.cached,
             requests=requests,
+            loading=loading,
             steps=step_views(activity.timeline.since(begin - 2 * STEP_S)),
-            answers=[answer_view(end) for end in activity.answers(begin) if end.at > since],
+            answers=[answer_view(end) for end in activity.outcomes(begin) if end.at > since],
         )
+
+    def latest(self, count: int) -> Sequence[AnswerView]:
+        """Return the latest ended requests, the newest first, however long ago they ended."""
+        ended = self._activity.outcomes()[-count:]
+        return [answer_view(outcome) for outcome in reversed(ended)]
+
+    def _loading(self) -> list[LoadingView]:
+        statuses = [(entry.id, self._pool.status(entry.id)) for entry in self._pool.models]
+        return [
+            loading_view(model, status)
+            for model, status in statuses
+            if status.state is State.LOADING or status.waiting
+        ]
 
 
 class LiveQuery(Body):

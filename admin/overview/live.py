@@ -11,8 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.server.activity import Activity, Answer, Running
+from omlx.errors import Reason
+from omlx.models.pool.resident import ModelStatus
+from omlx.server.activity import Activity, Running
+from omlx.server.outcome import CLIENT_GONE, OK, Outcome
 from omlx.telemetry.timeline import STEP_S, Step
+
+MIN_RATE_TOKENS: Final = 16
+"""Fewer output tokens make no rate: one pass may commit several, in a time near 0."""
+
+MIN_PROPOSED_TOKENS: Final = 8
+"""Fewer draft tokens make no acceptance rate and no speed-up."""
 
 WAITING, READING, WRITING = "waiting", "reading", "writing"
 MINUTE_S: Final = 60
@@ -38,6 +47,15 @@ class RequestView:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadingView:
+    """A model that is being loaded, for `waiting` requests. `share` is read; None: unknown."""
+
+    model: str
+    share: float | None
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepView:
     """Throughput from `at` on, for `STEP_S` or a minute; `drafted` is that of drafted tokens."""
 
@@ -48,23 +66,52 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class AnswerView:
-    """A finished request; `outcome` is the code that says whether speculation ran."""
+    """An ended request. `outcome` is a code of the catalog: why it failed, or whether speculation
+    ran.
+
+    `path` is the address of a request that the engine has not seen.
+    """
 
     at: float
-    model: str
-    prompt: int
-    cached: int
+    status: int
+    seconds: float
+    model: str | None
+    path: str | None
+    prompt: int | None
+    cached: int | None
     tokens: int
+    first_token_s: float | None
     rate: float | None
     acceptance: float | None
     speedup: float | None
     outcome: str
     params: Mapping[str, object]
 
+    @property
+    def state(self) -> str:
+        """A key below `ui.status.`."""
+        if self.status == OK:
+            return "ok"
+        return "cancelled" if self.status == CLIENT_GONE else "failed"
+
+    @property
+    def cached_share(self) -> float | None:
+        """Share of the prompt that came from the prefix cache."""
+        if not self.prompt or self.cached is None:
+            return None
+        return self.cached / self.prompt
+
+    @property
+    def is_failure(self) -> bool:
+        return self.state == "failed"
+
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """`cached` of the `prompt` tokens since the start of the server came from the prefix cache."""
+    """`cached` of the `prompt` tokens since the start of the server came from the prefix cache.
+
+    `waiting` counts the requests in queues and those of `loading`.
+    """
 
     now: float
     rate: float
@@ -75,6 +122,7 @@ class Live:
     prompt: int
     cached: int
     requests: Sequence[RequestView]
+    loading: Sequence[LoadingView]
     steps: Sequence[StepView]
     answers: Sequence[AnswerView]
     step_s: int = STEP_S
@@ -94,6 +142,13 @@ def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> Sequ
     for model, ids in silent.items():
         waiting.update(ids[max(0, len(ids) - queued.get(model, 0)) :])
     return [_request_view(request, request.id in waiting) for request in running]
+
+
+def loading_view(model: str, status: ModelStatus) -> LoadingView:
+    share, progress = None, status.progress
+    if progress is not None and progress.total:
+        share = progress.done / progress.total
+    return LoadingView(model, share, status.waiting)
 
 
 def step_views(steps: Sequence[Step]) -> Sequence[StepView]:
@@ -118,21 +173,32 @@ def current_rate(activity: Activity, now: float) -> float:
     return sum(step.tokens for step in activity.timeline.since(last) if step.at == last) / STEP_S
 
 
-def answer_view(answer: Answer) -> AnswerView:
-    stats, rate = answer.stats, None
-    if stats.predicted_ms:
-        rate = 1000 * (stats.predicted_n - 1) / stats.predicted_ms
+def answer_view(ended: Outcome) -> AnswerView:
+    rate = acceptance = speedup = cached = None
+    reason = ended.error or Reason("ui.answers.cancelled")
+    if ended.stats is not None:
+        stats, cached = ended.stats, ended.stats.cached_n
+        if stats.predicted_ms and stats.predicted_n >= MIN_RATE_TOKENS:
+            rate = 1000 * (stats.predicted_n - 1) / stats.predicted_ms
+        if stats.proposed >= MIN_PROPOSED_TOKENS:
+            acceptance, speedup = stats.acceptance_rate, stats.speedup
+        if ended.status == OK:
+            reason = stats.speculation
     return AnswerView(
-        at=answer.at,
-        model=answer.model,
-        prompt=stats.prompt_n,
-        cached=stats.cached_n,
-        tokens=stats.predicted_n,
+        at=ended.at,
+        status=ended.status,
+        seconds=ended.seconds,
+        model=ended.model,
+        path=ended.path,
+        prompt=ended.prompt,
+        cached=cached,
+        tokens=ended.tokens,
+        first_token_s=ended.first_token_s,
         rate=rate,
-        acceptance=stats.acceptance_rate,
-        speedup=stats.speedup if stats.proposed else None,
-        outcome=stats.speculation.code,
-        params=stats.speculation.params,
+        acceptance=acceptance,
+        speedup=speedup,
+        outcome=reason.code,
+        params=reason.params,
     )
 
 

@@ -22,7 +22,7 @@ from .api import LiveFigures
 from .live import AnswerView, Live, StepView, minutes
 from .snippets import Snippet, snippets
 
-MAX_ANSWERS: Final = 8
+MAX_ANSWERS: Final = 50
 """Rows of the table of latest requests."""
 
 _PLACEHOLDER: Final = "org/model"
@@ -30,10 +30,14 @@ _PLACEHOLDER: Final = "org/model"
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The first steps. `model` is the one to begin with, None if there is none."""
+    """The first steps. `model` is the one to begin with, None if there is none.
+
+    `alone`: there is nothing else to show yet.
+    """
 
     model: str | None
     loading: bool = False
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +76,19 @@ class OverviewPage:
         return show
 
     async def _view(self, request: Request) -> OverviewView:
-        pool, live = self.snapshots.pool, self.figures.now()
-        resident = await self.snapshots.resident()
+        pool, resident = self.snapshots.pool, await self.snapshots.resident()
+        # Nothing is awaited from here on: figures, tables and charts are of one moment.
+        live, latest = self.figures.now(), self.figures.latest(MAX_ANSWERS)
         models = [pool.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
         address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
         prompt = sentence("cli.serve.prompt", {}, language_of(request))
         return OverviewView(
             live=live,
-            welcome=welcome(live, resident, model),
+            welcome=welcome(live, resident, model, has_ended=bool(latest)),
             resident=[model_row(snapshot, pool.default) for snapshot in resident],
             minutes=minutes(live.steps),
-            answers=list(reversed(live.answers))[:MAX_ANSWERS],
+            answers=latest,
             address=address,
             snippets=snippets(address, model or _PLACEHOLDER, prompt, with_key=with_key),
             with_key=with_key,
@@ -99,9 +104,15 @@ def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
     return max(fitting or models, key=lambda entry: entry.size_bytes).id
 
 
-def welcome(live: Live, resident: Sequence[ModelSnapshot], model: str | None) -> Welcome | None:
-    """Return None once a model is in memory or a request was answered."""
+def welcome(
+    live: Live, resident: Sequence[ModelSnapshot], model: str | None, *, has_ended: bool = False
+) -> Welcome | None:
+    """Return None once a model is in memory or a request was answered.
+
+    `has_ended`: a request has ended, whatever its outcome.
+    """
     loaded = [model for model in resident if model.status.state is not State.LOADING]
     if live.prompt or loaded:
         return None
-    return Welcome(model, loading=bool(resident))
+    alone = not (live.loading or live.waiting or has_ended)
+    return Welcome(model, loading=bool(resident), alone=alone)

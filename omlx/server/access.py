@@ -1,5 +1,5 @@
-"""The outermost middleware: one log line for each request, and a response where our own code
-failed.
+"""The outermost middleware: one log line for each request, a record of each refusal, and a response
+where our own code failed.
 
 The line says what was requested, how it ended and how fast. Never any text of prompt or output.
 """
@@ -16,39 +16,40 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.errors import OmlxError
 from omlx.server import errors
+from omlx.server.activity import Activity
+from omlx.server.guard import is_dashboard
+from omlx.server.notes import note, notes
+from omlx.server.outcome import CLIENT_GONE
 from omlx.server.stream import GenerationStream
 from omlx.server.usage import timings
 from omlx.telemetry.log import Fields, log_request
 from omlx.telemetry.metrics import Metrics
 
-CLIENT_GONE: Final = 499
-_NOTES: Final = "omlx.notes"
 _UNLOGGED: Final = frozenset({"/health", "/metrics"})
 _POLLED: Final = ("/admin/parts/", "/admin/static/", "/admin/api/live")
 """Files and parts of pages that an open dashboard requests every few seconds: logged only if
 they fail."""
+_SHOWN_PATH: Final = 200
 _NO_ROUTE: Final = "other"
+_API: Final = "/v1/"
 
 log = logging.getLogger("omlx.server")
-
-
-def note(scope: Scope, outcome: GenerationStream | OmlxError) -> None:
-    """Add what the request became to its log line."""
-    scope.setdefault(_NOTES, []).append(outcome)
 
 
 class AccessLog:
     """A client that disconnects before its response is complete is logged with status 499."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics | None = None, activity: Activity | None = None
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._activity = activity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _UNLOGGED:
             await self._app(scope, receive, send)
             return
-        scope[_NOTES] = []
         started_at, response = time.monotonic(), _ResponseWatch(send)
         try:
             await self._app(scope, receive, response)
@@ -60,8 +61,11 @@ class AccessLog:
                 await errors.response(failure, scope)(scope, receive, response)
         finally:
             status = (response.complete and response.status) or CLIENT_GONE
+            seconds = time.monotonic() - started_at
             if status >= 400 or not scope["path"].startswith(_POLLED):
-                self._log(scope, status, round((time.monotonic() - started_at) * 1000, 1))
+                self._log(scope, status, round(seconds * 1000, 1))
+            if status >= 400 and _is_for_api(scope):
+                self._record_refusal(scope, status, seconds)
 
     def _log(self, scope: Scope, status: int, ms: float) -> None:
         if self._metrics is not None:
@@ -72,12 +76,21 @@ class AccessLog:
             "status": status,
             "ms": ms,
         }
-        for outcome in scope[_NOTES]:
+        for outcome in notes(scope):
             if isinstance(outcome, GenerationStream):
                 fields |= _stream_fields(outcome)
-            else:
+            elif isinstance(outcome, OmlxError):
                 fields["error"] = outcome.code
         log_request(fields)
+
+    def _record_refusal(self, scope: Scope, status: int, seconds: float) -> None:
+        """Record a request that has no stream; the engine's events tell of those that have one."""
+        noted = notes(scope)
+        is_running = any(isinstance(outcome, GenerationStream) for outcome in noted)
+        if self._activity is None or is_running:
+            return
+        error = next((outcome for outcome in noted if isinstance(outcome, OmlxError)), None)
+        self._activity.refused(scope["path"][:_SHOWN_PATH], status, seconds, error)
 
 
 class _ResponseWatch:
@@ -94,6 +107,16 @@ class _ResponseWatch:
         await self._send(message)
         is_body = message["type"] == "http.response.body"
         self.complete = is_body and not message.get("more_body", False)
+
+
+def _is_for_api(scope: Scope) -> bool:
+    """Whether a request was meant for the API: not for the dashboard, nor a browser's /favicon.ico.
+
+    A change below an unknown path counts: the client may lack `/v1` in its address.
+    """
+    path: str = scope["path"]
+    is_call = path.startswith(_API) or scope["method"] == "POST"
+    return is_call and not is_dashboard(path)
 
 
 def _route(scope: Scope) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""Requests in progress and statistics of finished ones, for metrics, model status and dashboard.
+"""Requests in progress and the outcomes of ended ones, for metrics, model status and dashboard.
 
-Lives on the event loop and sees the events that streams see, once a step; it asks nothing of the
-engine.
+Lives on the event loop. It sees the events that streams see, once a step, and requests that were
+refused before they reached the engine; it asks nothing of the engine.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from omlx.engine.types import (
     Request,
     TokensCommitted,
 )
+from omlx.errors import OmlxError
 from omlx.records import RequestStats
+from omlx.server.outcome import CLIENT_GONE, OK, Outcome, bounded_reason
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.timeline import Timeline
 
-MAX_ANSWERS: Final = 256
-"""Newest answers over all models, for the dashboard's list."""
+MAX_OUTCOMES: Final = 256
+"""Newest requests over all models that the engine ran, and as many that were refused before."""
 
 MAX_RECENT: Final = 32
-"""Newest answers of each model, for its status."""
+"""Newest finished requests of each model, for its status."""
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class Running:
     id: str
     model: str
     prompt: int
-    submitted_at: float
+    arrived_at: float
     read: int = 0
     tokens: int = 0
     drafted: int = 0
@@ -67,16 +69,6 @@ class Running:
         return (self.tokens - self.opening) / seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A finished request, `at` seconds since the epoch."""
-
-    at: float
-    model: str
-    reason: FinishReason
-    stats: RequestStats
-
-
 @dataclass(slots=True)
 class Totals:
     """Tokens since the server started: of prompts, restored from prefix caches, generated."""
@@ -95,15 +87,17 @@ class Activity:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        max_answers: int = MAX_ANSWERS,
+        max_outcomes: int = MAX_OUTCOMES,
     ) -> None:
         self.totals = Totals()
         self.timeline = Timeline(wall)
         self._metrics = metrics
-        self._clock = clock
+        self.clock = clock
         self._wall = wall
         self._running: dict[str, Running] = {}
-        self._answers: deque[Answer] = deque(maxlen=max_answers)
+        self._ended: deque[Outcome] = deque(maxlen=max_outcomes)
+        # A queue of their own: refusals, which cost nothing, must not push out what was answered.
+        self._refused: deque[Outcome] = deque(maxlen=max_outcomes)
         self._recent: defaultdict[str, deque[RequestStats]] = defaultdict(
             lambda: deque(maxlen=MAX_RECENT)
         )
@@ -113,17 +107,33 @@ class Activity:
         """Requests in progress, in order of submission."""
         return tuple(self._running.values())
 
-    def answers(self, since: float = 0.0) -> Sequence[Answer]:
-        """Answers that ended at `since` (seconds since the epoch) or later, the newest last."""
-        return [answer for answer in self._answers if answer.at >= since]
+    def outcomes(self, since: float = 0.0) -> Sequence[Outcome]:
+        """Requests that ended at `since` (seconds since the epoch) or later, the newest last."""
+        ended = [outcome for outcome in (*self._ended, *self._refused) if outcome.at >= since]
+        return sorted(ended, key=lambda outcome: outcome.at)
 
     def recent(self, model: str) -> Sequence[RequestStats]:
-        """The newest answers of a model, the newest last."""
+        """The newest finished requests of a model, the newest last."""
         return tuple(self._recent.get(model, ()))
 
-    def submitted(self, model: str, request: Request) -> None:
-        """Add a request that is about to be handed to the engine."""
-        self._running[request.id] = Running(request.id, model, len(request.tokens), self._clock())
+    def submitted(self, model: str, request: Request, arrived_at: float | None = None) -> None:
+        """Add a request that is about to be handed to the engine.
+
+        `arrived_at` is when its body had arrived, on the clock of this object; by default now.
+        """
+        if arrived_at is None:
+            arrived_at = self.clock()
+        self._running[request.id] = Running(request.id, model, len(request.tokens), arrived_at)
+
+    def refused(self, path: str, status: int, seconds: float, error: OmlxError | None) -> None:
+        """Record a request that ended before the engine had it; no error: its client left."""
+        reason = model = None
+        if error is not None:
+            reason = bounded_reason(error)
+            model = reason.params.get("model")
+        named = model if isinstance(model, str) else None
+        outcome = Outcome(self._wall(), status, seconds, named, path, error=reason)
+        self._refused.append(outcome)
 
     def observe(self, event: Event) -> None:
         """Take in an engine event, also of a request whose client has disconnected."""
@@ -137,12 +147,13 @@ class Activity:
                 self._committed(running, event)
             case Finished(reason=reason, stats=stats):
                 del self._running[running.id]
-                self._finished(running.model, reason, stats)
-            case Failed():
+                self._finished(running, reason, stats)
+            case Failed(error=error):
                 del self._running[running.id]
+                self._ended.append(self._outcome(running, error.status, error=error))
 
     def _committed(self, running: Running, event: TokensCommitted) -> None:
-        now, tokens, drafted = self._clock(), len(event.tokens), sum(event.drafted)
+        now, tokens, drafted = self.clock(), len(event.tokens), sum(event.drafted)
         if running.first_token_at is None:
             running.first_token_at, running.opening, running.read = now, tokens, running.prompt
         running.last_token_at = now
@@ -150,10 +161,36 @@ class Activity:
         running.drafted += drafted
         self.timeline.add(tokens, drafted)
 
-    def _finished(self, model: str, reason: FinishReason, stats: RequestStats) -> None:
+    def _finished(self, running: Running, reason: FinishReason, stats: RequestStats) -> None:
         self.totals.prompt += stats.prompt_n
         self.totals.cached += stats.cached_n
         self.totals.predicted += stats.predicted_n
-        self._answers.append(Answer(self._wall(), model, reason, stats))
-        self._recent[model].append(stats)
-        self._metrics.finished(model, reason.value, stats)
+        status = OK
+        if reason is FinishReason.CANCELLED:
+            status = CLIENT_GONE
+        self._ended.append(self._outcome(running, status, stats=stats))
+        self._recent[running.model].append(stats)
+        self._metrics.finished(running.model, reason.value, stats)
+
+    def _outcome(
+        self,
+        running: Running,
+        status: int,
+        *,
+        stats: RequestStats | None = None,
+        error: OmlxError | None = None,
+    ) -> Outcome:
+        first_token_s = None
+        if running.first_token_at is not None:
+            first_token_s = running.first_token_at - running.arrived_at
+        return Outcome(
+            at=self._wall(),
+            status=status,
+            seconds=self.clock() - running.arrived_at,
+            model=running.model,
+            prompt=running.prompt,
+            tokens=running.tokens if stats is None else stats.predicted_n,
+            first_token_s=first_token_s,
+            stats=stats,
+            error=None if error is None else bounded_reason(error),
+        )

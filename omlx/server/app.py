@@ -17,17 +17,19 @@ from starlette.responses import Response
 from omlx import __version__
 from omlx.errors import OmlxError
 from omlx.server import errors
-from omlx.server.access import CLIENT_GONE, AccessLog, note
+from omlx.server.access import AccessLog
 from omlx.server.anthropic.endpoint import MessageEndpoints
 from omlx.server.connection import ClientGone
 from omlx.server.guard import AccessGuard
 from omlx.server.health import HealthEndpoints
 from omlx.server.models import ModelEndpoints
+from omlx.server.notes import note
 from omlx.server.openai.chat.endpoint import ChatEndpoint
 from omlx.server.openai.completions.endpoint import CompletionEndpoint
 from omlx.server.openai.embeddings.endpoint import EmbeddingEndpoint
 from omlx.server.openai.responses.endpoint import ResponseEndpoints
 from omlx.server.openapi import Application
+from omlx.server.outcome import CLIENT_GONE
 from omlx.server.prefixes import PrefixEndpoints
 from omlx.server.responder import Responder
 from omlx.server.services import Services
@@ -129,7 +131,7 @@ def _middleware(settings: Settings, services: Services) -> list[Middleware]:
     hosts = (settings.host, *settings.allow_host)
     # Lower case without a final slash, as browsers write an Origin.
     origins = [origin.lower().rstrip("/") for origin in settings.allow_origin]
-    layers = [Middleware(AccessLog, metrics=services.metrics)]
+    layers = [Middleware(AccessLog, metrics=services.metrics, activity=services.activity)]
     if origins:
         layers.append(
             Middleware(
@@ -142,7 +144,9 @@ def _middleware(settings: Settings, services: Services) -> list[Middleware]:
 async def misrouted(request: Request, error: Exception) -> Response:
     """Answer a request for an unknown path, or for a method that its path does not have."""
     assert isinstance(error, HTTPException)
-    response = errors.response(errors.from_http(error, request.scope), request.scope)
+    translated = errors.from_http(error, request.scope)
+    note(request.scope, translated)
+    response = errors.response(translated, request.scope)
     response.headers.update(error.headers or {})
     return response
 

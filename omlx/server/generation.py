@@ -57,6 +57,7 @@ class GenerationService:
 
         Waits while the model is loaded. Raises OmlxError; then nothing runs.
         """
+        arrived_at = self._activity.clock()
         if self._engine.failure is not None:
             raise self._engine.failure
         lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
@@ -68,7 +69,8 @@ class GenerationService:
         except BaseException:
             lease.release()
             raise
-        return self._start(lease, request, tokenized, f"{id_prefix}{uuid.uuid4().hex}")
+        stream_id = f"{id_prefix}{uuid.uuid4().hex}"
+        return self._start(lease, request, tokenized, stream_id, arrived_at)
 
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """Return the ids of a conversation's prompt, without loading a model. Raises OmlxError."""
@@ -97,13 +99,20 @@ class GenerationService:
         self._text.shutdown(wait=False)
 
     def _start(
-        self, lease: Lease, request: GenerationRequest, tokenized: TokenizedRequest, id: str
+        self,
+        lease: Lease,
+        request: GenerationRequest,
+        tokenized: TokenizedRequest,
+        id: str,
+        arrived_at: float,
     ) -> GenerationStream:
         """Submit every choice. From here on the stream releases the lease."""
         served = lease.served
         self.last_prompts[served.id] = tokenized.prompts[-1].tokens
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-        stream = GenerationStream(self._engine, self._dispatcher, lease, id, seed, self._activity)
+        stream = GenerationStream(
+            self._engine, self._dispatcher, lease, id, seed, self._activity, arrived_at
+        )
         stream.warnings = (*request.warnings, *tokenized.warnings)
         try:
             choices = engine_requests(served, request, tokenized, id, seed)

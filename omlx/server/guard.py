@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.errors import ConfigError, Forbidden, OmlxError, TooLarge, TooSlow, Unauthorized
 from omlx.server import errors
+from omlx.server.notes import note
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS: Final = frozenset({"/health"})
@@ -74,6 +75,7 @@ class AccessGuard:
                 self._check_key(scope, key)
             self._check_length(headers.get("content-length"))
         except OmlxError as error:
+            note(scope, error)
             await errors.response(error, scope)(scope, receive, send)
             return
         await self._app(

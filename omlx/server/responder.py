@@ -16,11 +16,11 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import OmlxError
 from omlx.server import sse
-from omlx.server.access import note
 from omlx.server.connection import while_connected
 from omlx.server.dialect import ChoiceEvent, Encoder, Wire
 from omlx.server.generation import GenerationService
 from omlx.server.generation_request import GenerationRequest
+from omlx.server.notes import note
 from omlx.server.stream import GenerationStream
 
 

@@ -35,7 +35,8 @@ class GenerationStream:
     `finishes` fills as choices end. `prompt_n` is the length in tokens of the newest prompt;
     `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
     `warnings` are about what of the request was not done.
-    `activity` observes every event, also after the client has disconnected.
+    `activity` observes every event, also after the client has disconnected; `arrived_at` is when
+    the request arrived, on its clock.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class GenerationStream:
         request_id: str,
         seed: int,
         activity: Activity,
+        arrived_at: float | None = None,
     ) -> None:
         self.id = request_id
         self.seed = seed
@@ -59,6 +61,7 @@ class GenerationStream:
         self._dispatcher = dispatcher
         self._lease = lease
         self._activity = activity
+        self._arrived_at = arrived_at
         self._outputs: dict[str, tuple[int, OutputParser]] = {}
         self._running: set[str] = set()
         self._inbox: list[Event] = []
@@ -86,7 +89,7 @@ class GenerationStream:
             self.first_tokens.append(request.tokens[0])
         self._running.add(request.id)
         self._dispatcher.open(request.id, self._receive)
-        self._activity.submitted(self.served.id, request)
+        self._activity.submitted(self.served.id, request, self._arrived_at)
         try:
             self._engine.submit(self.served.id, request, self._dispatcher)
         except OmlxError as error:

@@ -100,6 +100,11 @@ CASES = {
         model(READY, WITH_DRAFT, answer(Reason("spec.off.drafter_failed", {"detail": "x"}))),
         Chip(Tone.QUIET, "ui.chip.off", reason=Reason("spec.off.drafter_failed", {"detail": "x"})),
     ),
+    "on, and slower": (
+        model(READY, WITH_DRAFT, answer(ON, 0.68, 100, 40)),
+        Chip(Tone.WAIT, "ui.chip.on", speedup=0.68, acceptance=0.4, reason=ON),
+    ),
+    "being loaded": (model(ModelStatus(State.LOADING), WITH_DRAFT), None),
     "to come, with a draft": (
         model(ModelStatus(State.UNLOADED), WITH_DRAFT),
         Chip(Tone.WATCH, "ui.chip.with_draft", {"draft": "small"}),

@@ -34,6 +34,6 @@ def test_models_in_memory_are_listed_first_and_unusable_ones_apart() -> None:
 
     view = models_view([idle, skipped, loading], MEMORY, "org/idle")
 
-    first = ModelRow(loading.entry, status, pinned=True, is_default=False, chip=NGRAM_READY)
+    first = ModelRow(loading.entry, status, pinned=True, is_default=False, chip=None)
     second = ModelRow(idle.entry, idle.status, pinned=False, is_default=True, chip=NGRAM_READY)
     assert view == ModelsView(MEMORY, models=[first, second], skipped=[head])

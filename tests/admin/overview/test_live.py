@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from omlx.admin.overview.live import (
+    MIN_PROPOSED_TOKENS,
     StepView,
     answer_view,
     current_rate,
@@ -18,10 +19,10 @@ from omlx.admin.overview.live import (
     request_views,
     step_views,
 )
-from omlx.engine.types import FinishReason
 from omlx.errors import Reason
 from omlx.records import DrafterStats, RequestStats
-from omlx.server.activity import Activity, Answer, Running
+from omlx.server.activity import Activity, Running
+from omlx.server.outcome import Outcome
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.timeline import STEP_S, Step
 from tests.admin.running import API, Administered, administered
@@ -99,15 +100,46 @@ def test_the_current_rate_is_that_of_the_last_complete_step() -> None:
     assert current_rate(activity, 1000.5 + 2 * STEP_S) == 0.0
 
 
+def outcome(stats: RequestStats | None = STATS, status: int = 200, **more: Any) -> Outcome:
+    return Outcome(5.0, status, 2.5, "m", prompt=40, tokens=21, stats=stats, **more)
+
+
 def test_an_answer_without_drafts_has_no_acceptance_and_no_speedup() -> None:
-    plain = answer_view(Answer(5.0, "m", FinishReason.STOP, STATS))
+    plain = answer_view(outcome())
     assert (plain.rate, plain.acceptance, plain.speedup) == (10.0, None, None)
     assert (plain.outcome, plain.params) == ("spec.off.does_not_pay", {"speedup": 0.9})
-    drafted = replace(STATS, drafters={"n": DrafterStats(proposed=8, accepted=6, rounds=2)})
-    seen = answer_view(Answer(5.0, "m", FinishReason.STOP, drafted))
+    drafted = replace(STATS, drafters={"n": DrafterStats(proposed=40, accepted=30, rounds=9)})
+    seen = answer_view(outcome(drafted))
     assert (seen.acceptance, seen.speedup) == (0.75, 0.97)
     empty = replace(STATS, predicted_n=0, predicted_ms=0)
-    assert answer_view(Answer(5.0, "m", FinishReason.CANCELLED, empty)).rate is None
+    assert answer_view(outcome(empty)).rate is None
+
+
+def test_a_few_tokens_make_no_rate_and_no_acceptance() -> None:
+    few = replace(
+        STATS,
+        predicted_n=4,
+        predicted_ms=0.12,
+        drafters={"n": DrafterStats(proposed=3, accepted=3, rounds=1)},
+    )
+    seen = answer_view(outcome(few))
+    assert (seen.rate, seen.acceptance, seen.speedup) == (None, None, None)
+
+
+def test_a_cancelled_request_is_not_shown_as_speculation() -> None:
+    seen = answer_view(outcome(status=499))
+    assert (seen.state, seen.outcome, seen.tokens) == ("cancelled", "ui.answers.cancelled", 21)
+
+
+def test_an_error_is_shown_with_its_status_and_reason() -> None:
+    error = Reason("engine.prompt_too_long", {"tokens": 20011, "limit": 4096})
+    seen = answer_view(outcome(None, 400, error=error))
+    assert (seen.state, seen.status, seen.outcome, seen.params) == (
+        "failed",
+        400,
+        error.code,
+        error.params,
+    )
 
 
 def test_answers_and_totals_match_the_responses(drafting: Administered) -> None:
@@ -123,6 +155,7 @@ def test_answers_and_totals_match_the_responses(drafting: Administered) -> None:
         ]
         first, second = after["answers"]
         timings = responses[0]["timings"]
+        assert timings["draft_n"] >= MIN_PROPOSED_TOKENS
         assert first["acceptance"] == timings["draft_n_accepted"] / timings["draft_n"]
         assert (second["outcome"], second["acceptance"]) == ("spec.off.requested", None)
         grown = {name: after[name] - before[name] for name in ("prompt", "cached")}

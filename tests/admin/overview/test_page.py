@@ -18,7 +18,7 @@ SMALL, LARGE, HUGE = (
 
 
 def live(prompt: int = 0) -> Live:
-    return Live(0.0, 0.0, 0, 0, 0, 100, prompt, 0, (), (), ())
+    return Live(0.0, 0.0, 0, 0, 0, 100, prompt, 0, (), (), (), ())
 
 
 def test_the_largest_model_that_fits_is_suggested() -> None:
