@@ -72,14 +72,25 @@ class _State(Enum):
 
 
 class ReasoningSplitter(Splitter):
-    """Splitter at a pair of markers; a marker that is not at the beginning is content.
+    """Splitter at a pair of markers; an opening marker that is not at the beginning is content.
 
     `markers` are the opening and the closing one, None for a model without reasoning. `thinking`:
-    the prompt has opened the reasoning. White space around reasoning is dropped.
+    the prompt has opened the reasoning. Markers of `ends` end reasoning too and are content. With
+    `repeats` reasoning may follow content, and a closing marker in content is dropped. White space
+    around reasoning is dropped.
     """
 
-    def __init__(self, markers: tuple[str, str] | None, *, thinking: bool = False) -> None:
+    def __init__(
+        self,
+        markers: tuple[str, str] | None,
+        *,
+        thinking: bool = False,
+        ends: tuple[str, ...] = (),
+        repeats: bool = False,
+    ) -> None:
         self._open, self._close = markers or ("", "")
+        self._ends = (self._close, *ends)
+        self._repeats = repeats
         self._state = _State.START
         if markers is None:
             self._state = _State.CONTENT
@@ -105,9 +116,7 @@ class ReasoningSplitter(Splitter):
             case _State.THOUGHT:
                 return self._thought(pieces)
             case _State.CONTENT:
-                self._emit(self._held, pieces)
-                self._held = ""
-                return False
+                return self._content(pieces)
             case _State.THOUGHT_START:
                 following = _State.THOUGHT
             case _State.THOUGHT_END:
@@ -118,26 +127,52 @@ class ReasoningSplitter(Splitter):
         return bool(self._held)
 
     def _start(self) -> bool:
+        """Look for a marker at the beginning; a closing one ends reasoning that has no text."""
         text = self._held.lstrip()
         if text.startswith(self._open):
             self._held, self._state = text[len(self._open) :], _State.THOUGHT_START
-        elif self._open.startswith(text):
+        elif text.startswith(self._close):
+            self._held, self._state = text[len(self._close) :], _State.THOUGHT_END
+        elif self._open.startswith(text) or self._close.startswith(text):
             return False
         else:
             self._state = _State.CONTENT
         return True
 
     def _thought(self, pieces: list[Piece]) -> bool:
-        thought, marker, rest = self._held.partition(self._close)
-        if not marker:
-            thought = thought[: len(thought) - overlap(thought, self._close)]
+        thought, marker = self._until(self._ends)
         thought = thought.rstrip()
         self._emit(thought, pieces)
+        self._held = self._held[len(thought) :]
         if not marker:
-            self._held = self._held[len(thought) :]
             return False
-        self._held, self._state = rest, _State.THOUGHT_END
+        self._held = self._held.lstrip()
+        if marker == self._close:
+            self._held = self._held[len(marker) :]
+        self._state = _State.THOUGHT_END
         return True
+
+    def _content(self, pieces: list[Piece]) -> bool:
+        if not self._repeats:
+            self._emit(self._held, pieces)
+            self._held = ""
+            return False
+        text, marker = self._until((self._open, self._close))
+        self._emit(text, pieces)
+        self._held = self._held[len(text) + len(marker) :]
+        if marker == self._open:
+            self._state = _State.THOUGHT_START
+        return bool(marker)
+
+    def _until(self, markers: tuple[str, ...]) -> tuple[str, str]:
+        """Return the text that certainly precedes any of the markers, and the marker after it."""
+        found = [(self._held.find(marker), marker) for marker in markers]
+        found = [(at, marker) for at, marker in found if at >= 0]
+        if found:
+            at, marker = min(found)
+            return self._held[:at], marker
+        held = max(overlap(self._held, marker) for marker in markers)
+        return self._held[: len(self._held) - held], ""
 
 
 class ChannelSplitter(Splitter):

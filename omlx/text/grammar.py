@@ -15,7 +15,6 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest, Reason
-from omlx.text import harmony
 from omlx.text.calls.grammar import (
     LENIENT,
     SPACING,
@@ -37,6 +36,7 @@ from omlx.text.grammar_mask import (
     Thought,
 )
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
+from omlx.text.reasoning import channel_markers, reasoning_format
 from omlx.text.relax_schema import relax
 from omlx.text.time_formats import TIMES, without_leap_seconds
 from omlx.text.tools import ToolUse
@@ -262,9 +262,13 @@ class GrammarCompiler:
             return None
         return CallStart(self._call_ids, preamble.calls.matcher)
 
-    def _thought(self, then: State) -> Thought:
-        assert self._thought_ids is not None
-        return Thought(self._thought_ids[1], then)
+    def _thought(self, then: State) -> State:
+        """Return the state inside of reasoning."""
+        if self._thought_ids is not None:
+            return Thought(self._thought_ids[1], then)
+        if isinstance(then, Free):
+            return then
+        return Constrained(self._thought_text.deep_copy(), then)
 
     def _after_thought(self, answer: Constrained, markers: tuple[Marker, ...]) -> AnswerStart:
         """Return the state before an answer with up to two line breaks, in one token or in two."""
@@ -276,13 +280,30 @@ class GrammarCompiler:
 
     @cached_property
     def _thought_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Tokens that open and close reasoning; None for a model without it."""
-        if harmony.uses_harmony(self._tokenizer):
-            start, end = (self._marker_ids(marker) for marker in harmony.THOUGHT)
-            return start, end
-        if not self._tokenizer.has_thinking:
+        """Tokens that open and close reasoning; None for a model without it, or whose markers are
+        plain text.
+        """
+        channels = channel_markers(self._tokenizer)
+        if channels is not None:
+            return self._marker_ids(channels[0]), self._marker_ids(channels[1])
+        form = reasoning_format(self._tokenizer)
+        if form is None:
             return None
-        return tuple(self._tokenizer.think_start_tokens), tuple(self._tokenizer.think_end_tokens)
+        if form.opens == self._tokenizer.think_start:
+            tokenizer = self._tokenizer
+            return tuple(tokenizer.think_start_tokens), tuple(tokenizer.think_end_tokens)
+        added = self._tokenizer._tokenizer.get_added_vocab()
+        if not any(token in form.closes for token in added):
+            return None
+        return self._marker_ids(form.opens), self._marker_ids(form.closes)
+
+    @cached_property
+    def _thought_text(self) -> LLMatcher:
+        """Matcher of reasoning whose closing marker is plain text, with the marker."""
+        form = reasoning_format(self._tokenizer)
+        assert form is not None
+        closes = re.escape(form.closes).replace("/", r"\/")
+        return self._matcher(f"start: thought\nthought[lazy]: /(?s:.*){closes}/")
 
     @cached_property
     def _call_ids(self) -> tuple[int, ...]:

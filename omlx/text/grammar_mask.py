@@ -42,7 +42,7 @@ class Constrained:
     """Text that a matcher constrains. `then` follows its end; None: the output ends there."""
 
     matcher: LLMatcher
-    then: Free | None = None
+    then: State | None = None
 
 
 @dataclass(frozen=True, slots=True)

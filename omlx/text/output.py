@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.records import RequestStats
-from omlx.text import harmony
 from omlx.text.calls import parser
 from omlx.text.calls.markup import call_markup
 from omlx.text.calls.parser import ToolCallParser
-from omlx.text.channels import HEADER, ChannelSplitter, ReasoningSplitter
+from omlx.text.channels import ChannelSplitter, ReasoningSplitter
 from omlx.text.detokenize import Detokenizer
 from omlx.text.events import (
     Finish,
@@ -28,7 +27,8 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
 )
-from omlx.text.stop_strings import MarkerFilter, StopStringFilter
+from omlx.text.reasoning import ReasoningFormat, message_channels, reasoning_format
+from omlx.text.stop_strings import MarkerFilter, StopStringFilter, WrapperFilter
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -64,8 +64,11 @@ class OutputParser:
         self._single = spec.single
         self._detokenizer = Detokenizer(tokenizer, spec.context)
         self._stops = StopStringFilter(spec.stops)
-        self._channels = _splitter(tokenizer, spec)
-        self._markers = MarkerFilter(() if spec.raw else tokenizer.structural_markers)
+        form = None if spec.raw else reasoning_format(tokenizer)
+        self._channels = _splitter(tokenizer, spec, form)
+        dropped = form.dropped if form is not None else ()
+        self._markers = MarkerFilter(() if spec.raw else (*tokenizer.structural_markers, *dropped))
+        self._wrapper = WrapperFilter(form.answer if form is not None else ("", ""))
         self._calls = ToolCallParser(call_markup(tokenizer, spec.tools) if spec.tools else None)
         self._logprobs: list[TokenLogprob] = []  # of tokens without a piece so far
         self._hidden = 0  # how many of these will never have a piece
@@ -116,7 +119,7 @@ class OutputParser:
         text = self._detokenizer.feed(token)
         pieces = self._parse(self._stops.feed(text))
         self._reasoning_tokens += thinking or self._channels.thinking
-        parsers = (self._stops, self._channels, self._markers, self._calls)
+        parsers = (self._stops, self._channels, self._markers, self._wrapper, self._calls)
         if text and not pieces and not any(parser.holds for parser in parsers):
             self._hidden = len(self._logprobs)
         return self._attach_logprobs(pieces)
@@ -140,7 +143,8 @@ class OutputParser:
         pieces = self._parse(self._stops.feed(self._detokenizer.finish()))
         pieces += self._parse(self._stops.finish())
         pieces += self._parse_calls(self._channels.finish())
-        last = [*self._calls.feed(self._markers.finish()), *self._calls.finish()]
+        answer = self._wrapper.feed(self._markers.finish()) + self._wrapper.finish()
+        last = [*self._calls.feed(answer), *self._calls.finish()]
         return pieces + self._until_ended(last)
 
     def _parse(self, text: str) -> list[Piece]:
@@ -152,7 +156,7 @@ class OutputParser:
             if isinstance(piece, ReasoningDelta):
                 parsed.append(piece)
             else:
-                parsed += self._calls.feed(self._markers.feed(piece.text))
+                parsed += self._calls.feed(self._wrapper.feed(self._markers.feed(piece.text)))
         return self._until_ended(parsed)
 
     def _until_ended(self, pieces: Sequence[Piece]) -> list[Piece]:
@@ -182,17 +186,16 @@ class OutputStopMatcher:
         return ended or self._parser.stopped
 
 
-def _splitter(tokenizer: TokenizerWrapper, spec: OutputSpec) -> ReasoningSplitter | ChannelSplitter:
-    if spec.raw:
+def _splitter(
+    tokenizer: TokenizerWrapper, spec: OutputSpec, form: ReasoningFormat | None
+) -> ReasoningSplitter | ChannelSplitter:
+    channels = message_channels(tokenizer)
+    if channels is not None and not spec.raw:
+        return ChannelSplitter(*channels)
+    if form is None:
         return ReasoningSplitter(None)
-    if tokenizer.response_initial_state is not None:
-        return ChannelSplitter(tokenizer.response_initial_state, tokenizer.response_transitions)
-    if harmony.uses_harmony(tokenizer):
-        return ChannelSplitter(HEADER, harmony.TRANSITIONS)
-    if not tokenizer.has_thinking:
-        return ReasoningSplitter(None)
-    markers = (tokenizer.think_start, tokenizer.think_end)
-    return ReasoningSplitter(markers, thinking=spec.thinking)
+    markers = (form.opens, form.closes)
+    return ReasoningSplitter(markers, thinking=spec.thinking, ends=form.ends, repeats=form.repeats)
 
 
 def _merged(pieces: Iterable[Piece]) -> list[OutputEvent]:

@@ -83,6 +83,50 @@ class MarkerFilter(_Filter):
         return passed + self._certain(text)
 
 
+class WrapperFilter:
+    """Filter that drops a pair of markers around a whole text; elsewhere they are text."""
+
+    def __init__(self, markers: tuple[str, str]) -> None:
+        self._open, self._close = markers
+        self._opened = not self._open
+        self._plain = not self._open  # there is no opening marker
+        self._held = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
+    def feed(self, text: str) -> str:
+        """Return the text that is certain."""
+        if self._plain:
+            return text
+        self._held += text
+        if not self._opened:
+            start = self._held.lstrip()
+            if self._open.startswith(start) and start != self._open:
+                return ""
+            self._opened = start.startswith(self._open)
+            self._plain = not self._opened
+            self._held = start.removeprefix(self._open)
+        if self._plain:
+            return self.finish()
+        body = self._held.rstrip()
+        if not body.endswith(self._close):
+            body = body[: len(body) - overlap(body, self._close)]
+        else:
+            body = body.removesuffix(self._close)
+        self._held = self._held[len(body) :]
+        return body
+
+    def finish(self) -> str:
+        """Return what was held back, without the closing marker."""
+        held, self._held = self._held, ""
+        if self._plain or not self._opened:
+            return held
+        return held.rstrip().removesuffix(self._close)
+
+
 class StopStringMatcher:
     """The engine's `StopMatcher` for stop strings."""
 

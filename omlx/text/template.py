@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.errors import BadRequest
 from omlx.text.calls.opening import opening
+from omlx.text.reasoning import opens_reasoning, reasoning_format
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
@@ -70,12 +71,14 @@ def render(
         raise BadRequest("template.failed", param="messages", detail=detail) from error
     if not tokens:
         raise BadRequest("template.empty", param="messages")
-    thinking = _opens_thinking(tokenizer, tokens)
+    thinking = opens_reasoning(tokenizer, tokens)
     if not beginning:
         return Prompt(tuple(tokens), thinking, stable=stable)
     closed = beginning
     if thinking:
-        closed = f"\n{tokenizer.think_end}\n\n{beginning}"
+        form = reasoning_format(tokenizer)
+        assert form is not None
+        closed = f"\n{form.closes}\n\n{beginning}"
     ending = tokenizer.encode(closed, add_special_tokens=False)
     return Prompt((*tokens, *ending), False, beginning, stable)
 
@@ -132,15 +135,6 @@ def _generation_prompt_length(tokenizer: TokenizerWrapper, rendered: Callable[..
     if not suffix:
         return 0
     return len(tokenizer.encode(suffix, add_special_tokens=False))
-
-
-def _opens_thinking(tokenizer: TokenizerWrapper, tokens: list[int]) -> bool:
-    """Return whether the prompt ends in an opening marker and white space."""
-    if not tokenizer.has_thinking:
-        return False
-    start = tokenizer.rfind_think_start(tokens)
-    behind = tokens[start + len(tokenizer.think_start_tokens) :]
-    return start >= 0 and not str(tokenizer.decode(behind)).strip()
 
 
 @cache

@@ -1,6 +1,5 @@
 // Requests to /admin/api with JSON; errors have a message in the language of the page.
 
-import { loggedOut } from "./session.js";
 import { known, t } from "./text.js";
 
 const API = "/admin/api";
@@ -34,8 +33,7 @@ export async function send(method, path, body, { etag, signal } = {}) {
   }
   const content = await answer.json().catch(() => ({}));
   if (answer.status === 401 && content.error?.code === "auth.session") {
-    loggedOut();
-    throw new Refused(answer.status, { code: "ui.logged_out" });
+    location.assign(`/admin/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
   if (!answer.ok) throw new Refused(answer.status, content.error);
   return { body: content, etag: answer.headers.get("ETag") };

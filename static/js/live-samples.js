@@ -1,7 +1,6 @@
 // Data of charts, polled once for all charts of a page; each answer has only what is new.
 
 import { send } from "./api.js";
-import { isLoggedOut } from "./session.js";
 
 const EVERY_MS = 2000;
 const LEAST_S = 120; // shortest time axis, for a server that has just started
@@ -24,8 +23,7 @@ export function follow(listener) {
 
 async function poll() {
   clearTimeout(timer);
-  const due = document.visibilityState === "visible" && !isLoggedOut();
-  if (due) await fetchNew().catch(() => {});
+  if (document.visibilityState === "visible") await fetchNew().catch(() => {});
   if (listeners.size) timer = setTimeout(poll, EVERY_MS);
 }
 

@@ -64,6 +64,8 @@ def test_without_markers_everything_is_content() -> None:
 
 def naive(text: str, *, thinking: bool) -> list[object]:
     """The rule, on the whole text at once."""
+    if not thinking and text.lstrip().startswith("</think>"):
+        text, thinking = text.lstrip(), True
     if not thinking:
         if not text.lstrip().startswith("<think>"):
             return [TextDelta(text)] if text else []

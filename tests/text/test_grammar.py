@@ -253,7 +253,9 @@ def test_markers_of_several_tokens(bpe: TokenizerWrapper) -> None:
 
         _tokenizer = bpe._tokenizer
         chat_template = ""
+        response_initial_state = None
         has_thinking = True
+        think_start, think_end = "<a>", "</a>"
         think_start_tokens = tuple(ids_of(bpe, "<a>"))
         think_end_tokens = tuple(ids_of(bpe, "</a>"))
 

@@ -1,0 +1,138 @@
+"""How a model marks its reasoning: by its chat template, else as mlx-lm infers it from the
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from omlx.text import harmony, solar
+from omlx.text.channels import HEADER
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningFormat:
+    """Markers around the reasoning of one model.
+
+    `ends` are markers that end reasoning too, and belong to what follows. `repeats`: the markers
+    are special tokens, so reasoning may follow content, and a marker without its partner is
+    dropped. `dropped` are further markers without meaning for a reader; those of `answer` are
+    dropped at the beginning and the end of an answer only.
+    """
+
+    opens: str
+    closes: str
+    ends: tuple[str, ...] = ()
+    repeats: bool = False
+    dropped: tuple[str, ...] = ()
+    answer: tuple[str, str] = ("", "")
+
+
+THINK: Final = ReasoningFormat(opens="<think>", closes="</think>")
+
+FAMILIES: Final[Mapping[tuple[str, ...], ReasoningFormat]] = {
+    ("[THINK]", "[/THINK]"): ReasoningFormat(opens="[THINK]", closes="[/THINK]", repeats=True),
+    ("<seed:think>",): ReasoningFormat(
+        opens="<seed:think>", closes="</seed:think>", repeats=True, dropped=("<seed:eos>",)
+    ),
+    ("<mm:think>",): ReasoningFormat(opens="<mm:think>", closes="</mm:think>", repeats=True),
+    ("<think{}>", "':opensource'"): ReasoningFormat(
+        opens="<think:opensource>", closes="</think:opensource>", repeats=True
+    ),
+    ("<|START_THINKING|>", "<|END_THINKING|>"): ReasoningFormat(
+        opens="<|START_THINKING|>",
+        closes="<|END_THINKING|>",
+        repeats=True,
+        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    ("<|inner_prefix|>", "<|inner_suffix|>"): ReasoningFormat(
+        opens="<|inner_prefix|>",
+        closes="<|inner_suffix|>",
+        ends=("<|tools_prefix|>",),
+        repeats=True,
+        dropped=("<|assistant_end|>",),
+    ),
+    ("[BEGIN FINAL RESPONSE]",): ReasoningFormat(
+        opens="Here are my reasoning steps:",
+        closes="[BEGIN FINAL RESPONSE]",
+        dropped=("[END FINAL RESPONSE]",),
+    ),
+    ("<think>", "<response></response>"): ReasoningFormat(
+        opens="<think>", closes="</think>", answer=("<response>", "</response>")
+    ),
+}
+"""By texts that the family's chat templates have, all of them."""
+
+_ENDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "<|open|>think<|sep|>": ("<|open|>response<|sep|>", "<|open|>tools<|sep|>"),
+}
+"""Markers that end reasoning, by the opening one that mlx-lm knows."""
+
+_REPEATING: Final[Mapping[str, str]] = {"<|channel>thought": "<|channel>"}
+"""Opening markers of mlx-lm that are special tokens, and what a model writes for them by mistake.
+"""
+
+Transitions = Mapping[str, Sequence[tuple[str, str]]]
+
+
+def reasoning_format(tokenizer: TokenizerWrapper) -> ReasoningFormat | None:
+    """Return the markers of a model's reasoning; None if it has none, or writes messages in
+    channels.
+    """
+    template = str(tokenizer.chat_template)
+    if message_channels(tokenizer) is not None:
+        return None
+    for texts, form in FAMILIES.items():
+        if all(text in template for text in texts):
+            return form
+    if tokenizer.has_thinking:
+        opens, closes = str(tokenizer.think_start), str(tokenizer.think_end)
+        stray = _REPEATING.get(opens, "")
+        return ReasoningFormat(
+            opens=opens,
+            closes=closes,
+            ends=_ENDS.get(opens, ()),
+            repeats=bool(stray),
+            dropped=(stray,) if stray else (),
+        )
+    if THINK.opens in template and THINK.closes in template:
+        return THINK
+    return None
+
+
+def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | None:
+    """Return the first state and the transitions of a model that writes a header before each
+    message; None for others.
+    """
+    if tokenizer.response_initial_state is not None:
+        return tokenizer.response_initial_state, tokenizer.response_transitions
+    if harmony.uses_harmony(tokenizer):
+        return HEADER, harmony.TRANSITIONS
+    if solar.uses_channels(tokenizer):
+        return HEADER, solar.TRANSITIONS
+    return None
+
+
+def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
+    """Return the markers that open reasoning, and that lead from it to the answer, of a model that
+    writes messages; None for others.
+    """
+    if harmony.uses_harmony(tokenizer):
+        return harmony.THOUGHT
+    if solar.uses_channels(tokenizer):
+        return solar.THOUGHT
+    return None
+
+
+def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:
+    """Return whether a prompt ends in an opening marker and white space."""
+    form = reasoning_format(tokenizer)
+    if form is None:
+        return False
+    text = str(tokenizer.decode(list(tokens[-64:])))
+    return text.rstrip().endswith(form.opens)

@@ -1,0 +1,118 @@
+"""Reasoning of the families that mark it by other means than `<think>` tokens, over real tokenizers
+with the texts that their chat templates have.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.masking import forced_tokens
+from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
+from omlx.text.reasoning import FAMILIES
+from omlx.text.stop_strings import WrapperFilter
+from omlx.text.template import render
+from tests.templates.parsing import parse
+from tests.text.tokenizers import CHATML, decode_byte_level
+
+MISTRAL = "[THINK][/THINK]"
+SEED = "<seed:think>"
+MINIMAX_3 = "<mm:think>"
+HY3 = "<think{}> ':opensource'"
+COHERE = "<|START_THINKING|><|END_THINKING|>"
+APERTUS = "<|inner_prefix|><|inner_suffix|>"
+APRIEL = "[BEGIN FINAL RESPONSE]"
+GRANITE = "<think></think><response></response>"
+SOLAR = "<|begin|>assistant<|think|>"
+PLAIN = "<think></think>"
+
+
+def model(folder: Path, words: str, template: str = CHATML) -> TokenizerWrapper:
+    """Return a tokenizer whose template has some words, none of which are tokens."""
+    comment = "{# " + words + " #}"
+    return decode_byte_level(folder, comment + template, ("<|im_start|>", "<|im_end|>"))
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "reasoning", "content"),
+    [
+        (MISTRAL, "[THINK]why\n[/THINK]so", "why", "so"),
+        (MISTRAL, "[THINK]a[/THINK]b[THINK]c[/THINK]d[/THINK]", "ac", "bd"),
+        (SEED, "<seed:think>why</seed:think>\nso<seed:eos>", "why", "so"),
+        (MINIMAX_3, "<mm:think>why</mm:think>so", "why", "so"),
+        (MINIMAX_3, "</mm:think>so", "", "so"),
+        (HY3, "<think:opensource>why</think:opensource>so", "why", "so"),
+        (COHERE, "<|START_THINKING|>why<|END_THINKING|><|START_TEXT|>so<|END_TEXT|>", "why", "so"),
+        (COHERE, "<|START_RESPONSE|>so<|END_RESPONSE|>", "", "so"),
+        (APERTUS, "<|inner_prefix|>why<|inner_suffix|>so", "why", "so"),
+        (APERTUS, "<|inner_prefix|>why<|tools_prefix|>[", "why", "<|tools_prefix|>["),
+        (APRIEL, "Here are my reasoning steps:\nwhy\n[BEGIN FINAL RESPONSE]\nso", "why", "so"),
+        (GRANITE, "<think>why</think>\n<response>so</response>\n", "why", "so"),
+        (GRANITE, "use <response> and </response>", "", "use <response> and </response>"),
+        (SOLAR, "<|think|>why<|end|><|begin|>assistant<|content|>so<|end|>", "why", "so"),
+        (SOLAR, "<|content|>so<|end|>", "", "so"),
+        (PLAIN, "<think>why</think>so", "why", "so"),
+        (PLAIN, "a <think>b", "", "a <think>b"),
+    ],
+)
+def test_reasoning_is_told_from_the_answer(
+    tmp_path: Path, words: str, text: str, reasoning: str, content: str
+) -> None:
+    output = parse(model(tmp_path, words), text)
+    assert (output.reasoning, output.text) == (reasoning, content)
+
+
+def test_every_family_is_tried() -> None:
+    tried = (MISTRAL, SEED, MINIMAX_3, HY3, COHERE, APERTUS, APRIEL, GRANITE)
+    for texts in FAMILIES:
+        assert any(all(text in words for text in texts) for words in tried)
+
+
+def test_a_prompt_that_opens_reasoning_by_a_text(tmp_path: Path) -> None:
+    opened = CHATML.replace("<think>", "Here are my reasoning steps:").replace("and deep", "")
+    tokenizer = model(tmp_path, APRIEL, opened)
+    asked = [{"role": "user", "content": "x"}]
+    assert render(tokenizer, asked, {"enable_thinking": True}).thinking
+    assert not render(model(tmp_path, APRIEL), asked).thinking
+
+
+def compiled(tokenizer: TokenizerWrapper, preamble: Preamble) -> Any:
+    compiler = GrammarCompiler(tokenizer, tokenizer.eos_token_ids)
+    answer = compiler.compile(StructuredOutput(GrammarKind.CHOICE, '["yes"]', "form"))
+    return compiler.mask(answer, preamble)
+
+
+def test_an_answer_is_held_to_its_grammar_behind_reasoning_that_ends_in_a_text(
+    tmp_path: Path,
+) -> None:
+    tokenizer = model(tmp_path, APRIEL)
+    mask = compiled(tokenizer, Preamble(thinking=True))
+    for token in tokenizer.encode("[BEGIN ] why\n[BEGIN FINAL RESPONSE]\n\n"):
+        assert mask.advance(token)
+    assert tokenizer.decode(forced_tokens(mask, 8)) == "yes"
+
+
+def test_an_answer_begins_at_once_where_reasoning_would_open_with_a_text(tmp_path: Path) -> None:
+    tokenizer = model(tmp_path, APRIEL)
+    mask = compiled(tokenizer, Preamble(may_think=True))
+    assert tokenizer.decode(forced_tokens(mask, 8)) == "yes"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<a>b</a>", " <a>b</a> \n", "<a>b", "b</a>", "<a>b</a>c", "<a></a></a>", "<", "<a>", "</a>"],
+)
+def test_a_wrapper_does_not_depend_on_chunks(text: str) -> None:
+    choose = random.Random(1)
+    whole = WrapperFilter(("<a>", "</a>"))
+    expected = whole.feed(text) + whole.finish()
+    for _ in range(20):
+        cuts = sorted(choose.choices(range(len(text) + 1), k=3))
+        pieces = WrapperFilter(("<a>", "</a>"))
+        edges = zip([0, *cuts], [*cuts, len(text)], strict=True)
+        passed = "".join(pieces.feed(text[start:end]) for start, end in edges)
+        assert passed + pieces.finish() == expected
