@@ -127,18 +127,24 @@ def _lifespan(services: Services) -> Callable[[FastAPI], AbstractAsyncContextMan
 
 
 def _middleware(settings: Settings, services: Services) -> list[Middleware]:
-    """Outermost first: CORS answers a browser's preflight, which carries no key."""
+    """Outermost first.
+
+    CORS answers the preflight of every origin, which carries no key, and lets every page read what
+    it gets: the guard refuses pages that are not allowed, and they can tell their user why.
+    """
     hosts = (settings.host, *settings.allow_host)
-    # Lower case without a final slash, as browsers write an Origin.
-    origins = [origin.lower().rstrip("/") for origin in settings.allow_origin]
-    layers = [Middleware(AccessLog, metrics=services.metrics, activity=services.activity)]
-    if origins:
-        layers.append(
-            Middleware(
-                CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
-            )
-        )
-    return [*layers, Middleware(AccessGuard, hosts=hosts, origins=origins, key=services.api_key)]
+    readable = Middleware(
+        CORSMiddleware,
+        allow_origin_regex=".*",
+        allow_methods=["*"],
+        allow_headers=["*"],
+        allow_private_network=True,
+    )
+    guard = Middleware(
+        AccessGuard, hosts=hosts, origins=settings.allow_origin, key=services.api_key
+    )
+    log = Middleware(AccessLog, metrics=services.metrics, activity=services.activity)
+    return [log, readable, guard]
 
 
 async def misrouted(request: Request, error: Exception) -> Response:

@@ -2,9 +2,9 @@
 
 - Host must be a loopback name, an IP address, or allowed: a page that rebinds its own DNS name to
   127.0.0.1 sends that name. An address in Host cannot come from a rebound name.
-- Origin, if a browser sends one, must be the server itself or allowed, on every method that can
-  change something. Below `/admin` it must be the server itself: a page on another port of the host
-  is same-site, so its requests carry the session cookie.
+- Origin, if a browser sends one, must be the server itself, a desktop app's or allowed: CORS lets a
+  page read all that is not refused here. Below `/admin` it must be the server itself: a page on
+  another port of the host is same-site, so its requests carry the session cookie.
 - API key, if one is set, and limits on the body's length and on pauses within it.
 """
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,8 +24,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from omlx.errors import ConfigError, Forbidden, OmlxError, TooLarge, TooSlow, Unauthorized
 from omlx.server import errors
 from omlx.server.notes import note
+from omlx.settings.origins import allows
 
-SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+DESKTOP_APPS: Final = ("app://*", "tauri://*", "vscode-webview://*", "vscode-file://*")
+"""Origins of web views of installed programs, which no page on the web can have."""
+_HOST: Final = re.compile(r"(?:\[(?P<address>[\w:.%-]+)\]|(?P<name>[\w.-]+))(?::\d*)?")
 OPEN_PATHS: Final = frozenset({"/health"})
 DASHBOARD: Final = "/admin"
 """Paths below it use sessions instead of API keys."""
@@ -57,7 +60,7 @@ class AccessGuard:
     ) -> None:
         self._app = app
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
-        self._origins = {origin.lower().rstrip("/") for origin in origins}
+        self._origins = (*DESKTOP_APPS, *origins)
         self._key = key or ApiKey()
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
@@ -69,8 +72,7 @@ class AccessGuard:
         headers = Headers(scope=scope)
         try:
             self._check_host(headers.get("host", ""))
-            if scope["method"] not in SAFE_METHODS:
-                self._check_origin(headers.get("origin"), headers.get("host", ""), scope["path"])
+            self._check_origin(headers.get("origin"), headers.get("host", ""), scope["path"])
             if (key := self._key.value) is not None and not _is_open(scope["path"]):
                 self._check_key(scope, key)
             self._check_length(headers.get("content-length"))
@@ -91,8 +93,7 @@ class AccessGuard:
         own = (f"http://{host}".lower(), f"https://{host}".lower())
         if origin is None or origin.lower() in own:
             return
-        allowed = "*" in self._origins or origin.lower() in self._origins
-        if not allowed or is_dashboard(path):
+        if is_dashboard(path) or not allows(self._origins, origin):
             raise Forbidden("guard.origin", origin=origin)
 
     def _check_key(self, scope: Scope, key: str) -> None:
@@ -142,11 +143,14 @@ def same_key(sent: bytes, key: str) -> bool:
 
 
 def hostname(host: str) -> str:
-    """The name of a Host header: lower case, without port, brackets or final dot."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
+    """The name of a Host header: lower case, without port, brackets or final dot.
+
+    Empty if the header is anything but a host and an optional port.
+    """
+    match = _HOST.fullmatch(host.lower())
+    if match is None:
         return ""
+    return (match["address"] or match["name"]).rstrip(".")
 
 
 def _is_open(path: str) -> bool:

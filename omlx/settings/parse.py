@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ConfigError
+from omlx.settings.origins import is_pattern
 from omlx.settings.schema import Setting, Value
 
 _SHOWN: Final = 80
@@ -42,6 +43,10 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
         for part in parts:
             if not all(part.partition("=")):
                 raise ConfigError("config.map", where=where, value=part, form=setting.meta.metavar)
+    if setting.is_origin:
+        for part in parts:
+            if not is_pattern(part):
+                raise ConfigError("config.origin", where=where, value=part)
     return parts
 
 

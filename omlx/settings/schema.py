@@ -276,6 +276,11 @@ class Setting:
         return "=" in self.meta.metavar
 
     @property
+    def is_origin(self) -> bool:
+        """Whether its values are patterns of web origins."""
+        return self.meta.metavar == "ORIGIN"
+
+    @property
     def applies_live(self) -> bool:
         """Whether a running server applies a change of the files.
 

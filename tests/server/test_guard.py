@@ -75,7 +75,24 @@ def test_own_names_addresses_and_allowed_hosts_pass(plain: httpx.Client, host: s
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", "[::1", ""]
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example:80",
+        "127.0.0.1.evil.example",
+        "evil.example@127.0.0.1",
+        "127.0.0.1@evil.example",
+        "127.0.0.1:8504/evil",
+        "127.0.0.1?evil.example",
+        "127.0.0.1#evil.example",
+        "127.0.0.1:80:80",
+        "127.0.0.1:a",
+        "127.0.0.1 evil.example",
+        "[127.0.0.1",
+        "[::1",
+        "[::1]evil.example",
+        "",
+    ],
 )
 def test_a_rebound_name_is_refused_on_every_method(plain: httpx.Client, host: str) -> None:
     for method in ("GET", "POST"):
@@ -85,13 +102,55 @@ def test_a_rebound_name_is_refused_on_every_method(plain: httpx.Client, host: st
         assert answer.json()["error"]["type"] == "permission_error"
 
 
-def test_the_origin_of_an_unsafe_method_must_be_the_server_or_allowed(plain: httpx.Client) -> None:
-    own = str(plain.base_url).rstrip("/")
-    for origin in (own, "http://app.example"):
-        assert plain.post("/echo", headers={"Origin": origin}).status_code == 200
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "file://", "http://["):
-        assert plain.post("/echo", headers={"Origin": origin}).status_code == 403
-        assert plain.get("/echo", headers={"Origin": origin}).status_code == 200
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://app.example",
+        "HTTP://APP.example",
+        "app://obsidian.md",
+        "tauri://localhost",
+        "vscode-webview://0f3a8c",
+        "vscode-file://vscode-app",
+    ],
+)
+def test_the_server_itself_desktop_apps_and_allowed_origins_pass(
+    plain: httpx.Client, origin: str
+) -> None:
+    for sent in (str(plain.base_url).rstrip("/"), origin):
+        for method in ("GET", "POST"):
+            assert plain.request(method, "/echo", headers={"Origin": sent}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "https://app.example.evil.example",
+        "null",
+        "http://127.0.0.1:1",
+        "http://localhost:5173",
+        "file://",
+        "http://[",
+        "http://app://x",
+        "http://tauri.localhost.evil.example",
+        "chrome-extension://abc",
+        "app:obsidian.md",
+        "",
+    ],
+)
+def test_other_origins_are_refused_on_every_method(plain: httpx.Client, origin: str) -> None:
+    for method in ("GET", "POST"):
+        answer = plain.request(method, "/echo", headers={"Origin": origin})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "guard.origin")
+
+
+@pytest.mark.parametrize("origin", ["app://obsidian.md", "http://app.example"])
+def test_the_dashboard_is_for_its_own_pages_alone(origin: str) -> None:
+    app = guarded(origins=["*"])
+    with serving(app) as url, httpx.Client(base_url=url) as http:
+        for method in ("GET", "POST"):
+            answer = http.request(method, "/admin/api/x", headers={"Origin": origin})
+            assert answer.json()["error"]["code"] == "guard.origin"
 
 
 def test_a_body_over_the_cap_is_413_with_and_without_a_length(plain: httpx.Client) -> None:
@@ -166,6 +225,12 @@ def test_keys_compare_as_bytes_in_either_encoding() -> None:
 
 def test_hostname_of_a_header() -> None:
     assert [hostname(h) for h in ("A.b:8", "[::1]:8", "a.", "[")] == ["a.b", "::1", "a", ""]
+    assert [hostname(h) for h in ("a:", "[fe80::1%en0]", "a@b", "a/b")] == [
+        "a",
+        "fe80::1%en0",
+        "",
+        "",
+    ]
 
 
 def test_only_what_has_sessions_is_open_beside_the_key() -> None:

@@ -71,9 +71,41 @@ def test_what_can_be_got_has_a_head(http: httpx.Client) -> None:
     assert (http.head("/v1/models/org/none").status_code, http.head(CHAT).status_code) == (404, 405)
 
 
-def test_without_allowed_pages_there_is_no_cors(http: httpx.Client) -> None:
-    answer = http.get("/health", headers={"Origin": "http://evil.example"})
-    assert not [name for name in answer.headers if name.startswith("access-control")]
+@pytest.mark.parametrize("origin", ["http://localhost:5173", "null", "https://foreign.example"])
+def test_a_page_that_is_not_allowed_can_read_why(http: httpx.Client, origin: str) -> None:
+    page = {"Origin": origin}
+    asks = {
+        **page,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, content-type",
+        "Access-Control-Request-Private-Network": "true",
+    }
+    preflight = http.options(CHAT, headers=asks)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-headers"] == "authorization, content-type"
+    assert preflight.headers["access-control-allow-private-network"] == "true"
+    for answer in (http.get("/v1/models", headers=page), http.post(CHAT, json=ASK, headers=page)):
+        assert answer.status_code == 403
+        assert answer.headers["access-control-allow-origin"] == origin
+        assert f"'{origin}'" in answer.json()["error"]["message"]
+        assert "--allow-origin" in answer.json()["error"]["message"]
+
+
+def test_no_response_allows_credentials_of_other_origins(http: httpx.Client) -> None:
+    for origin in ("app://obsidian.md", "http://evil.example"):
+        for path in ("/health", "/v1/models"):
+            answer = http.get(path, headers={"Origin": origin})
+            assert "access-control-allow-credentials" not in answer.headers
+    assert "access-control-allow-origin" not in http.get("/v1/models").headers
+
+
+def test_a_desktop_app_talks_to_models(http: httpx.Client) -> None:
+    page = {"Origin": "app://obsidian.md"}
+    answer = http.post(CHAT, json=ASK, headers=page)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (
+        200,
+        "app://obsidian.md",
+    )
 
 
 def test_a_rebound_host_is_refused(http: httpx.Client) -> None:

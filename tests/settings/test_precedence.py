@@ -61,6 +61,8 @@ def value(row: Setting, source: Source) -> Value:
         one = f"{source.value}/model"
         if row.is_mapping:
             one = f"name-*={one}"
+        if row.is_origin:
+            one = f"{source.value}://model"
     elif row.kind is dict:
         one = {"from": source.value}
     elif row.kind is Path:

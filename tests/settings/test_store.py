@@ -64,6 +64,8 @@ def sample(row: Setting, folder: Path) -> Value:
     """Return a valid value of a setting."""
     if row.is_mapping:
         return ("a=x", "b=y")
+    if row.is_origin:
+        return ("a://x", "b://*")
     if row.repeatable:
         return (folder / "x",) if row.kind is Path else ("a", "b")
     if row.choices:
