@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import read_config
+from omlx.models.catalog.model_files import check_files
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -32,6 +33,7 @@ def import_mlx_lm() -> None:
 
 def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
     """Read the tokenizer of a model. Raises ModelError."""
+    check_files(entry.path)
     import_mlx_lm()
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
