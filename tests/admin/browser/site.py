@@ -93,6 +93,8 @@ def open_busy_site(browser: Browser, home: Path, registry: Registry = DEMO) -> I
     """A site with a draft model that has answered a few requests."""
     Store(home, check_value).patch({"draft_model": DRAFT}, TARGET)
     with open_site(browser, home, registry) as site:
+        site.ask(max_tokens=1)
+        endless = {"max_tokens": 96, "logit_bias": site.running.endless()}
         for number in range(3):
-            site.ask(seed=number, max_tokens=32, speculation="draft" if number else "auto")
+            site.ask(seed=number, **endless, speculation="draft" if number else "auto")
         yield site
