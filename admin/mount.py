@@ -56,7 +56,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
 
     api = gate.router()
     SettingsApi(gate, pool, settings).register(api)
-    ModelsApi(pool, services.prefixes).register(api)
+    ModelsApi(pool, services.prefixes, trials.trials).register(api)
     TrialApi(gate, trials).register(api)
     LiveApi(figures).register(api)
 

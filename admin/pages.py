@@ -22,6 +22,7 @@ from omlx.server.app import misrouted
 from omlx.server.guard import is_dashboard
 
 from .addresses import HOME, LOGIN, MODELS, SETTINGS
+from .part_cache import PartCache
 from .preferences import THEMES, language_of, theme_of
 from .rendering import render
 
@@ -75,6 +76,23 @@ class Pages:
 
         self.router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
 
+    def part(self, path: str, show: Show) -> None:
+        """Answer GET at `path` with a part of a page; 401 without a session.
+
+        Scripts fetch it every few seconds. A browser that has the current content gets 304.
+        """
+        parts = PartCache(self.render)
+
+        async def answer(request: Request) -> Response:
+            if not self._logged_in(request):
+                return Response(status_code=401)
+            try:
+                return parts.answer(request, await show(request))
+            except (NotFound, ConfigError) as error:
+                return Response(status_code=error.status)
+
+        self.router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
+
     def form(self, path: str, action: Callable[[Request], Awaitable[Response]]) -> None:
         """Answer POST at `path`, the address of an HTML form, with or without a session."""
         self.router.add_api_route(path, action, methods=["POST"], include_in_schema=False)
@@ -89,6 +107,10 @@ class Pages:
         return self.answer(request, Page("error/page.html", view, status=404))
 
     def answer(self, request: Request, page: Page) -> Response:
+        headers = {"Content-Language": language_of(request)}
+        return HTMLResponse(self.render(request, page), page.status, headers=headers)
+
+    def render(self, request: Request, page: Page) -> str:
         shell = Shell(
             section=page.section,
             here=_address(request),
@@ -97,8 +119,7 @@ class Pages:
             theme=theme_of(request),
             logged_in=self._logged_in(request),
         )
-        content = render(page.template, shell.language, view=page.view, shell=shell)
-        return HTMLResponse(content, page.status, headers={"Content-Language": shell.language})
+        return render(page.template, shell.language, view=page.view, shell=shell)
 
 
 def _address(request: Request) -> str:

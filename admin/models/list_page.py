@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fastapi import Request
@@ -17,6 +17,8 @@ from .chip import Chip, model_chip
 from .model_snapshot import ModelSnapshot, ModelSnapshots
 
 SECTION: Final = "models"
+MIB: Final = 1 << 20
+"""Precision of the memory shown: a process at rest allocates and frees a few kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class ModelsPage:
 
     def register(self, pages: Pages) -> None:
         pages.route(MODELS, self.show)
-        pages.route(f"{PARTS}/models", self.show_list)
+        pages.part(f"{PARTS}/models", self.show_list)
 
     async def show(self, request: Request) -> Page:
         return Page("models/list_page.html", await self._view(), SECTION)
@@ -61,7 +63,7 @@ class ModelsPage:
 
     async def _view(self) -> ModelsView:
         pool = self.snapshots.pool
-        memory = Memory(pool.limit_bytes, pool.used_bytes)
+        memory = Memory(pool.limit_bytes, pool.used_bytes // MIB * MIB)
         return models_view(await self.snapshots.all(), memory, pool.default)
 
 
@@ -78,4 +80,5 @@ def models_view(
 def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
     pinned = model.speculative is not None and model.speculative.settings.pinned
     is_default = model.entry.id == default
-    return ModelRow(model.entry, model.status, pinned, is_default, model_chip(model))
+    status = replace(model.status, idle_s=None)  # not shown; it would make each view different
+    return ModelRow(model.entry, status, pinned, is_default, model_chip(model))

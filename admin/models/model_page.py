@@ -68,9 +68,9 @@ class ModelPage:
 
     def register(self, pages: Pages) -> None:
         pages.route(f"{MODELS}/{{name:path}}", self.show)
-        pages.route(f"{PARTS}/model/{{name:path}}", self.show_status)
-        pages.route(f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
-        pages.route(f"{PARTS}/trial/{{name:path}}", self.show_trial)
+        pages.part(f"{PARTS}/model/{{name:path}}", self.show_status)
+        pages.part(f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
+        pages.part(f"{PARTS}/trial/{{name:path}}", self.show_trial)
 
     async def show(self, request: Request) -> Page:
         view = await self._view(await self._snapshot(request), language_of(request))

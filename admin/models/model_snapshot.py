@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omlx.errors import OmlxError
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.pool.resident import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.services import Services
+
+from .speculation_cache import SpeculationCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class ModelSnapshots:
         self.pool = services.pool
         self._activity = services.activity
         self._engine = services.engine
+        self._speculation = SpeculationCache(services.pool)
 
     async def of(self, name: str) -> ModelSnapshot:
         """Raises NotFound."""
@@ -57,7 +59,7 @@ class ModelSnapshots:
         return await self._snapshots([entry for entry, state in states if state != State.UNLOADED])
 
     async def _snapshots(self, entries: Sequence[ModelEntry]) -> list[ModelSnapshot]:
-        configured = await asyncio.to_thread(lambda: list(map(self._speculative, entries)))
+        configured = await asyncio.to_thread(lambda: list(map(self._speculation.get, entries)))
         served = {served.id: served for served in self.pool.loaded}
         return [
             ModelSnapshot(
@@ -75,12 +77,3 @@ class ModelSnapshots:
         """Apply the setting that lets a model run the code that it brings along."""
         brings_code = entry.reason is not None and entry.reason.code == "model.remote_code"
         return self.pool.entry(entry.id) if brings_code else entry
-
-    def _speculative(self, entry: ModelEntry) -> SpeculationConfig | None:
-        """Resolve the model's speculation. Reads files."""
-        if entry.status is not Status.USABLE:
-            return None
-        try:
-            return self.pool.speculation(entry.id)
-        except OmlxError:
-            return None

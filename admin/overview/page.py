@@ -64,7 +64,7 @@ class OverviewPage:
     def register(self, pages: Pages) -> None:
         pages.route(HOME, self.show)
         for part in ("figures", "minutes", "tables"):
-            pages.route(f"{PARTS}/overview/{part}", self._part(part))
+            pages.part(f"{PARTS}/overview/{part}", self._part(part))
 
     async def show(self, request: Request) -> Page:
         return Page("overview/page.html", await self._view(request), "overview")

@@ -1,5 +1,6 @@
 // Requests to /admin/api with JSON; errors have a message in the language of the page.
 
+import { loggedOut } from "./session.js";
 import { known, t } from "./text.js";
 
 const API = "/admin/api";
@@ -33,7 +34,8 @@ export async function send(method, path, body, { etag, signal } = {}) {
   }
   const content = await answer.json().catch(() => ({}));
   if (answer.status === 401 && content.error?.code === "auth.session") {
-    location.assign(`/admin/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    loggedOut();
+    throw new Refused(answer.status, { code: "ui.logged_out" });
   }
   if (!answer.ok) throw new Refused(answer.status, content.error);
   return { body: content, etag: answer.headers.get("ETag") };

@@ -1,11 +1,15 @@
-// A part of a page that is fetched again every few seconds while the page is visible, and replaced
-// if it differs.
+// A part of a page that is fetched again every few seconds while the page is visible; what differs
+// is changed in place.
 
-import { replaceContent } from "./replace-content.js";
+import { morph } from "./morph.js";
+import { isLoggedOut, loggedOut } from "./session.js";
+
+const UNCHANGED = 304;
+const UNAUTHORIZED = 401;
 
 class Live extends HTMLElement {
   connectedCallback() {
-    this.last = null;
+    this.tag = null;
     this.schedule();
     document.addEventListener("visibilitychange", this.onVisible);
     document.addEventListener("omlx:changed", this.refresh);
@@ -23,7 +27,8 @@ class Live extends HTMLElement {
 
   refresh = async () => {
     clearTimeout(this.timer);
-    if (document.visibilityState === "visible") await this.fetchAgain().then(online, offline);
+    const due = document.visibilityState === "visible" && !isLoggedOut();
+    if (due) await this.fetchAgain().then(online, offline);
     if (this.isConnected) this.schedule();
   };
 
@@ -32,13 +37,18 @@ class Live extends HTMLElement {
     this.timer = setTimeout(this.refresh, 1000 * Number(this.dataset.every));
   }
 
+  // A newer refresh may be answered first: only the newest answer counts.
   async fetchAgain() {
-    const answer = await fetch(this.dataset.source);
-    if (answer.redirected) location.reload(); // without a session the page leads to the login
-    if (!answer.ok) return;
+    const headers = this.tag ? { "If-None-Match": this.tag } : {};
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    const answer = await fetch(this.dataset.source, { headers });
+    if (answer.status === UNAUTHORIZED) loggedOut();
+    if (!answer.ok || answer.status === UNCHANGED) return;
     const text = await answer.text();
-    if (text !== this.last) replaceContent(this, () => (this.innerHTML = text));
-    this.last = text;
+    if (turn !== this.turn) return;
+    this.tag = answer.headers.get("ETag");
+    morph(this, text);
+    this.dispatchEvent(new CustomEvent("omlx:refreshed", { bubbles: true }));
   }
 }
 

@@ -1,6 +1,7 @@
 // Data of charts, polled once for all charts of a page; each answer has only what is new.
 
 import { send } from "./api.js";
+import { isLoggedOut } from "./session.js";
 
 const EVERY_MS = 2000;
 const LEAST_S = 120; // shortest time axis, for a server that has just started
@@ -23,7 +24,8 @@ export function follow(listener) {
 
 async function poll() {
   clearTimeout(timer);
-  if (document.visibilityState === "visible") await fetchNew().catch(() => {});
+  const due = document.visibilityState === "visible" && !isLoggedOut();
+  if (due) await fetchNew().catch(() => {});
   if (listeners.size) timer = setTimeout(poll, EVERY_MS);
 }
 

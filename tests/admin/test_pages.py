@@ -78,7 +78,7 @@ def text_of(client: httpx.Client, path: str) -> str:
     return answer.text
 
 
-@pytest.mark.parametrize("path", PAGES + PARTS)
+@pytest.mark.parametrize("path", PAGES)
 def test_without_a_session_a_page_redirects_to_the_login_and_back(
     server: Administered, path: str
 ) -> None:
@@ -88,6 +88,32 @@ def test_without_a_session_a_page_redirects_to_the_login_and_back(
         assert client.get(answer.headers["location"]).url.params["next"] == path
     with server.browser() as client:
         assert "<" in text_of(client, path)
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_a_part_needs_a_session(server: Administered, path: str) -> None:
+    with server.browser(logged_in=False) as client:
+        assert client.get(path).status_code == 401
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_an_unchanged_part_is_not_sent_again(kept: Administered, path: str) -> None:
+    with kept.browser() as client:
+        first = client.get(path, headers={"Accept-Language": "en"})
+        tag = {"If-None-Match": first.headers["etag"]}
+        again = client.get(path, headers={"Accept-Language": "en", **tag})
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["cache-control"] == "no-store"
+        assert client.get(path, headers={"Accept-Language": "ko", **tag}).status_code == 200
+
+
+def test_a_changed_part_is_sent_again(kept: Administered) -> None:
+    path = f"/admin/parts/model/{DRAFT}"
+    with kept.browser() as client:
+        tag = {"If-None-Match": client.get(path).headers["etag"]}
+        for pinned, status in ((True, 200), (None, 304)):
+            change(client, f"models/{DRAFT}/settings", pinned=pinned)
+            assert client.get(path, headers=tag).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -202,7 +228,7 @@ def test_no_form_puts_its_input_into_an_address(kept: Administered) -> None:
                 if tag == "form"
             ]
             assert forms
-            assert all(form.get("method") == "post" for form in forms), path
+            assert all(form.get("method") in ("post", "dialog") for form in forms), path
 
 
 def test_language_and_theme_are_stored(server: Administered) -> None:

@@ -61,3 +61,36 @@ def test_a_theme_applies_at_once_and_is_stored(busy: Site) -> None:
         page.get_by_role("button", name="Discard").click()
         page.goto("/admin/models")
         assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == night
+
+
+def test_an_ended_session_is_said_and_keeps_the_input(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page, context = visit.page, visit.page.context
+        visit.complaints.expect("401")
+        dialogs: list[str] = []
+        page.on("dialog", lambda dialog: dialogs.append(dialog.type))
+        page.goto("/admin/models/omlx-demo/target")
+        page.get_by_label("Temperature").evaluate("(field) => field.closest('details').open = true")
+        page.get_by_label("Temperature").fill("0.5")
+        context.clear_cookies(name="omlx_session")
+        notice = page.locator("[data-logged-out]")
+        expect(notice).to_contain_text("You are logged out.")
+        expect(notice).to_contain_text("omlx dashboard")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("alert").filter(has_text="You are logged out.")).to_have_count(2)
+        expect(page.get_by_label("Temperature")).to_have_value("0.5")
+
+        Credentials(fresh.home).set_password(PASSWORD)
+        login = notice.get_by_role("link", name="Log in")
+        expect(login).to_be_visible()
+        with context.expect_page() as opened:
+            login.click()
+        tab = opened.value
+        tab.get_by_label("Password").fill(PASSWORD)
+        tab.keyboard.press("Enter")
+        expect(tab).to_have_url(f"{fresh.url}/admin/models/omlx-demo/target")
+
+        expect(notice).to_be_hidden()
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]").last).to_contain_text("Temperature")
+        assert dialogs == []

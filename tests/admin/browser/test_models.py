@@ -19,6 +19,11 @@ def saved(page: Page, *, applied: str) -> None:
     expect(page.locator("[data-saved]:visible")).to_contain_text(applied)
 
 
+def settled(page: Page) -> None:
+    """Wait until buttons that have changed their meaning can be clicked."""
+    expect(page.locator("[data-settling]")).to_have_count(0)
+
+
 def test_a_model_is_loaded_pinned_and_unloaded(fresh: Site) -> None:
     with fresh.visit(viewport=PHONE) as visit:
         page = visit.page
@@ -28,14 +33,16 @@ def test_a_model_is_loaded_pinned_and_unloaded(fresh: Site) -> None:
         expect(unload).to_be_visible(timeout=LONG_MS)
         assert httpx.get(f"{fresh.url}/v1/models/{HYBRID}").json()["state"] == "ready"
 
-        pin = page.get_by_role("button", name=f"Pin {HYBRID}")
-        pin.click()
-        expect(pin).to_have_attribute("aria-pressed", "true")
+        page.get_by_role("button", name=f"Pin {HYBRID}", exact=True).click()
+        unpin = page.get_by_role("button", name=f"Unpin {HYBRID}")
+        expect(unpin).to_be_focused()
         assert Store(fresh.home).read().layer(HYBRID).values == {"pinned": True}
-        pin.click()
-        expect(pin).to_have_attribute("aria-pressed", "false")
+        settled(page)
+        unpin.click()
+        expect(page.get_by_role("button", name=f"Pin {HYBRID}", exact=True)).to_be_visible()
         assert Store(fresh.home).read().layer(HYBRID).values == {}
 
+        settled(page)
         unload.click()
         expect(page.get_by_role("button", name=f"Load {HYBRID}")).to_be_visible(timeout=LONG_MS)
         assert httpx.get(f"{fresh.url}/v1/models/{HYBRID}").json()["state"] == "unloaded"

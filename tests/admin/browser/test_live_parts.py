@@ -1,0 +1,111 @@
+"""Live parts in a browser: focus, selection and places stay while requests run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Page, expect
+
+from tests.admin.browser.site import Site
+from tests.server.running import DRAFT, HYBRID, TARGET
+
+LONG_MS = 60_000
+REFRESHES = 3
+_COUNTED = """(count) => new Promise((resolve) => {
+  let seen = 0;
+  document.addEventListener("omlx:refreshed", () => ++seen === count && resolve());
+})"""
+_ORDER = """() => [...document.querySelectorAll(".model")].map(({ id }) => id)"""
+
+
+@contextmanager
+def traffic(site: Site) -> Iterator[None]:
+    """Run the block while a request changes every live part at each refresh."""
+    endless = {"logit_bias": site.running.endless(), "speculation": "off"}
+    with site.asking(max_tokens=3900, **endless):
+        yield
+
+
+def wait_for_refreshes(page: Page, count: int = REFRESHES) -> None:
+    """Wait until parts of the page have changed."""
+    page.evaluate(_COUNTED, count)
+
+
+def test_a_click_at_the_same_place_does_not_reach_another_action(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        order = page.evaluate(_ORDER)
+        row = page.locator(f'[id="model-{HYBRID}"]')
+        box = row.locator(".button-move").bounding_box()
+        assert box is not None
+        point = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.mouse.dblclick(*point)
+        expect(row.locator(".button-move")).to_have_attribute(
+            "data-action", "unload", timeout=LONG_MS
+        )
+        page.mouse.click(*point)  # within a second of the change
+        assert page.evaluate(_ORDER) == order
+        expect(row.locator("[data-settling]")).to_have_count(0)
+        expect(row).to_contain_text("in memory")
+        assert {served.id for served in fresh.running.pool.loaded} == {HYBRID}
+
+        page.mouse.click(*point)
+        expect(row).to_contain_text("not loaded", timeout=LONG_MS)
+        assert page.evaluate(_ORDER) == order
+
+
+def test_the_focus_stays_on_the_button_that_loads(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        button = page.locator(f'[id="move-{HYBRID}"]')
+        button.focus()
+        page.keyboard.press("Enter")
+        expect(button).to_have_text(f"Unload {HYBRID}", timeout=LONG_MS)
+        expect(button).to_be_focused()
+        expect(page.locator("[data-announcer]")).to_have_text(f"{HYBRID} was loaded.")
+
+
+def test_tab_goes_through_models_while_requests_run(busy: Site) -> None:
+    with busy.visit() as visit, traffic(busy):
+        page = visit.page
+        page.goto("/admin/models")
+        for name in (TARGET, DRAFT, HYBRID):
+            link = page.locator(f'[id="model-{name}"] a')
+            link.focus()
+            wait_for_refreshes(page, 1)
+            expect(link).to_be_focused()
+            page.keyboard.press("Tab")
+            wait_for_refreshes(page, 1)
+            expect(page.locator(f'[id="move-{name}"]')).to_be_focused()
+
+
+def test_focus_and_selected_text_of_the_overview_stay(busy: Site) -> None:
+    with busy.visit() as visit, traffic(busy):
+        page = visit.page
+        page.goto("/admin")
+        row = page.locator("section[aria-labelledby=requests] tbody th")
+        expect(row).to_have_text(TARGET, timeout=LONG_MS)
+        row.evaluate("(cell) => getSelection().selectAllChildren(cell)")
+        link = page.locator(".here a").first
+        link.focus()
+        wait_for_refreshes(page)
+        expect(link).to_be_focused()
+        assert page.evaluate("getSelection().toString().trim()") == TARGET
+
+
+def test_a_model_in_use_is_unloaded_after_a_question(busy: Site) -> None:
+    with busy.visit() as visit, traffic(busy):
+        page = visit.page
+        visit.complaints.expect("409")
+        page.goto("/admin/models")
+        button = page.locator(f'[id="move-{TARGET}"]')
+        button.click()
+        dialog = page.get_by_role("dialog", name="Unload a model in use?")
+        expect(dialog).to_contain_text(f"{TARGET} has active requests (1).")
+        page.keyboard.press("Enter")
+        expect(dialog).to_be_hidden()
+        expect(button).to_be_focused()
+        assert busy.running.pool.status(TARGET).state == "ready"

@@ -1,0 +1,42 @@
+"""Unloading over HTTP: refused with the reason while the model is needed, unless it may wait."""
+
+from __future__ import annotations
+
+import threading
+
+from omlx.models.pool.resident import State
+from tests.admin.running import API, Administered
+from tests.server.running import DRAFT, TARGET
+
+CHAT = "/v1/chat/completions"
+UNLOAD = f"{API}/models/{TARGET}/unload"
+
+
+def test_a_model_in_use_is_unloaded_only_after_its_requests(server: Administered) -> None:
+    body = {"model": TARGET, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    body |= {"max_tokens": 3900, "logit_bias": server.running.endless()}
+    pool = server.running.pool
+    with server.browser() as client, server.browser() as other:
+        with client.stream("POST", CHAT, json=body) as answer:
+            assert answer.status_code == 200
+            next(answer.iter_lines())
+            refused = other.post(UNLOAD, json={"if_idle": True})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "model.in_use")
+            assert refused.json()["error"]["params"] == {"model": TARGET, "active": 1}
+            assert pool.status(TARGET).state is State.READY
+            unloading = threading.Thread(target=other.post, args=(UNLOAD,))
+            unloading.start()
+        unloading.join()
+        assert pool.status(TARGET).state is State.UNLOADED
+        assert other.post(UNLOAD, json={"if_idle": True}).status_code == 200  # nothing to do
+
+
+def test_a_model_is_not_unloaded_during_its_trial(server: Administered) -> None:
+    with server.browser() as client:
+        trial = {"drafts": [DRAFT], "kinds": ["prose"]}
+        assert client.post(f"{API}/models/{TARGET}/trial", json=trial).status_code == 202
+        refused = client.post(UNLOAD)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "trial.unload")
+        assert client.post(f"{API}/models/{DRAFT}/unload").status_code == 200
+        client.post(f"{API}/models/{TARGET}/trial/cancel")
+        assert client.post(UNLOAD).status_code == 200
