@@ -52,6 +52,7 @@ from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Settings
 from omlx.settings.watcher import ConfigurationWatcher
 from omlx.telemetry import log
+from omlx.text import template_process
 
 DRAIN_S = 60
 _KEEP_ALIVE_S = 75
@@ -189,9 +190,11 @@ class Server(uvicorn.Server):
 
 
 async def _warm_up() -> None:
-    """Import mlx-lm in the background, `_WARM_UP_S` after start."""
+    """Import mlx-lm and start a process for templates in the background, `_WARM_UP_S` after
+    start."""
     await asyncio.sleep(_WARM_UP_S)
     await asyncio.to_thread(import_mlx_lm)
+    await asyncio.to_thread(template_process.start_early)
 
 
 def _announce(pool: Pool, settings: Settings, address: str) -> None:

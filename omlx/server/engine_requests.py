@@ -18,6 +18,7 @@ from omlx.engine.types import Request, Sampling, Speculation, StopMatcher, Token
 from omlx.errors import BadRequest, Reason
 from omlx.models.pool.resident import ServedModel
 from omlx.server.generation_request import GenerationRequest, sampling_fields
+from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.grammar import CompiledGrammar, Preamble
 from omlx.text.infill import infill_prompt, infill_token_ids
 from omlx.text.output import OutputSpec, OutputStopMatcher
@@ -62,17 +63,20 @@ def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedReques
     if request.prompts:
         prompts = [_raw_prompt(served, request, prompt) for prompt in request.prompts]
     else:
-        prompts = [render_conversation(served.tokenizer, request)]
+        prompts = [render_conversation(served.tokenizer, request, served.context_length)]
     return TokenizedRequest(prompts, _prediction(served, request), grammar, calls)
 
 
-def render_conversation(tokenizer: TokenizerWrapper, request: GenerationRequest) -> Prompt:
+def render_conversation(
+    tokenizer: TokenizerWrapper, request: GenerationRequest, context_length: int = MAX_TOKENS
+) -> Prompt:
     return render(
         tokenizer,
         request.messages,
         request.template_variables,
         tools=request.tools,
         continue_last=request.continue_last,
+        context_length=context_length,
     )
 
 
@@ -159,14 +163,22 @@ def _raw_prompt(
         check_ids(prompt, served.vocab_size, "prompt")
         return Prompt(prompt)
     if request.suffix:
-        return Prompt(infill_prompt(served.tokenizer, prompt, request.suffix))
-    return Prompt(tuple(served.tokenizer.encode(prompt)))
+        return Prompt(
+            infill_prompt(served.tokenizer, prompt, request.suffix, served.context_length)
+        )
+    return Prompt(tuple(encode(served.tokenizer, prompt, served.context_length)))
 
 
 def _prediction(served: ServedModel, request: GenerationRequest) -> tuple[int, ...]:
     if not request.prediction:
         return ()
-    tokens = tuple(served.tokenizer.encode(request.prediction, add_special_tokens=False))
+    tokens = encode(
+        served.tokenizer,
+        request.prediction,
+        served.context_length,
+        special=False,
+        param="prediction",
+    )
     if len(tokens) > served.context_length:
         raise BadRequest(
             "request.prediction_too_long",
@@ -174,7 +186,7 @@ def _prediction(served: ServedModel, request: GenerationRequest) -> tuple[int, .
             tokens=len(tokens),
             limit=served.context_length,
         )
-    return tokens
+    return tuple(tokens)
 
 
 def _speculation(

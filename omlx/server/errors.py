@@ -29,6 +29,7 @@ from omlx.errors import (
 _OPENAI_CODES: Final = {
     "model.not_found": "model_not_found",
     "engine.prompt_too_long": "context_length_exceeded",
+    "text.too_long": "context_length_exceeded",
     "auth.key": "invalid_api_key",
 }
 """Codes that clients of OpenAI's API test for; any other code is sent unchanged."""
@@ -87,7 +88,7 @@ def openai(error: OmlxError, prompt: str = "messages") -> dict[str, Any]:
 def anthropic(error: OmlxError) -> dict[str, Any]:
     """The error object of Anthropic's API, with our code and parameters."""
     message = error.message
-    if error.code == "engine.prompt_too_long":
+    if error.code in ("engine.prompt_too_long", "text.too_long"):
         message = (
             f"prompt is too long: {error.params['tokens']} tokens > {error.params['limit']} maximum"
         )

@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from omlx.engine.thread import EngineThread
 from omlx.models.package.tokenizer import tokenizer_length
@@ -26,10 +25,10 @@ from omlx.server.engine_requests import (
     tokenize,
 )
 from omlx.server.event_dispatcher import EventDispatcher
-from omlx.server.generation_request import GenerationRequest
+from omlx.server.generation_request import LONG_TEXT, GenerationRequest
 from omlx.server.stream import GenerationStream
-
-T = TypeVar("T")
+from omlx.server.text_workers import TextWorkers
+from omlx.text.encode import MAX_TOKENS, encode
 
 SEED_BITS: Final = 53
 """Of a random seed: clients that keep numbers as doubles, as JavaScript does, can send it back
@@ -48,8 +47,7 @@ class GenerationService:
         self._pool = pool
         self._activity = activity
         self._dispatcher = EventDispatcher()
-        # Long prompts stay off the event loop. One thread: tokenizers take one caller at a time.
-        self._text = ThreadPoolExecutor(1, "omlx-text")
+        self._text = TextWorkers()
         self.last_prompts: dict[str, tuple[int, ...]] = {}
 
     async def open(self, request: GenerationRequest, id_prefix: str) -> GenerationStream:
@@ -65,7 +63,8 @@ class GenerationService:
             variables = lease.served.speculation.settings.chat_template_kwargs or {}
             request = _with_defaults(request, variables)
             check_model(request, lease.served)
-            tokenized = await self._off_loop(partial(tokenize, lease.served, request))
+            lane = (lease.served.id, request.long)
+            tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
         except BaseException:
             lease.release()
             raise
@@ -74,29 +73,39 @@ class GenerationService:
 
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """Return the ids of a conversation's prompt, without loading a model. Raises OmlxError."""
-        tokenizer = await self._pool.tokenizer(request.model)
+        model = self._pool.resolve(request.model).id
+        tokenizer = await self._pool.tokenizer(model)
         defaults = await asyncio.to_thread(self._pool.template_variables, request.model)
         request = _with_defaults(request, defaults)
-        prompt = await self._off_loop(partial(render_conversation, tokenizer, request))
+        work = partial(render_conversation, tokenizer, request)
+        prompt = await self._text.run((model, request.long), work)
         return list(prompt.tokens)
 
-    async def tokenize(self, model: str | None, text: str, *, special: bool) -> list[int]:
-        """Return the ids of a text; `special` adds the model's leading tokens. Raises OmlxError."""
+    async def tokenize(
+        self, name: str | None, text: str, *, special: bool, limit: int = MAX_TOKENS, param: str
+    ) -> list[int]:
+        """Return the ids of a text; `special` adds the model's leading tokens.
+
+        Raises OmlxError, for a text that is far longer than `limit` tokens about the field `param`.
+        """
+        model = self._pool.resolve(name).id
         tokenizer = await self._pool.tokenizer(model)
+        work = partial(encode, tokenizer, text, limit, special=special, param=param)
+        return await self._text.run((model, len(text) > LONG_TEXT), work)
 
-        def encode() -> list[int]:
-            return [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
-
-        return await self._off_loop(encode)
-
-    async def detokenize(self, model: str | None, tokens: Sequence[int]) -> str:
+    async def detokenize(self, name: str | None, tokens: Sequence[int]) -> str:
         """Raises OmlxError, also for ids outside the vocabulary."""
+        model = self._pool.resolve(name).id
         tokenizer = await self._pool.tokenizer(model)
-        check_ids(tokens, tokenizer_length(tokenizer), "tokens")
-        return await self._off_loop(lambda: str(tokenizer.decode(list(tokens))))
+
+        def decode() -> str:
+            check_ids(tokens, tokenizer_length(tokenizer), "tokens")
+            return str(tokenizer.decode(list(tokens)))
+
+        return await self._text.run((model, len(tokens) > LONG_TEXT), decode)
 
     def shut_down(self) -> None:
-        self._text.shutdown(wait=False)
+        self._text.shut_down()
 
     def _start(
         self,
@@ -122,9 +131,6 @@ class GenerationService:
             stream.close()
             raise
         return stream
-
-    async def _off_loop(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._text, work)
 
 
 def _with_defaults(request: GenerationRequest, variables: Mapping[str, Any]) -> GenerationRequest:

@@ -25,6 +25,11 @@ SAMPLING: Final = (
 )
 """Sampling parameters of requests, of settings and of a model's generation_config.json."""
 
+LONG_TEXT: Final = 1 << 16
+"""Characters beyond which a text is long, and ids beyond which a list of them is."""
+TOOL_TEXT: Final = 1_000
+"""Characters of text that take as long as one tool, about."""
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
@@ -58,6 +63,18 @@ class GenerationRequest:
     prediction: str = ""
     structured_output: StructuredOutput | None = None
     warnings: tuple[Reason, ...] = ()
+
+    @property
+    def long(self) -> bool:
+        """Whether its texts and tools take long to turn into tokens and grammars."""
+        texts = [message.get("content") for message in self.messages]
+        size = sum(len(text) for text in (*texts, *self.prompts) if isinstance(text, str))
+        size += len(self.prediction)
+        if self.structured_output is not None:
+            size += len(self.structured_output.text)
+        if self.tools is not None:
+            size += TOOL_TEXT * len(self.tools.functions)
+        return size > LONG_TEXT
 
     @property
     def forced_call(self) -> bool:

@@ -63,7 +63,9 @@ class TokenEndpoints:
             work = self._generations.prompt_ids(body.conversation(body.messages))
         else:
             special = False not in (body.add_special_tokens, body.add_special)
-            work = self._generations.tokenize(body.model, body.text, special=special)
+            work = self._generations.tokenize(
+                body.model, body.text, special=special, param="prompt"
+            )
         tokens = await while_connected(request.receive, work)
         return JSONResponse({"tokens": tokens, "count": len(tokens)})
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from omlx.errors import BadRequest
+from omlx.text.encode import MAX_TOKENS, encode
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -37,9 +38,11 @@ INFILL_FAMILIES: Final = (
 )
 
 
-def infill_prompt(tokenizer: TokenizerWrapper, before: str, after: str) -> tuple[int, ...]:
+def infill_prompt(
+    tokenizer: TokenizerWrapper, before: str, after: str, limit: int = MAX_TOKENS
+) -> tuple[int, ...]:
     """Return the tokens of an infilling prompt. Raises BadRequest if the model has no tokens for
-    it.
+    it, and for a text that is far longer than `limit` tokens.
     """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     families = (family for family in INFILL_FAMILIES if family.names <= vocabulary.keys())
@@ -48,8 +51,8 @@ def infill_prompt(tokenizer: TokenizerWrapper, before: str, after: str) -> tuple
         raise BadRequest("request.no_gap", param="suffix")
     begin = tokenizer.encode("")
     head = begin if begin == [tokenizer.bos_token_id] else []
-    prefix = [vocabulary[family.prefix], *tokenizer.encode(before, add_special_tokens=False)]
-    suffix = [vocabulary[family.suffix], *tokenizer.encode(after, add_special_tokens=False)]
+    prefix = [vocabulary[family.prefix], *encode(tokenizer, before, limit, special=False)]
+    suffix = [vocabulary[family.suffix], *encode(tokenizer, after, limit, special=False)]
     if family.middle is None:
         return (*head, *suffix, *prefix)
     return (*head, *prefix, *suffix, vocabulary[family.middle])

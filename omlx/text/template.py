@@ -1,22 +1,23 @@
 """Messages to token ids, through the model's own chat template.
 
 Templates come with downloaded models and are code: transformers renders them in Jinja's
-`ImmutableSandboxedEnvironment`, from copies of messages and variables made of plain JSON values.
+`ImmutableSandboxedEnvironment`, in a process of its own (`template_process`).
 Rendering the same messages twice gives the same ids.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.errors import BadRequest
 from omlx.text.calls.opening import opening
+from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.reasoning import opens_reasoning, reasoning_format
+from omlx.text.template_process import render_template
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
@@ -47,12 +48,13 @@ def render(
     *,
     tools: ToolUse | None = None,
     continue_last: bool = False,
+    context_length: int = MAX_TOKENS,
 ) -> Prompt:
     """Render the prompt for the next assistant message, or for the rest of the last one
     (`continue_last`).
 
     `variables` are additional template variables. Raises BadRequest with the template's own error,
-    and for tools that this model cannot use.
+    for tools that this model cannot use, and for a prompt that is far longer than `context_length`.
     """
     variables = dict(variables or {})
     _check(tokenizer, messages, variables, continue_last)
@@ -60,12 +62,18 @@ def render(
     if tools is not None:
         beginning = opening(tokenizer, tools)
         variables = {"tools": [dict(tool) for tool in tools.functions], **variables}
-    rendered = partial(_render, tokenizer, messages, variables, continue_last)
+    rendered = partial(render_template, tokenizer, messages, variables)
     try:
-        tokens = rendered()
+        text = rendered(
+            add_generation_prompt=not continue_last, continue_final_message=continue_last
+        )
+        tokens = encode(tokenizer, text, context_length, special=False)
         stable = 0
         if not continue_last:
-            stable = max(0, len(tokens) - _generation_prompt_length(tokenizer, rendered))
+            bare = rendered(add_generation_prompt=False, continue_final_message=False)
+            stable = max(0, len(tokens) - _generation_prompt_length(tokenizer, text, bare))
+    except BadRequest:
+        raise
     except Exception as error:  # of any type: a template is a program, and some are Python
         detail = str(error) or type(error).__name__
         raise BadRequest("template.failed", param="messages", detail=detail) from error
@@ -102,33 +110,12 @@ def _check(
         raise BadRequest("template.continue", param="continue_final_message", role=role)
 
 
-def _render(
-    tokenizer: TokenizerWrapper,
-    messages: Sequence[Message],
-    variables: Mapping[str, Any],
-    continue_last: bool,
-    **options: bool,
-) -> Any:
-    """Apply the template to copies of the messages: returns ids, or text with `tokenize=False`."""
-    defaults = {
-        "add_generation_prompt": not continue_last,
-        "continue_final_message": continue_last,
-    }
-    return tokenizer.apply_chat_template(
-        [deepcopy(dict(message)) for message in messages],
-        **defaults | options,
-        **deepcopy(dict(variables)),
-    )
-
-
-def _generation_prompt_length(tokenizer: TokenizerWrapper, rendered: Callable[..., Any]) -> int:
-    """Return the length of the generation prompt in tokens.
+def _generation_prompt_length(tokenizer: TokenizerWrapper, text: str, bare: str) -> int:
+    """Return the length in tokens of the generation prompt, which `bare` lacks.
 
     Only its text is encoded again, not the prompt. Where the text without it is no prefix of the
     text with it, no part is stable: the length of the whole text.
     """
-    text = rendered(tokenize=False)
-    bare = rendered(tokenize=False, add_generation_prompt=False)
     suffix = text
     if text.startswith(bare):
         suffix = text[len(bare) :]

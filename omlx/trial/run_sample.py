@@ -54,7 +54,7 @@ async def read_prompt(
     except BadRequest as error:
         if error.code != "template.missing":
             raise
-        tokens = await generations.tokenize(model, question.text, special=True)
+        tokens = await generations.tokenize(model, question.text, special=True, param="prompt")
     return Prompt(tuple(tokens), question.greedy, question.ends, seed)
 
 

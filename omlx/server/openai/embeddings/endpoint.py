@@ -50,7 +50,10 @@ class EmbeddingEndpoint:
         """Raises BadRequest for an id outside the vocabulary and for a text longer than the
         context."""
         if isinstance(text, str):
-            ids = tuple(await self._generations.tokenize(served.id, text, special=True))
+            encoded = await self._generations.tokenize(
+                served.id, text, special=True, limit=served.context_length, param="input"
+            )
+            ids = tuple(encoded)
         else:
             ids = text
         check_ids(ids, served.vocab_size, "input")

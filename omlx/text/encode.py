@@ -1,0 +1,59 @@
+"""Texts to token ids, refusing early what is far longer than a limit.
+
+A text that may fit is encoded in one go, so its ids are those of the tokenizer. Of a text that is
+very long, pieces are encoded first, until there are twice as many tokens as the limit: pieces have
+a few more tokens than the whole where it was cut, never twice as many.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from omlx.errors import BadRequest
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+MAX_TOKENS: Final = 1 << 20
+"""Limit for a text whose model has none that is known."""
+PIECE: Final = 1 << 16
+"""Characters."""
+_USUAL: Final = 4
+"""Characters of a token: a text with fewer for each token of the limit is encoded in one go."""
+_CERTAIN: Final = 2
+_SPACES: Final = re.compile(r"\s+")
+
+
+def encode(
+    tokenizer: TokenizerWrapper,
+    text: str,
+    limit: int = MAX_TOKENS,
+    *,
+    special: bool = True,
+    param: str = "messages",
+) -> list[int]:
+    """Return the ids of a text; `special` adds the model's leading tokens.
+
+    `limit` in tokens; a text that slightly exceeds it is not refused here. Raises BadRequest about
+    the field `param`.
+    """
+    if len(text) > max(PIECE, _USUAL * limit):
+        _check_length(tokenizer, text, limit, param)
+    return [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
+
+
+def _check_length(tokenizer: TokenizerWrapper, text: str, limit: int, param: str) -> None:
+    """Raise BadRequest if pieces of the text certainly have more tokens than the limit."""
+    tokens = tokenizer._tokenizer.added_tokens_decoder.values()
+    absorbs_spaces = any(token.lstrip or token.rstrip for token in tokens)
+    counted = 0
+    for start in range(0, len(text), PIECE):
+        piece = text[start : start + PIECE]
+        if absorbs_spaces:
+            piece = _SPACES.sub(" ", piece)
+        # Unknown characters in a row may be one token.
+        counted += max(0, len(tokenizer.encode(piece, add_special_tokens=False)) - 1)
+        if counted > _CERTAIN * limit:
+            known = counted // _CERTAIN
+            raise BadRequest("text.too_long", param=param, tokens=known, limit=limit)

@@ -1,0 +1,99 @@
+"""Chat templates that run for ever or fill the memory, in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.errors import BadRequest
+from omlx.text import template_process
+from omlx.text.template import render
+from omlx.text.template_process import render_template
+from tests.text.tokenizers import CHATML, decode_byte_level
+
+HELLO = [{"role": "user", "content": "hello"}]
+ENDLESS = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+    "{% endfor %}{% endfor %}{% endfor %}"
+)
+
+
+def refusal(tokenizer: TokenizerWrapper) -> str:
+    with pytest.raises(BadRequest) as caught:
+        render(tokenizer, HELLO)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        ENDLESS,
+        "{{ 'x' * 400000000 }}",
+        "{{ 'x' | center(400000000) }}",
+        "{% set ns = namespace(t='x') %}{% for i in range(40) %}{% set ns.t = ns.t ~ ns.t %}"
+        "{% endfor %}{{ ns.t | length }}",
+    ],
+    ids=["endless", "product", "filter", "doubling"],
+)
+def test_a_template_that_exceeds_a_limit_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    monkeypatch.setattr(template_process, "MAX_SECONDS", 1)
+    monkeypatch.setattr(template_process, "MAX_BYTES", 256 << 20)
+    threads = threading.active_count()
+    assert refusal(decode_byte_level(tmp_path, template)) == "template.limits"
+    assert threading.active_count() == threads
+
+
+def test_the_next_model_renders_while_one_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bpe: TokenizerWrapper
+) -> None:
+    render(bpe, HELLO)
+    stuck = decode_byte_level(tmp_path, ENDLESS)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(refusal(stuck)))
+    monkeypatch.setattr(template_process, "MAX_SECONDS", 600)
+    thread.start()
+    render(bpe, HELLO)
+    assert not found
+    monkeypatch.setattr(template_process, "MAX_BYTES", 0)  # ends it
+    thread.join()
+    assert found == ["template.limits"]
+
+
+def test_a_process_that_ended_while_idle_is_replaced(bpe: TokenizerWrapper) -> None:
+    prompt = render(bpe, HELLO)
+    for process in template_process._idle._processes:
+        os.kill(process._process.pid, signal.SIGKILL)
+        process._process.wait()
+    assert render(bpe, HELLO) == prompt
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        HELLO,
+        [{"role": "user", "content": "naïve 日本 \ud800 \x00 </s>"}],
+        [{"role": "assistant", "content": None, "tool_calls": [{"id": "1", "n": 2**70}]}],
+    ],
+)
+def test_the_text_is_that_of_transformers(
+    bpe: TokenizerWrapper, tmp_path: Path, messages: list[dict[str, object]]
+) -> None:
+    for number, template in enumerate(
+        (CHATML, "{{ eos_token }}{{ messages }}{{ tools | tojson }}")
+    ):
+        (tmp_path / str(number)).mkdir()
+        tokenizer = decode_byte_level(tmp_path / str(number), template)
+        for generation in (True, False):
+            text = render_template(
+                tokenizer, messages, {"tools": [{"a": 1}]}, add_generation_prompt=generation
+            )
+            assert text == tokenizer.apply_chat_template(
+                messages, tools=[{"a": 1}], add_generation_prompt=generation, tokenize=False
+            )
