@@ -37,6 +37,14 @@ def rate(tokens: float) -> str:
     return f"{tokens:.{digits}f}"
 
 
+def parameters(number: int) -> str:
+    """`7.6B`, `135M`: as the names of models have it."""
+    for unit, name in ((10**9, "B"), (10**6, "M")):
+        if number >= unit:
+            return f"{number / unit:.{int(number < 99.5 * unit)}f}{name}"
+    return f"{number / 1000:.0f}K"
+
+
 def count(number: int) -> str:
     """`1 234 567`, with groups that do not wrap."""
     return f"{number:,}".replace(",", _THIN)

@@ -33,7 +33,14 @@ def _environment(language: str) -> Environment:
         "model_path": model_path,
         "zip": zip,
     }
-    figures = (formats.ratio, formats.percent, formats.rate, formats.count)
+    figures = (
+        formats.ratio,
+        formats.percent,
+        formats.rate,
+        formats.count,
+        formats.parameters,
+        formats.parameters,
+    )
     others = (formats.memory, formats.disk, formats.clock, formats.moment)
     environment.filters |= {filter_.__name__: filter_ for filter_ in (*figures, *others)}
     for filter_ in (formats.duration, formats.elapsed):

@@ -10,6 +10,7 @@ from fastapi import Request
 
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.resident import ModelStatus, State
+from omlx.settings.schema import Settings
 
 from ..addresses import MODELS, PARTS
 from ..pages import Page, Pages
@@ -29,11 +30,17 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
+    """`context_length` in tokens is the configured limit, if that is shorter than the model's."""
+
     entry: ModelEntry
     status: ModelStatus
     pinned: bool
     is_default: bool
     chip: Chip | None
+    parameters: int | None = None
+    context_length: int | None = None
+    alias: str | None = None
+    ttl_s: int | None = None
 
     @property
     def id(self) -> str:
@@ -64,13 +71,13 @@ class ModelsPage:
     async def _view(self) -> ModelsView:
         pool = self.snapshots.pool
         memory = Memory(pool.limit_bytes, pool.used_bytes // MIB * MIB)
-        return models_view(await self.snapshots.all(), memory, pool.default)
+        return models_view(await self.snapshots.all(), memory, self.snapshots.default)
 
 
 def models_view(
     snapshots: Sequence[ModelSnapshot], memory: Memory, default: str | None
 ) -> ModelsView:
-    """`default` is the id of the model that serves requests without one."""
+    """`default` is the id of the configured default model."""
     rows = [model_row(snapshot, default) for snapshot in snapshots if snapshot.usable]
     rows.sort(key=lambda row: row.status.state is State.UNLOADED)
     skipped = [snapshot.entry for snapshot in snapshots if not snapshot.usable]
@@ -78,7 +85,16 @@ def models_view(
 
 
 def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
-    pinned = model.speculative is not None and model.speculative.settings.pinned
-    is_default = model.entry.id == default
-    status = replace(model.status, idle_s=None)  # not shown; it would make each view different
-    return ModelRow(model.entry, status, pinned, is_default, model_chip(model))
+    settings = Settings() if model.speculative is None else model.speculative.settings
+    lengths = (model.facts.context_length, settings.max_context)
+    return ModelRow(
+        model.entry,
+        replace(model.status, idle_s=None),  # not shown; it would make each view different
+        settings.pinned,
+        model.entry.id == default,
+        model_chip(model),
+        model.facts.parameters,
+        min(filter(None, lengths), default=None),
+        settings.alias,
+        settings.ttl_seconds,
+    )

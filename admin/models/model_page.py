@@ -77,7 +77,7 @@ class ModelPage:
         return Page("models/model_page.html", view, SECTION)
 
     async def show_status(self, request: Request) -> Page:
-        row = model_row(await self._snapshot(request), self.snapshots.pool.default)
+        row = model_row(await self._snapshot(request), self.snapshots.default)
         return Page("models/status.html", ModelView(row))
 
     async def show_prefixes(self, request: Request) -> Page:
@@ -93,7 +93,7 @@ class ModelPage:
         return await self.snapshots.of(request.path_params["name"])
 
     async def _view(self, model: ModelSnapshot, language: str) -> ModelView:
-        row = model_row(model, self.snapshots.pool.default)
+        row = model_row(model, self.snapshots.default)
         settings = await asyncio.to_thread(self.settings.view, row.id)
         advanced = settings.groups(without=SETTINGS)
         if model.speculative is None:

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from omlx.errors import NotFound
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.pool.resident import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.services import Services
 
+from .checkpoint_facts import NO_FACTS, CheckpointFacts, FactsReader
 from .speculation_cache import SpeculationCache
 
 
@@ -29,6 +31,7 @@ class ModelSnapshot:
     served: ServedModel | None = None
     recent: Sequence[RequestStats] = ()
     prefixes: PrefixStats | None = None
+    facts: CheckpointFacts = NO_FACTS
 
     @property
     def usable(self) -> bool:
@@ -43,6 +46,16 @@ class ModelSnapshots:
         self._activity = services.activity
         self._engine = services.engine
         self._speculation = SpeculationCache(services.pool)
+        self._facts = FactsReader()
+
+    @property
+    def default(self) -> str | None:
+        """The id of the configured default model, None if there is none of that name."""
+        catalog = self.pool.catalog
+        try:
+            return None if catalog.default is None else catalog.entry(catalog.default).id
+        except NotFound:
+            return None
 
     async def of(self, name: str) -> ModelSnapshot:
         """Raises NotFound."""
@@ -59,7 +72,7 @@ class ModelSnapshots:
         return await self._snapshots([entry for entry, state in states if state != State.UNLOADED])
 
     async def _snapshots(self, entries: Sequence[ModelEntry]) -> list[ModelSnapshot]:
-        configured = await asyncio.to_thread(lambda: list(map(self._speculation.get, entries)))
+        read = await asyncio.to_thread(self._read, entries)
         served = {served.id: served for served in self.pool.loaded}
         return [
             ModelSnapshot(
@@ -69,9 +82,15 @@ class ModelSnapshots:
                 served.get(entry.id),
                 self._activity.recent(entry.id),
                 self._engine.prefix_of(entry.id),
+                facts,
             )
-            for entry, speculative in zip(entries, configured, strict=True)
+            for entry, (speculative, facts) in zip(entries, read, strict=True)
         ]
+
+    def _read(
+        self, entries: Sequence[ModelEntry]
+    ) -> list[tuple[SpeculationConfig | None, CheckpointFacts]]:
+        return [(self._speculation.get(entry), self._facts.get(entry)) for entry in entries]
 
     def _trusted(self, entry: ModelEntry) -> ModelEntry:
         """Apply the setting that lets a model run the code that it brings along."""

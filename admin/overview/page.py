@@ -86,7 +86,7 @@ class OverviewPage:
         return OverviewView(
             live=live,
             welcome=welcome(live, resident, model, has_ended=bool(latest)),
-            resident=[model_row(snapshot, pool.default) for snapshot in resident],
+            resident=[model_row(snapshot, self.snapshots.default) for snapshot in resident],
             minutes=minutes(live.steps),
             answers=latest,
             address=address,

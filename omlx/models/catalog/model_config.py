@@ -73,13 +73,21 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {}
 
 
-def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
-    """Return the longest context, in tokens, that the model was made for."""
+def declared_context(config: Mapping[str, Any]) -> int | None:
+    """Return the context length in tokens that a config declares, None if it does not."""
     for part in (config, text_config(config)):
         for key in _CONTEXT_KEYS:
             value = part.get(key)
             if isinstance(value, int) and value > 0:
                 return value
+    return None
+
+
+def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
+    """Return the longest context, in tokens, that the model was made for."""
+    declared = declared_context(config)
+    if declared is not None:
+        return declared
     if 0 < tokenizer_length < _MAX_CONTEXT:
         return int(tokenizer_length)
     return _DEFAULT_CONTEXT

@@ -7,6 +7,9 @@ data_offsets), the data.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from omlx.errors import ModelError
@@ -28,6 +31,45 @@ def check_whole(file: Path) -> int:
 
     Reads its header only.
     """
+    header = _read_header(file)
+    if header.file_bytes < header.promised_bytes:
+        size, promised = header.file_bytes, header.promised_bytes
+        raise ModelError("model.truncated", file=file.name, size=size, promised=promised)
+    return len(header.shapes)
+
+
+def count_parameters(files: Iterable[Path], group_size: int) -> int:
+    """Return the number of parameters in safetensors files. Reads headers; raises ModelError.
+
+    A quantized weight counts as what it stands for: `group_size` values for each of its scales.
+    """
+    shapes: dict[str, Sequence[int]] = {}
+    for file in files:
+        shapes |= _read_header(file).shapes
+    total = 0
+    for name, shape in shapes.items():
+        layer, _, kind = name.rpartition(".")
+        scales = shapes.get(f"{layer}.scales")
+        if scales is None:
+            total += math.prod(shape)
+        elif kind == "scales":
+            total += math.prod(scales) * group_size
+        elif kind == "bias":
+            total += math.prod(shape)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The shape of each tensor, the bytes of the file, and those that its tensors need."""
+
+    shapes: Mapping[str, Sequence[int]]
+    file_bytes: int
+    promised_bytes: int
+
+
+def _read_header(file: Path) -> _Header:
+    """Raises ModelError for another format."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -38,22 +80,14 @@ def check_whole(file: Path) -> int:
             if size < 8 or length > min(size, _MAX_HEADER_BYTES):
                 raise ModelError("model.not_safetensors", file=file.name)
             stream.seek(8)
-            header = stream.read(length)
+            text = stream.read(length)
     except OSError as error:
         raise ModelError("model.unreadable", detail=f"{file.name}: {error.strerror}") from None
-    tensors, data_bytes = _declared(header, file.name)
-    promised = 8 + length + data_bytes
-    if size < promised:
-        raise ModelError("model.truncated", file=file.name, size=size, promised=promised)
-    return tensors
-
-
-def _declared(header: bytes, name: str) -> tuple[int, int]:
-    """Return how many tensors the header declares, and how many bytes of data."""
     try:
-        tensors = json.loads(header)
+        tensors = json.loads(text)
         tensors.pop("__metadata__", None)
-        ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
-        return len(ends), max(ends, default=0)
+        shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
+        end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        raise ModelError("model.not_safetensors", file=name) from None
+        raise ModelError("model.not_safetensors", file=file.name) from None
+    return _Header(shapes, size, 8 + length + end)
