@@ -216,6 +216,7 @@ def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt
         context=prompt.tokens[-DETOKENIZER_CONTEXT:] if continues else (),
         raw=bool(request.prompts),
         tools=() if request.tools is None else request.tools.functions,
+        strict=frozenset() if request.tools is None else request.tools.strict,
         opening=prompt.opening,
         single=request.tools is not None and request.tools.single,
     )

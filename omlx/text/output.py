@@ -15,6 +15,7 @@ from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.records import RequestStats
 from omlx.text.calls import parser
 from omlx.text.calls.markup import call_markup
+from omlx.text.calls.open_reasoning import OpenReasoning
 from omlx.text.calls.parser import ToolCallParser
 from omlx.text.channels import ChannelSplitter, ReasoningSplitter
 from omlx.text.detokenize import Detokenizer
@@ -42,8 +43,8 @@ class OutputSpec:
 
     `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
     output continues. `raw`: text only, without reasoning and calls. `tools` are as chat templates
-    take them. `opening` is the beginning of the answer that is in the prompt. `single`: the output
-    ends with its first call.
+    take them; `strict` names those whose arguments must follow their schema. `opening` is the
+    beginning of the answer that is in the prompt. `single`: the output ends with its first call.
     """
 
     stop_ids: frozenset[int] = frozenset()
@@ -52,6 +53,7 @@ class OutputSpec:
     context: tuple[int, ...] = ()
     raw: bool = False
     tools: tuple[Mapping[str, Any], ...] = ()
+    strict: frozenset[str] = frozenset()
     opening: str = ""
     single: bool = False
 
@@ -69,7 +71,10 @@ class OutputParser:
         dropped = form.dropped if form is not None else ()
         self._markers = MarkerFilter(() if spec.raw else (*tokenizer.structural_markers, *dropped))
         self._wrapper = WrapperFilter(form.answer if form is not None else ("", ""))
-        self._calls = ToolCallParser(call_markup(tokenizer, spec.tools) if spec.tools else None)
+        markup = call_markup(tokenizer, spec.tools, spec.strict) if spec.tools else None
+        self._calls = ToolCallParser(markup)
+        once = form is not None and not form.repeats
+        self._open = OpenReasoning(markup if once else None)
         self._logprobs: list[TokenLogprob] = []  # of tokens without a piece so far
         self._hidden = 0  # how many of these will never have a piece
         self._reasoning_tokens = 0
@@ -99,8 +104,8 @@ class OutputParser:
         """
         pieces = self._pending
         if not self._ended:
-            pieces = pieces + self._attach_logprobs(self._rest())
-        calls = self._calls.count
+            pieces = pieces + self._attach_logprobs(self._rest(reason))
+        calls = self._calls.count + self._open.count
         if self._ended:
             calls = 1
         stop = self._stops.matched
@@ -119,8 +124,7 @@ class OutputParser:
         text = self._detokenizer.feed(token)
         pieces = self._parse(self._stops.feed(text))
         self._reasoning_tokens += thinking or self._channels.thinking
-        parsers = (self._stops, self._channels, self._markers, self._wrapper, self._calls)
-        if text and not pieces and not any(parser.holds for parser in parsers):
+        if text and not pieces and not self._holds:
             self._hidden = len(self._logprobs)
         return self._attach_logprobs(pieces)
 
@@ -138,11 +142,22 @@ class OutputParser:
             return [HiddenLogprobs(logprobs[:hidden]), first, *pieces[1:]]
         return [first, *pieces[1:]]
 
-    def _rest(self) -> list[Piece]:
+    @property
+    def _holds(self) -> bool:
+        """Whether any parser holds text."""
+        reasoning = (self._stops, self._channels, self._open)
+        answer = (self._markers, self._wrapper, self._calls)
+        return any(parser.holds for parser in (*reasoning, *answer))
+
+    def _rest(self, reason: FinishReason) -> list[Piece]:
         """Return what every parser still holds."""
         pieces = self._parse(self._stops.feed(self._detokenizer.finish()))
         pieces += self._parse(self._stops.finish())
         pieces += self._parse_calls(self._channels.finish())
+        if reason is FinishReason.STOP and self._channels.thinking:
+            pieces += self._until_ended(self._open.finish())
+        else:
+            pieces += self._reasoning(self._open.close())
         answer = self._wrapper.feed(self._markers.finish()) + self._wrapper.finish()
         last = [*self._calls.feed(answer), *self._calls.finish()]
         return pieces + self._until_ended(last)
@@ -154,10 +169,14 @@ class OutputParser:
         parsed: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, ReasoningDelta):
-                parsed.append(piece)
+                parsed += self._reasoning(self._open.feed(piece.text))
             else:
+                parsed += self._reasoning(self._open.close())
                 parsed += self._calls.feed(self._wrapper.feed(self._markers.feed(piece.text)))
         return self._until_ended(parsed)
+
+    def _reasoning(self, text: str) -> list[Piece]:
+        return [ReasoningDelta(text)] if text else []
 
     def _until_ended(self, pieces: Sequence[Piece]) -> list[Piece]:
         """Drop everything after the only call."""

@@ -68,12 +68,15 @@ PARSERS: Final[Mapping[str, CallFormat]] = {
 class CallMarkup:
     """Tool-call format of one model with the functions of one request.
 
-    `fallback` is mlx-lm's parser for calls in a form that `form` does not parse.
+    `fallback` is mlx-lm's parser for calls in a form that `form` does not parse. `enforced` names
+    the functions whose arguments a grammar enforces behind the opening marker: without it, their
+    calls are text.
     """
 
     form: CallFormat
     tools: Tools = ()
     fallback: Read | None = None
+    enforced: frozenset[str] = frozenset()
     patterns: CallPatterns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -156,15 +159,21 @@ def _patterns(form: CallFormat) -> CallPatterns:
     )
 
 
-def call_markup(tokenizer: TokenizerWrapper, tools: Tools) -> CallMarkup | None:
-    """Return the markup of this model's tool calls; None if it has none."""
+def call_markup(
+    tokenizer: TokenizerWrapper, tools: Tools, strict: frozenset[str] = frozenset()
+) -> CallMarkup | None:
+    """Return the markup of this model's tool calls; None if it has none. `strict` names functions
+    whose arguments must follow their schema.
+    """
     form = call_format(tokenizer)
     if form is None:
         return None
     fallback = tokenizer.tool_parser
     if fallback is not None and tokenizer.tool_call_start != form.start:
         fallback = None
-    return CallMarkup(form, tools, fallback)
+    if form.written is None:
+        strict = frozenset()
+    return CallMarkup(form, tools, fallback, strict)
 
 
 def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:

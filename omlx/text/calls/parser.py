@@ -200,11 +200,15 @@ class ToolCallParser:
             self._state, self._reader = _State.READING, WholeReader(markup)
         elif head.partial:
             return False
-        elif self._bare and not is_function(markup.tools, head["name"]):
+        elif self._bare and not self._callable(markup, head["name"]):
             self._reject(pieces)
         else:
             self._begin(markup, head, pieces)
         return True
+
+    def _callable(self, markup: CallMarkup, name: str) -> bool:
+        """Return whether a function may be called without the opening marker."""
+        return is_function(markup.tools, name) and name not in markup.enforced
 
     def _begin(self, markup: CallMarkup, head: re.Match[str], pieces: list[Piece]) -> None:
         """Begin to read the arguments of a call."""
