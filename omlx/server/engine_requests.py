@@ -47,9 +47,10 @@ class TokenizedRequest:
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """What of the schemas is not enforced."""
-        grammars = (self.grammar, self.calls)
-        return tuple(chain.from_iterable(grammar.warnings for grammar in grammars if grammar))
+        """How the messages were rewritten, and what of the schemas is not enforced."""
+        changes = [prompt.changes for prompt in self.prompts]
+        grammars = [grammar.warnings for grammar in (self.grammar, self.calls) if grammar]
+        return tuple(chain.from_iterable([*changes, *grammars]))
 
 
 def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedRequest:

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, Reason
 from omlx.text.calls.opening import opening
+from omlx.text.calls.write import write_calls
+from omlx.text.conversation import adapt
 from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.reasoning import opens_reasoning, reasoning_format
+from omlx.text.template_abilities import template_abilities
 from omlx.text.template_process import render_template
 from omlx.text.tools import ToolUse
 
@@ -32,13 +35,15 @@ class Prompt:
 
     `thinking`: the template has opened reasoning, in which the output starts. `opening` is the end
     of the prompt that belongs to the answer: the beginning of a forced call. The first `stable`
-    tokens are the messages, which the next turn repeats; the generation prompt follows.
+    tokens are the messages, which the next turn repeats; the generation prompt follows. `changes`:
+    how the messages were rewritten, because the template does not take them as they are.
     """
 
     tokens: tuple[int, ...]
     thinking: bool = False
     opening: str = ""
     stable: int = 0
+    changes: tuple[Reason, ...] = ()
 
 
 def render(
@@ -62,6 +67,12 @@ def render(
     if tools is not None:
         beginning = opening(tokenizer, tools)
         variables = {"tools": [dict(tool) for tool in tools.functions], **variables}
+    abilities = template_abilities(tokenizer)
+    if abilities.needs_tools:
+        variables = {"tools": [], **variables}
+    messages, changes = adapt(
+        messages, abilities, partial(write_calls, tokenizer), continue_last=continue_last
+    )
     rendered = partial(render_template, tokenizer, messages, variables)
     try:
         text = rendered(
@@ -81,14 +92,14 @@ def render(
         raise BadRequest("template.empty", param="messages")
     thinking = opens_reasoning(tokenizer, tokens)
     if not beginning:
-        return Prompt(tuple(tokens), thinking, stable=stable)
+        return Prompt(tuple(tokens), thinking, stable=stable, changes=changes)
     closed = beginning
     if thinking:
         form = reasoning_format(tokenizer)
         assert form is not None
         closed = f"\n{form.closes}\n\n{beginning}"
     ending = tokenizer.encode(closed, add_special_tokens=False)
-    return Prompt((*tokens, *ending), False, beginning, stable)
+    return Prompt((*tokens, *ending), False, beginning, stable, changes)
 
 
 def _check(

@@ -1,0 +1,111 @@
+"""Conversations that the model's chat template does not take, in every dialect."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
+from tests.server.running import TARGET, Running, omlx
+from tests.server.spelling import spelling_pool
+
+MODEL = "t/strict"
+TEMPLATE = (
+    "{% set ns = namespace(before='') %}{% for m in messages %}"
+    "{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"
+    "{% if m.role == ns.before and m.role != 'tool' %}{{ raise_exception('twice') }}{% endif %}"
+    "{% if m.role == 'user' and ns.before == 'tool' %}{{ raise_exception('user') }}{% endif %}"
+    "{% set ns.before = m.role %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}"
+    "{% if call.id | length != 9 %}{{ raise_exception('id') }}{% endif %}"
+    "<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MOVED, JOINED = "conversation.system_moved", "conversation.joined"
+AFTER, IDS = "conversation.user_in_result", "conversation.ids"
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("strict") / "model"
+    shutil.copytree(BUNDLED / TARGET, folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config["chat_template"] = TEMPLATE
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    registry = Registry((ModelEntry(MODEL, folder, "model_dir"),))
+    running: Running
+    with (
+        omlx(registry=registry, default=MODEL, build=spelling_pool) as running,
+        httpx.Client(base_url=running.url, timeout=60) as client,
+    ):
+        yield client
+
+
+def warned(answer: dict[str, Any]) -> list[str]:
+    return [warning["code"] for warning in answer.get("warnings", [])]
+
+
+def ask(http: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = http.post(path, json={"model": MODEL} | body)
+    assert answer.status_code == 200, answer.text
+    parsed: dict[str, Any] = answer.json()
+    return parsed
+
+
+def test_a_chat(http: httpx.Client) -> None:
+    call = {"id": "call_abc123def456", "type": "function"}
+    messages: list[Any] = [
+        {"role": "system", "content": "a"},
+        {"role": "developer", "content": "b"},
+        {"role": "user", "content": "c"},
+        {"role": "user", "content": "d"},
+        {"role": "assistant", "tool_calls": [call | {"function": {"name": "f", "arguments": ""}}]},
+        {"role": "tool", "tool_call_id": "call_abc123def456", "content": "e"},
+        {"role": "system", "content": "f"},
+        {"role": "user", "content": "g"},
+    ]
+    answer = ask(http, "/v1/chat/completions", {"messages": messages})
+    assert answer["choices"][0]["message"]["content"] == "e\n\nf\n\ng"
+    assert set(warned(answer)) == {MOVED, JOINED, AFTER, IDS}
+    assert warned(ask(http, "/v1/chat/completions", {"messages": messages[2:3]})) == []
+
+
+def test_a_message_with_a_reminder_after_a_result(http: httpx.Client) -> None:
+    call = {"type": "tool_use", "id": "toolu_01ABC", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_01ABC", "content": "c"}
+    body = {
+        "max_tokens": 50,
+        "system": "a",
+        "messages": [
+            {"role": "user", "content": "x"},
+            {"role": "system", "content": "b"},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result, {"type": "text", "text": "d"}]},
+        ],
+    }
+    answer = ask(http, "/v1/messages", body)
+    assert answer["content"][0]["text"] == "c\n\nd"
+    assert set(warned(answer)) == {MOVED, AFTER, IDS}
+    count = ask(http, "/v1/messages/count_tokens", body)
+    used = answer["usage"]
+    assert count["input_tokens"] == used["input_tokens"] + used["cache_read_input_tokens"]
+
+
+def test_a_response(http: httpx.Client) -> None:
+    items = [
+        {"role": "developer", "content": "a"},
+        {"role": "developer", "content": "b"},
+        {"role": "user", "content": "c"},
+        {"role": "user", "content": "d"},
+        {"role": "developer", "content": "e"},
+    ]
+    answer = ask(http, "/v1/responses", {"input": items})
+    assert answer["output"][-1]["content"][0]["text"] == "c\n\nd\n\ne"
+    assert set(warned(answer)) == {MOVED, JOINED}
