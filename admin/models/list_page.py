@@ -53,6 +53,11 @@ class ModelsView:
     models: Sequence[ModelRow]
     skipped: Sequence[ModelEntry]
 
+    @property
+    def sources(self) -> Sequence[str]:
+        """The places that models come from, in their order."""
+        return list(dict.fromkeys(row.entry.source for row in self.models))
+
 
 @dataclass(frozen=True, slots=True)
 class ModelsPage:

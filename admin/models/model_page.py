@@ -70,6 +70,7 @@ class ModelPage:
         pages.route(f"{MODELS}/{{name:path}}", self.show)
         pages.part(f"{PARTS}/model/{{name:path}}", self.show_status)
         pages.part(f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
+        pages.part(f"{PARTS}/unfit/{{name:path}}", self.show_unfit)
         pages.part(f"{PARTS}/trial/{{name:path}}", self.show_trial)
 
     async def show(self, request: Request) -> Page:
@@ -83,6 +84,12 @@ class ModelPage:
     async def show_prefixes(self, request: Request) -> Page:
         card = prefix_card(await self._snapshot(request))
         return Page("models/prefixes_status.html", card)
+
+    async def show_unfit(self, request: Request) -> Page:
+        model = await self._snapshot(request)
+        if model.speculative is None:
+            return Page("models/unfit.html", ())
+        return Page("models/unfit.html", (await self._drafts(model, model.speculative, {})).unfit)
 
     async def show_trial(self, request: Request) -> Page:
         model = self.snapshots.pool.entry(request.path_params["name"]).id

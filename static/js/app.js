@@ -3,9 +3,11 @@
 import "./chart.js";
 import "./copy.js";
 import "./language.js";
+import "./lazy.js";
 import "./live-part.js";
 import "./menu.js";
 import "./model-actions.js";
+import "./model-list.js";
 import "./prefix-cache.js";
 import "./settings-form.js";
 import "./speculation-card.js";

@@ -313,7 +313,7 @@ def test_the_drafts_of_a_model_with_a_package(kept: Administered) -> None:
         ]
         assert page.count("package default") == 1
         assert "data-inherits-draft" in page
-        assert "draft head (EAGLE)" in page
+        assert "draft head (EAGLE)" in text_of(client, "/admin/parts/unfit/org/packaged")
         change(client, "models/org/packaged/settings", speculation="ngram")
         radios = Elements(text_of(client, "/admin/models/org/packaged")).named("draft_model")
         assert [(radio["value"], "checked" in radio) for radio in radios] == [

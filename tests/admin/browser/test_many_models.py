@@ -1,0 +1,99 @@
+"""A list of hundreds of models in a browser: search, filter, order; what does not fit on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from omlx.models.catalog.discovery import BUNDLED, scan_places
+from omlx.models.catalog.places import Folder
+from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
+from tests.admin.browser.site import Site, open_site
+from tests.server.running import DRAFT, HYBRID, TARGET
+
+MANY = 40
+LONG_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server with forty more models of one's own, which are the bundled draft's files."""
+    folder = tmp_path_factory.mktemp("models")
+    for number in range(MANY):
+        model = folder / f"org-{number % 3}" / f"model-{number:02d}"
+        model.mkdir(parents=True)
+        for file in (BUNDLED / DRAFT).iterdir():
+            (model / file.name).symlink_to(file)
+    registry = scan_places([Folder("bundled", BUNDLED), Folder("model-dir", folder)])
+    home: Path = tmp_path_factory.mktemp("home")
+    with open_site(browser, home, registry, default=None) as site:
+        yield site
+
+
+def shown(page: Page) -> list[str]:
+    """The ids of the visible rows, in their order."""
+    rows = page.locator(".model:visible")
+    return [str(row.get_attribute("id")).removeprefix("model-") for row in rows.all()]
+
+
+def test_models_are_searched_filtered_and_sorted(many: Site) -> None:
+    with many.visit() as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        search, show = page.get_by_label("Search"), page.get_by_label("Show")
+        count = page.locator("[data-shown]")
+        expect(count).to_have_text(f"{MANY + 3} of {MANY + 3} models")
+        search.fill("ORG-1 model-0")
+        expect(count).to_have_text(f"3 of {MANY + 3} models")
+        assert shown(page) == ["org-1/model-01", "org-1/model-04", "org-1/model-07"]
+        search.fill("")
+        page.get_by_label("Source").select_option("bundled")
+        page.get_by_label("Sort by").select_option("largest")
+        assert shown(page) == [TARGET, HYBRID, DRAFT]
+        page.get_by_label("Sort by").select_option("name")
+        assert shown(page) == [DRAFT, HYBRID, TARGET]
+        show.select_option("loaded")
+        assert shown(page) == []
+
+
+def test_a_row_stays_where_it_is_although_its_state_no_longer_matches(many: Site) -> None:
+    with many.visit() as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        many.ask(model=TARGET)
+        row = page.locator(f'[id="model-{TARGET}"]')
+        expect(row).to_contain_text("in memory", timeout=LONG_MS)
+        page.get_by_label("Show").select_option("loaded")
+        assert shown(page) == [TARGET]
+        expect(page.locator("[data-settling]")).to_have_count(0)
+        page.get_by_role("button", name=f"Unload {TARGET}").click()
+        expect(row).to_contain_text("not loaded", timeout=LONG_MS)
+        assert shown(page) == [TARGET]
+        page.get_by_label("Show").select_option("fits")
+        assert len(shown(page)) == MANY + 3
+
+
+def test_a_long_list_fits_and_is_accessible(many: Site, axe: str) -> None:
+    with many.visit() as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        check_words(page, "en")
+        check_fits(page)
+        page.get_by_label("Search").fill("omlx-demo")
+        check_keyboard(page)
+        check_accessible(page, axe)
+
+
+def test_drafts_that_do_not_fit_are_listed_on_demand(many: Site) -> None:
+    with many.visit() as visit:
+        page = visit.page
+        page.goto(f"/admin/models/{DRAFT}")
+        unfit = page.locator(".unfit")
+        expect(unfit.locator("summary")).to_have_text(f"Incompatible models ({MANY + 2})")
+        expect(unfit.locator("li")).to_have_count(0)
+        unfit.locator("summary").click()
+        expect(unfit.locator("li")).to_have_count(MANY + 2)
+        expect(unfit.locator("li").filter(has_text=TARGET)).to_have_count(1)
