@@ -28,8 +28,6 @@ from omlx.text.template import Prompt, render
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-NOWHERE: Final = 1 << 62
-"""A position that no answer reaches."""
 DETOKENIZER_CONTEXT: Final = 4
 """Prompt tokens that a detokenizer reads first where the output continues a text."""
 
@@ -124,14 +122,13 @@ def engine_requests(
     speculation = _speculation(served, request, texts.prediction)
     number = 0
     for prompt in texts.prompts:
-        ending = _with_end_position(sampling, served, request, prompt)
         for choice in range(request.n):
             spec = _output_spec(served, request, prompt)
             yield (
                 Request(
                     id=f"{id}-{number}",
                     tokens=prompt.tokens,
-                    sampling=replace(ending, choice=choice),
+                    sampling=replace(sampling, choice=choice),
                     max_tokens=request.max_tokens or served.speculation.settings.max_tokens,
                     stop_ids=spec.stop_ids,
                     stop=_stop_matcher(served, spec),
@@ -144,19 +141,6 @@ def engine_requests(
                 spec,
             )
             number += 1
-
-
-def _with_end_position(
-    sampling: Sampling, served: ServedModel, request: GenerationRequest, prompt: Prompt
-) -> Sampling:
-    """Sampling without end tokens in the first `min_tokens` of the answer, or in all of it."""
-    if not request.min_tokens and not request.ignore_eos:
-        return sampling
-    position = len(prompt.tokens) + request.min_tokens
-    if request.ignore_eos:
-        position = NOWHERE
-    ids = tuple(sorted(_stop_ids(served, request)))
-    return replace(sampling, end_ids=ids, end_position=position)
 
 
 def sampling_of(served: ServedModel, requested: Mapping[str, float]) -> Sampling:
@@ -222,9 +206,12 @@ def _speculation(
 
 
 def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt) -> OutputSpec:
+    stop_ids = served.stop_ids
+    if request.suffix:
+        stop_ids |= infill_token_ids(served.tokenizer)
     continues = request.continue_last or bool(request.prompts or prompt.opening)
     return OutputSpec(
-        stop_ids=_stop_ids(served, request),
+        stop_ids=stop_ids,
         stops=request.stop_strings,
         thinking=prompt.thinking,
         context=prompt.tokens[-DETOKENIZER_CONTEXT:] if continues else (),
@@ -234,12 +221,6 @@ def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt
         opening=prompt.opening,
         single=request.tools is not None and request.tools.single,
     )
-
-
-def _stop_ids(served: ServedModel, request: GenerationRequest) -> frozenset[int]:
-    if request.suffix:
-        return served.stop_ids | infill_token_ids(served.tokenizer)
-    return served.stop_ids
 
 
 def _stop_matcher(served: ServedModel, spec: OutputSpec) -> StopMatcher | None:

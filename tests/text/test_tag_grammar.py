@@ -49,11 +49,13 @@ def coder(
     )
 
 
-def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
+def walk(
+    of: GrammarMask, tokenizer: TokenizerWrapper, seed: int, closing: str = CLOSE
+) -> list[int]:
     """Say something at random that the mask allows; now and then close a text, which chance alone
     would not.
     """
-    choose, close, start = random.Random(seed), ids_of(tokenizer, CLOSE), len(of.tokens)
+    choose, close, start = random.Random(seed), ids_of(tokenizer, closing), len(of.tokens)
     while not of.ended and of.bits() is not None:
         assert len(of.tokens) < 3000
         taken = 0

@@ -62,7 +62,7 @@ class CallFormat:
     must be of a function of the request.
     """
     leading: str = ""
-    """Text that begins a call at the very start of an answer, without a marker."""
+    """Pattern of what begins a call at the very start of an answer, without a marker."""
     head: str | None = None
     """Pattern of a call up to its arguments, with a group `name` and perhaps `id`."""
     tags: Tags | None = None
@@ -81,11 +81,19 @@ class CallFormat:
     """
     parameter: str | None = None
     """Text of one argument in `written`, with {name} and {value}, where the arguments are no JSON
-    object.
+    object. {text} is "true" for a string, else "false".
     """
+    marked: bool = True
+    """A forced call is written behind the opening marker."""
     between: str = ""
-    """Optional text between two calls."""
+    """Optional text between two pairs of markers."""
     together: bool = False
     """Several calls share one pair of markers."""
+    section: tuple[str, str] = ("", "")
+    """Texts around all calls of one pair of markers."""
+    separator: str = ""
+    """Text between two calls of one pair of markers."""
+    id_pattern: str = "[a-zA-Z0-9]{9}"
+    """Pattern of {id} in `written`."""
     short_ids: bool = False
     """Templates of this family refuse ids other than nine letters and digits."""

@@ -50,7 +50,8 @@ def calls_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) ->
     several = ""
     if not (use.single or form.together):
         several = f" ({_between(form, added)}one)*"
-    first = f"one: {_literal(markup.start, added)} inside"
+    marker = markup.start if form.marked else ""
+    first = f"one: {_literal(marker, added)} inside"
     return "\n".join([f"start: one{several}", first, *_inside(markup, use, added)])
 
 
@@ -96,14 +97,16 @@ def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Itera
     form = markup.form
     several = ""
     if form.together and not use.single:
-        several = f" ({_between(form, added)}call)*"
-    yield f"inside: call{several} {_literal(markup.end, added)}"
+        several = f" ({_literal(form.separator, added)} call)*"
+    before, behind = form.section
+    ends = _literal(behind + markup.end, added)
+    yield f"inside: {_literal(before, added)} call{several} {ends}"
     yield "call: " + " | ".join(f"call_{i}" for i in range(len(use.allowed)))
     for i, function in enumerate(use.allowed):
         yield f"call_{i}: {_call(form, function['name'], f'arguments_{i}', added)}"
         yield from _arguments(form, arguments_schema(function, use), f"arguments_{i}", added)
     if form.parameter is not None:
-        yield from tag_grammar.texts(form.parameter)
+        yield from tag_grammar.texts(form.parameter, added, lambda text: _literal(text, added))
 
 
 def _call(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> str:
@@ -111,7 +114,7 @@ def _call(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> s
     arguments.
     """
     assert form.written is not None
-    places = {"{number}": "/[0-9]{1,3}/", "{id}": "/[a-zA-Z0-9]{9}/", "{arguments}": rule}
+    places = {"{number}": "/[0-9]{1,3}/", "{id}": f"/{form.id_pattern}/", "{arguments}": rule}
     terms, text = [], ""
     for part in _PLACES.split(form.written):
         if part in places:
@@ -136,7 +139,7 @@ def _arguments(
 
 
 def _between(form: CallFormat, added: Mapping[str, int]) -> str:
-    """Return the optional text between two calls."""
+    """Return the optional text between two pairs of markers."""
     if not form.between:
         return ""
     return f"({_literal(form.between, added)})? "

@@ -17,17 +17,27 @@ import regex as re
 
 from omlx.text import harmony
 from omlx.text.calls.families import (
+    cohere,
+    deepseek,
+    deepseek_dsml,
+    functionary,
     gemma,
     glm,
+    hy3,
+    json_lines,
+    json_lists,
     json_tools,
     kimi_k2,
     kimi_k3,
+    llama,
     minicpm5,
     minimax_m2,
     mistral,
     muse_spark,
     pythonic,
     qwen3_coder,
+    seed_oss,
+    solar,
 )
 from omlx.text.calls.families import harmony as harmony_calls
 from omlx.text.calls.format import CallFormat, Read, Tools
@@ -43,6 +53,27 @@ FAMILIES: Final[Sequence[CallFormat]] = (
     qwen3_coder.FORMAT,
     kimi_k2.FORMAT,
     minicpm5.FORMAT,
+    deepseek_dsml.V4,
+    deepseek_dsml.V3_2,
+    deepseek.R1,
+    deepseek.V3_1,
+    llama.FORMAT,
+    cohere.COMMAND_R7B,
+    cohere.COMMAND_R,
+    seed_oss.FORMAT,
+    functionary.V3_1,
+    functionary.V3_2,
+    hy3.FORMAT,
+    solar.FORMAT,
+    json_lines.GIGACHAT_3_1,
+    json_lines.GIGACHAT_3,
+    json_lines.MINIMAX_M1,
+    json_lists.NEMOTRON_NANO_2,
+    json_lists.APRIEL,
+    json_lists.GRANITE_3,
+    json_lists.FIREFUNCTION,
+    json_lists.APERTUS,
+    json_tools.FORMAT,
 )
 """Families that are recognised by their chat template; the first match counts."""
 
@@ -133,6 +164,7 @@ class CallPatterns:
 
     starts: re.Pattern[str]
     """Texts at which a call may begin."""
+    leading: re.Pattern[str] | None
     begins: re.Pattern[str]
     head: re.Pattern[str] | None
     closes: re.Pattern[str]
@@ -151,6 +183,7 @@ def _patterns(form: CallFormat) -> CallPatterns:
         follows = re.compile(rf"(?:{form.closes})?\s*,?{form.head}")
     return CallPatterns(
         re.compile(starts),
+        re.compile(form.leading) if form.leading else None,
         re.compile(form.begins),
         head,
         re.compile(form.closes),

@@ -143,7 +143,8 @@ class ToolCallParser:
 
     def _text(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
         self._held = self._prose.strip(self._held)
-        if not self._prose.any and markup.form.leading and self._leads(markup.form.leading):
+        leading = markup.patterns.leading
+        if not self._prose.any and leading is not None and self._leads(leading):
             return self._state is _State.OPENED
         start, self._marker = markup.find(self._held)
         before = self._held[:start]
@@ -157,15 +158,17 @@ class ToolCallParser:
         self._open(before[len(text) :], start, bare=self._marker != markup.start)
         return True
 
-    def _leads(self, leading: str) -> bool:
+    def _leads(self, leading: re.Pattern[str]) -> bool:
         """Return whether the answer begins with `leading`, or may still do so."""
         text = self._held.lstrip()
-        if text.startswith(leading):
-            self._marker = leading
+        begins = leading.match(text, partial=True)
+        if begins is None:
+            return False
+        if not begins.partial:
+            self._marker = begins[0]
             space = self._held[: len(self._held) - len(text)]
             self._open(space, len(space), bare=True)
-            return True
-        return leading.startswith(text)
+        return True
 
     def _open(self, space: str, start: int, *, bare: bool) -> None:
         """Enter a call whose marker is at `start`; a bare marker is part of the call."""

@@ -15,6 +15,7 @@ from omlx.text.calls.format import CallFormat
 FORMAT: Final = CallFormat(
     start="<tool_call>",
     end="</tool_call>",
+    templates=(("<tool_call>", "</tool_call>", "arguments"),),
     begins=r"\s*[\[{]",
     head=json_calls.head(),
     closes=json_calls.CLOSES,

@@ -1,0 +1,28 @@
+"""Llama 3.1, 3.2 and 3.3: `{"name": "look", "parameters": {"at": "x"}}` as the whole answer.
+
+The marker `<|python_tag|>` may stand before it; further calls may follow a semicolon.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from omlx.text.calls import json_calls
+from omlx.text.calls.format import CallFormat
+
+_TYPE: Final = r'(?:"type"\s*:\s*"function"\s*,\s*)?'
+
+FORMAT: Final = CallFormat(
+    start="<|python_tag|>",
+    end="",
+    templates=(('{"name": function name, "parameters":', "<|start_header_id|>"),),
+    begins=rf'\s*\[?\s*\{{\s*{_TYPE}"(?:name|function)"\s*:',
+    leading=r"\{",
+    head=rf"\s*;?{json_calls.head(members=_TYPE)}",
+    closes=json_calls.CLOSES,
+    read=json_calls.read,
+    written='{"name": "{name}", "parameters": {arguments}}',
+    together=True,
+    separator="; ",
+    marked=False,
+)

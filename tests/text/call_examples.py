@@ -1,0 +1,180 @@
+"""Calls of the families that mlx-lm has no parser for, as their models write them: one of
+`get_weather` with `ARGUMENTS`, and two of `look`, without and with an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from omlx.text.calls.families import (
+    cohere,
+    deepseek,
+    deepseek_dsml,
+    functionary,
+    hy3,
+    json_lines,
+    json_lists,
+    llama,
+    seed_oss,
+    solar,
+)
+from omlx.text.calls.format import CallFormat
+
+ARGUMENTS: Final = {"city": "Zürich", "days": 3}
+_JSON: Final = '{"city": "Zürich", "days": 3}'
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """`tokens` are the markers that the family's tokenizers have as tokens."""
+
+    form: CallFormat
+    tokens: tuple[str, ...]
+    one: str
+    two: str = ""
+
+
+def _objects(start: str, end: str) -> tuple[str, str]:
+    """Return the calls of a family that writes a list of objects between two markers."""
+    one = f'{start}[{{"name": "get_weather", "arguments": {_JSON}}}]{end}'
+    two = '{"name": "look", "arguments": {}}, {"name": "look", "arguments": {"days": 3}}'
+    return one, f"{start}[{two}]{end}"
+
+
+def _dsml(section: str) -> tuple[str, str]:
+    one = (
+        f'<｜DSML｜{section}>\n<｜DSML｜invoke name="get_weather">\n'
+        '<｜DSML｜parameter name="city" string="true">Zürich</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        f"</｜DSML｜invoke>\n</｜DSML｜{section}>"
+    )
+    two = (
+        f'<｜DSML｜{section}>\n<｜DSML｜invoke name="look">\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="look">\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        f"</｜DSML｜invoke>\n</｜DSML｜{section}>"
+    )
+    return one, two
+
+
+_DEEPSEEK: Final = tuple(
+    f"<｜tool▁{name}｜>" for name in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
+)
+_BEGIN, _END, _CALL, _CALL_END, _SEPARATOR = _DEEPSEEK
+
+EXAMPLES: Final = {
+    "llama": Example(
+        llama.FORMAT,
+        ("<|python_tag|>",),
+        f'{{"name": "get_weather", "parameters": {_JSON}}}',
+        '{"name": "look", "parameters": {}}; {"name": "look", "parameters": {"days": 3}}',
+    ),
+    "deepseek r1": Example(
+        deepseek.R1,
+        _DEEPSEEK,
+        f"{_BEGIN}{_CALL}function{_SEPARATOR}get_weather\n```json\n{_JSON}\n```{_CALL_END}{_END}",
+        f"{_BEGIN}{_CALL}function{_SEPARATOR}look\n```json\n{{}}\n```{_CALL_END}\n"
+        f'{_CALL}function{_SEPARATOR}look\n```json\n{{"days": 3}}\n```{_CALL_END}{_END}',
+    ),
+    "deepseek v3.1": Example(
+        deepseek.V3_1,
+        _DEEPSEEK,
+        f"{_BEGIN}{_CALL}get_weather{_SEPARATOR}{_JSON}{_CALL_END}{_END}",
+        f"{_BEGIN}{_CALL}look{_SEPARATOR}{{}}{_CALL_END}"
+        f'{_CALL}look{_SEPARATOR}{{"days": 3}}{_CALL_END}{_END}',
+    ),
+    "deepseek v3.2": Example(deepseek_dsml.V3_2, ("｜DSML｜",), *_dsml("function_calls")),
+    "deepseek v4": Example(deepseek_dsml.V4, ("｜DSML｜",), *_dsml("tool_calls")),
+    "granite 3": Example(json_lists.GRANITE_3, ("<|tool_call|>",), *_objects("<|tool_call|>", "")),
+    "nemotron nano 2": Example(
+        json_lists.NEMOTRON_NANO_2,
+        ("<TOOLCALL>", "</TOOLCALL>"),
+        *_objects("<TOOLCALL>", "</TOOLCALL>"),
+    ),
+    "apriel": Example(json_lists.APRIEL, (), *_objects("<tool_calls>", "</tool_calls>")),
+    "firefunction": Example(json_lists.FIREFUNCTION, (), *_objects("functools", "")),
+    "apertus": Example(
+        json_lists.APERTUS,
+        ("<|tools_prefix|>", "<|tools_suffix|>"),
+        f'<|tools_prefix|>[{{"get_weather": {_JSON}}}]<|tools_suffix|>',
+        '<|tools_prefix|>[{"look": {}}, {"look": {"days": 3}}]<|tools_suffix|>',
+    ),
+    "minimax m1": Example(
+        json_lines.MINIMAX_M1,
+        (),
+        f'<tool_calls>\n{{"name": "get_weather", "arguments": {_JSON}}}\n</tool_calls>',
+        '<tool_calls>\n{"name": "look", "arguments": {}}\n'
+        '{"name": "look", "arguments": {"days": 3}}\n</tool_calls>',
+    ),
+    "gigachat 3": Example(
+        json_lines.GIGACHAT_3,
+        ("<|message_sep|>", "<|role_sep|>"),
+        "<|message_sep|>\n\nfunction call<|role_sep|>\n"
+        f'{{"name": "get_weather", "arguments": {_JSON}}}',
+    ),
+    "gigachat 3.1": Example(
+        json_lines.GIGACHAT_3_1,
+        ("<|function_call|>",),
+        f'<|function_call|>{{"name": "get_weather", "arguments": {_JSON}}}',
+    ),
+    "command r7b": Example(
+        cohere.COMMAND_R7B,
+        ("<|START_ACTION|>", "<|END_ACTION|>"),
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": '
+        f"{_JSON}}}\n]<|END_ACTION|>",
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "look", "parameters": {}},\n'
+        '    {"tool_call_id": "1", "tool_name": "look", "parameters": {"days": 3}}\n'
+        "]<|END_ACTION|>",
+    ),
+    "command r": Example(
+        cohere.COMMAND_R,
+        (),
+        'Action:\n```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": '
+        f"{_JSON}\n    }}\n]```",
+        'Action:\n```json\n[{"tool_name": "look", "parameters": {}},\n'
+        '{"tool_name": "look", "parameters": {"days": 3}}]\n```',
+    ),
+    "seed-oss": Example(
+        seed_oss.FORMAT,
+        ("<seed:tool_call>", "</seed:tool_call>"),
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Zürich</parameter>\n"
+        "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>",
+        "<seed:tool_call>\n<function=look>\n</function>\n</seed:tool_call>\n"
+        "<seed:tool_call>\n<function=look>\n<parameter=days>3</parameter>\n</function>\n"
+        "</seed:tool_call>",
+    ),
+    "functionary 3.1": Example(
+        functionary.V3_1,
+        (),
+        f"<function=get_weather>{_JSON}</function>",
+        '<function=look>{}</function><function=look>{"days": 3}</function>',
+    ),
+    "functionary 3.2": Example(
+        functionary.V3_2, (), f"get_weather\n{_JSON}", 'look\n{}>>>look\n{"days": 3}'
+    ),
+    "hy3": Example(
+        hy3.FORMAT,
+        ("<tool_calls:opensource>", "</tool_calls:opensource>", "<tool_call:opensource>"),
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n"
+        "<arg_key:opensource>city</arg_key:opensource>\n"
+        "<arg_value:opensource>Zürich</arg_value:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+        "<tool_calls:opensource>\n<tool_call:opensource>look<tool_sep:opensource>\n"
+        "</tool_call:opensource>\n<tool_call:opensource>look<tool_sep:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+    ),
+    "solar": Example(
+        solar.FORMAT,
+        ("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>"),
+        "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather"
+        f"<|tool_call:args|>{_JSON}<|tool_call:end|><|calls|>",
+        "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>look<|tool_call:args|>{}"
+        "<|tool_call:end|><|tool_call:begin|>b1b2c3d4e5<|tool_call:name|>look<|tool_call:args|>"
+        '{"days": 3}<|tool_call:end|><|calls|>',
+    ),
+}

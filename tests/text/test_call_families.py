@@ -1,0 +1,172 @@
+"""Calls of the families that mlx-lm has no parser for, over real tokenizers with the texts that
+their chat templates have: whole, cut anywhere, beside prose, cut off, forced and strict.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.engine.types import FinishReason
+from omlx.text.calls.markup import FAMILIES, call_format
+from omlx.text.grammar_mask import GrammarMask
+from omlx.text.output import OutputParser, OutputSpec
+from tests.schemas import SMALL, WORD, listed, record
+from tests.templates.parsing import STATS, Output, parse
+from tests.text import test_tag_grammar
+from tests.text.call_examples import ARGUMENTS, EXAMPLES
+from tests.text.test_call_grammar import mask, read, say, use, valid
+from tests.text.tokenizers import CHATML, decode_byte_level
+
+TEXT: Final = {"type": "string"}
+WEATHER: Final = record(["city"], city=TEXT, days=SMALL)
+WIDE: Final = record(
+    ["city", "warm"], city=TEXT, days=SMALL, warm={"type": "boolean"}, at=listed(WORD)
+)
+SCHEMAS: Final = {"get_weather": WEATHER, "look": record(days=SMALL)}
+TOOLS: Final = use(SCHEMAS)
+PROSE: Final = "I look."
+
+
+@pytest.fixture(scope="module", params=EXAMPLES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    example = EXAMPLES[family]
+    words = " ".join(example.form.templates[0])
+    special = ("<|im_start|>", "<|im_end|>", *example.tokens)
+    folder = tmp_path_factory.mktemp("family")
+    return decode_byte_level(folder, "{% raw %}{# " + words + " #}{% endraw %}" + CHATML, special)
+
+
+def calls(output: Output) -> list[tuple[str, Any]]:
+    return [(name, json.loads(arguments)) for _, name, arguments in output.calls]
+
+
+def walk(of: GrammarMask, model: TokenizerWrapper, family: str, seed: int) -> list[int]:
+    """Say something at random that the mask allows, and now and then the tag that ends a text."""
+    tags = EXAMPLES[family].form.tags
+    return test_tag_grammar.walk(of, model, seed, tags.closes if tags is not None else '"')
+
+
+def parse_pieces(model: TokenizerWrapper, pieces: Sequence[Sequence[int]]) -> Output:
+    parser = OutputParser(model, OutputSpec(tools=TOOLS.functions))
+    output = Output()
+    for piece in pieces:
+        for event in parser.feed(piece):
+            output.add(event)
+    for event in parser.finish(FinishReason.STOP, STATS):
+        output.add(event)
+    return output
+
+
+def test_the_template_shows_the_family(family: str, model: TokenizerWrapper) -> None:
+    assert call_format(model) == EXAMPLES[family].form
+
+
+def test_a_call(family: str, model: TokenizerWrapper) -> None:
+    output = parse(model, EXAMPLES[family].one, TOOLS.functions)
+    assert (output.text, calls(output)) == ("", [("get_weather", ARGUMENTS)])
+    assert output.calls[0][0]
+
+
+def test_two_calls(family: str, model: TokenizerWrapper) -> None:
+    text = EXAMPLES[family].two
+    if not text:
+        pytest.skip("templates of this family take one call")
+    output = parse(model, text, TOOLS.functions)
+    assert (output.text, calls(output)) == ("", [("look", {}), ("look", {"days": 3})])
+
+
+def test_a_text_before_a_call(family: str, model: TokenizerWrapper) -> None:
+    form, text = EXAMPLES[family].form, EXAMPLES[family].one
+    if not form.marked:
+        text = form.start + text
+    output = parse(model, f"{PROSE}\n\n{text}", TOOLS.functions)
+    assert (output.text, calls(output)) == (PROSE, [("get_weather", ARGUMENTS)])
+
+
+def test_the_result_does_not_depend_on_the_pieces(family: str, model: TokenizerWrapper) -> None:
+    choose = random.Random(7)
+    for text in filter(None, (EXAMPLES[family].one, EXAMPLES[family].two)):
+        tokens = model.encode(text, add_special_tokens=False)
+        whole = parse_pieces(model, [tokens])
+        assert calls(parse_pieces(model, [[token] for token in tokens])) == calls(whole)
+        for _ in range(10):
+            cuts = sorted(choose.choices(range(len(tokens) + 1), k=4))
+            edges = zip([0, *cuts], [*cuts, len(tokens)], strict=True)
+            output = parse_pieces(model, [tokens[start:end] for start, end in edges])
+            assert (output.text, calls(output)) == (whole.text, calls(whole))
+
+
+def test_a_marker_in_prose_is_prose(family: str, model: TokenizerWrapper) -> None:
+    marker = EXAMPLES[family].form.start
+    text = f"The marker {marker} begins a call."
+    output = parse(model, text, TOOLS.functions)
+    assert (output.text, output.calls) == (text, [])
+
+
+def test_every_cut_off_call_is_text_or_a_call(family: str, model: TokenizerWrapper) -> None:
+    text = EXAMPLES[family].one
+    tokens = model.encode(text, add_special_tokens=False)
+    for length in range(1, len(tokens), 5):
+        output = parse(model, tokens[:length], TOOLS.functions)
+        assert [name for _, name, _ in output.calls] in ([], ["get_weather"])
+        if not output.calls:
+            assert text.startswith(output.text.rstrip("\ufffd"))
+
+
+def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
+    seen = set()
+    for seed in range(4):
+        tokens = walk(mask(model, use(SCHEMAS, forced=True)), model, family, seed)
+        text, made = read(model, tokens, TOOLS)
+        assert text == ""
+        assert made
+        assert valid(made, SCHEMAS)
+        seen |= {name for name, _ in made}
+    assert seen == set(SCHEMAS)
+
+
+def test_a_forced_call_of_one_function_ends_the_answer(
+    family: str, model: TokenizerWrapper
+) -> None:
+    one = use({"it": WIDE}, forced=True, single=True, name="it")
+    for seed in range(4):
+        of = mask(model, one)
+        _, made = read(model, walk(of, model, family, seed), one)
+        assert of.ended
+        assert [name for name, _ in made] == ["it"]
+        assert valid(made, {"it": WIDE})
+
+
+def test_a_strict_call_in_prose_is_held(family: str, model: TokenizerWrapper) -> None:
+    strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
+    for seed in range(4):
+        of = mask(model, strict)
+        tokens = say(of, model, f"{PROSE} {EXAMPLES[family].form.start}")
+        tokens += walk(of, model, family, seed)
+        text, made = read(model, tokens, strict)
+        assert text == PROSE
+        assert made
+        assert valid(made, SCHEMAS)
+
+
+def test_every_family_without_a_parser_of_mlx_lm_is_tried() -> None:
+    known = {example.form.start for example in EXAMPLES.values()}
+    others = {form.start for form in FAMILIES} - known
+    assert others == {
+        "<minimax:tool_call>",
+        "<longcat_tool_call>",
+        "<tool_call>",
+        "<|tool_calls_section_begin|>",
+        "<function name=",
+    }
