@@ -1,12 +1,14 @@
-"""Admission: which requests may be queued, and when the first one in the queue becomes a row.
+"""Admission: which requests may be queued, and when the head of the queue becomes a row.
 
-First come, first served: the head of the queue waits for a free row, for memory, and for a prompt
-that a sibling choice (`n` > 1) is reading, whose prefix it then restores.
+The head is a request of the group with the fewest rows, of those the first that came: a client's
+request with many choices does not keep all rows while another one waits. The head waits for a free
+row, for memory, and for a prompt that a sibling choice (`n` > 1) is reading, whose prefix it then
+restores.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from omlx.engine.limits import Limits
@@ -28,7 +30,7 @@ class AdmissionQueue:
     def __init__(
         self, limits: Limits, prefix: PrefixReuse, memory: MemoryGuard, clock: Callable[[], float]
     ) -> None:
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
         self.refused: list[Event] = []
         self.memory = memory
         self.pinned_weights: int | None = None
@@ -36,15 +38,16 @@ class AdmissionQueue:
         self.limits = limits
         self._prefix = prefix
         self._clock = clock
-        self._blocked_version: int | None = None  # of the guard, when the head did not fit
+        self._blocked: Sequence | None = None  # a head that did not fit
+        self._blocked_version = 0  # of the guard, then
         self._rows = 0
 
     @property
     def blocked_since(self) -> float | None:
         """When the head was submitted, if it waits for memory; else None."""
-        if not self.waiting or self._blocked_version is None:
+        if self._blocked is None:
             return None
-        return self.waiting[0].clock.submitted
+        return self._blocked.clock.submitted
 
     def submit(self, request: Request) -> None:
         """Append a request. Raises Overloaded if the queue is full, BadRequest if it is invalid."""
@@ -63,11 +66,12 @@ class AdmissionQueue:
 
     def may_admit(self, running: list[Sequence]) -> bool:
         """Whether the head may be judged: a row is free, and memory changed since the last try."""
-        unchanged = self._blocked_version == self.memory.version
-        if not self.waiting or unchanged or len(running) >= self.limits.max_rows:
+        if not self.waiting or len(running) >= self.limits.max_rows:
             return False
-        request = self.waiting[0].request
-        return self._prefix.off_reason is not None or not _prefix_comes(request, running)
+        head = self._head(running)
+        if head is self._blocked and self._blocked_version == self.memory.version:
+            return False
+        return self._prefix.off_reason is not None or not _prefix_comes(head.request, running)
 
     def admissions(self, client: MemoryClient, running: list[Sequence]) -> Iterator[Sequence]:
         """Remove and yield what may start now.
@@ -75,16 +79,16 @@ class AdmissionQueue:
         The caller appends each to `running` before the next one is judged.
         """
         while self.may_admit(running):
-            head = self.waiting[0]
+            head = self._head(running)
             need = cache_need(head.request, self._prefix.layout)
             verdict = self.memory.admit(client, head.request, need, head.clock.submitted)
             if verdict is Verdict.NEXT_STEP:
                 return
             if verdict is Verdict.WAIT_FOR_CHANGE:
-                self._blocked_version = self.memory.version
+                self._blocked, self._blocked_version = head, self.memory.version
                 return
             self.unblock()
-            self.waiting.popleft()
+            self.waiting = [sequence for sequence in self.waiting if sequence is not head]
             if verdict is Verdict.ADMIT:
                 yield head
             else:
@@ -92,16 +96,21 @@ class AdmissionQueue:
 
     def unblock(self) -> None:
         """Stop waiting for memory, so that other models' requests are judged again."""
-        if self._blocked_version is not None:
-            self._blocked_version = None
+        if self._blocked is not None:
+            self._blocked = None
             self.memory.changed()
 
     def remove(self, request_ids: Container[str]) -> list[Sequence]:
         """Remove and return these requests."""
         removed = [sequence for sequence in self.waiting if sequence.request.id in request_ids]
         if removed:
-            self.waiting = deque(s for s in self.waiting if s.request.id not in request_ids)
+            self.waiting = [s for s in self.waiting if s.request.id not in request_ids]
         return removed
+
+    def _head(self, running: Iterable[Sequence]) -> Sequence:
+        """Return the request whose turn it is. Requires that one waits."""
+        rows = Counter(sequence.request.group for sequence in running)
+        return min(self.waiting, key=lambda sequence: rows[sequence.request.group])
 
 
 def validate(request: Request, limits: Limits) -> None:

@@ -107,7 +107,8 @@ class Request:
     `top_logprobs` None: no logprobs; 0 to 20: the logprob of each output token and of so many
     alternatives. `prompt_logprobs`: the same for the prompt but its first token; no prefix is
     restored then. The first `stable` tokens are those with which the next turn of the conversation
-    begins; 0: unknown. `mask` constrains the output; None: free text.
+    begins; 0: unknown. `mask` constrains the output; None: free text. Requests of one `group`, the
+    choices of a client's request, take turns with other groups; by default each is its own.
     """
 
     id: str
@@ -121,6 +122,11 @@ class Request:
     speculation: Speculation = field(default_factory=Speculation)
     stable: int = 0
     mask: TokenMask | None = None
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            object.__setattr__(self, "group", self.id)
 
 
 class FinishReason(StrEnum):

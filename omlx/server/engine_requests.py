@@ -127,6 +127,7 @@ def engine_requests(
             yield (
                 Request(
                     id=f"{id}-{number}",
+                    group=id,
                     tokens=prompt.tokens,
                     sampling=replace(sampling, choice=choice),
                     max_tokens=request.max_tokens or served.speculation.settings.max_tokens,

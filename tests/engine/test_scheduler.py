@@ -86,6 +86,19 @@ def test_rows_never_exceed_the_limit_and_a_free_row_is_taken_at_once() -> None:
     assert len(opened(desk.plans)) == 4
 
 
+def test_rows_are_given_to_requests_in_turn() -> None:
+    """A request with many choices leaves the next free row to one that came after it."""
+    desk = Desk(replace(LIMITS, max_waiting=20))
+    many = [replace(ask(f"many-{i}", max_tokens=4 + i), group="many") for i in range(8)]
+    few = [replace(ask(f"few-{i}", max_tokens=4), group="few") for i in range(2)]
+    desk.submit(*many).step()
+    desk.run(*few, ask("one", max_tokens=4))
+    # The first three rows were free; then the groups without a row have their turn.
+    assert opened(desk.plans) == [1, 2, 3, 9, 11, 4, 10, 5, 6, 7, 8]
+    for one in (*many, *few):
+        assert desk.said(one.id) == answer(one, one.max_tokens or 0)
+
+
 def test_a_full_queue_refuses_and_keeps_nothing() -> None:
     desk = Desk(LIMITS)
     desk.submit(*(ask(f"r{i}") for i in range(4)))
