@@ -55,6 +55,8 @@ from omlx.telemetry import log
 from omlx.text import template_process
 
 DRAIN_S = 60
+ENGINE_DIED = 3
+"""Exit code, for launchd and systemd to start the server again."""
 _KEEP_ALIVE_S = 75
 _DRAFT_INTERVAL_S = 5
 _SETTINGS_INTERVAL_S = 1
@@ -75,11 +77,10 @@ def run(arguments: Namespace) -> int:
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     log.set_up(settings.home, sys.stderr, level)
     try:
-        asyncio.run(serve(selection, listening))
+        return asyncio.run(serve(selection, listening))
     finally:
         listening.close()
         log.tear_down()
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,9 @@ def select(model: str | None, configuration: LiveConfiguration) -> Selection:
     return Selection(Catalog(registry, live, model), model, find)
 
 
-async def serve(selection: Selection, listening: socket.socket) -> None:
-    """Load, announce, serve. Returns after a signal, once the server has drained."""
+async def serve(selection: Selection, listening: socket.socket) -> int:
+    """Load, announce, serve. Returns the exit code once the server has drained: after a signal, or
+    if the engine thread has died, when another process could serve."""
     live = selection.catalog.live
     settings = live.current.resolve().settings
     engine = EngineThread(calibrates=settings.calibrate)
@@ -143,12 +145,15 @@ async def serve(selection: Selection, listening: socket.socket) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)
         tasks = [asyncio.create_task(coroutine) for coroutine in background]
-        server = Server(_uvicorn_config(app), lambda: _announce(pool, settings, url(listening)))
-        with published(settings.home, url(listening)):
+        config, address = _uvicorn_config(app), url(listening)
+        server = Server(config, engine, lambda: _announce(pool, settings, address))
+        with published(settings.home, address):
             await server.serve(sockets=[listening])
+        code = ENGINE_DIED if engine.failure is not None else 0
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        return code
     finally:
         engine.stop()
 
@@ -172,10 +177,13 @@ def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """A server that calls `ready` once it accepts requests."""
+    """A server that calls `ready` once it accepts requests, and ends if the engine thread dies."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, engine: EngineThread, ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._engine = engine
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -187,6 +195,10 @@ class Server(uvicorn.Server):
         except BrokenPipeError:  # the reader of standard output has gone: end as after a signal
             await self.shutdown(sockets)
             raise
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; returns whether to end."""
+        return await super().on_tick(counter) or self._engine.failure is not None
 
 
 async def _warm_up() -> None:

@@ -103,8 +103,7 @@ class AdmissionQueue:
     def remove(self, request_ids: Container[str]) -> list[Sequence]:
         """Remove and return these requests."""
         removed = [sequence for sequence in self.waiting if sequence.request.id in request_ids]
-        if removed:
-            self.waiting = [s for s in self.waiting if s.request.id not in request_ids]
+        self.waiting = [s for s in self.waiting if s.request.id not in request_ids]
         return removed
 
     def _head(self, running: Iterable[Sequence]) -> Sequence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.types import Failed, Request
 from omlx.errors import EngineError, OmlxError
 from omlx.records import RequestStats
+
+log = logging.getLogger("omlx.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,12 @@ def truncate_at_stop(
 
 
 def failed(request: Request, error: Exception) -> Failed:
-    """Return the last event of a request that raised `error`."""
+    """Return the last event of a request that raised `error`. The log has its frames, the client
+    its type."""
     if isinstance(error, OmlxError):
         return Failed(request.id, error)
-    return Failed(request.id, EngineError("engine.step", detail=f"{type(error).__name__}: {error}"))
+    log.error("a step failed", extra={"fields": {"request": request.id}}, exc_info=error)
+    return Failed(request.id, EngineError("engine.step", detail=type(error).__name__))
 
 
 def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:

@@ -108,7 +108,7 @@ class Request:
     alternatives. `prompt_logprobs`: the same for the prompt but its first token; no prefix is
     restored then. The first `stable` tokens are those with which the next turn of the conversation
     begins; 0: unknown. `mask` constrains the output; None: free text. Requests of one `group`, the
-    choices of a client's request, take turns with other groups; by default each is its own.
+    choices of a client's request, take turns with other groups.
     """
 
     id: str
@@ -123,10 +123,6 @@ class Request:
     stable: int = 0
     mask: TokenMask | None = None
     group: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.group:
-            object.__setattr__(self, "group", self.id)
 
 
 class FinishReason(StrEnum):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+from omlx.cli.serve import ENGINE_DIED
 
 # Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears
 # what it kept for it, and an interpreter that is torn down meanwhile aborts.
@@ -44,3 +47,35 @@ def test_mlx_lm_and_transformers_are_imported_with_the_first_model_and_not_befor
         [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120
     )
     assert said.stdout.split() == ["False", "False"]
+
+
+# The engine thread runs out of memory once the server accepts requests.
+DYING = """
+import sys, threading
+from omlx.cli import main, serve
+from omlx.engine.thread import EngineThread
+
+class Dying(EngineThread):
+    def _run_posted(self):
+        super()._run_posted()
+        if serving.is_set():
+            raise MemoryError("a secret")
+
+class Server(serve.Server):
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        serving.set()
+        self._engine.call(lambda: None)
+
+serving = threading.Event()
+serve.EngineThread, serve.Server = Dying, Server
+sys.exit(main.main(["serve", "--port", "0", "--home", sys.argv[1]]))
+"""
+
+
+def test_a_dead_engine_thread_ends_the_process_with_a_code_of_its_own(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", DYING, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == ENGINE_DIED, ended.stderr
+    assert "the engine thread died" in ended.stderr

@@ -36,13 +36,18 @@ def failure(bench: Bench, name: str) -> Failed:
     return bench.failed[name]
 
 
-def test_a_forward_that_raises_ends_its_request_alone() -> None:
+def test_a_forward_that_raises_ends_its_request_alone(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(apart(poison=33), check=False)
     bench.submit(request("a", (10,), max_tokens=20)).until(lambda: len(bench.tokens["a"]) > 3)
     bench.run(request("bad", (31, 32, 33, 34), max_tokens=5))
     error = failure(bench, "bad").error
     assert error.code == "engine.step"
-    assert "poisonous" in str(error.params["detail"])
+    assert error.params == {"detail": "ValueError"}, "the client does not see internals"
+    (record,) = [record for record in caplog.records if record.name == "omlx.engine"]
+    assert record.levelname == "ERROR"
+    assert record.exc_info is not None
+    assert "poisonous" in str(record.exc_info[1])
+    assert record.exc_info[2] is not None, "the log says where"
     assert bench.tokens["a"] == counting(10, 20)
     assert bench.tokens["bad"] == []
     bench.run(request("after", (2, 3), max_tokens=4))
