@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
 from omlx.text.calls import markup as formats
-from omlx.text.calls.json_stream import JsonObjectEnd
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.parser import Piece, ToolCallParser
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
@@ -317,8 +316,6 @@ def test_what_does_not_parse_is_prose() -> None:
         '<tool_call>{"name": 5, "arguments": {}}</tool_call>',
         '<tool_call>{"name": "look", "arguments": [1]}</tool_call>',
         "<tool_call>[]</tool_call>",
-        '<tool_call>{"arguments": {"a": NaN}, "name": "look"}</tool_call>',
-        '<tool_call>{"arguments": {"a": "\\ud800"}, "name": "look"}</tool_call>',
         "<tool_call>" + "[" * 100_000 + "</tool_call>",
     ):
         assert events("json_tools", [text]) == [text]
@@ -419,18 +416,6 @@ def test_any_chunking_gives_the_same_events(parser: str, data: st.DataObject) ->
 def test_any_chunking_of_json_calls(parts: list[str]) -> None:
     text = "".join(parts)
     assert events("json_tools", parts) == events("json_tools", text) == events("json_tools", [text])
-
-
-@given(
-    value=st.dictionaries(
-        st.text(), st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner))
-    )
-)
-def test_the_end_of_json_is_found(value: dict[str, Any]) -> None:
-    text = json.dumps(value, ensure_ascii=False)
-    assert JsonObjectEnd().find(text + '} "') == len(text)
-    machine = JsonObjectEnd()
-    assert [machine.find(character) for character in text] == [None] * (len(text) - 1) + [1]
 
 
 MORE_KEYS = [', "id": "c1"', ', "id": 1, "x" : {"y": [1, "}"], "z": null}', ', "a": "\\"}"']

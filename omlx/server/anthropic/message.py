@@ -81,7 +81,8 @@ class MessageEncoder:
         assert finish is not None
         for block in content:
             if block["type"] == "tool_use":
-                block["input"] = tooling.parse_arguments(block.pop("partial_json", ""))
+                parsed = tooling.parse_arguments(block.pop("partial_json", ""))
+                block["input"] = parsed if isinstance(parsed, dict) else {}
         counts = {name: finish[name] for name in _COUNTS if name in finish}
         return self._message(content, finish["delta"]) | counts
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import regex as re
 
-from omlx.text.calls.json_stream import JsonObjectEnd
+from omlx.text.calls.json_repair import JsonRepair
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.values import is_function
 
@@ -62,15 +62,15 @@ class WholeReader:
     def __init__(self, markup: CallMarkup) -> None:
         self._markup = markup
         self._searched = 0  # length of the text that was searched for its end
-        self._json = JsonObjectEnd()
+        self._json = JsonRepair()
 
     def find(self, text: str, *, final: bool = False) -> int | None:
         start, marker = self._searched, self._markup.end
         if self._markup.form.read and text.lstrip().startswith(("{", "[")):
             self._searched = len(text)
-            end = self._json.find(text[start:])
-            if end is not None:
-                return start + end
+            self._json.feed(text[start:])
+            if self._json.ended:
+                return len(text) - len(self._json.rest)
         elif marker:
             end = text.find(marker, start)
             if end >= 0:

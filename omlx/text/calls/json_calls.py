@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from omlx.text.calls.format import NAME, Tools
+from omlx.text.calls.json_repair import repaired
 from omlx.text.calls.values import is_function, parse_json
 
 _STRING: Final = r'"(?:[^"\\]|\\.)*"'
@@ -41,7 +42,7 @@ def read(text: str, tools: Tools) -> list[dict[str, Any]]:
 
     Raises ValueError.
     """
-    parsed = parse_json(text.strip())
+    parsed = parse_json(repaired(text.strip()))
     return [_call(call, tools) for call in (parsed if isinstance(parsed, list) else [parsed])]
 
 
@@ -56,7 +57,7 @@ def _call(call: Any, tools: Tools) -> dict[str, Any]:
     arguments = next((call[key] for key in _ARGUMENT_KEYS if key in call), None)
     if isinstance(arguments, str):
         with suppress(ValueError):
-            arguments = parse_json(arguments)
+            arguments = parse_json(repaired(arguments.strip()))
     if arguments is None and is_function(tools, name):
         arguments = {}
     if not isinstance(arguments, dict):

@@ -2,9 +2,9 @@
 
 A call begins at a marker of the model's family. A marker followed by anything that does not begin
 like a call, or does not parse, is prose, and what follows it is parsed again. JSON arguments are
-streamed; other forms come in one piece at their end. White space around calls is dropped, and one
-line break stands between texts that calls separate. The result depends on the text alone, not on
-how it is cut into pieces.
+streamed, and repaired on the way; other forms come in one piece at their end. White space around
+calls is dropped, and one line break stands between texts that calls separate. The result depends on
+the text alone, not on how it is cut into pieces.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 import regex as re
 
 from omlx.text.calls.call import PARSE_ERRORS, Call, CallReader, WholeReader
-from omlx.text.calls.json_stream import JsonObjectEnd
+from omlx.text.calls.json_repair import JsonRepair
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.tags import TagReader
 from omlx.text.calls.values import is_function
@@ -76,7 +76,7 @@ class ToolCallParser:
         self._bare = False
         self._space = ""  # white space before the marker
         self._prose = _Prose()
-        self._json = JsonObjectEnd()
+        self._json = JsonRepair()
         self._reader: CallReader | None = None
 
     @property
@@ -102,6 +102,8 @@ class ToolCallParser:
             self._parse(self._markup, pieces)
         held, self._held = self._held, ""
         if self._state is _State.ARGUMENTS:
+            if arguments := self._json.finish():
+                pieces.append(ToolCallArguments(self.count - 1, arguments))
             pieces.append(ToolCallEnd(self.count - 1, complete=False))
         else:
             self._prose.add(held, pieces)
@@ -223,7 +225,7 @@ class ToolCallParser:
         self.count += 1
         self._prose.after_call()
         self._held = self._held[head.end() :]
-        self._state, self._json = _State.ARGUMENTS, JsonObjectEnd()
+        self._state, self._json = _State.ARGUMENTS, JsonRepair(markup.end)
 
     def _read(self, markup: CallMarkup, pieces: list[Piece], *, final: bool = False) -> bool:
         """Add a call whose end has come, or reject it; return whether its end has come."""
@@ -244,12 +246,11 @@ class ToolCallParser:
         return True
 
     def _arguments(self, pieces: list[Piece]) -> bool:
-        end = self._json.find(self._held)
-        arguments = self._held[:end]
-        self._held = self._held[len(arguments) :]
+        arguments = self._json.feed(self._held)
+        self._held = self._json.rest
         if arguments:
             pieces.append(ToolCallArguments(self.count - 1, arguments))
-        if end is None:
+        if not self._json.ended:
             return False
         pieces.append(ToolCallEnd(self.count - 1))
         self._state = _State.AFTER
