@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
@@ -24,6 +24,8 @@ from omlx.engine.types import Sampling
 Processor = Callable[[mx.array, mx.array], mx.array]
 
 _MASK = (1 << 64) - 1
+NEVER: Final = -1e9
+"""A bias against which no logit stands."""
 
 
 def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
@@ -53,6 +55,13 @@ class Draw:
     position: int
     history: mx.array | None = None
 
+    @property
+    def processors(self) -> list[Processor]:
+        """The logits processors at this position."""
+        if self.position < self.sampler.sampling.end_position:
+            return [*self.sampler.processors, *self.sampler.no_end]
+        return self.sampler.processors
+
 
 class RowSampler:
     """The sampling parameters of one request, with their logits processors.
@@ -64,8 +73,9 @@ class RowSampler:
         self.sampling = sampling
         self.vocab_size = vocab_size
         self.processors = _processors(sampling)
+        self.no_end = _no_end(sampling, vocab_size)
         self.greedy = sampling.temperature == 0.0
-        self.bare = self.greedy and not self.processors
+        self.bare = self.greedy and not self.processors and not self.no_end
 
     @cached_property
     def filters(self) -> tuple[float, float, float, int]:
@@ -80,13 +90,13 @@ class RowSampler:
 
 def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     """Apply bias and penalties in mlx-lm's order. logits [rows, V] -> [rows, V]"""
-    if not any(draw.sampler.processors for draw in draws):
+    if not any(draw.processors for draw in draws):
         return logits
     rows = []
     for i, draw in enumerate(draws):
         row = logits[i : i + 1].astype(mx.float32)
         history = mx.array([], mx.uint32) if draw.history is None else draw.history
-        for processor in draw.sampler.processors:
+        for processor in draw.processors:
             row = processor(history, row)
         rows.append(row)
     return mx.concatenate(rows)
@@ -158,6 +168,12 @@ def _noise(draws: Sequence[Draw], size: int) -> mx.array:
     if len(draws) == 1:
         return mx.random.gumbel((1, size), key=keys[0])
     return mx.vmap(lambda key: mx.random.gumbel((size,), key=key))(keys)
+
+
+def _no_end(sampling: Sampling, vocab_size: int) -> list[Processor]:
+    """Return a bias against end tokens, finite: where a mask allows nothing else, they win."""
+    bias = {token: NEVER for token in sampling.end_ids if token < vocab_size}
+    return list(make_logits_processors(logit_bias=bias or None))
 
 
 def _processors(sampling: Sampling) -> list[Processor]:

@@ -17,7 +17,8 @@ from omlx.records import PrefixStats, RequestStats
 class Sampling:
     """Sampling parameters. Penalties look at the last `*_context` tokens, prompt included.
 
-    `choice` numbers the answers to one chat request: each has noise of its own.
+    `choice` numbers the answers to one chat request: each has noise of its own. None of `end_ids`
+    is sampled at a position, counted from the prompt's first token, before `end_position`.
     """
 
     temperature: float = 1.0
@@ -33,6 +34,8 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     choice: int = 0
+    end_ids: tuple[int, ...] = ()
+    end_position: int = 0
 
     @property
     def penalised(self) -> bool:

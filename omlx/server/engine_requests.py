@@ -28,6 +28,8 @@ from omlx.text.template import Prompt, render
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+NOWHERE: Final = 1 << 62
+"""A position that no answer reaches."""
 DETOKENIZER_CONTEXT: Final = 4
 """Prompt tokens that a detokenizer reads first where the output continues a text."""
 
@@ -122,6 +124,7 @@ def engine_requests(
     speculation = _speculation(served, request, texts.prediction)
     number = 0
     for prompt in texts.prompts:
+        ending = _with_end_position(sampling, served, request, prompt)
         for choice in range(request.n):
             spec = _output_spec(served, request, prompt)
             yield (
@@ -129,7 +132,7 @@ def engine_requests(
                     id=f"{id}-{number}",
                     group=id,
                     tokens=prompt.tokens,
-                    sampling=replace(sampling, choice=choice),
+                    sampling=replace(ending, choice=choice),
                     max_tokens=request.max_tokens or served.speculation.settings.max_tokens,
                     stop_ids=spec.stop_ids,
                     stop=_stop_matcher(served, spec),
@@ -142,6 +145,19 @@ def engine_requests(
                 spec,
             )
             number += 1
+
+
+def _with_end_position(
+    sampling: Sampling, served: ServedModel, request: GenerationRequest, prompt: Prompt
+) -> Sampling:
+    """Sampling without end tokens in the first `min_tokens` of the answer, or in all of it."""
+    if not request.min_tokens and not request.ignore_eos:
+        return sampling
+    position = len(prompt.tokens) + request.min_tokens
+    if request.ignore_eos:
+        position = NOWHERE
+    ids = tuple(sorted(_stop_ids(served, request)))
+    return replace(sampling, end_ids=ids, end_position=position)
 
 
 def sampling_of(served: ServedModel, requested: Mapping[str, float]) -> Sampling:
@@ -207,12 +223,9 @@ def _speculation(
 
 
 def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt) -> OutputSpec:
-    stop_ids = served.stop_ids
-    if request.suffix:
-        stop_ids |= infill_token_ids(served.tokenizer)
     continues = request.continue_last or bool(request.prompts or prompt.opening)
     return OutputSpec(
-        stop_ids=stop_ids,
+        stop_ids=_stop_ids(served, request),
         stops=request.stop_strings,
         thinking=prompt.thinking,
         context=prompt.tokens[-DETOKENIZER_CONTEXT:] if continues else (),
@@ -222,6 +235,12 @@ def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt
         opening=prompt.opening,
         single=request.tools is not None and request.tools.single,
     )
+
+
+def _stop_ids(served: ServedModel, request: GenerationRequest) -> frozenset[int]:
+    if request.suffix:
+        return served.stop_ids | infill_token_ids(served.tokenizer)
+    return served.stop_ids
 
 
 def _stop_matcher(served: ServedModel, spec: OutputSpec) -> StopMatcher | None:

@@ -23,10 +23,14 @@ B = TypeVar("B", bound=BaseModel)
 Text = Annotated[str, Field(min_length=1)]
 Listed: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
 """Validated up to the first invalid item: a body has room for millions of them."""
-Stops = Annotated[list[Text], Field(max_length=64)]
+Stops = Annotated[list[str], Field(max_length=64)]
 """The limit bounds the work per token: each one is searched for after every token."""
-Choice = Literal["none", "auto", "required"]
-"""A `tool_choice` that names no tool."""
+Choice = Literal["none", "auto", "required", "any"]
+"""A `tool_choice` that names no tool. `any` is Mistral's name for `required`."""
+FORCED: Final = ("required", "any")
+NO_LIMIT: Final = -1
+THINKING: Final = "thinking"
+"""The type of a part that holds reasoning."""
 IMAGES: Final = frozenset(
     {"image", "image_url", "input_image", "input_audio", "input_video", "video_url", "audio_url"}
 )
@@ -40,6 +44,7 @@ class ContentPart(Body):
     type: str
     text: str | None = None
     refusal: str | None = None
+    thinking: str | Listed[ContentPart] | None = None
 
     @property
     def text_content(self) -> str | None:
@@ -61,11 +66,11 @@ class Sampled(Body):
 
     model: str | None = None
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
@@ -78,7 +83,11 @@ class Sampled(Body):
 
     @property
     def sampling(self) -> dict[str, float]:
-        return sampling_fields(self)
+        """A `repetition_penalty` of 0 is none: clients send it for a field that is off."""
+        values = sampling_fields(self)
+        if values.get("repetition_penalty") == 0:
+            values["repetition_penalty"] = 1.0
+        return values
 
     @property
     def strategy(self) -> strategy.Strategy | None:
@@ -107,10 +116,36 @@ class Sampled(Body):
                 raise BadRequest("request.unsupported", param=name, field=name)
 
 
+class Lengths(Body):
+    """Fields of OpenAI's bodies about the length of an answer; -1 is no limit."""
+
+    max_tokens: int | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+
+    def check_min(self, max_tokens: int | None) -> int:
+        """Return the least number of tokens. Raises BadRequest if it is above the most."""
+        least = self.min_tokens or 0
+        if max_tokens is not None and least > max_tokens:
+            detail = f"must not be greater than max_tokens, {max_tokens}"
+            raise errors.field_error("request.range", "min_tokens", detail=detail)
+        return least
+
+
+def limit(tokens: int | None, field: str, least: int = 1) -> int | None:
+    """A limit of tokens; None for none. Raises BadRequest for one below `least` that is not -1."""
+    if tokens is None or tokens == NO_LIMIT:
+        return None
+    if tokens < least:
+        detail = f"Input should be greater than or equal to {least}, or -1"
+        raise errors.field_error("request.range", field, detail=detail)
+    return tokens
+
+
 def stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    if isinstance(stop, str):
-        return (stop,)
-    return tuple(stop or ())
+    """The stop strings; empty ones, which clients send for empty fields, are none."""
+    given = [stop] if isinstance(stop, str) else stop or []
+    return tuple(filter(None, given))
 
 
 def bias(given: Mapping[str, float] | None) -> dict[int, float]:
@@ -122,8 +157,23 @@ def bias(given: Mapping[str, float] | None) -> dict[int, float]:
         raise errors.field_error("request.type", "logit_bias", detail=detail) from error
 
 
-def join_texts(content: str | list[ContentPart], field: str, types: Sequence[str]) -> str:
-    """Join the texts of parts.
+def join_thinking(content: str | list[ContentPart] | None) -> str:
+    """Join the reasoning of `thinking` parts, which are a text or parts with texts."""
+    texts = []
+    for part in content or ():
+        if isinstance(part, str) or part.type != THINKING:
+            continue
+        if isinstance(part.thinking, list):
+            texts += [inner.text or "" for inner in part.thinking]
+        else:
+            texts.append(part.thinking or "")
+    return "".join(texts)
+
+
+def join_texts(
+    content: str | list[ContentPart], field: str, types: Sequence[str], skip: Sequence[str] = ()
+) -> str:
+    """Join the texts of parts, without those of the types in `skip`.
 
     Raises BadRequest for parts that are not of `types`; images have an error of their own.
     """
@@ -131,6 +181,8 @@ def join_texts(content: str | list[ContentPart], field: str, types: Sequence[str
         return content
     texts = []
     for i, part in enumerate(content):
+        if part.type in skip:
+            continue
         if part.type in IMAGES:
             raise errors.field_error("request.media", f"{field}[{i}]", type=part.type)
         if part.type not in types or part.text_content is None:

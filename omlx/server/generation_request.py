@@ -38,8 +38,9 @@ class GenerationRequest:
 
     Either `messages` of a conversation, which the model's template renders, or `prompts`, texts or
     ids that are continued as they are. `suffix` follows the gap that the output fills (infill).
-    `prediction` is a text that the answer is expected to resemble (predicted outputs). `warnings`:
-    what of the body was left out; the answer repeats them.
+    `prediction` is a text that the answer is expected to resemble (predicted outputs). `min_tokens`
+    come before the first end token; with `ignore_eos` there is none. `warnings`: what of the body
+    was left out; the answer repeats them.
     """
 
     messages: Sequence[Message] = ()
@@ -55,6 +56,8 @@ class GenerationRequest:
     seed: int | None = None
     n: int = 1
     max_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
     stop_strings: tuple[str, ...] = ()
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None

@@ -51,7 +51,7 @@ def refused(answer: httpx.Response, status: int, code: str, param: str | None = 
             "messages",
         ),
         ({"max_tokens": 0}, 400, "request.range", "max_tokens"),
-        ({"temperature": 3}, 400, "request.range", "temperature"),
+        ({"temperature": 101}, 400, "request.range", "temperature"),
         ({"n": "two"}, 400, "request.type", "n"),
         ({"logit_bias": {"999999": 1}}, 400, "request.logit_bias", "logit_bias"),
         (

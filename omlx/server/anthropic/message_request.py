@@ -17,7 +17,7 @@ from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.errors import field_error
-from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read
+from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read, stops
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.responder import Exchange
 from omlx.server.skipped_tools import skipped
@@ -112,7 +112,7 @@ class MessageRequest(Sampled):
             sampling=self.sampling,
             seed=self.seed,
             max_tokens=self.max_tokens,
-            stop_strings=tuple(self.stop_sequences or ()),
+            stop_strings=stops(self.stop_sequences),
             speculation=self.strategy,
             draft_length=self.draft_length,
             structured_output=self._structured_output(),

@@ -67,7 +67,7 @@ def body(**fields: Any) -> bytes:
         (body(max_tokens=True), "request.type", "max_tokens"),
         (body(max_completion_tokens=0), "request.range", "max_completion_tokens"),
         (body(temperature=-0.1), "request.range", "temperature"),
-        (body(temperature=2.1), "request.range", "temperature"),
+        (body(temperature=101), "request.range", "temperature"),
         (body(temperature="hot"), "request.type", "temperature"),
         (
             b'{"messages": [{"role": "user", "content": ""}], "temperature": NaN}',
@@ -77,8 +77,6 @@ def body(**fields: Any) -> bytes:
         (body(top_p=1.5), "request.range", "top_p"),
         (body(n=0), "request.range", "n"),
         (body(stop=5), "request.type", "stop"),
-        (body(stop=[""]), "request.empty", "stop[0]"),
-        (body(stop=""), "request.empty", "stop"),
         (body(stop=["a"] * 65), "request.invalid", "stop"),
         (body(seed=2**64), "request.range", "seed"),
         (body(seed=1.5), "request.type", "seed"),

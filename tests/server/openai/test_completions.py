@@ -177,7 +177,7 @@ def test_usage_comes_last_where_it_is_asked_for(client: OpenAI) -> None:
         ({"prompt": ["a"] * 200}, "request.too_many", "prompt"),
         ({"suffix": "end"}, "request.no_gap", "suffix"),
         ({"suffix": "end", "prompt": [1, 2]}, "request.suffix_ids", "suffix"),
-        ({"max_tokens": -1}, "request.range", "max_tokens"),
+        ({"max_tokens": -2}, "request.range", "max_tokens"),
         ({"best_of": 3}, "request.unsupported", "best_of"),
         ({"logprobs": 21}, "request.range", "logprobs"),
     ],

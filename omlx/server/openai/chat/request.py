@@ -16,9 +16,12 @@ from omlx.server import response_format, tooling
 from omlx.server.dialect import OPENAI, Encoder, Json
 from omlx.server.errors import field_error
 from omlx.server.fields import (
+    FORCED,
+    THINKING,
     Body,
     Choice,
     ContentPart,
+    Lengths,
     Listed,
     Sampled,
     Stops,
@@ -27,6 +30,8 @@ from omlx.server.fields import (
     bias,
     includes_usage,
     join_texts,
+    join_thinking,
+    limit,
     read,
     stops,
 )
@@ -44,8 +49,6 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
-    "min_tokens": (0,),
-    "ignore_eos": (False,),
     "best_of": (1,),
     "echo": (False,),
     "prompt_logprobs": (),
@@ -99,6 +102,8 @@ class ChatMessage(Body):
             for call in self.tool_calls or ()
         ]
         reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
+        if reasoning is None and self.role == "assistant":
+            reasoning = join_thinking(self.content) or None
         optional = {
             "name": self.name,
             "reasoning_content": reasoning,
@@ -110,7 +115,8 @@ class ChatMessage(Body):
     def _text(self, field: str) -> str:
         if self.content is None and self.role != "assistant":
             raise field_error("request.missing", field)
-        text = join_texts(self.content or "", field, ("text", "input_text", "refusal"))
+        skip = (THINKING,) if self.role == "assistant" else ()
+        text = join_texts(self.content or "", field, ("text", "input_text", "refusal"), skip)
         if self.role == "assistant":
             text += self.refusal or ""
         return text
@@ -160,15 +166,14 @@ class Prediction(Body):
         return join_texts(self.content, "prediction.content", ("text",))
 
 
-class ChatRequest(Sampled):
+class ChatRequest(Sampled, Lengths):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[Listed[ChatMessage], Field(min_length=1)]
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    stop: Text | Stops | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: str | Stops | None = None
+    max_completion_tokens: int | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -191,7 +196,7 @@ class ChatRequest(Sampled):
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
         messages = [message.rendered(at) for at, message in enumerate(self.messages)]
-        max_tokens = self.max_completion_tokens
+        max_tokens = self._max_tokens()
         return GenerationRequest(
             messages=tooling.with_names(messages),
             model=self.model,
@@ -203,7 +208,9 @@ class ChatRequest(Sampled):
             logit_bias=bias(self.logit_bias),
             seed=self.seed,
             n=self.n or 1,
-            max_tokens=self.max_tokens if max_tokens is None else max_tokens,
+            max_tokens=max_tokens,
+            min_tokens=self.check_min(max_tokens),
+            ignore_eos=bool(self.ignore_eos),
             stop_strings=stops(self.stop),
             top_logprobs=self._top_logprobs(),
             speculation=self.strategy,
@@ -214,6 +221,11 @@ class ChatRequest(Sampled):
             ),
             warnings=self._warnings(),
         )
+
+    def _max_tokens(self) -> int | None:
+        if self.max_completion_tokens is not None:
+            return limit(self.max_completion_tokens, "max_completion_tokens")
+        return limit(self.max_tokens, "max_tokens")
 
     @property
     def _continues(self) -> bool:
@@ -255,7 +267,7 @@ class ChatRequest(Sampled):
         return tooling.tool_use(
             [tooling.function(tool.name, tool.description, tool.parameters) for tool in functions],
             none=mode == "none",
-            forced=name is not None or mode == "required",
+            forced=name is not None or mode in FORCED,
             name=name,
             allowed=allowed,
             single=self.parallel_tool_calls is False,

@@ -11,6 +11,7 @@ from omlx.server import response_format
 from omlx.server.dialect import OPENAI, Encoder
 from omlx.server.errors import field_error
 from omlx.server.fields import (
+    Lengths,
     Listed,
     Sampled,
     Stops,
@@ -18,6 +19,7 @@ from omlx.server.fields import (
     Text,
     bias,
     includes_usage,
+    limit,
     read,
     stops,
 )
@@ -33,8 +35,6 @@ MAX_CHOICES: Final = 128
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "best_of": (1,),
-    "min_tokens": (0,),
-    "ignore_eos": (False,),
     "prompt_logprobs": (),
 }
 """Fields that are not supported, each with the values that request nothing."""
@@ -49,15 +49,14 @@ Given: TypeAlias = (
 """One text or several, each as text or as token ids."""
 
 
-class CompletionRequest(Sampled):
+class CompletionRequest(Sampled, Lengths):
     """The body of POST /v1/completions."""
 
     prompt: Given
     suffix: str | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: Text | Stops | None = None
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    stop: str | Stops | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
@@ -80,6 +79,7 @@ class CompletionRequest(Sampled):
             raise field_error("request.too_many", "prompt", count=count, limit=MAX_CHOICES)
         if self.suffix and not all(isinstance(prompt, str) for prompt in prompts):
             raise BadRequest("request.suffix_ids", param="suffix")
+        max_tokens = self._max_tokens()
         return GenerationRequest(
             prompts=prompts,
             suffix=self.suffix or "",
@@ -89,7 +89,9 @@ class CompletionRequest(Sampled):
             logit_bias=bias(self.logit_bias),
             seed=self.seed,
             n=self.n or 1,
-            max_tokens=MAX_TOKENS if self.max_tokens is None else max(1, self.max_tokens),
+            max_tokens=max_tokens,
+            min_tokens=self.check_min(max_tokens),
+            ignore_eos=bool(self.ignore_eos),
             stop_strings=stops(self.stop),
             top_logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
@@ -99,6 +101,13 @@ class CompletionRequest(Sampled):
                 self.response_format, "response_format", self.model_extra
             ),
         )
+
+    def _max_tokens(self) -> int | None:
+        """The engine generates at least one token, which an answer to 0 leaves out."""
+        if self.max_tokens is None:
+            return MAX_TOKENS
+        tokens = limit(self.max_tokens, "max_tokens", least=0)
+        return None if tokens is None else max(1, tokens)
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
         return CompletionEncoder(

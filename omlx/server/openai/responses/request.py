@@ -11,7 +11,7 @@ from omlx.errors import BadRequest
 from omlx.server import response_format, tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
-from omlx.server.fields import Body, Choice, Listed, Sampled, Text, read
+from omlx.server.fields import FORCED, Body, Choice, Listed, Sampled, Text, limit, read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.request import variables
 from omlx.server.openai.choices import Head
@@ -73,7 +73,7 @@ class ResponseRequest(Sampled):
     previous_response_id: Text | None = None
     store: bool | None = None
     background: bool | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: int | None = None
     tools: Listed[Tool] | None = None
     tool_choice: Choice | Named | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
@@ -123,7 +123,7 @@ class ResponseRequest(Sampled):
             tools=self._tools(),
             sampling=self.sampling,
             seed=self.seed,
-            max_tokens=self.max_output_tokens,
+            max_tokens=limit(self.max_output_tokens, "max_output_tokens"),
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
@@ -178,7 +178,7 @@ class ResponseRequest(Sampled):
         return tooling.tool_use(
             response_tools.functions(self.tools or ()),
             none=mode == "none",
-            forced=name is not None or mode == "required",
+            forced=name is not None or mode in FORCED,
             name=name,
             allowed=allowed,
             single=self.parallel_tool_calls is False,
