@@ -17,7 +17,7 @@ from omlx.errors import BadRequest, ConfigError
 from omlx.models.catalog.entry import Status
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
-from omlx.models.pool.pool import Pool
+from omlx.models.pool.pool import Pool, load_pinned
 from omlx.models.pool.speculation_config import check_value
 from omlx.server.guard import check_exposure
 from omlx.settings.configuration import LiveConfiguration
@@ -88,6 +88,8 @@ class SettingsService:
         if "api_key" in change.changes:  # only then: a lost settings file must not remove the key
             self._publish_key(self._resolve(None).settings.api_key)
         reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
+        if model is not None and change.changes.get("pinned"):
+            load_pinned(self._pool)
         affected = [entry for entry in reloading if model in (None, entry)]
         busy = any(self._pool.status(entry).active for entry in affected)
         return await asyncio.to_thread(self._applied, change, model, busy)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from omlx import __version__
 from omlx.errors import OmlxError
+from omlx.models.pool.pool import load_pinned
 from omlx.server import errors
 from omlx.server.access import AccessLog
 from omlx.server.anthropic.endpoint import MessageEndpoints
@@ -116,6 +117,7 @@ def _lifespan(services: Services) -> Callable[[FastAPI], AbstractAsyncContextMan
         pool = services.pool
         work = [pool.save_costs_every(SAVE_COSTS_S), pool.sweep_every(SWEEP_S)]
         tasks = [asyncio.create_task(task) for task in work]
+        load_pinned(pool)
         yield
         for task in tasks:
             task.cancel()

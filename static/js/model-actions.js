@@ -72,7 +72,11 @@ class Models extends HTMLElement {
 const requests = {
   load: (model) => send("POST", modelPath(model, "load")),
   stop: (model) => send("POST", modelPath(model, "unload")),
-  pin: (model) => pin(model, true),
+  pin: async (model) => {
+    await pin(model, true); // which starts to load it
+    changed();
+    await send("POST", modelPath(model, "load"));
+  },
   unpin: (model) => pin(model, null),
 };
 

@@ -325,3 +325,15 @@ class Pool:
     def _last_used_id(self) -> str | None:
         served = self.last_used
         return served.id if served is not None else None
+
+
+def load_pinned(pool: Pool) -> None:
+    """Start to load the pinned models that are not in memory, one after another.
+
+    Returns at once; a failure is logged.
+    """
+    registry = pool.catalog.registry
+    for model, layer in pool.catalog.configuration.stored.models.items():
+        absent = model in registry and pool.residents.find(model) is None
+        if layer.values.get("pinned") and absent:
+            pool.load_queue.submit(LoadJob(registry.get_usable(model), persistent=True))

@@ -48,6 +48,16 @@ def test_a_model_is_loaded_pinned_and_unloaded(fresh: Site) -> None:
         assert httpx.get(f"{fresh.url}/v1/models/{HYBRID}").json()["state"] == "unloaded"
 
 
+def test_pinning_a_model_loads_it(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        page.get_by_role("button", name=f"Pin {HYBRID}", exact=True).click()
+        row = page.locator(f'[id="model-{HYBRID}"]')
+        expect(row).to_contain_text("in memory", timeout=LONG_MS)
+        expect(row.get_by_role("button", name="Unpin")).to_be_focused()
+
+
 def test_a_chosen_draft_drafts_for_the_next_request(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page

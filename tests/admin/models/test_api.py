@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from omlx.models.pool.resident import State
-from tests.admin.running import API, Administered
-from tests.server.running import DRAFT, TARGET
+from omlx.settings.store import Store
+from tests.admin.running import API, Administered, administered, change
+from tests.server.running import DRAFT, HYBRID, TARGET
 
 CHAT = "/v1/chat/completions"
 UNLOAD = f"{API}/models/{TARGET}/unload"
@@ -41,3 +43,19 @@ def test_a_model_is_not_unloaded_during_its_trial(server: Administered) -> None:
         assert client.post(f"{API}/models/{DRAFT}/unload").status_code == 200
         client.post(f"{API}/models/{TARGET}/trial/cancel")
         assert client.post(UNLOAD).status_code == 200
+
+
+def test_a_pinned_model_is_loaded_at_once_and_at_start(tmp_path: Path) -> None:
+    Store(tmp_path).patch({"pinned": True}, TARGET)
+    with administered(tmp_path, default=None) as server, server.browser() as client:
+        pool = server.running.pool
+        assert pool.status(TARGET).state is not State.UNLOADED
+        assert pool.status(HYBRID).state is State.UNLOADED
+        change(client, f"models/{HYBRID}/settings", pinned=True)
+        assert pool.status(HYBRID).state is not State.UNLOADED
+        for model in (TARGET, HYBRID):
+            assert client.post(f"{API}/models/{model}/load").status_code == 200
+            assert pool.status(model).pinned
+        assert client.post(UNLOAD).status_code == 200
+        change(client, f"models/{DRAFT}/settings", pinned=None)
+        assert pool.status(TARGET).state is State.UNLOADED  # until the next start
