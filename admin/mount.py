@@ -50,7 +50,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     OverviewPage(figures, snapshots, key).register(pages)
     ModelsPage(snapshots).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
-    SettingsPage(settings, pool).register(pages)
+    SettingsPage(settings).register(pages)
     LoginPage(pages, gate).register()
     pages.form(f"{HOME}/preferences", preferences.store)
 

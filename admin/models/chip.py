@@ -12,6 +12,7 @@ from omlx.models.pool.resident import State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import RequestStats, acceptance_rate
 from omlx.server import status
+from omlx.settings.layer import Source
 
 from .model_snapshot import ModelSnapshot
 
@@ -36,6 +37,7 @@ class Chip:
     reason: Reason | None = None
 
 
+DRAFT: Final = "draft_model"
 _ABSENT: Final = ("draft.not_here", "draft.other_quantization")
 _INCONCLUSIVE: Final = (
     "spec.off.no_chance",
@@ -63,6 +65,13 @@ def model_chip(model: ModelSnapshot) -> Chip | None:
     )
 
 
+def is_another_models(configured: SpeculationConfig) -> bool:
+    """Whether the draft model is configured for all models and does not fit this one."""
+    reason = configured.reason
+    is_shared = configured.sources[DRAFT] in (Source.CLI, Source.ENVIRONMENT, Source.GLOBAL)
+    return is_shared and reason is not None and reason.code.startswith("draft.unfit.")
+
+
 def _obstacle(model: ModelSnapshot, configured: SpeculationConfig) -> Chip | None:
     if configured.strategy.off:
         return Chip(Tone.QUIET, "ui.chip.off")
@@ -72,6 +81,8 @@ def _obstacle(model: ModelSnapshot, configured: SpeculationConfig) -> Chip | Non
             return Chip(Tone.QUIET, "ui.chip.impossible", reason=model.served.off_reason)
         reason = model.served.no_draft_reason
     if reason is None or not reason.code.startswith("draft."):
+        return None
+    if is_another_models(configured):
         return None
     if configured.missing_draft is not None and configured.missing_draft.fetching:
         return Chip(Tone.WAIT, "ui.chip.fetching", reason=reason)

@@ -22,6 +22,7 @@ from ..settings.service import SettingsService
 from ..settings.view import FieldGroup, Json
 from ..trial.card import TrialCard, outcome_view, trial_card
 from ..trial.trial_service import TrialService
+from .chip import is_another_models
 from .draft_compatibility import DraftCompatibility
 from .draft_picker import DraftChoice, DraftEvidence, DraftPicker, draft_picker, trial_speedups
 from .list_page import SECTION, ModelRow, model_row
@@ -144,7 +145,7 @@ class ModelPage:
             found = find_draft(name, registry)
             if isinstance(found, Reason):
                 missing = found
-            else:
+            elif not is_another_models(configured):
                 chosen = found.id
         package = usable_package(target.path)
         if isinstance(package.declared, DeclaredDraftModel):

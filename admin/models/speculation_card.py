@@ -11,6 +11,7 @@ from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.schema import Settings
 
 from ..settings.view import SettingView
+from .chip import is_another_models
 from .draft_picker import DraftPicker
 
 STRATEGY: Final = "speculation"
@@ -49,7 +50,8 @@ class SpeculationCard:
     inherited: str
     inherits_draft: bool
     custom: str | None
-    locked: Sequence[str]
+    strategy_setting: SettingView
+    draft_setting: SettingView
     drafts: DraftPicker
     window: Sequence[SettingView]
     in_effect: Sequence[InEffect]
@@ -66,15 +68,16 @@ def speculation_card(
 ) -> SpeculationCard:
     """`settings` are the model's, `inherited` those it would have without stored ones."""
     setting, reason = settings[STRATEGY], configured.reason
-    shown = setting.text or setting.effect
+    shown = setting.effect if setting.locked else setting.text or setting.effect
     on_picker = reason is not None and reason.code.startswith(_ON_PICKER)
     return SpeculationCard(
         on=not configured.strategy.off,
-        strategy=setting.text,
+        strategy=setting.effect if setting.locked else setting.text,
         inherited=inherited.speculation,
         inherits_draft=inherited.draft_model is not None,
         custom=None if shown in (*STRATEGIES, OFF) else shown,
-        locked=[name for name in sorted(SETTINGS) if settings[name].locked],
+        strategy_setting=setting,
+        draft_setting=settings[DRAFT],
         drafts=drafts,
         window=[settings[name] for name in DRAFT_LENGTH],
         in_effect=in_effect(configured),
@@ -88,7 +91,8 @@ def in_effect(configured: SpeculationConfig) -> list[InEffect]:
     sources, length = configured.sources, configured.draft_length
     draft = configured.settings.draft_model
     lines = [InEffect("strategy", str(configured.strategy), sources[STRATEGY].value)]
-    if draft is not None and configured.strategy.clause("draft") is not None:
+    drafts = configured.strategy.clause("draft") is not None and not is_another_models(configured)
+    if draft is not None and drafts:
         lines.append(InEffect("draft", draft, sources[DRAFT].value))
     source = min((sources[name] for name in DRAFT_LENGTH), key=lambda source: source.rank)
     if length.fixed is None:

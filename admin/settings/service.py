@@ -26,7 +26,8 @@ from omlx.settings.parse import from_json
 from omlx.settings.resolve import Resolution
 from omlx.settings.schema import Scope, Settings, table
 
-from .view import CONFIRMED, SettingsView, applied, setting_views
+from .checks import SettingWarnings, check_form
+from .view import CONFIRMED, PICKED, SettingsView, SettingView, applied, setting_views
 
 
 class Change(BaseModel):
@@ -50,6 +51,7 @@ class SettingsService:
         self._pool = pool
         self._live = configuration
         self._publish_key = publish_key
+        self._warnings = SettingWarnings(pool)
         self._bound_host = configuration.current.resolve().settings.host
 
     def view(self, model: str | None) -> SettingsView:
@@ -59,7 +61,9 @@ class SettingsService:
         """
         configuration = self._live.refresh()
         stored = configuration.stored
-        settings = setting_views(_scope(model), self._resolve(model), stored.layer(model))
+        settings = self._with_hints(
+            setting_views(_scope(model), self._resolve(model), stored.layer(model)), model
+        )
         speculative = None
         if model is not None and self._pool.entry(model).status is Status.USABLE:
             speculative = self._pool.speculation(model)
@@ -94,6 +98,21 @@ class SettingsService:
         busy = any(self._pool.status(entry).active for entry in affected)
         return await asyncio.to_thread(self._applied, change, model, busy)
 
+    def _with_hints(
+        self, settings: Mapping[str, SettingView], model: str | None
+    ) -> dict[str, SettingView]:
+        """Add warnings, and the models to choose from."""
+        entry = None if model is None else self._pool.entry(model)
+        resolution, ids = self._resolve(model), [known.id for known in self._pool.models]
+        hinted = {}
+        for name, setting in settings.items():
+            warning = None
+            if setting.source is not Source.BUILT_IN:
+                warning = self._warnings.of(name, resolution[name].value, entry)
+            options = ids if name in PICKED else ()
+            hinted[name] = replace(setting, warning=warning, options=options)
+        return hinted
+
     def _applied(self, change: Change, model: str | None, busy: bool) -> SettingsView:
         when = applied(change.changes, self._resolve(model), _scope(model), busy=busy)
         return replace(self.view(model), applied=when)
@@ -122,6 +141,7 @@ class SettingsService:
         try:
             value = from_json(row, raw, name)
             check_value(name, value, name)
+            check_form(name, value)
             if name == "alias" and model is not None:
                 self._pool.catalog.check_alias(str(value), model)
         except ConfigError as error:

@@ -21,6 +21,9 @@ Json = dict[str, Any]
 CONFIRMED: Final = frozenset({"trust_remote_code"})
 """Settings that take a confirmation to turn on."""
 
+PICKED: Final = frozenset({"default_model", "draft_model"})
+"""Settings that name a model."""
+
 _KINDS: Final[Mapping[type, tuple[str, str]]] = {
     str: ("string", "text"),
     int: ("integer", "number"),
@@ -36,13 +39,19 @@ _LOCKING: Final = (Source.CLI, Source.ENVIRONMENT)
 
 @dataclass(frozen=True, slots=True)
 class SettingView:
-    """One setting: `value` is in effect, set by `source`; `stored` is None if nothing is stored."""
+    """One setting: `value` is in effect, set by `source`; `stored` is None if nothing is stored.
+
+    `options` are the ids to choose from where it names a model; `warning` is about the value in
+    effect.
+    """
 
     row: Setting
     value: object
     source: Source
     stored: object
     is_set: bool
+    options: Sequence[str] = ()
+    warning: Reason | None = None
 
     @property
     def name(self) -> str:
@@ -54,12 +63,22 @@ class SettingView:
         return self.source in _LOCKING
 
     @property
+    def lock(self) -> str:
+        """The flag or the environment variable that sets it for this run; else empty."""
+        if not self.locked:
+            return ""
+        return self.row.flag if self.source is Source.CLI else self.row.variable
+
+    @property
     def type(self) -> str:
         return "list" if self.row.repeatable else _KINDS[self.row.kind][0]
 
     @property
     def control(self) -> str:
-        """Kind of form control: text, number, size, switch, choice, lines, object or secret."""
+        """Kind of form control: text, number, size, switch, choice, model, lines, object or
+        secret."""
+        if self.name in PICKED:
+            return "model"
         if self.row.meta.secret:
             return "secret"
         if self.row.meta.is_bytes:
@@ -111,6 +130,7 @@ class SettingView:
             "locked": self.locked,
             "set": self.is_set,
             "stored": self.stored,
+            "warning": None if self.warning is None else reason_to_json(self.warning),
         }
 
 

@@ -5,25 +5,29 @@
 import { announce } from "./announce.js";
 import { send } from "./api.js";
 import { clear, show } from "./form-problem.js";
-import { replaceContent } from "./replace-content.js";
+import { morph } from "./morph.js";
 import { t } from "./text.js";
 
 const OUTDATED = 412;
+const SHOWN_MS = 10_000;
 
 class Settings extends HTMLElement {
   connectedCallback() {
     this.setUp();
-    this.addEventListener("input", () => this.showBar());
+    document.addEventListener("input", this.onInput);
     this.addEventListener("submit", (event) => this.save(event));
     this.addEventListener("reset", () => setTimeout(() => this.restored()));
     this.addEventListener("click", (event) => {
       if (event.target.closest("[data-reload]")) location.reload();
     });
+    this.addEventListener("focusout", () => this.hideSoon());
     document.addEventListener("omlx:saved", this.onSaved);
     window.addEventListener("beforeunload", this.onLeave);
   }
 
   disconnectedCallback() {
+    clearTimeout(this.timer);
+    document.removeEventListener("input", this.onInput);
     document.removeEventListener("omlx:saved", this.onSaved);
     window.removeEventListener("beforeunload", this.onLeave);
   }
@@ -68,9 +72,14 @@ class Settings extends HTMLElement {
     return this.form.querySelector(`[name="${CSS.escape(name)}"]`);
   }
 
+  get isChanged() {
+    return Object.keys(this.changes()).length > 0;
+  }
+
   showBar() {
-    this.bar.hidden = Object.keys(this.changes()).length === 0;
-    this.querySelector("[data-saved]").replaceChildren();
+    this.bar.hidden = !this.isChanged;
+    this.bar.toggleAttribute("data-done", false);
+    this.bar.querySelector("[data-saved]").replaceChildren();
   }
 
   restored() {
@@ -87,13 +96,15 @@ class Settings extends HTMLElement {
     if (Object.keys(changes).length === 0) return;
     const boxes = [...this.querySelectorAll("[data-confirms]:checked")];
     const content = { changes, confirm: boxes.map((box) => box.dataset.confirms) };
+    const focused = document.activeElement;
     try {
       const { path, revision } = this.dataset;
       const { body, etag } = await send("PATCH", path, content, { etag: `"${revision}"` });
       document.dispatchEvent(new CustomEvent("omlx:saved", { detail: { path, etag } }));
       document.dispatchEvent(new CustomEvent("omlx:changed"));
       await this.refresh();
-      this.showApplied(body.applied);
+      this.showApplied(body);
+      if (this.contains(focused)) focused.focus({ preventScroll: true });
     } catch (error) {
       this.bar.hidden = false;
       show(this.form, error, this.bar);
@@ -106,31 +117,52 @@ class Settings extends HTMLElement {
     if (path === this.dataset.path) this.dataset.revision = etag.replaceAll('"', "");
   };
 
+  // Input in another form takes away the message of this one.
+  onInput = () => this.showBar();
+
   onLeave = (event) => {
-    if (!this.bar.hidden) event.preventDefault();
+    if (this.isChanged) event.preventDefault();
   };
 
-  // Replace this form by the one in the page as the server renders it now.
+  // Make this form equal to the one in the page as the server renders it now. Focus stays.
   async refresh() {
     const answer = await fetch(location.href);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.querySelector(`omlx-settings[data-form="${this.dataset.form ?? ""}"]`);
     if (!fresh) return location.reload();
-    replaceContent(this, () => this.replaceChildren(...fresh.childNodes));
+    this.dataset.revision = fresh.dataset.revision;
+    morph(this, fresh.innerHTML);
+    for (const control of this.form.elements) renew(control);
     this.setUp();
+    this.form.dispatchEvent(new CustomEvent("omlx:restored", { bubbles: true }));
   }
 
-  // Say when each change takes effect, once for all changes with the same time.
-  showApplied(applied) {
+  // Say when each change takes effect, once for all changes with the same time, and which values
+  // have a warning. The bar stays where Save was pressed, with the focus.
+  showApplied({ applied, settings }) {
     const whens = [...new Set(Object.values(applied))];
     const lines = whens.map((when) => {
       const names = Object.keys(applied).filter((name) => applied[name] === when);
       const labels = names.map((name) => t(`settings.${name}.label`));
       return t(`ui.saved.${when}`, { names: labels.join(", ") });
     });
-    const place = this.querySelector("[data-saved]");
-    place.replaceChildren(...lines.map(paragraph));
+    const doubtful = Object.keys(applied).filter((name) => settings[name]?.warning);
+    const names = doubtful.map((name) => t(`settings.${name}.label`)).join(", ");
+    if (names) lines.push(t("ui.saved.check", { names }));
+    this.bar.querySelector("[data-saved]").replaceChildren(...lines.map(paragraph));
+    this.bar.hidden = false;
+    this.bar.toggleAttribute("data-done", true);
     announce(lines.join(" "));
+    this.hideSoon();
+  }
+
+  // Hide the message after a while, unless the focus is still on the bar.
+  hideSoon() {
+    clearTimeout(this.timer);
+    if (!this.bar.hasAttribute("data-done")) return;
+    this.timer = setTimeout(() => {
+      if (!this.bar.contains(document.activeElement)) this.showBar();
+    }, SHOWN_MS);
   }
 }
 
@@ -138,6 +170,13 @@ const REMOVED = "\u0000";
 
 function paragraph(text) {
   return Object.assign(document.createElement("p"), { textContent: text });
+}
+
+// Show the value that the server rendered, in place of what was typed.
+function renew(control) {
+  if (control instanceof HTMLSelectElement) control.value = renderedOf(control);
+  else if (["radio", "checkbox"].includes(control.type)) control.checked = control.defaultChecked;
+  else if ("defaultValue" in control) control.value = control.defaultValue;
 }
 
 function renderedOf(control) {

@@ -6,7 +6,7 @@ from playwright.sync_api import Route, expect
 
 from omlx.settings.store import Store
 from tests.admin.browser.site import Site, open_site
-from tests.server.running import TARGET
+from tests.server.running import DRAFT, HYBRID, TARGET
 
 
 def test_a_refused_change_shows_its_reason_and_keeps_the_input(fresh: Site) -> None:
@@ -138,9 +138,103 @@ def test_a_flag_that_overrides_a_setting_is_shown(fresh: Site) -> None:
     ):
         visit.page.goto("/admin/settings")
         field = visit.page.locator('[data-field="draft_max"]')
-        expect(field).to_contain_text("Fixed for this run: 5 (command-line option)")
-        visit.page.get_by_label("Max. draft length").fill("9")
+        expect(field).to_contain_text("Set by --draft-max for this run.")
+        expect(field.locator("input[type=text]")).to_be_disabled()
+        expect(field.locator("input[type=text]")).to_have_value("5")
+        expect(field.get_by_label("Remove the stored value")).to_have_count(0)
+        Store(site.home).patch({"draft_max": 9})
+        visit.page.reload()
+        field.get_by_label("Remove the stored value: 9").check()
         visit.page.get_by_role("button", name="Save").click()
-        expect(visit.page.locator("[data-saved]")).to_contain_text(
-            "overridden by a command-line option"
-        )
+        expect(visit.page.locator("[data-saved]")).to_contain_text("Max. draft length")
+        expect(field.get_by_label("Remove the stored value: 9")).to_have_count(0)
+        assert Store(site.home).read().layer().values == {}
+
+
+def test_a_draft_that_a_flag_sets_locks_the_picker_and_shows_what_is_stored(fresh: Site) -> None:
+    home = fresh.home / "other"
+    Store(home).patch({"draft_model": HYBRID}, TARGET)
+    with (
+        open_site(fresh.browser, home, default=None, draft_model=DRAFT) as site,
+        site.visit() as visit,
+    ):
+        page = visit.page
+        page.goto(f"/admin/models/{TARGET}")
+        picker = page.locator('[data-field="draft_model"]').first
+        expect(picker).to_contain_text("Set by --draft-model for this run.")
+        expect(picker.get_by_role("radio", checked=True)).to_have_value(DRAFT)
+        expect(picker.get_by_role("radio").first).to_be_disabled()
+        picker.get_by_label(f"Remove the stored value: {HYBRID}").check()
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]").first).to_contain_text("Draft model")
+        assert Store(home).read().layer(TARGET).values == {}
+        page.goto(f"/admin/models/{DRAFT}")  # the flag is about other models
+        expect(page.locator(".effect")).not_to_contain_text(DRAFT)
+        expect(page.locator(".chip-wait")).to_have_count(0)
+        expect(page.locator(".hint-wait")).to_have_count(0)
+
+
+def test_what_was_saved_is_said_in_view_and_the_focus_stays(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto("/admin/settings")
+        field = page.get_by_label("Accepted host names")
+        field.fill("mac.local")
+        save = page.get_by_role("button", name="Save")
+        save.click()
+        said = page.locator("[data-saved]")
+        expect(said).to_contain_text("Accepted host names")
+        expect(said).to_be_in_viewport()
+        expect(field).to_be_in_viewport()
+        expect(save).to_be_focused()
+        page.get_by_label("Max. draft length").fill("10")
+        page.keyboard.press("Enter")
+        expect(said).to_contain_text("Max. draft length")
+        expect(said).to_be_in_viewport()
+        expect(page.get_by_label("Max. draft length")).to_be_focused()
+        page.get_by_label("Queue limit").fill("7")
+        save.focus()
+        page.keyboard.press("Space")
+        expect(said).to_contain_text("Queue limit")
+        expect(save).to_be_focused()
+        page.goto("/admin")  # nothing is left to save: no question
+
+
+def test_names_of_what_is_missing_are_saved_with_a_warning_at_the_field(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto("/admin/settings")
+        default = page.get_by_label("Default model")
+        expect(default.locator("option")).to_have_text(["None", TARGET, DRAFT, HYBRID])
+        page.get_by_label("Model folders").fill("/does/not/exist")
+        page.get_by_label("Model name mapping").fill("claude-*=nope")
+        page.get_by_role("button", name="Save").click()
+        said = page.locator("[data-saved]")
+        expect(said).to_contain_text("Please check: Model folders, Model name mapping.")
+        folder = page.locator('[data-field="model_dir"] [data-warning]')
+        expect(folder).to_have_text("The folder /does/not/exist does not exist.")
+        target = page.locator('[data-field="model_map"] [data-warning]')
+        expect(target).to_have_text("No model on this machine has the name 'nope'.")
+        page.goto(f"/admin/models/{TARGET}")
+        page.get_by_text("All other settings of this model").click()
+        page.get_by_label("Context length").fill("99999999")
+        page.get_by_role("button", name="Save").click()
+        context = page.locator('[data-field="max_context"] [data-warning]')
+        expect(context).to_contain_text("context length is 4096 tokens")
+
+
+def test_an_origin_and_a_host_name_that_no_browser_sends_are_refused(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        visit.complaints.expect("400")
+        page.goto("/admin/settings")
+        for name, label, value in (
+            ("allow_origin", "Accepted origins", "not a url"),
+            ("allow_host", "Accepted host names", "http://mac.local"),
+            ("api_key", "API key", "kü key"),
+        ):
+            page.get_by_label(label).fill(value)
+            page.get_by_role("button", name="Save").click()
+            expect(page.locator(f'[data-field="{name}"] [data-problem]')).to_be_visible()
+            page.get_by_role("button", name="Discard").click()
+        assert Store(fresh.home).read().layer().values == {}

@@ -16,6 +16,8 @@ from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.pool.resident import ModelStatus, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import DrafterStats, RequestStats
+from omlx.settings.layer import Source
+from omlx.settings.schema import table
 
 ENTRY = ModelEntry("org/big", Path("/models/org/big"), "home")
 DRAFT = ModelEntry("org/small", Path("/models/org/small"), "home")
@@ -65,6 +67,16 @@ CASES = {
     "unfit": (
         model(READY, SpeculationConfig(reason=Reason("draft.unfit.probe"))),
         Chip(Tone.WAIT, "ui.chip.unfit", reason=Reason("draft.unfit.probe")),
+    ),
+    "a draft for all models that does not fit this one": (
+        model(
+            READY,
+            SpeculationConfig(
+                reason=Reason("draft.unfit.same_model"),
+                sources={**dict.fromkeys(table(), Source.BUILT_IN), "draft_model": Source.CLI},
+            ),
+        ),
+        Chip(Tone.WATCH, "ui.chip.with_ngram"),
     ),
     "several requests": (
         model(replace(READY, active=3), WITH_DRAFT, answer(ON, 1.6, 100, 74)),

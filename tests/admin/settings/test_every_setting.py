@@ -48,6 +48,8 @@ TEXTS = {
     "draft_model": DRAFT,
     "alias": "mine",
     "model_map": "claude-*=org/x",
+    "allow_host": "mac.local",
+    "allow_origin": "app://obsidian.md",
 }
 CASES = list(itertools.product(table().values(), SCOPES))
 

@@ -32,7 +32,7 @@ def view(
         ("memory_limit", 3 << 30, "size", "3GB"),
         ("memory_limit", 1_000_000, "size", "1000000"),
         ("memory_limit", 0, "size", "0"),
-        ("default_model", "org/x", "text", "org/x"),
+        ("default_model", "org/x", "model", "org/x"),
         ("api_key", "secret", "secret", ""),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_field_that_a_flag_overrides() -> None:
     field = view("draft_max", Scope.MODEL, cli={"draft_max": 5}, draft_max=9)
     assert (field.name, field.control, field.keyboard) == ("draft_max", "number", "numeric")
     assert (field.text, field.effect, field.is_set) == ("9", "5", True)
-    assert (field.source, field.locked) == (Source.CLI, True)
+    assert (field.source, field.locked, field.lock) == (Source.CLI, True, "--draft-max")
     assert (field.record()["low"], field.record()["high"]) == (1, 64)
     assert not field.confirm
 
