@@ -6,6 +6,7 @@ Wrong types are refused, unknown names kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -171,9 +172,12 @@ def join_thinking(content: str | list[ContentPart] | None) -> str:
 
 
 def join_texts(
-    content: str | list[ContentPart], field: str, types: Sequence[str], skip: Sequence[str] = ()
+    content: str | list[ContentPart],
+    field: str,
+    types: Sequence[str],
+    replaced: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Join the texts of parts, without those of the types in `skip`.
+    """Join the texts of parts; `replaced` holds the texts of types that have none to read.
 
     Raises BadRequest for parts that are not of `types`; images have an error of their own.
     """
@@ -181,7 +185,8 @@ def join_texts(
         return content
     texts = []
     for i, part in enumerate(content):
-        if part.type in skip:
+        if part.type in replaced:
+            texts.append(replaced[part.type])
             continue
         if part.type in IMAGES:
             raise errors.field_error("request.media", f"{field}[{i}]", type=part.type)

@@ -109,3 +109,66 @@ def test_a_response(http: httpx.Client) -> None:
     answer = ask(http, "/v1/responses", {"input": items})
     assert answer["output"][-1]["content"][0]["text"] == "c\n\nd\n\ne"
     assert set(warned(answer)) == {MOVED, JOINED}
+
+
+def test_a_picture_in_a_result_becomes_a_note(http: httpx.Client) -> None:
+    call = {"id": "abcdef123", "type": "function", "function": {"name": "f", "arguments": ""}}
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    messages: list[Any] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": [picture]},
+    ]
+    body = {"messages": messages}
+    answer = ask(http, "/v1/chat/completions", body)
+    expected = {"field": "messages[2].content[0]", "type": "image_url"}
+    assert answer["choices"][0]["message"]["content"].startswith("[image_url: left out")
+    assert [warning["params"] for warning in answer["warnings"]] == [expected]
+    messages[0]["content"] = [picture]
+    assert http.post("/v1/chat/completions", json={"model": MODEL} | body).status_code == 400
+    messages[:2] = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]
+    messages[2]["content"] = None
+    assert warned(ask(http, "/v1/chat/completions", body)) == []
+
+
+def test_a_picture_in_a_result_of_a_message(http: httpx.Client) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "AA=="}
+    parts = [
+        {"type": "text", "text": "b"},
+        {"type": "image", "source": source},
+        {"type": "document", "source": {"type": "text", "data": "c"}},
+        {"type": "document", "source": source},
+    ]
+    body = {
+        "max_tokens": 50,
+        "messages": [
+            {"role": "user", "content": "a"},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "abcdef123", "name": "f", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "abcdef123", "content": parts}],
+            },
+        ],
+    }
+    answer = ask(http, "/v1/messages", body)
+    notes = [f"[{kind}: left out, only text can be read here]" for kind in ("image", "document")]
+    assert answer["content"][0]["text"] == "\n\n".join(["b", notes[0], "c", notes[1]])
+    assert warned(answer) == ["content.media_in_result"] * 2
+
+
+def test_a_picture_in_a_result_of_a_response(http: httpx.Client) -> None:
+    items = [
+        {"role": "user", "content": "a"},
+        {"type": "function_call", "call_id": "abcdef123", "name": "f", "arguments": "{}"},
+        {
+            "type": "function_call_output",
+            "call_id": "abcdef123",
+            "output": [{"type": "input_image", "image_url": "data:image/png;base64,AA=="}],
+        },
+    ]
+    answer = ask(http, "/v1/responses", {"input": items})
+    assert answer["output"][-1]["content"][0]["text"].startswith("[input_image: left out")
+    assert warned(answer) == ["content.media_in_result"]

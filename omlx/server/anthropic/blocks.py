@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, Reason
 from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import IMAGES, Body, Listed
+from omlx.server.result_media import NOTES, warning
 
 BILLING: Final = "x-anthropic-billing-header:"
 """Prefix of a first system block that changes with every request: it is dropped, for the prefix
@@ -141,19 +142,45 @@ def _result(block: Block, at: str) -> str:
     if block.content is None or isinstance(block.content, str):
         text = block.content or ""
     else:
-        texts = [_text(part, f"{at}.content[{i}]") for i, part in enumerate(block.content)]
+        parts = enumerate(block.content)
+        texts = [_text(part, f"{at}.content[{i}]", is_result=True) for i, part in parts]
         text = _BETWEEN.join(texts)
     if block.is_error and not text.startswith(FAILED):
         text = f"{FAILED}{text}"
     return text
 
 
-def _text(block: Block, at: str) -> str:
-    """The text of a block or of a text document. Raises BadRequest for any other block."""
+def media_in_results(messages: Sequence[Message]) -> Iterator[Reason]:
+    """Yield a warning for each picture in a tool result."""
+    for at, message in enumerate(messages):
+        blocks = () if isinstance(message.content, str) else message.content
+        for i, block in enumerate(blocks):
+            if block.type != "tool_result" or isinstance(block.content, str):
+                continue
+            for j, part in enumerate(block.content or ()):
+                if part.type in NOTES and _document(part) is None:
+                    yield warning(f"messages[{at}].content[{i}].content[{j}]", part.type)
+
+
+def _document(block: Block) -> str | None:
+    """The text of a text document."""
     source = block.source or {}
     data = source.get("data") if source.get("type") == "text" else None
     if block.type == "document" and isinstance(data, str):
         return data
+    return None
+
+
+def _text(block: Block, at: str, *, is_result: bool = False) -> str:
+    """The text of a block or of a text document; a note for a picture in a result.
+
+    Raises BadRequest for any other block.
+    """
+    document = _document(block)
+    if document is not None:
+        return document
+    if is_result and block.type in NOTES:
+        return NOTES[block.type]
     if block.type in IMAGES or block.type == "document":
         raise field_error("request.media", at, type=block.type)
     if block.type != "text" or block.text is None:

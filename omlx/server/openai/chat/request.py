@@ -39,6 +39,7 @@ from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.choices import Head
 from omlx.server.responder import Exchange
+from omlx.server.result_media import NOTES, left_out
 from omlx.server.skipped_tools import skipped
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
@@ -57,6 +58,8 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
 FUNCTION: Final = "function"
 NO_THINKING: Final = "none"
 """The `reasoning_effort` that switches reasoning off."""
+_REPLACED: Final[Mapping[str, Mapping[str, str]]] = {"assistant": {THINKING: ""}, "tool": NOTES}
+"""By role, texts in place of content parts without one."""
 
 
 class CalledFunction(Body):
@@ -113,10 +116,10 @@ class ChatMessage(Body):
         return message | {key: value for key, value in optional.items() if value is not None}
 
     def _text(self, field: str) -> str:
-        if self.content is None and self.role != "assistant":
+        if self.content is None and self.role not in ("assistant", "tool"):
             raise field_error("request.missing", field)
-        skip = (THINKING,) if self.role == "assistant" else ()
-        text = join_texts(self.content or "", field, ("text", "input_text", "refusal"), skip)
+        types = ("text", "input_text", "refusal")
+        text = join_texts(self.content or "", field, types, _REPLACED.get(self.role, {}))
         if self.role == "assistant":
             text += self.refusal or ""
         return text
@@ -250,10 +253,15 @@ class ChatRequest(Sampled, Lengths):
         return functions
 
     def _warnings(self) -> tuple[Reason, ...]:
-        tools = enumerate(self.tools or ())
-        return tuple(
-            skipped(tool.type, f"tools[{at}]") for at, tool in tools if tool.type != FUNCTION
-        )
+        warnings = [
+            skipped(tool.type, f"tools[{at}]")
+            for at, tool in enumerate(self.tools or ())
+            if tool.type != FUNCTION
+        ]
+        for at, message in enumerate(self.messages):
+            if message.role == "tool":
+                warnings += left_out(message.content, f"messages[{at}].content")
+        return tuple(warnings)
 
     def _tools(self) -> ToolUse | None:
         functions = self._functions()

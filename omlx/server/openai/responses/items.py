@@ -10,6 +10,7 @@ from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import Body, ContentPart, Listed, join_texts
 from omlx.server.openai.responses.tools import ToolName
+from omlx.server.result_media import NOTES
 
 _TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text")
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -120,7 +121,7 @@ class Conversation:
     def _result(self, item: Item, at: str) -> None:
         if item.call_id not in self._called:
             raise field_error("tools.no_call", at, id=str(item.call_id))
-        output = join_texts(item.output or "", f"{at}.output", _TEXTS)
+        output = join_texts(item.output or "", f"{at}.output", _TEXTS, NOTES)
         self.messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
         self._new_turn = True
 

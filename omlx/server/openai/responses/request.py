@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, Reason
 from omlx.server import response_format, tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
@@ -19,6 +19,7 @@ from omlx.server.openai.responses import tools as response_tools
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.items import Conversation, Item
 from omlx.server.openai.responses.tools import Tool, ToolName
+from omlx.server.result_media import left_out
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 
@@ -128,7 +129,7 @@ class ResponseRequest(Sampled):
             speculation=self.strategy,
             draft_length=self.draft_length,
             structured_output=response_format.structured_output(format, "text.format"),
-            warnings=tuple(response_tools.warnings(self.tools or ())),
+            warnings=(*response_tools.warnings(self.tools or ()), *self._media()),
         )
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
@@ -136,6 +137,11 @@ class ResponseRequest(Sampled):
         encrypted = ENCRYPTED in (self.include or ())
         head = Head.of(stream, logprobs=self._logprobs)
         return ResponseEncoder(head, self._echo(), tools=tools, encrypted=encrypted)
+
+    def _media(self) -> Iterator[Reason]:
+        """Warnings about pictures in results."""
+        for at, item in enumerate(self.items):
+            yield from left_out(item.output, f"input[{at}].output")
 
     @property
     def _logprobs(self) -> bool:
