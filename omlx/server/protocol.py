@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import ClassVar
 
 import h11
@@ -18,9 +19,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from omlx.errors import TooSlow
 from omlx.server import errors
 
+log = logging.getLogger("omlx.server")
+
 
 class TimeoutProtocol(H11Protocol):
-    """Closes a connection whose full write buffer was not read from for `read_timeout_s`.
+    """Closes a connection whose full write buffer was read at less than `min_bytes_per_s` during
+    `read_timeout_s`.
 
     Closes a connection whose request head is incomplete `head_timeout_s` after the connection was
     opened, or, for later requests, after its first byte. Sends 408 if part of a head has arrived,
@@ -29,6 +33,7 @@ class TimeoutProtocol(H11Protocol):
     """
 
     read_timeout_s: ClassVar[float] = 120.0
+    min_bytes_per_s: ClassVar[float] = 256.0
     head_timeout_s: ClassVar[float] = 60.0
     _read_timer: asyncio.TimerHandle | None = None
     _head_timer: asyncio.TimerHandle | None = None
@@ -94,9 +99,12 @@ class TimeoutProtocol(H11Protocol):
             self._read_timer.cancel()
 
     def _check_read(self, buffered: int) -> None:
-        """Abort unless the client has read since the timer started: a slow connection may take
-        as long as it needs."""
-        if self.transport.get_write_buffer_size() < buffered:
+        """Abort unless the client has read enough since the timer started: a request keeps its
+        model loaded until its answer has been read."""
+        read = buffered - self.transport.get_write_buffer_size()
+        if read > 0 and read >= self.min_bytes_per_s * self.read_timeout_s:
             self._start_read_timer()
-        else:
-            self.transport.abort()
+            return
+        fields = {"read_bytes": read, "seconds": self.read_timeout_s}
+        log.warning("a client reads too slowly: disconnected", extra={"fields": fields})
+        self.transport.abort()

@@ -10,10 +10,12 @@ from contextlib import closing, suppress
 
 import httpx
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from uvicorn.server import ServerState
 
 from omlx.engine.types import Finished, FinishReason
 from omlx.server.protocol import TimeoutProtocol
@@ -81,6 +83,45 @@ def test_a_long_body_that_is_read_slowly_comes_to_its_end() -> None:
             answer = b"".join(iter(lambda: connection.recv(SMALL), b""))
     assert answer.endswith(b"\r\n\r\n" + b"x" * (1 << 20))
     assert checks
+
+
+class WriteBuffer(asyncio.Transport):
+    """A transport whose client has left `size` bytes unread."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.mark.parametrize(("read", "aborted"), [(120, True), (120 * 255, True), (120 * 256, False)])
+def test_a_client_must_read_at_a_minimum_rate(
+    caplog: pytest.LogCaptureFixture, read: int, aborted: bool
+) -> None:
+    async def check() -> WriteBuffer:
+        config = uvicorn.Config(Starlette(), log_config=None)
+        config.load()
+        protocol = TimeoutProtocol(config, ServerState(), {})
+        buffer = WriteBuffer(1 << 16)
+        protocol.connection_made(buffer)
+        protocol.pause_writing()
+        buffer.size -= read
+        protocol._check_read(1 << 16)
+        protocol._stop_read_timer()
+        protocol._stop_head_timer()
+        return buffer
+
+    assert asyncio.run(check()).aborted is aborted
+    assert ("too slowly" in caplog.text) is aborted
 
 
 class Hurried(TimeoutProtocol):
