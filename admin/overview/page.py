@@ -42,7 +42,10 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class OverviewView:
-    """`address` is the server's in the browser; `has_charts`: the chart library is installed."""
+    """`address` is the server's in the browser, `model` the one of `models` in the snippets.
+
+    `has_charts`: the chart library is installed.
+    """
 
     live: Live
     welcome: Welcome | None
@@ -50,6 +53,8 @@ class OverviewView:
     minutes: Sequence[StepView]
     answers: Sequence[AnswerView]
     address: str
+    models: Sequence[str]
+    model: str
     snippets: Sequence[Snippet]
     with_key: bool
     has_charts: bool
@@ -63,7 +68,7 @@ class OverviewPage:
 
     def register(self, pages: Pages) -> None:
         pages.route(HOME, self.show)
-        for part in ("figures", "minutes", "tables"):
+        for part in ("figures", "minutes", "tables", "connect"):
             pages.part(f"{PARTS}/overview/{part}", self._part(part))
 
     async def show(self, request: Request) -> Page:
@@ -79,8 +84,12 @@ class OverviewPage:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()
         # Nothing is awaited from here on: figures, tables and charts are of one moment.
         live, latest = self.figures.now(), self.figures.latest(MAX_ANSWERS)
-        models = [pool.default, *(snapshot.entry.id for snapshot in resident)]
+        models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
+        usable = [entry.id for entry in pool.models]
+        chosen = request.query_params.get("model")
+        if chosen not in usable:
+            chosen = model or _PLACEHOLDER
         address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
         prompt = sentence("cli.serve.prompt", {}, language_of(request))
         return OverviewView(
@@ -90,7 +99,9 @@ class OverviewPage:
             minutes=minutes(live.steps),
             answers=latest,
             address=address,
-            snippets=snippets(address, model or _PLACEHOLDER, prompt, with_key=with_key),
+            models=usable,
+            model=chosen,
+            snippets=snippets(address, chosen, prompt, with_key=with_key),
             with_key=with_key,
             has_charts=(data_dir("static") / "vendor" / "uplot").is_dir(),
         )

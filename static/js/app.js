@@ -1,6 +1,7 @@
 // All behaviours. Each is a custom element around HTML of the server.
 
 import "./chart.js";
+import "./connect.js";
 import "./copy.js";
 import "./language.js";
 import "./lazy.js";

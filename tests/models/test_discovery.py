@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.errors import ModelError, NotFound
+from omlx.errors import ModelError, NotFound, Reason
 from omlx.models.catalog.discovery import BUNDLED, discover, scan_places
 from omlx.models.catalog.entry import Status
 from omlx.models.catalog.places import Folder, HubCache
@@ -97,6 +97,18 @@ def test_folders_whose_names_are_not_unicode_are_ignored(tmp_path: Path) -> None
         pytest.skip("this file system knows text only")
     model(tmp_path / os.fsdecode(b"caf\xe9"))
     assert ids(scan_places([Folder("models", tmp_path)])) == {"org/m": "usable"}
+
+
+@pytest.mark.parametrize("name", ["line\nbreak", "bell\x07", "next\u2028line"])
+def test_a_name_that_no_address_can_hold_is_skipped_with_the_reason(
+    tmp_path: Path, name: str
+) -> None:
+    model(tmp_path / "org" / name)
+    entry = only(tmp_path)
+    assert (entry.status, entry.reason) == (
+        Status.SKIPPED,
+        Reason("model.name", {"name": ascii(f"org/{name}")}),
+    )
 
 
 def test_the_first_place_wins_and_the_others_are_shadowed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -25,6 +26,8 @@ from omlx.models.catalog.model_config import (
     text_config,
 )
 
+_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")
+"""Unicode categories: control characters, bytes that are not text, line and paragraph breaks."""
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
 _FOREIGN = ("*.bin", "*.pt", "*.pth", "*.npz", "*.onnx", "*.safetensors")
@@ -58,7 +61,8 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
             model_type, quantization = _model_type(config), _quantization(config)
             entry = replace(entry, model_type=model_type, quantization=quantization)
         reason = (
-            _head_reason(config or {})
+            _name_reason(model_id)
+            or _head_reason(config or {})
             or _files_reason(directory, config)
             or _config_reason(config or {})
         )
@@ -74,6 +78,13 @@ def is_supported(model_type: str) -> bool:
     """Return whether the installed mlx-lm has this architecture, under its own or a mapped name."""
     modules, remapping = _installed_architectures()
     return remapping.get(model_type, model_type) in modules
+
+
+def _name_reason(model_id: str) -> Reason | None:
+    """Return the reason of an id that no address can hold, such as one with a line break."""
+    if any(unicodedata.category(character) in _UNWRITABLE for character in model_id):
+        return Reason("model.name", {"name": ascii(model_id)})
+    return None
 
 
 def _head_reason(config: Mapping[str, Any]) -> Reason | None:

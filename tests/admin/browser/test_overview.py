@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from omlx.catalog import data_dir
 from tests.admin.browser.site import Site
-from tests.server.running import TARGET
+from tests.server.running import HYBRID, TARGET
 
 VENDOR = data_dir("static") / "vendor"
 
@@ -138,3 +138,28 @@ def test_a_copied_snippet_is_the_shown_one(busy: Site) -> None:
         assert copied == snippet.locator("code").text_content()
         assert f"ANTHROPIC_BASE_URL={busy.url}\n" in copied
         expect(page.locator("[data-announcer]")).to_have_text("Copied")
+
+
+def test_snippets_are_shown_for_another_model(busy: Site) -> None:
+    with busy.visit(permissions=["clipboard-read", "clipboard-write"]) as visit:
+        page = visit.page
+        page.goto("/admin")
+        page.locator("summary", has_text="Codex").click()
+        command = page.locator("details.snippet[open] code")
+        expect(command).to_contain_text(f'model = "{TARGET}"')
+        chosen = page.locator("#connect-model")
+        chosen.select_option(HYBRID)
+        expect(command).to_contain_text(f'model = "{HYBRID}"')
+        expect(chosen).to_have_value(HYBRID)
+        page.locator("details.snippet[open]").get_by_role("button", name="Copy").click()
+        assert page.evaluate("navigator.clipboard.readText()") == command.text_content()
+
+
+def test_snippets_of_another_model_need_no_script(busy: Site) -> None:
+    with busy.visit(java_script_enabled=False) as visit:
+        page = visit.page
+        page.goto(f"/admin?model={HYBRID}")
+        expect(page.locator("#connect-model")).to_have_value(HYBRID)
+        expect(page.locator("details.snippet code").first).to_contain_text(HYBRID)
+        page.goto("/admin?model=no/such")
+        expect(page.locator("#connect-model")).to_have_value(TARGET)
