@@ -23,8 +23,10 @@ from omlx.server.anthropic.endpoint import MessageEndpoints
 from omlx.server.connection import ClientGone
 from omlx.server.guard import AccessGuard
 from omlx.server.health import HealthEndpoints
+from omlx.server.model_cards import ModelCards
 from omlx.server.models import ModelEndpoints
 from omlx.server.notes import note
+from omlx.server.ollama import OllamaEndpoints
 from omlx.server.openai.chat.endpoint import ChatEndpoint
 from omlx.server.openai.completions.endpoint import CompletionEndpoint
 from omlx.server.openai.embeddings.endpoint import EmbeddingEndpoint
@@ -74,7 +76,9 @@ def _routes(
 ) -> list[tuple[str, str, Callable[..., Awaitable[Response]]]]:
     """Every route of the API: method, path, endpoint."""
     health = HealthEndpoints(services)
-    models = ModelEndpoints(services)
+    cards = ModelCards(services.pool)
+    models = ModelEndpoints(services, cards)
+    ollama = OllamaEndpoints(cards)
     prefixes = PrefixEndpoints(services.prefixes)
     tokens = TokenEndpoints(services.generations)
     chat = ChatEndpoint(responder)
@@ -83,6 +87,10 @@ def _routes(
     responses = ResponseEndpoints(responder)
     messages = MessageEndpoints(responder, services.generations)
     return [
+        ("GET", "/", ollama.root),
+        ("GET", "/api/version", ollama.version),
+        ("GET", "/api/tags", ollama.tags),
+        ("POST", "/api/show", ollama.show),
         ("GET", "/health", health.health),
         ("GET", "/metrics", health.metrics),
         ("GET", "/v1/models", models.list_models),

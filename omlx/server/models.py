@@ -13,24 +13,27 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, Forbidden
-from omlx.models.catalog.entry import ModelEntry
 from omlx.server import errors, status
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
+from omlx.server.model_cards import ModelCards
 from omlx.server.services import Services
 
 SNAPSHOT_TIMEOUT_S: Final = 2.0
+_SHARED: Final = ("context_length", "loaded", "quantization", "size_bytes")
+"""Fields of a model in both dialects."""
 
 
 class ModelEndpoints:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, cards: ModelCards) -> None:
+        self._cards = cards
         self._engine = services.engine
         self._pool = services.pool
         self._activity = services.activity
 
     async def list_models(self, request: Request) -> Response:
         """All usable models, in either dialect."""
-        records = [_record(entry) for entry in self._pool.models]
+        records = [card.record() for card in await self._cards.all()]
         if errors.speaks_anthropic(request.scope):
             return JSONResponse(_anthropic_list(records))
         return JSONResponse({"object": "list", "data": records})
@@ -44,9 +47,9 @@ class ModelEndpoints:
         configured = await asyncio.to_thread(self._pool.speculation, entry.id)
         served = next((model for model in self._pool.loaded if model.id == entry.id), None)
         snapshot = await self._snapshot(served.id) if served is not None else None
-        record = _record(entry)
+        record = (await self._cards.one(entry.id)).record()
         if errors.speaks_anthropic(request.scope):
-            record = _anthropic_record(record)
+            record = _anthropic_record(record) | {name: record[name] for name in _SHARED}
         record |= status.memory(self._pool.status(entry.id))
         record["speculation"] = status.speculation(
             configured, served, snapshot, self._activity.recent(entry.id)
@@ -87,16 +90,6 @@ class ModelEndpoints:
         return None
 
 
-def _record(entry: ModelEntry) -> Json:
-    created = int(entry.path.stat().st_mtime) if entry.path.exists() else 0
-    return {
-        "id": entry.id,
-        "object": "model",
-        "created": created,
-        "owned_by": entry.id.partition("/")[0],
-    }
-
-
 def _anthropic_list(records: Sequence[Json]) -> Json:
     ids = [record["id"] for record in records] or [None]
     data = [_anthropic_record(record) for record in records]
@@ -110,4 +103,5 @@ def _anthropic_record(record: Json) -> Json:
         "id": record["id"],
         "display_name": record["id"],
         "created_at": created,
+        "max_input_tokens": record["context_length"],
     }

@@ -1,0 +1,94 @@
+"""What the files of a model say of it, for clients that choose by context length and abilities.
+
+Read once and again when a file changes: a list of 300 models costs their `stat` calls.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.errors import ModelError
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.model_config import MAX_CONFIG_BYTES, context_length, read_config
+from omlx.text.reasoning import FAMILIES, THINK
+
+_CONFIG: Final = "config.json"
+_TOKENIZER: Final = "tokenizer_config.json"
+_TEMPLATE: Final = "chat_template.jinja"
+_POOLING: Final = "modules.json"
+_FILES: Final = (_CONFIG, _TOKENIZER, _TEMPLATE, _POOLING)
+_TOOLS: Final = re.compile(r"\btools\b")
+_REASONING: Final = (*FAMILIES, (THINK.opens, THINK.closes), ("<|channel>",), ("<|channel|>",))
+"""Texts of chat templates of models that reason, all of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """`context_length` in tokens, `created` in seconds since 1970.
+
+    `tools` and `reasoning` say whether the chat template has a place for them.
+    """
+
+    context_length: int
+    tools: bool = False
+    reasoning: bool = False
+    embeddings: bool = False
+    created: int = 0
+
+
+class ModelFactsCache:
+    """Facts by model directory. Thread-safe: at worst, two threads read the same files."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, ...], ModelFacts]] = {}
+
+    def get(self, entry: ModelEntry) -> ModelFacts:
+        """Return the facts of a model; those of unreadable files are missing. Reads files."""
+        changed = tuple(_changed_at(entry.path / name) for name in _FILES)
+        known = self._known.get(entry.path)
+        if known is None or known[0] != changed:
+            known = self._known[entry.path] = changed, _read(entry.path, changed)
+        return known[1]
+
+
+def _changed_at(path: Path) -> int:
+    """In nanoseconds; 0 without the file."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _read(directory: Path, changed: tuple[int, ...]) -> ModelFacts:
+    config, tokenizer = _config(directory, _CONFIG), _config(directory, _TOKENIZER)
+    template = _template(directory, tokenizer)
+    length = tokenizer.get("model_max_length")
+    return ModelFacts(
+        context_length=context_length(config, length if isinstance(length, int | float) else 0),
+        tools=_TOOLS.search(template) is not None,
+        reasoning=any(all(text in template for text in texts) for texts in _REASONING),
+        embeddings=bool(changed[_FILES.index(_POOLING)]),
+        created=changed[0] // 10**9,
+    )
+
+
+def _config(directory: Path, name: str) -> dict[str, Any]:
+    try:
+        return read_config(directory, name)
+    except ModelError:  # the reason is shown when the model is loaded
+        return {}
+
+
+def _template(directory: Path, tokenizer: dict[str, Any]) -> str:
+    """The text of the chat templates; a file takes precedence, as in transformers."""
+    path = directory / _TEMPLATE
+    try:
+        if path.stat().st_size <= MAX_CONFIG_BYTES:
+            return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        pass  # most models have it in the tokenizer's config
+    given = tokenizer.get("chat_template") or ""
+    return given if isinstance(given, str) else str(given)

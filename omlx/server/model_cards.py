@@ -1,0 +1,117 @@
+"""What the API says of each model to clients that choose one: context, abilities, size, state.
+
+The names of fields are those that clients look for: vLLM's `max_model_len`, LM Studio's
+`max_context_length`, llama.cpp's `meta`, OpenRouter's `context_length`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import ServedModel
+from omlx.server.dialect import Json
+from omlx.settings.configuration import Configuration
+from omlx.text.calls.markup import call_format
+from omlx.text.reasoning import reasoning_format
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """`served` is None unless the model is loaded; a loaded model knows more than its files."""
+
+    entry: ModelEntry
+    facts: ModelFacts
+    context_length: int
+    served: ServedModel | None = None
+
+    @property
+    def tools(self) -> bool:
+        if self.served is None:
+            return self.facts.tools
+        return call_format(self.served.tokenizer) is not None
+
+    @property
+    def reasoning(self) -> bool:
+        if self.served is None:
+            return self.facts.reasoning
+        return self.facts.reasoning or reasoning_format(self.served.tokenizer) is not None
+
+    @property
+    def capabilities(self) -> list[str]:
+        """`speculation` is known once the model is loaded."""
+        if self.facts.embeddings:
+            return ["embeddings"]
+        known = {
+            "completion": True,
+            "structured_output": True,
+            "tools": self.tools,
+            "reasoning": self.reasoning,
+            "speculation": self.served is not None and self.served.off_reason is None,
+        }
+        return [name for name, has in known.items() if has]
+
+    def record(self) -> Json:
+        """The model's object in OpenAI's lists."""
+        organisation, slash, _ = self.entry.id.partition("/")
+        return {
+            "id": self.entry.id,
+            "object": "model",
+            "created": self.facts.created,
+            "owned_by": organisation if slash else "local",
+            "context_length": self.context_length,
+            "max_model_len": self.context_length,
+            "max_context_length": self.context_length,
+            "meta": {"n_ctx": self.context_length, "size": self.entry.size_bytes},
+            "capabilities": self.capabilities,
+            "loaded": self.served is not None,
+            "model_type": self.entry.model_type,
+            "quantization": self.entry.quantization,
+            "size_bytes": self.entry.size_bytes,
+        }
+
+
+class ModelCards:
+    """Cards of the usable models."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._facts = ModelFactsCache()
+        self._limits: tuple[Configuration | None, dict[str, int | None]] = (None, {})
+
+    async def all(self) -> list[ModelCard]:
+        return await self._cards(self._pool.models)
+
+    async def one(self, name: str | None) -> ModelCard:
+        """Raises as `Pool.resolve`."""
+        (card,) = await self._cards([self._pool.resolve(name)])
+        return card
+
+    async def _cards(self, entries: Sequence[ModelEntry]) -> list[ModelCard]:
+        served = {model.id: model for model in self._pool.loaded}
+
+        def read() -> list[ModelCard]:
+            return [self._card(entry, served.get(entry.id)) for entry in entries]
+
+        return await asyncio.to_thread(read)
+
+    def _card(self, entry: ModelEntry, served: ServedModel | None) -> ModelCard:
+        facts = self._facts.get(entry)
+        if served is not None:
+            return ModelCard(entry, facts, served.context_length, served)
+        longest = self._max_context(entry.id)
+        return ModelCard(entry, facts, min(facts.context_length, longest or facts.context_length))
+
+    def _max_context(self, model: str) -> int | None:
+        """The configured limit, resolved once for each snapshot of the settings."""
+        configuration = self._pool.catalog.configuration
+        if self._limits[0] is not configuration:
+            self._limits = configuration, {}
+        limits = self._limits[1]
+        if model not in limits:
+            limits[model] = configuration.resolve(model).settings.max_context
+        return limits[model]
