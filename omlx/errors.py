@@ -14,6 +14,7 @@
     │   └── TooManyAttempts       too many wrong passwords (429, Retry-After)
     ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400)
+    │   └── ModelGone             it has been deleted or renamed (404)
     └── EngineError               a step has failed and ends its request (500)
         ├── RewindError           a rollback has failed: the content of the cache is unknown
         ├── NonFiniteLogits       NaN or infinity in the logits: damaged weights, a device fault
@@ -124,6 +125,10 @@ class ConfigError(OmlxError):
 
 class ModelError(OmlxError):
     status = 400
+
+
+class ModelGone(ModelError):
+    status = 404
 
 
 class EngineError(OmlxError):

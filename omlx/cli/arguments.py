@@ -7,13 +7,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from omlx.errors import ConfigError
-from omlx.models.catalog.discovery import discover
+from omlx.models.catalog.discovery import Discovery, discovery
 from omlx.models.catalog.places import Folder
-from omlx.models.catalog.registry import Registry
 from omlx.models.pool.speculation_config import check_value, strategy_of
 from omlx.settings.configuration import Configuration, LiveConfiguration
 from omlx.settings.resolve import cli_layer, environment_layer, resolve
@@ -40,14 +38,12 @@ def configured(arguments: Namespace, *, rename_broken: bool = False) -> LiveConf
     return configuration
 
 
-def find_models(names: Sequence[str], configuration: Configuration) -> partial[Registry]:
-    """Return a call that lists all models, with those of `names` that are folders first; it may be
-    repeated.
-    """
+def find_models(names: Sequence[str], configuration: Configuration) -> Discovery:
+    """Return a discovery of all models, with those of `names` that are folders first."""
     folders = [_folder(name) for name in names]
     settings = configuration.resolve().settings
     model_dir = (*filter(None, folders), *settings.model_dir)
-    return partial(discover, replace(settings, model_dir=model_dir), os.environ)
+    return discovery(replace(settings, model_dir=model_dir), os.environ)
 
 
 def model_id(name: str) -> str:

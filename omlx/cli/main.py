@@ -21,6 +21,7 @@ from omlx import __version__
 from omlx.catalog import sentence
 from omlx.cli import set_environment
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError
+from omlx.terminal_text import escaped
 
 COMMANDS = {
     "serve": "omlx.cli.serve",
@@ -99,7 +100,7 @@ def _run(arguments: Namespace) -> int:
         message = error.message
         if isinstance(error, ModelError) and "model" in error.params:
             message = f"{error.params['model']}: {message}"
-        sys.stderr.write(f"omlx: {message}\n")
+        sys.stderr.write(f"omlx: {escaped(message)}\n")
         if isinstance(error, ConfigError | BadRequest | ModelError):
             return 2
         return 1

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
+from omlx.terminal_text import escaped
+
 if TYPE_CHECKING:
     from omlx.models.catalog.entry import ModelEntry
     from omlx.models.pool.load_weights import LoadProgress
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """Return the rows with their cells aligned; a row may have fewer cells than others."""
+    """Return the rows with their cells aligned; a row may have fewer cells than others.
+
+    Control characters are escaped: names of folders and fields of configs are anybody's text.
+    """
+    rows = [tuple(map(escaped, row)) for row in rows]
     count = max(map(len, rows), default=0)
     padded = [row + ("",) * (count - len(row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
@@ -41,7 +47,7 @@ class LoadingBars:
     def __call__(self, entry: ModelEntry, progress: LoadProgress) -> None:
         if progress.done == 0:
             self._bar = tqdm(
-                desc=entry.id,
+                desc=escaped(entry.id),
                 total=progress.total,
                 unit="B",
                 unit_scale=True,

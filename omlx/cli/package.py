@@ -74,7 +74,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     live = configured(arguments)
     names = [name for name in (arguments.target, arguments.draft) if name is not None]
-    registry = find_models(names, live.current)()
+    registry = find_models(names, live.current).scan()
     target = Catalog(registry, live).resolve(model_id(arguments.target))
     arguments.action(arguments, Subject(target, registry, live.current))
     return 0
@@ -99,7 +99,7 @@ def _check_visible(declared: DeclaredDraftModel, subject: Subject) -> None:
     """Raise ModelError if only this command finds the draft, because it was named by its folder."""
     draft = str(declared.draft)
     entry = find_draft(draft, subject.registry)
-    without_folders = find_draft(draft, find_models([], subject.configuration)())
+    without_folders = find_draft(draft, find_models([], subject.configuration).scan())
     if isinstance(entry, ModelEntry) and isinstance(without_folders, Reason):
         raise ModelError("draft.out_of_sight", param=None, draft=draft, path=str(entry.path))
 

@@ -41,6 +41,7 @@ from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.pool import Pool, build_pool
+from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
 from omlx.server.app import create_app
 from omlx.server.guard import check_exposure
@@ -59,6 +60,7 @@ ENGINE_DIED = 3
 """Exit code, for launchd and systemd to start the server again."""
 _KEEP_ALIVE_S = 75
 _DRAFT_INTERVAL_S = 5
+_MODELS_INTERVAL_S = 3
 _SETTINGS_INTERVAL_S = 1
 _WARM_UP_S = 2
 
@@ -112,11 +114,11 @@ def select(model: str | None, configuration: LiveConfiguration) -> Selection:
             values["draft_model"] = model_id(draft)
         run.append(Layer(layer.source, values))
     find = find_models(names, configuration.current)
-    registry = find()
+    registry = find.scan()
     if model is not None:
         model = Catalog(registry, configuration).resolve(model_id(model)).id
     live = LiveConfiguration(tuple(run), configuration.store)
-    return Selection(Catalog(registry, live, model), model, find)
+    return Selection(Catalog(registry, live, model), model, find.scan)
 
 
 async def serve(selection: Selection, listening: socket.socket) -> int:
@@ -136,6 +138,7 @@ async def serve(selection: Selection, listening: socket.socket) -> int:
         mount(app, services, live, settings.home)
         # Tasks that need command line, settings files or disk; those of the pool run with the app.
         background = (
+            RegistryWatcher(pool, selection.discover).run(_MODELS_INTERVAL_S),
             DraftWatcher(pool, selection.discover, download).run(_DRAFT_INTERVAL_S),
             ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure).run(
                 _SETTINGS_INTERVAL_S

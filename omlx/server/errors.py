@@ -28,6 +28,7 @@ from omlx.errors import (
 
 _OPENAI_CODES: Final = {
     "model.not_found": "model_not_found",
+    "model.folder_missing": "model_not_found",
     "engine.prompt_too_long": "context_length_exceeded",
     "text.too_long": "context_length_exceeded",
     "auth.key": "invalid_api_key",

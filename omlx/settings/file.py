@@ -111,10 +111,10 @@ def locked(home: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def file_stamp(path: Path) -> FileStamp:
+def file_stamp(path: Path | str) -> FileStamp:
     """Return the stamp of a file; None if there is no file."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -17,6 +17,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO, TypeAlias, cast
 
+from omlx.terminal_text import escaped
+
 Fields: TypeAlias = dict[str, str | int | float]
 
 FILE_BYTES = 10 << 20
@@ -96,23 +98,25 @@ class JsonLines(logging.Formatter):
 
 
 class Human(logging.Formatter):
-    """`14:03:21 POST /v1/chat/completions 200 · omlx-demo/target · 120 tokens at 85.2/s · …`"""
+    """One line a record, with control characters escaped: it may go to a terminal.
+
+    `14:03:21 POST /v1/chat/completions 200 · omlx-demo/target · 120 tokens at 85.2/s · …`
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         fields = fields_of(record)
         if record.name == _requests.name:
-            return f"{clock} {human(fields)}"
+            return escaped(f"{clock} {human(fields)}")
         message = f"{clock} {record.levelname.lower()}: {record.getMessage()}"
         text = " · ".join([message, *map(str, fields.values())])
         if record.exc_info and record.exc_info[0] is not None:
             text += f" ({record.exc_info[0].__name__}; the log file says where)"
-        return text
+        return escaped(text)
 
 
 def human(fields: Fields) -> str:
-    path = "".join(char if char.isprintable() else "?" for char in str(fields["path"]))
-    parts = [f"{fields['method']} {path} {fields['status']}"]
+    parts = [f"{fields['method']} {fields['path']} {fields['status']}"]
     parts += [str(fields[key]) for key in ("model", "error", "reason") if key in fields]
     if "predicted_n" in fields:
         parts.append(f"{fields['predicted_n']} tokens at {fields['rate']}/s")

@@ -82,7 +82,7 @@ def test_a_refusal_shows_its_code_and_a_plain_answer_why_there_was_no_draft(
     )
     log.log_request({**LINE, "proposed": 0, "accepted": 0, "speculation": "spec.off.requested"})
     first, second = terminal.getvalue().splitlines()
-    assert first[9:] == "POST /v1/x?[2J? 400 · request.json · 1.0 ms"
+    assert first[9:] == "POST /v1/x\\x1b[2J\\n 400 · request.json · 1.0 ms"
     assert "spec.off.requested" in second
 
 

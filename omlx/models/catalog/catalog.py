@@ -6,7 +6,7 @@ is unique when it is set; one that has become ambiguous since then is refused, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -55,6 +55,16 @@ class Catalog:
     def entry(self, name: str) -> ModelEntry:
         """Return the model called `name`, usable or not. Raises NotFound."""
         return self._current_names().lookup(name)
+
+    def update(self, found: Registry, loaded: Iterable[ModelEntry]) -> None:
+        """Replace the registry by what was found on disk.
+
+        Models in memory (`loaded`) whose folders have gone stay listed: they can be served.
+        """
+        gone = [entry for entry in loaded if entry.id not in found and not entry.path.is_dir()]
+        entries = (*found.entries, *gone)
+        if entries != self.registry.entries:
+            self.registry = Registry(entries)
 
     def check_alias(self, alias: str, model: str) -> None:
         """Raise ConfigError unless `alias` can name `model` and nothing else."""

@@ -8,6 +8,7 @@ import mlx.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -31,6 +32,8 @@ _UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
 _FOREIGN = ("*.bin", "*.pt", "*.pth", "*.npz", "*.onnx", "*.safetensors")
+_MODEL_FILES = frozenset({"config.json", "adapter_config.json"})
+_MODEL_SUFFIXES = (".safetensors", ".gguf", *(pattern[1:] for pattern in _UNFINISHED))
 _HEADS = (
     ("EAGLE", re.compile(r"eagle", re.IGNORECASE)),
     ("DFlash", re.compile(r"dflash", re.IGNORECASE)),
@@ -47,8 +50,19 @@ _HEAD_KEYS = {
 
 def looks_like_model(directory: Path) -> bool:
     """Return whether any file in the directory is one of a model, complete or not."""
-    wanted = ("config.json", "adapter_config.json", "*.safetensors", "*.gguf", *_UNFINISHED)
-    return any(any(directory.glob(pattern)) for pattern in wanted)
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return False
+    return any(name in _MODEL_FILES or name.endswith(_MODEL_SUFFIXES) for name in names)
+
+
+def download_folders(directory: Path) -> list[Path]:
+    """Return the folders in which download clients keep unfinished files of a model directory."""
+    folders = [directory / ".cache/huggingface/download"]
+    if directory.parent.name == "snapshots":
+        folders.append(directory.parent.parent / "blobs")
+    return folders
 
 
 def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntry:
@@ -183,9 +197,7 @@ def _indexed(directory: Path) -> set[str]:
 
 def _unfinished(directory: Path) -> int:
     """Count the files of unfinished downloads, in the cache folders of download clients too."""
-    folders = [directory, directory / ".cache/huggingface/download"]
-    if directory.parent.name == "snapshots":
-        folders.append(directory.parent.parent / "blobs")
+    folders = [directory, *download_folders(directory)]
     return sum(len(_glob(folder, _UNFINISHED)) for folder in folders)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from omlx.errors import ModelError
+from omlx.errors import ModelError, ModelGone
 
 MAX_BYTES: Final = 256 << 20
 """The largest tokenizers, of 260,000 tokens, have 35 MB."""
@@ -20,7 +20,7 @@ def check_files(directory: Path) -> None:
     try:
         paths = sorted(directory.iterdir())
     except FileNotFoundError:
-        raise ModelError("model.folder_missing") from None
+        raise ModelGone("model.folder_missing") from None
     except OSError as error:
         raise ModelError("model.unreadable", detail=str(error.strerror)) from None
     for path in paths:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.folder_stamp import FolderStamp, folder_stamp
 from omlx.models.catalog.model_config import read_config
 from omlx.models.catalog.model_files import check_files
 
@@ -58,12 +59,18 @@ class TokenizerCache:
     """Tokenizers of models that are not loaded, `CACHE_SIZE` at most."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, TokenizerWrapper] = {}
+        self._by_id: dict[str, tuple[FolderStamp, TokenizerWrapper]] = {}
 
     async def get(self, entry: ModelEntry) -> TokenizerWrapper:
-        """Return the tokenizer, read off the event loop on a miss. Raises ModelError."""
-        if entry.id not in self._by_id:
-            self._by_id[entry.id] = await asyncio.to_thread(read_tokenizer, entry)
-            while len(self._by_id) > CACHE_SIZE:
-                del self._by_id[next(iter(self._by_id))]
-        return self._by_id[entry.id]
+        """Return the tokenizer, read off the event loop if it is not cached or its folder has
+        changed. Raises ModelError.
+        """
+        stamp = await asyncio.to_thread(folder_stamp, entry.path)
+        cached = self._by_id.get(entry.id)
+        if cached is not None and cached[0] == stamp:
+            return cached[1]
+        tokenizer = await asyncio.to_thread(read_tokenizer, entry)
+        self._by_id[entry.id] = stamp, tokenizer
+        while len(self._by_id) > CACHE_SIZE:
+            del self._by_id[next(iter(self._by_id))]
+        return tokenizer

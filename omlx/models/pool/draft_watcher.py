@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from omlx.errors import Reason
+from omlx.models.catalog.folder_stamp import FolderStamp, folder_stamp
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import Registry
-from omlx.models.pool.failure_cache import FolderStamp, folder_stamp
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation_config import SpeculationConfig
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from omlx.errors import BadRequest, ModelError
 from omlx.models.catalog.entry import ModelEntry
-from omlx.settings.file import FileStamp, file_stamp
+from omlx.models.catalog.folder_stamp import FolderStamp, folder_stamp
 from omlx.settings.schema import Settings
 
 TRANSIENT: Final = (
@@ -23,8 +23,6 @@ TRANSIENT: Final = (
     "model.weights_unreadable",
 )
 """Errors that may not recur with the same files."""
-
-FolderStamp: TypeAlias = tuple[tuple[str, FileStamp], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +66,3 @@ class FailureCache:
                 make_error = partial(type(error), error.code, param=error.param, **error.params)
                 self._failures[pair] = key, make_error
             raise
-
-
-def folder_stamp(folder: Path) -> FolderStamp:
-    """Return the stamps of all files in a folder; none for a missing folder."""
-    try:
-        return tuple((path.name, file_stamp(path)) for path in sorted(folder.iterdir()))
-    except OSError:
-        return ()

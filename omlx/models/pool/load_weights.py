@@ -20,7 +20,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from omlx.errors import ModelError
+from omlx.errors import ModelError, ModelGone
 from omlx.models.catalog.check_config import check_counts
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import (
@@ -81,7 +81,7 @@ def check_checkpoint(entry: ModelEntry) -> None:
     """Raise ModelError for files that are missing or damaged, or a config that cannot be theirs."""
     with _naming(entry):
         if not entry.path.is_dir():
-            raise ModelError("model.folder_missing")
+            raise ModelGone("model.folder_missing")
         tensors = sum(check_whole(file) for file in weight_files(entry.path))
         config = read_config(entry.path, "config.json")
         if not config:

@@ -269,9 +269,13 @@ class Pool:
 
     # -- changes of registry and settings ----------------------------------------------------------
 
+    def list_models(self, found: Registry) -> None:
+        """Replace the registry by what was found on disk; loaded models stay listed."""
+        self.catalog.update(found, [resident.entry for resident in self.residents])
+
     async def update_registry(self, registry: Registry) -> None:
         """Replace the registry and wait until each model has applied it at an idle moment."""
-        self.catalog.registry = registry
+        self.list_models(registry)
         jobs = await self.reconfigure()
         tasks = [job.task for job in jobs if job.task is not None]
         if tasks:
@@ -285,6 +289,8 @@ class Pool:
         self.load_queue.mark_outdated()
         jobs = []
         for resident in list(self.residents):
+            if not resident.entry.path.is_dir():
+                continue  # its package cannot be read any more
             try:
                 speculation = await asyncio.to_thread(self.speculation, resident.entry.id)
             except (BadRequest, ModelError) as error:

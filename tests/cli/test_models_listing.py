@@ -1,0 +1,65 @@
+"""`omlx models`: names and reasons on a terminal; and a running server's list of models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+from omlx.models.catalog.discovery import BUNDLED
+from tests.cli.serving import serving
+from tests.cli.test_main import environment
+from tests.models import trees
+
+SEEN_WITHIN_S = 5.0
+
+
+def listing(home: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "omlx", "models", "--no-bundled", *arguments]
+    done = subprocess.run(
+        command, env=environment(home), capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_names_and_reasons_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    models = tmp_path / ".omlx/models"
+    trees.model(models / "\x1b[31mred")
+    trees.model(models / "two\nlines")
+    trees.model(models / "type", {"model_type": "\x1b]0;title\x07\u202e"})
+    text = listing(tmp_path)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "\u202e" not in text
+    assert len(text.strip().splitlines()) == 4, "a heading and a line each"
+    assert "\\x1b[31mred" in text
+    ids = {record["id"] for record in json.loads(listing(tmp_path, "--json"))}
+    assert ids == {"\x1b[31mred", "two\nlines", "type"}
+
+
+def test_a_running_server_sees_models_come_and_go(tmp_path: Path) -> None:
+    models = tmp_path / ".omlx/models"
+    shutil.copytree(BUNDLED / "omlx-demo/draft", models / "first")
+    with serving(tmp_path) as server, httpx.Client(base_url=server.url) as http:
+
+        def wait_for(expected: list[str]) -> float:
+            started = time.monotonic()
+            while True:
+                listed = [model["id"] for model in http.get("/v1/models").json()["data"]]
+                if listed == expected:
+                    return time.monotonic() - started
+                assert time.monotonic() - started < 60
+                time.sleep(0.05)  # the list is all that tells
+
+        assert wait_for(["first"]) < SEEN_WITHIN_S
+        shutil.copytree(BUNDLED / "omlx-demo/draft", models / "copied")
+        assert wait_for(["copied", "first"]) < SEEN_WITHIN_S
+        shutil.rmtree(models / "copied")
+        assert wait_for(["first"]) < SEEN_WITHIN_S
+        gone = http.get("/v1/models/copied")
+        assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
