@@ -3,16 +3,19 @@
     <|channel|>analysis<|message|>reasoning<|end|>
     <|start|>assistant<|channel|>final<|message|>an answer
 
-A message goes through a channel; a message with a recipient, on any channel, is a tool call. The
-chat template shows whether a model uses this markup.
+A message goes through a channel. A message to a function, on any channel, is a tool call; the code
+that a model writes to tools that only its training had is dropped. The chat template shows whether
+a model uses this markup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from omlx.text.channels import CONTENT, HEADER, REASONING, TOOL
+import regex as re
+
+from omlx.text.channels import CONTENT, HEADER, REASONING, ChannelSplitter, Piece
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -24,9 +27,16 @@ THOUGHT: Final = (
 )
 """Markers that open reasoning, and that lead from it to the answer."""
 
-_CALL: Final = (CALL, TOOL)
+_RECIPIENT: Final = re.compile(
+    r"to=(?P<name>[\w.:/-]+)"
+    r"(?P<rest>[^<{]*(?:<\|(?:channel|constrain)\|>[^<{]*)*<\|message\|>)"
+)
+"""A header from its recipient on."""
+_READERS: Final = ("assistant", "user", "all")
+"""Recipients of messages that are no calls."""
 _THOUGHT_HEADER: Final = f"{HEADER} of reasoning"
 _ANSWER_HEADER: Final = f"{HEADER} of an answer"
+_FOREIGN: Final = f"{HEADER} of a message to a tool of its training"
 _ENDS: Final = tuple(
     (marker, HEADER) for marker in ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 )
@@ -36,10 +46,10 @@ TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
         ("<|channel|>analysis", _THOUGHT_HEADER),
         ("<|channel|>commentary", _ANSWER_HEADER),
         ("<|channel|>final", _ANSWER_HEADER),
-        _CALL,
     ),
-    _THOUGHT_HEADER: (("<|message|>", REASONING), _CALL),
-    _ANSWER_HEADER: (("<|message|>", CONTENT), _CALL),
+    _THOUGHT_HEADER: (("<|message|>", REASONING),),
+    _ANSWER_HEADER: (("<|message|>", CONTENT),),
+    _FOREIGN: _ENDS,
     REASONING: _ENDS,
     CONTENT: _ENDS,
 }
@@ -48,3 +58,39 @@ TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
 
 def uses_harmony(tokenizer: TokenizerWrapper) -> bool:
     return THOUGHT[0] in str(tokenizer.chat_template)
+
+
+class HarmonySplitter(ChannelSplitter):
+    """Splitter whose messages to `functions` are content that begins with `CALL`."""
+
+    def __init__(self, functions: Collection[str]) -> None:
+        super().__init__(HEADER, TRANSITIONS)
+        self._functions = functions
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        if not self._in_header or self._state == _FOREIGN:
+            return super()._step(pieces)
+        recipient = _RECIPIENT.search(self._held, partial=True)
+        markers = (self._held.find(marker) for marker, _ in TRANSITIONS[self._state])
+        first = min((at for at in markers if at >= 0), default=len(self._held))
+        if recipient is None or recipient.start() >= first:
+            return super()._step(pieces)
+        if not recipient.partial:
+            self._address(recipient, pieces)
+        return not recipient.partial
+
+    def _address(self, recipient: re.Match[str], pieces: list[Piece]) -> None:
+        """Enter the message that follows a header with a recipient."""
+        name, rest = recipient["name"], recipient["rest"]
+        function = name.removeprefix("functions.")
+        self._matched = True
+        self._held = self._held[recipient.end() :]
+        if function != name or name in self._functions:
+            self._state = CONTENT
+            self._emit(CALL + function + rest, pieces)
+        elif name not in _READERS:
+            self._state = _FOREIGN
+        elif "analysis" in rest or (self._state == _THOUGHT_HEADER and "<|channel|>" not in rest):
+            self._state = REASONING
+        else:
+            self._state = CONTENT

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.records import RequestStats
+from omlx.text import harmony
 from omlx.text.calls import parser
 from omlx.text.calls.markup import call_markup
 from omlx.text.calls.open_reasoning import OpenReasoning
@@ -209,6 +210,8 @@ def _splitter(
     tokenizer: TokenizerWrapper, spec: OutputSpec, form: ReasoningFormat | None
 ) -> ReasoningSplitter | ChannelSplitter:
     channels = message_channels(tokenizer)
+    if channels is not None and not spec.raw and harmony.uses_harmony(tokenizer):
+        return harmony.HarmonySplitter([tool["function"]["name"] for tool in spec.tools])
     if channels is not None and not spec.raw:
         return ChannelSplitter(*channels)
     if form is None:

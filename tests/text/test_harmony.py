@@ -115,6 +115,26 @@ def read(
             ("", "Use to=functions.look now", []),
         ),
         ("", ("", "", [])),
+        (
+            f"<|channel|>commentary to=look <|constrain|>json<|message|>{ARGUMENTS}<|call|>",
+            ("", "", [f"look{ARGUMENTS}"]),
+        ),
+        (f" to=look<|channel|>analysis<|message|>{ARGUMENTS}", ("", "", [f"look{ARGUMENTS}"])),
+        (
+            f'{THOUGHT}{NEXT} to=container.exec<|channel|>commentary<|message|>python3 -c "1"',
+            ("Hm. é to=functions.", "", []),
+        ),
+        (
+            f"{THOUGHT}{NEXT}<|channel|>commentary to=python <|constrain|>code<|message|>print()"
+            f"{NEXT}<|channel|>final<|message|>So.",
+            ("Hm. é to=functions.", "So.", []),
+        ),
+        (
+            "<|channel|>commentary to=assistant<|channel|>analysis<|message|>Hm."
+            f"{NEXT}<|channel|>commentary to=assistant<|channel|>final<|message|>So.",
+            ("Hm.", "So.", []),
+        ),
+        ("Here to=5 and so on", ("", "Here to=5 and so on", [])),
     ],
 )
 def test_reads(oss: TokenizerWrapper, text: str, expected: object) -> None:

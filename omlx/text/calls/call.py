@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import regex as re
 
+from omlx.text.calls.format import Incomplete
 from omlx.text.calls.json_repair import JsonRepair
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.values import is_function
@@ -66,17 +67,34 @@ class WholeReader:
 
     def find(self, text: str, *, final: bool = False) -> int | None:
         start, marker = self._searched, self._markup.end
-        if self._markup.form.read and text.lstrip().startswith(("{", "[")):
+        if (
+            self._markup.form.json
+            and self._markup.form.read
+            and text.lstrip().startswith(("{", "["))
+        ):
             self._searched = len(text)
             self._json.feed(text[start:])
             if self._json.ended:
                 return len(text) - len(self._json.rest)
         elif marker:
-            end = text.find(marker, start)
-            if end >= 0:
-                return end
+            while (end := text.find(marker, start)) >= 0:
+                if self._complete(text[:end]):
+                    return end
+                start = end + 1
             self._searched = max(0, len(text) - len(marker) + 1)
         return len(text) if final else None
+
+    def _complete(self, text: str) -> bool:
+        """Return whether a marker at the end of a text closes the call, and is no part of it."""
+        if self._markup.form.read is None:
+            return True
+        try:
+            self._markup.form.read(text, self._markup.tools)
+        except Incomplete:
+            return False
+        except PARSE_ERRORS:
+            return True
+        return True
 
     def calls(self, text: str) -> list[Call]:
         return list(_parse(self._markup, text))

@@ -20,6 +20,11 @@ Read: TypeAlias = Callable[[str, Tools], Any]
 """Parser of the text between two markers, as mlx-lm's are: returns a call, or a list of calls, each
 with "name", "arguments" and perhaps "id". Raises ValueError, or one of `parser.PARSE_ERRORS`."""
 
+
+class Incomplete(ValueError):
+    """A text ends inside of a call: a marker in it belongs to a value."""
+
+
 NAME: Final = r"(?P<name>[\w.:/-]+)"
 """Pattern of a function's name."""
 
@@ -71,6 +76,8 @@ class CallFormat:
     """Pattern after the arguments, before the closing marker or the next head."""
     read: Read | None = None
     """Parser of calls that do not begin with `head`; None: mlx-lm's for this model, if any."""
+    json: bool = True
+    """A text for `read` that begins with a bracket is JSON, and ends where that does."""
     opening: str | None = None
     """Text of a call up to its arguments, to force a call that no grammar can enforce."""
     before: str = ""

@@ -128,6 +128,14 @@ def argument_types(tools: Iterable[Mapping[str, Any]], name: str) -> ArgumentTyp
     return ArgumentTypes(next(parameters, None))
 
 
+def properties(tools: Iterable[Mapping[str, Any]], name: str) -> Iterable[str]:
+    """Return the names of the arguments of function `name`, in the order of its schema."""
+    functions = (tool["function"] for tool in tools)
+    schema = next((each.get("parameters") for each in functions if each["name"] == name), None)
+    declared = schema.get("properties") if isinstance(schema, Mapping) else None
+    return declared if isinstance(declared, Mapping) else ()
+
+
 def is_function(tools: Iterable[Mapping[str, Any]], name: str) -> bool:
     """Return whether `name` is a function of the request."""
     return any(tool["function"]["name"] == name for tool in tools)

@@ -1,14 +1,127 @@
-"""LFM2: `<|tool_call_start|>[look(at="x")]<|tool_call_end|>`."""
+"""LFM2: `<|tool_call_start|>[look(at="x")]<|tool_call_end|>`.
+
+The template of this family writes strings without escapes, so a string ends at the first quote that
+the next argument or the end of the call follows.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import ast
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
 
-from omlx.text.calls.format import CallFormat
+import regex as re
+
+from omlx.text.calls.format import CallFormat, Incomplete, Tools
+from omlx.text.calls.json_repair import JsonRepair
+from omlx.text.calls.values import argument_types, parse_json, properties
+
+_NAME: Final = re.compile(r"\s*([\w.:/-]+)\s*\(\s*")
+_KEY: Final = re.compile(r"([\w.-]+)\s*=\s*")
+_AFTER: Final = r"\s*(?:,\s*(?=[\w.-]+\s*=|[\"'\[{\w+-])|(?=\)\s*[,\]]))"
+_SEPARATOR: Final = re.compile(_AFTER)
+_STRINGS: Final = {quote: re.compile(rf"{quote}({_AFTER})") for quote in "\"'"}
+_WORD: Final = re.compile(r"[^,()\[\]{}]+")
+_NEXT: Final = re.compile(r"\)\s*([,\]])")
+
+
+class _Scanner:
+    """Parser of a list of calls. Raises ValueError, and Incomplete where the text ends inside."""
+
+    def __init__(self, text: str, tools: Tools) -> None:
+        self._text = text.strip()
+        self._tools = tools
+        self._at = 1
+
+    def calls(self) -> Iterator[dict[str, Any]]:
+        if not self._text.startswith("["):
+            raise ValueError("no list of calls")
+        following = ","
+        while following == ",":
+            name = self._match(_NAME)
+            yield {"name": name[1], "arguments": self._arguments(name[1])}
+            following = self._match(_NEXT)[1]
+        if self._text[self._at :].strip():
+            raise ValueError("text after the calls")
+
+    def _arguments(self, function: str) -> dict[str, Any]:
+        """Parse arguments up to the bracket that closes them; those without a name are the schema's
+        next.
+        """
+        names = iter(properties(self._tools, function))
+        types = argument_types(self._tools, function)
+        arguments: dict[str, Any] = {}
+        while not self._text.startswith(")", self._at):
+            key = _KEY.match(self._text, self._at)
+            if key is not None:
+                self._at = key.end()
+                name = key[1]
+            else:
+                name = next(names, "")
+                if not name or name in arguments:
+                    raise ValueError("an argument without a name")
+            value = self._value()
+            if isinstance(value, _Bare):
+                value = types.convert(name, value)
+            arguments[name] = value
+        return arguments
+
+    def _value(self) -> Any:
+        """Parse a value and the comma after it."""
+        character = self._text[self._at : self._at + 1]
+        if not character:
+            raise Incomplete("a value")
+        if character in _STRINGS:
+            return self._string(character)
+        if character in "[{":
+            repair = JsonRepair()
+            text = repair.feed(self._text[self._at :])
+            if not repair.ended:
+                raise Incomplete("a list or an object")
+            self._at = len(self._text) - len(repair.rest)
+            value: Any = parse_json(text)
+        else:
+            value = _Bare(self._match(_WORD)[0].strip())
+        self._match(_SEPARATOR)
+        return value
+
+    def _string(self, quote: str) -> str:
+        end = _STRINGS[quote].search(self._text, self._at + 1)
+        if end is None:
+            raise Incomplete("a string")
+        raw = self._text[self._at + 1 : end.start()]
+        self._at = end.end()
+        with suppress(ValueError, SyntaxError):
+            escaped = raw.replace("\n", "\\n").replace("\r", "\\r")
+            return str(ast.literal_eval(f"{quote}{escaped}{quote}"))
+        return raw
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        found = pattern.match(self._text, self._at, partial=True)
+        if found is None:
+            raise ValueError("no call")
+        if found.partial:
+            raise Incomplete("a call")
+        self._at = found.end()
+        return found
+
+
+class _Bare(str):
+    """A value without quotes."""
+
+    __slots__ = ()
+
+
+def _read(text: str, tools: Tools) -> list[dict[str, Any]]:
+    return list(_Scanner(text, tools).calls())
+
 
 FORMAT: Final = CallFormat(
     start="<|tool_call_start|>",
     end="<|tool_call_end|>",
-    begins=r"\s*\[\s*[\w.]+\(",
+    begins=r"\s*\[\s*[\w.:/-]+\(",
+    read=_read,
+    json=False,
     opening="[{name}(",
 )
