@@ -16,7 +16,6 @@ class ModelList extends HTMLElement {
     if (!this.form) return;
     this.filtered = new WeakSet();
     this.found = this.rows;
-    this.form.hidden = false;
     this.form.addEventListener("input", () => this.apply());
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.addEventListener("omlx:refreshed", () => this.filter(this.rows.filter(this.isNew)));

@@ -96,6 +96,32 @@ def test_focus_and_selected_text_of_the_overview_stay(busy: Site) -> None:
         assert page.evaluate("getSelection().toString().trim()") == TARGET
 
 
+def test_text_selected_in_a_table_stays_selected(busy: Site) -> None:
+    with busy.visit() as visit:
+        page = visit.page
+        page.goto("/admin")
+        rows = page.locator("section[aria-labelledby=answers] tbody tr")
+        cell = rows.first.locator("td").first
+        text = cell.inner_text()
+        cell.evaluate("(cell) => getSelection().selectAllChildren(cell)")
+        busy.ask(max_tokens=7)
+        expect(rows.nth(1).locator("td").first).to_have_text(text, timeout=LONG_MS)
+        assert page.evaluate("getSelection().toString().trim()") == text
+
+
+def test_two_windows_show_the_same_and_keep_their_places(fresh: Site) -> None:
+    with fresh.visit() as first, fresh.visit() as second:
+        for visit in (first, second):
+            visit.page.goto("/admin/models")
+        order = second.page.evaluate(_ORDER)
+        button = second.page.locator(f'[id="move-{HYBRID}"]')
+        button.focus()
+        first.page.locator(f'[id="move-{HYBRID}"]').click()
+        expect(button).to_have_text(f"Unload {HYBRID}", timeout=LONG_MS)
+        expect(button).to_be_focused()
+        assert second.page.evaluate(_ORDER) == order
+
+
 def test_a_model_in_use_is_unloaded_after_a_question(busy: Site) -> None:
     with busy.visit() as visit, traffic(busy):
         page = visit.page
