@@ -287,7 +287,7 @@ class GrammarCompiler:
         if channels is not None:
             return self._marker_ids(channels[0]), self._marker_ids(channels[1])
         form = reasoning_format(self._tokenizer)
-        if form is None:
+        if form is None or not form.opens:
             return None
         if form.opens == self._tokenizer.think_start:
             tokenizer = self._tokenizer

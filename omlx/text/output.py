@@ -214,7 +214,7 @@ def _splitter(
         return harmony.HarmonySplitter([tool["function"]["name"] for tool in spec.tools])
     if channels is not None and not spec.raw:
         return ChannelSplitter(*channels)
-    if form is None:
+    if form is None or not form.opens:
         return ReasoningSplitter(None)
     markers = (form.opens, form.closes)
     return ReasoningSplitter(markers, thinking=spec.thinking, ends=form.ends, repeats=form.repeats)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningFormat:
-    """Markers around the reasoning of one model.
+    """Markers around the reasoning of one model; without `opens` it has none.
 
     `ends` are markers that end reasoning too, and belong to what follows. `repeats`: the markers
     are special tokens, so reasoning may follow content, and a marker without its partner is
@@ -25,8 +25,8 @@ class ReasoningFormat:
     dropped at the beginning and the end of an answer only.
     """
 
-    opens: str
-    closes: str
+    opens: str = ""
+    closes: str = ""
     ends: tuple[str, ...] = ()
     repeats: bool = False
     dropped: tuple[str, ...] = ()
@@ -62,6 +62,7 @@ FAMILIES: Final[Mapping[tuple[str, ...], ReasoningFormat]] = {
         closes="[BEGIN FINAL RESPONSE]",
         dropped=("[END FINAL RESPONSE]",),
     ),
+    (">>>${recipient}",): ReasoningFormat(dropped=(">>>all\n",), answer=("all\n", "")),
     ("<think>", "<response></response>"): ReasoningFormat(
         opens="<think>", closes="</think>", answer=("<response>", "</response>")
     ),
@@ -132,7 +133,7 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
 def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:
     """Return whether a prompt ends in an opening marker and white space."""
     form = reasoning_format(tokenizer)
-    if form is None:
+    if form is None or not form.opens:
         return False
     text = str(tokenizer.decode(list(tokens[-64:])))
     return text.rstrip().endswith(form.opens)

@@ -89,7 +89,7 @@ class WrapperFilter:
     def __init__(self, markers: tuple[str, str]) -> None:
         self._open, self._close = markers
         self._opened = not self._open
-        self._plain = not self._open  # there is no opening marker
+        self._plain = not self._open  # there is no marker to look for
         self._held = ""
 
     @property
@@ -107,8 +107,9 @@ class WrapperFilter:
             if self._open.startswith(start) and start != self._open:
                 return ""
             self._opened = start.startswith(self._open)
-            self._plain = not self._opened
-            self._held = start.removeprefix(self._open)
+            self._plain = not self._opened or not self._close
+            if self._opened:
+                self._held = start.removeprefix(self._open)
         if self._plain:
             return self.finish()
         body = self._held.rstrip()

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from omlx.errors import BadRequest
 from omlx.process_memory import footprint
+from omlx.text.template_variables import with_further_variables
 from omlx.text.template_worker import RENDERED, TemplateJob
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def render_template(
         copies = deepcopy([dict(message) for message in messages])
         own = deepcopy(dict(variables))
         return str(tokenizer.apply_chat_template(copies, tokenize=False, **options, **own))
+    variables = with_further_variables(str(tokenizer.chat_template), variables)
     job = _job(tokenizer, messages, {**variables, **options})
     with _turns.of(tokenizer):
         process = _idle.take()

@@ -124,6 +124,16 @@ _FURTHER: Final = {
 """Tokens of families that their templates do not write out."""
 
 
+_ENDS: Final = {
+    "Command": "<|END_OF_TURN_TOKEN|>",
+    "Cohere": "<|END_OF_TURN_TOKEN|>",
+    "meta-llama": "<|eot_id|>",
+    "ling": "<|role_end|>",
+    "meetkai": "<|eot_id|>",
+}
+"""Tokens that end an answer, where a test depends on it."""
+
+
 def read(file: str) -> str:
     """Return the text of a fetched file. Without it the test is skipped, or fails in CI."""
     path = FOLDER / file
@@ -147,6 +157,9 @@ def tokenizer(name: str) -> TokenizerWrapper:
         config |= {"chat_template": template, "bos_token": "<|endoftext|>"}
         Path(folder, "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
         loaded = load(Path(folder))
+    for family, token in _ENDS.items():
+        if family in name:
+            loaded.add_eos_token(token)
     if name.startswith("muse"):
         loaded._response_format = muse_spark.RESPONSE_FORMAT
     return loaded

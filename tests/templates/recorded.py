@@ -104,10 +104,7 @@ class _Cases:
 
     def _statement(self, match: re.Match[str], reader: Reader) -> Iterator[Case]:
         if match["tool"]:
-            name, description, parameters = reader.expression()
-            function = {"name": name, "description": description}
-            function["parameters"] = json.loads(parameters)
-            self._names[match["tool_name"]] = {"type": "function", "function": function}
+            self._names[match["tool_name"]] = _tool(reader.expression())
         elif match["loop"]:
             self._names[match["loop"]] = reader.expression()
         elif match["lfm2"]:
@@ -147,10 +144,19 @@ class _Cases:
                 case "expect_tool_calls":
                     expected.calls = [_call(*call) for call in arguments[0]]
                 case "tools":
-                    (tools,) = arguments
+                    tools = [_tool(tool) for tool in arguments[0]]
                 case _:
                     options[name] = arguments[0] if arguments else True
         return line, text, expected, tools, options
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    """Return a function as chat templates take it; one that stands in the case is a list."""
+    if isinstance(tool, dict):
+        return tool
+    name, description, parameters = tool
+    function = {"name": name, "description": description, "parameters": json.loads(parameters)}
+    return {"type": "function", "function": function}
 
 
 def _message(

@@ -16,6 +16,7 @@ from omlx.text.calls.families import (
     json_lines,
     json_lists,
     llama,
+    minimax_m3,
     seed_oss,
     solar,
 )
@@ -61,6 +62,7 @@ def _dsml(section: str) -> tuple[str, str]:
 _DEEPSEEK: Final = tuple(
     f"<｜tool▁{name}｜>" for name in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
 )
+_M3: Final = minimax_m3.TOKEN
 _BEGIN, _END, _CALL, _CALL_END, _SEPARATOR = _DEEPSEEK
 
 EXAMPLES: Final = {
@@ -176,5 +178,13 @@ EXAMPLES: Final = {
         "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>look<|tool_call:args|>{}"
         "<|tool_call:end|><|tool_call:begin|>b1b2c3d4e5<|tool_call:name|>look<|tool_call:args|>"
         '{"days": 3}<|tool_call:end|><|calls|>',
+    ),
+    "minimax m3": Example(
+        minimax_m3.FORMAT,
+        ("]<]minimax[>[",),
+        f'{_M3}<tool_call>\n{_M3}<invoke name="get_weather">{_M3}<city>Zürich{_M3}</city>'
+        f"{_M3}<days>3{_M3}</days>{_M3}</invoke>\n{_M3}</tool_call>",
+        f'{_M3}<tool_call>\n{_M3}<invoke name="look">{_M3}</invoke>\n'
+        f'{_M3}<invoke name="look">{_M3}<days>3{_M3}</days>{_M3}</invoke>\n{_M3}</tool_call>',
     ),
 }

@@ -124,6 +124,12 @@ def test_every_cut_off_call_is_text_or_a_call(family: str, model: TokenizerWrapp
             assert text.startswith(output.text.rstrip("\ufffd"))
 
 
+FORCED_BY_GRAMMAR: Final = [
+    name for name, example in EXAMPLES.items() if example.form.written is not None
+]
+
+
+@pytest.mark.parametrize("family", FORCED_BY_GRAMMAR, indirect=True)
 def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
     seen = set()
     for seed in range(4):
@@ -136,6 +142,7 @@ def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
     assert seen == set(SCHEMAS)
 
 
+@pytest.mark.parametrize("family", FORCED_BY_GRAMMAR, indirect=True)
 def test_a_forced_call_of_one_function_ends_the_answer(
     family: str, model: TokenizerWrapper
 ) -> None:
@@ -148,6 +155,7 @@ def test_a_forced_call_of_one_function_ends_the_answer(
         assert valid(made, {"it": WIDE})
 
 
+@pytest.mark.parametrize("family", FORCED_BY_GRAMMAR, indirect=True)
 def test_a_strict_call_in_prose_is_held(family: str, model: TokenizerWrapper) -> None:
     strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
     for seed in range(4):

@@ -28,6 +28,7 @@ APERTUS = "<|inner_prefix|><|inner_suffix|>"
 APRIEL = "[BEGIN FINAL RESPONSE]"
 GRANITE = "<think></think><response></response>"
 SOLAR = "<|begin|>assistant<|think|>"
+FUNCTIONARY = ">>>${recipient}"
 PLAIN = "<think></think>"
 
 
@@ -55,6 +56,8 @@ def model(folder: Path, words: str, template: str = CHATML) -> TokenizerWrapper:
         (GRANITE, "use <response> and </response>", "", "use <response> and </response>"),
         (SOLAR, "<|think|>why<|end|><|begin|>assistant<|content|>so<|end|>", "why", "so"),
         (SOLAR, "<|content|>so<|end|>", "", "so"),
+        (FUNCTIONARY, "all\nso all\n", "", "so all\n"),
+        (FUNCTIONARY, "so>>>all\nthen", "", "sothen"),
         (PLAIN, "<think>why</think>so", "why", "so"),
         (PLAIN, "a <think>b", "", "a <think>b"),
     ],
@@ -67,7 +70,7 @@ def test_reasoning_is_told_from_the_answer(
 
 
 def test_every_family_is_tried() -> None:
-    tried = (MISTRAL, SEED, MINIMAX_3, HY3, COHERE, APERTUS, APRIEL, GRANITE)
+    tried = (MISTRAL, SEED, MINIMAX_3, HY3, COHERE, APERTUS, APRIEL, GRANITE, FUNCTIONARY)
     for texts in FAMILIES:
         assert any(all(text in words for text in texts) for words in tried)
 

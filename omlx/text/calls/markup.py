@@ -32,6 +32,7 @@ from omlx.text.calls.families import (
     llama,
     minicpm5,
     minimax_m2,
+    minimax_m3,
     mistral,
     muse_spark,
     pythonic,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 FAMILIES: Final[Sequence[CallFormat]] = (
     minimax_m2.FORMAT,
+    minimax_m3.FORMAT,
     glm.LONGCAT,
     glm.GLM,
     qwen3_coder.FORMAT,

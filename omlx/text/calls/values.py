@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import isinf
 from typing import Any, Final, NoReturn
@@ -28,7 +28,7 @@ class ArgumentTypes:
     """The types of the arguments of one function, by the JSON schema of its parameters."""
 
     def __init__(self, parameters: Any) -> None:
-        self._root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
+        self.root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
         self._known: dict[int, frozenset[str]] = {}
 
     def convert(self, name: str, text: str) -> Any:
@@ -56,19 +56,31 @@ class ArgumentTypes:
 
     def declares(self, name: str) -> bool:
         """Return whether the schema has a property `name`."""
-        properties = self._root.get("properties")
+        properties = self.root.get("properties")
         return isinstance(properties, Mapping) and name in properties
+
+    def branches(self, schema: Any, depth: int = 8) -> Iterator[Mapping[str, Any]]:
+        """Yield a schema, and those that it refers to or combines."""
+        if not isinstance(schema, Mapping) or not depth:
+            return
+        yield schema
+        yield from self.branches(self._resolve(schema.get("$ref")), depth - 1)
+        for key in ("anyOf", "oneOf", "allOf"):
+            combined = schema.get(key)
+            if isinstance(combined, list) and len(combined) < 64:
+                for branch in combined:
+                    yield from self.branches(branch, depth // 2)
 
     def _property(self, name: str) -> Any:
         if self.declares(name):
-            return self._root["properties"][name]
-        return self._root.get("additionalProperties", True)
+            return self.root["properties"][name]
+        return self.root.get("additionalProperties", True)
 
     def _resolve(self, reference: Any) -> Any:
         """Return what a local `$ref` refers to; None for any other."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
-        target: Any = self._root
+        target: Any = self.root
         for part in unquote(reference[1:]).split("/")[1:]:
             part = part.replace("~1", "/").replace("~0", "~")
             if isinstance(target, list) and part.isdecimal() and int(part) < len(target):
