@@ -38,15 +38,23 @@ class LiveFigures:
         self._pool = services.pool
         self._activity = services.activity
 
-    def now(self, since: float = 0.0) -> Live:
-        """Return answers that ended after `since`, and steps that may have grown since then."""
+    def now(self, since: float = 0.0, at: float | None = None) -> Live:
+        """Return answers that ended after `since`, and steps that may have grown since then.
+
+        `at`: an earlier moment, after which no answer and no step counts; everything else is of
+        this moment.
+        """
         activity, now = self._activity, time.time()
+        if at is not None:
+            now = min(now, at)
         served = [model.id for model in self._pool.loaded]
         queued = {model: self._engine.request_counts(model).waiting for model in served}
         requests = request_views(activity.running, queued)
         waiting = sum(request.phase == WAITING for request in requests)
         loading = self._loading()
         begin = max(since, now - SHOWN_S)
+        steps = activity.timeline.since(begin - 2 * STEP_S)
+        ended = activity.outcomes(begin)
         return Live(
             now=now,
             rate=current_rate(activity, now),
@@ -58,8 +66,8 @@ class LiveFigures:
             cached=activity.totals.cached,
             requests=requests,
             loading=loading,
-            steps=step_views(activity.timeline.since(begin - 2 * STEP_S)),
-            answers=[answer_view(end) for end in activity.outcomes(begin) if end.at > since],
+            steps=step_views([step for step in steps if step.at <= now]),
+            answers=[answer_view(end) for end in ended if since < end.at <= now],
         )
 
     def latest(self, count: int) -> Sequence[AnswerView]:
@@ -77,9 +85,10 @@ class LiveFigures:
 
 
 class LiveQuery(Body):
-    """`since` is the `now` of the previous answer."""
+    """`since` is the `now` of the previous answer, `at` the moment of the figures on the page."""
 
     since: Annotated[float, Field(ge=0)] = 0.0
+    at: Annotated[float | None, Field(ge=0)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +99,5 @@ class LiveApi:
         router.add_api_route("/live", self.show, methods=["GET"])
 
     async def show(self, request: Request) -> Response:
-        since = read_query(LiveQuery, request.query_params).since
-        return JSONResponse(asdict(self.figures.now(since)))
+        query = read_query(LiveQuery, request.query_params)
+        return JSONResponse(asdict(self.figures.now(query.since, query.at)))

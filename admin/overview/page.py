@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fastapi import Request
@@ -16,7 +16,7 @@ from omlx.server.guard import ApiKey
 from ..addresses import HOME, PARTS
 from ..models.list_page import ModelRow, model_row
 from ..models.model_snapshot import ModelSnapshot, ModelSnapshots
-from ..pages import Page, Pages, Show
+from ..pages import Page, Pages
 from ..preferences import language_of
 from .api import LiveFigures
 from .live import AnswerView, Live, StepView, minutes
@@ -68,17 +68,17 @@ class OverviewPage:
 
     def register(self, pages: Pages) -> None:
         pages.route(HOME, self.show)
-        for part in ("figures", "minutes", "tables", "connect"):
-            pages.part(f"{PARTS}/overview/{part}", self._part(part))
+        pages.part(f"{PARTS}/overview", self.show_live)
+        pages.part(f"{PARTS}/overview/connect", self.show_connect)
 
     async def show(self, request: Request) -> Page:
         return Page("overview/page.html", await self._view(request), "overview")
 
-    def _part(self, name: str) -> Show:
-        async def show(request: Request) -> Page:
-            return Page(f"overview/{name}.html", await self._view(request))
+    async def show_live(self, request: Request) -> Page:
+        return Page("overview/live.html", await self._view(request))
 
-        return show
+    async def show_connect(self, request: Request) -> Page:
+        return Page("overview/connect.html", await self._view(request))
 
     async def _view(self, request: Request) -> OverviewView:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()
@@ -95,7 +95,10 @@ class OverviewPage:
         return OverviewView(
             live=live,
             welcome=welcome(live, resident, model, has_ended=bool(latest)),
-            resident=[model_row(snapshot, self.snapshots.default) for snapshot in resident],
+            resident=[
+                model_row(with_active(snapshot, live), self.snapshots.default)
+                for snapshot in resident
+            ],
             minutes=minutes(live.steps),
             answers=latest,
             address=address,
@@ -105,6 +108,12 @@ class OverviewPage:
             with_key=with_key,
             has_charts=(data_dir("static") / "vendor" / "uplot").is_dir(),
         )
+
+
+def with_active(snapshot: ModelSnapshot, live: Live) -> ModelSnapshot:
+    """Count the requests that the page lists: a lease begins earlier and ends later than these."""
+    active = sum(request.model == snapshot.entry.id for request in live.requests)
+    return replace(snapshot, status=replace(snapshot.status, active=active))
 
 
 def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from omlx.trial.configurations import PLAIN
 from omlx.trial.planning import MAX_DRAFTS
 
 from ..settings.view import Json
@@ -12,7 +13,10 @@ from ..settings.view import Json
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Records of a configuration and its cell, and the length of the bar in percent."""
+    """Records of a configuration and its cell, and the length of the bar in percent.
+
+    The length is the speed-up, or, while none is known, the throughput.
+    """
 
     setup: Json
     cell: Json
@@ -63,19 +67,32 @@ def outcome_view(status: Json) -> OutcomeView:
 
 
 def charts(report: Json) -> list[Chart]:
-    """Return a chart per kind of text, with a bar per configuration; the fastest has 100 %."""
+    """Return a chart per kind of text, with a bar per configuration; the best has 100 %."""
     setups = {setup["name"]: setup for setup in report["setups"]}
     shown = []
     for kind in report["kinds"]:
         cells = [cell for cell in report["cells"] if cell["kind"] == kind]
-        rates = [_rate(cell) for cell in cells]
-        fastest = max(rates, default=0.0) or 1.0
+        values = _speedups(cells) or [_rate(cell) for cell in cells]
+        best = max(values, default=0.0) or 1.0
         bars = [
-            Bar(setups[cell["setup"]], cell, round(100 * rate / fastest, 1))
-            for cell, rate in zip(cells, rates, strict=True)
+            Bar(setups[cell["setup"]], cell, round(100 * value / best, 1))
+            for cell, value in zip(cells, values, strict=True)
         ]
         shown.append(Chart(kind, bars))
     return shown
+
+
+def _speedups(cells: Sequence[Json]) -> list[float]:
+    """Return the median speed-up of each cell, 1 for plain decoding; empty if none is known."""
+    if not any(cell["speedup"] for cell in cells):
+        return []
+    return [_speedup(cell) for cell in cells]
+
+
+def _speedup(cell: Json) -> float:
+    if cell["setup"] == PLAIN.name:
+        return float(bool(cell["rate"]))
+    return float(cell["speedup"]["median"]) if cell["speedup"] else 0.0
 
 
 def _rate(cell: Json) -> float:

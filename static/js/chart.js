@@ -111,7 +111,7 @@ class Chart extends HTMLElement {
   colour(token) {
     if (!this.probe) {
       this.probe = Object.assign(document.createElement("span"), { hidden: true });
-      this.parentElement.append(this.probe);
+      this.append(this.probe);
     }
     this.probe.style.color = `var(${token})`;
     return getComputedStyle(this.probe).color;

@@ -1,36 +1,30 @@
-// Data of charts, polled once for all charts of a page; each answer has only what is new.
+// Data of charts, fetched once for all charts of a page, up to the moment that the figures around
+// them show; each answer has only what is new.
 
 import { send } from "./api.js";
-import { isLoggedOut } from "./session.js";
 
-const EVERY_MS = 2000;
 const LEAST_S = 120; // shortest time axis, for a server that has just started
 const listeners = new Set();
 const steps = new Map();
 let answers = [];
 let since = 0;
-let timer = null;
+let fetching = null;
 
-// Call `listener` with { now, begin, step, steps, answers } at every poll. Return a function that
-// stops it.
+// Call `listener` with { now, begin, step, steps, answers } after every refresh of the page's live
+// part. Return a function that stops it.
 export function follow(listener) {
   listeners.add(listener);
-  if (listeners.size === 1) poll();
-  return () => {
-    listeners.delete(listener);
-    if (!listeners.size) clearTimeout(timer);
-  };
+  refresh();
+  return () => listeners.delete(listener);
 }
 
-async function poll() {
-  clearTimeout(timer);
-  const due = document.visibilityState === "visible" && !isLoggedOut();
-  if (due) await fetchNew().catch(() => {});
-  if (listeners.size) timer = setTimeout(poll, EVERY_MS);
+function refresh() {
+  if (listeners.size) fetching ??= fetchNew().catch(() => {}).finally(() => (fetching = null));
 }
 
 async function fetchNew() {
-  const { body } = await send("GET", `/live?since=${since}`);
+  const { now: at } = document.querySelector("[data-now]").dataset;
+  const { body } = await send("GET", `/live?since=${since}&at=${at}`);
   const begin = body.now - body.shown_s;
   for (const step of body.steps) steps.set(step.at, step);
   for (const at of steps.keys()) if (at < begin - body.step_s) steps.delete(at);
@@ -42,6 +36,4 @@ async function fetchNew() {
   for (const listener of listeners) listener(samples);
 }
 
-document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "visible" && listeners.size) poll();
-});
+document.addEventListener("omlx:refreshed", refresh);

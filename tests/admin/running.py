@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import httpx
 from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.models.catalog.registry import Registry
+from omlx.models.pool.load_queue import ignore_progress
+from omlx.models.pool.loader import Report
+from omlx.models.pool.pool import build_pool
 from omlx.models.pool.speculation_config import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
@@ -43,13 +47,19 @@ class Administered:
 
 @contextmanager
 def administered(
-    home: Path, registry: Registry = DEMO, default: str | None = TARGET, **flags: Value
+    home: Path,
+    registry: Registry = DEMO,
+    default: str | None = TARGET,
+    report: Report = ignore_progress,
+    **flags: Value,
 ) -> Iterator[Administered]:
+    """`report` follows the progress of loads."""
     configuration = LiveConfiguration((Layer(Source.CLI, flags),), Store(home, check_value))
     with omlx(
         configuration=configuration,
         registry=registry,
         default=default,
+        build=partial(build_pool, report=report),
         prepare=lambda app, services: mount(app, services, configuration, home),
     ) as running:
         yield Administered(running, home)

@@ -13,6 +13,8 @@ from playwright.sync_api import Browser, Page
 
 from omlx.admin.login.credentials import Credentials
 from omlx.models.catalog.registry import Registry
+from omlx.models.pool.load_queue import ignore_progress
+from omlx.models.pool.loader import Report
 from omlx.models.pool.speculation_config import check_value
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
@@ -82,9 +84,10 @@ def open_site(
     registry: Registry = DEMO,
     *,
     default: str | None = TARGET,
+    report: Report = ignore_progress,
     **flags: Value,
 ) -> Iterator[Site]:
-    with administered(home, registry, default=default, **flags) as server:
+    with administered(home, registry, default, report, **flags) as server:
         yield Site(browser, server.running, home)
 
 

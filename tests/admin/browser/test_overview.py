@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
+import httpx
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from omlx.catalog import data_dir
-from tests.admin.browser.site import Site
-from tests.server.running import HYBRID, TARGET
+from omlx.engine.thread import EngineThread
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.load_weights import LoadProgress
+from tests.admin.browser.site import CHAT, Site, open_site
+from tests.server.running import HYBRID, PATIENCE_S, TARGET
 
 VENDOR = data_dir("static") / "vendor"
 
@@ -43,6 +49,95 @@ def test_a_request_is_listed_while_it_runs_and_after_its_end(busy: Site) -> None
         newest = page.locator("section[aria-labelledby=answers] tbody tr").first
         expect(newest.locator("td").nth(5)).to_have_text("43", timeout=60_000)
         expect(newest).to_contain_text("turned off by the request")
+
+
+class HeldLoad:
+    """Holds the first load at its beginning, until `resume` is set."""
+
+    def __init__(self) -> None:
+        self.reading, self.resume = Event(), Event()
+        self.engine: EngineThread | None = None
+
+    def __call__(self, entry: ModelEntry, progress: LoadProgress) -> None:
+        if self.reading.is_set() or self.engine is None:
+            return
+        self.reading.set()
+        self.engine.call(lambda: self.resume.wait(PATIENCE_S))
+
+
+def test_a_request_that_waits_for_its_model_is_shown_while_it_loads(
+    browser: Browser, tmp_path: Path
+) -> None:
+    held = HeldLoad()
+    with (
+        open_site(browser, tmp_path, default=None, report=held) as site,
+        ThreadPoolExecutor(1) as pool,
+        site.visit() as visit,
+    ):
+        held.engine = site.running.engine
+        page = visit.page
+        page.goto("/admin")
+        asked = pool.submit(site.ask, max_tokens=5)
+        try:
+            requests = page.locator("section[aria-labelledby=requests]")
+            expect(requests).to_contain_text("loading model")
+            expect(requests).to_contain_text("1 queued")
+            expect(page.locator(".figures")).to_contain_text("1 queued")
+            expect(page.locator(".figures")).to_be_visible()
+            expect(page.locator(".here")).to_contain_text("loading")
+            expect(page.locator(".here .chip")).to_have_count(0)
+            assert "ready" not in page.locator(".here").inner_text()
+        finally:
+            held.resume.set()
+        asked.result()
+        expect(page.locator(".here")).to_contain_text("in memory")
+        expect(requests).not_to_contain_text("loading model")
+
+
+def test_figures_tables_and_charts_agree_at_every_refresh(busy: Site) -> None:
+    agrees = """async () => {
+      const seen = [];
+      for (let turn = 0; turn < 6; turn++) {
+        await new Promise((resolve) =>
+          document.addEventListener("omlx:refreshed", resolve, { once: true }));
+        const rows = document.querySelectorAll("section[aria-labelledby=requests] tbody tr").length;
+        const active = Number(document.querySelectorAll(".figure-value")[1].textContent);
+        const queued = parseInt(document.querySelectorAll(".figure-note")[1].textContent, 10);
+        seen.push(rows === active + queued);
+      }
+      return seen;
+    }"""
+    endless = {"logit_bias": busy.running.endless(), "max_tokens": 40}
+    with busy.visit() as visit, ThreadPoolExecutor(2) as pool:
+        visit.page.goto("/admin")
+        done = Event()
+
+        def ask() -> None:
+            while not done.is_set():
+                busy.ask(**endless)
+
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            assert visit.page.evaluate(agrees) == [True] * 6
+        finally:
+            done.set()
+        for each in asking:
+            each.result()
+
+
+def test_failures_and_cancelled_requests_are_listed(busy: Site) -> None:
+    with busy.visit() as visit:
+        page = visit.page
+        page.goto("/admin")
+        rows = page.locator("section[aria-labelledby=answers] tbody tr")
+        body = {"model": "no/such", "messages": [{"role": "user", "content": "x"}]}
+        assert httpx.post(f"{busy.url}{CHAT}", json=body).status_code == 404
+        expect(rows.first).to_contain_text("Error 404")
+        expect(rows.first).to_contain_text("Model 'no/such' not found")
+        expect(rows.first).to_contain_text("model.not_found")
+        with busy.asking(max_tokens=3900, logit_bias=busy.running.endless()):
+            pass
+        expect(rows.first).to_contain_text("Cancelled", timeout=60_000)
 
 
 def test_charts_are_drawn_and_described(busy: Site) -> None:

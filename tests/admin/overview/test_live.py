@@ -195,6 +195,19 @@ def test_a_request_is_seen_while_it_runs(drafting: Administered) -> None:
         assert other.get(f"{API}/live").json()["requests"] == []
 
 
+def test_charts_get_the_moment_of_the_figures(drafting: Administered) -> None:
+    with drafting.browser() as client:
+        before = client.get(f"{API}/live").json()
+        ask(client)
+        after = client.get(f"{API}/live", params={"at": before["now"]}).json()
+        assert after["now"] == before["now"]
+        newest = max((answer["at"] for answer in after["answers"]), default=0)
+        assert newest <= before["now"]
+        assert all(step["at"] <= before["now"] for step in after["steps"])
+        fresh = {"since": after["now"]}
+        assert len(client.get(f"{API}/live", params=fresh).json()["answers"]) == 1
+
+
 @pytest.mark.parametrize("since", ["-1", "yesterday", "nan"])
 def test_an_invalid_time_is_refused(drafting: Administered, since: str) -> None:
     with drafting.browser() as client:
@@ -205,4 +218,4 @@ def test_an_invalid_time_is_refused(drafting: Administered, since: str) -> None:
 def test_it_needs_a_session(drafting: Administered) -> None:
     with drafting.browser(logged_in=False) as client:
         assert client.get(f"{API}/live").status_code == 401
-        assert client.get("/admin/parts/overview/tables").status_code == 401
+        assert client.get("/admin/parts/overview").status_code == 401

@@ -91,7 +91,7 @@ def test_a_refused_request_is_listed(server: Administered, since: float, case: s
     assert listed["model"] == ("no/such" if code == "model.not_found" else None)
     assert listed["seconds"] >= 0
     with server.browser() as client:
-        table = client.get("/admin/parts/overview/tables").text
+        table = client.get("/admin/parts/overview").text
         assert f"Error {status}" in table
         assert code in table
 

@@ -9,7 +9,7 @@ from markupsafe import escape
 
 from omlx.admin.rendering import render
 from omlx.admin.settings.view import Json
-from omlx.admin.trial.card import OutcomeView, outcome_view, trial_card
+from omlx.admin.trial.card import OutcomeView, charts, outcome_view, trial_card
 from omlx.admin.trial.records import estimate_record, report_record
 from omlx.catalog import catalog
 from omlx.errors import Reason
@@ -101,3 +101,22 @@ def test_an_estimate_has_sentences() -> None:
         "trial.estimate.no_room",
         "trial.estimate.guessed",
     ]
+
+
+def test_bars_are_as_long_as_the_speedups_beside_them_say() -> None:
+    """Medians of rates may have another ratio than the median of paired ratios."""
+
+    def cell(setup: str, rate: float, speedup: float | None = None) -> Json:
+        spread = None
+        if speedup is not None:
+            spread = {"median": speedup, "low": 1.9, "high": 2.6, "gain": "faster"}
+        record = {"setup": setup, "kind": "code", "rate": {"median": rate}, "speedup": spread}
+        return {**record, "acceptance": None}
+
+    setups = [
+        {"name": "off", "strategy": "off", "draft": None},
+        {"name": f"draft:{DRAFT}", "strategy": "draft", "draft": DRAFT},
+    ]
+    cells = [cell("off", 42.1), cell(f"draft:{DRAFT}", 225.0, 2.0)]
+    (chart,) = charts({"setups": setups, "kinds": ["code"], "cells": cells})
+    assert [bar.share for bar in chart.bars] == [50.0, 100.0]
