@@ -33,6 +33,7 @@ from omlx.server.openai.embeddings.endpoint import EmbeddingEndpoint
 from omlx.server.openai.responses.endpoint import ResponseEndpoints
 from omlx.server.openapi import Application
 from omlx.server.outcome import CLIENT_GONE
+from omlx.server.paths import PathVersion
 from omlx.server.prefixes import PrefixEndpoints
 from omlx.server.responder import Responder
 from omlx.server.services import Services
@@ -84,7 +85,7 @@ def _routes(
     chat = ChatEndpoint(responder)
     completions = CompletionEndpoint(responder)
     embeddings = EmbeddingEndpoint(services.pool, services.generations)
-    responses = ResponseEndpoints(responder)
+    responses = ResponseEndpoints(responder, services.generations)
     messages = MessageEndpoints(responder, services.generations)
     return [
         ("GET", "/", ollama.root),
@@ -107,6 +108,8 @@ def _routes(
         ("POST", "/v1/models/{name:path}/load", models.load_model),
         ("POST", "/v1/models/{name:path}/unload", models.unload_model),
         ("POST", "/v1/responses", responses.create),
+        ("POST", "/v1/responses/input_tokens", responses.input_tokens),
+        ("POST", "/v1/responses/compact", responses.compact),
         ("DELETE", "/v1/responses/{id}", responses.delete),
         ("POST", "/v1/responses/{id}/cancel", responses.cancel),
         ("DELETE", "/v1/models/{name:path}/prefixes", prefixes.clear),
@@ -154,7 +157,7 @@ def _middleware(settings: Settings, services: Services) -> list[Middleware]:
         AccessGuard, hosts=hosts, origins=settings.allow_origin, key=services.api_key
     )
     log = Middleware(AccessLog, metrics=services.metrics, activity=services.activity)
-    return [log, readable, guard]
+    return [Middleware(PathVersion), log, readable, guard]
 
 
 async def misrouted(request: Request, error: Exception) -> Response:

@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 from omlx.server.anthropic.message_request import MessageRequest
 from omlx.server.dialect import Json
 from omlx.server.fields import Body
+from omlx.server.ollama import ShowRequest
 from omlx.server.openai.chat.request import ChatRequest
 from omlx.server.openai.completions.request import CompletionRequest
 from omlx.server.openai.embeddings.request import EmbeddingRequest
@@ -28,6 +29,8 @@ BODIES: Final[Mapping[str, type[Body]]] = {
     "/v1/messages": MessageRequest,
     "/v1/messages/count_tokens": MessageRequest,
     "/v1/responses": ResponseRequest,
+    "/v1/responses/input_tokens": ResponseRequest,
+    "/api/show": ShowRequest,
     "/v1/models/{name}/prefixes/probe": ChatRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,

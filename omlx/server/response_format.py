@@ -63,6 +63,8 @@ def _standard(format: Mapping[str, Any], param: str) -> StructuredOutput | None:
             return _read(GrammarKind.JSON, schema, f"{param}.schema")
         case "json_schema":
             inner, field = format, f"{param}.schema"
+            if "schema" not in format and param == "response_format" and kind not in format:
+                raise field_error("request.missing", f"{param}.{kind}")
             if kind in format:
                 inner, field = format[kind], f"{param}.json_schema.schema"
             if not isinstance(inner, Mapping) or inner.get("schema") is None:

@@ -9,7 +9,7 @@ last chunk without choices. `timings` and `warnings` are in the last chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
@@ -18,7 +18,7 @@ from omlx.server import errors
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.stream import GenerationStream
 from omlx.server.usage import timings, usage, warnings
-from omlx.text.events import Finish, OutputEvent
+from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 
 _REASONS: Final = {
     FinishReason.STOP: "stop",
@@ -134,6 +134,18 @@ class ChoicesEncoder:
             "timings": timings(finishes, self._prompts),
             **warnings(self._head.warnings),
         }
+
+
+def silenced(events: Sequence[ChoiceEvent], reason: FinishReason) -> list[ChoiceEvent]:
+    """The events of an answer without tokens: the engine generates at least one."""
+    shown = []
+    for event in events:
+        part = event.event
+        if isinstance(part, Finish):
+            part = Finish(reason, replace(part.stats, predicted_n=0, predicted_ms=0.0))
+        if isinstance(part, PromptLogprobs | Finish):
+            shown.append(ChoiceEvent(event.choice, part))
+    return shown
 
 
 def finish_of(events: Iterable[OutputEvent]) -> Finish:

@@ -39,7 +39,7 @@ class ChatEncoder(ChoicesEncoder):
         super().__init__(head, n, 1, include_usage=include_usage)
 
     def start(self) -> list[Json]:
-        role = {"role": "assistant", "content": ""}
+        role = {"role": "assistant", "content": None}
         return [self._chunk(choice, role) for choice in range(self._total)]
 
     def _content(self, event: OutputEvent) -> Json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import isnan, nan
 
 from omlx.engine.types import FinishReason, TokenLogprob
@@ -15,8 +14,9 @@ from omlx.server.openai.choices import (
     finish_of,
     finish_reason,
     finite,
+    silenced,
 )
-from omlx.text.events import Finish, OutputEvent, PromptLogprobs, TextDelta
+from omlx.text.events import OutputEvent, TextDelta
 
 
 class CompletionEncoder(ChoicesEncoder):
@@ -72,8 +72,7 @@ class CompletionEncoder(ChoicesEncoder):
         """The events that are encoded: all, or those without output of a silent answer."""
         if not self._silent:
             return events
-        shown = [event for event in events if isinstance(event.event, PromptLogprobs | Finish)]
-        return [ChoiceEvent(event.choice, _without_tokens(event.event)) for event in shown]
+        return silenced(events, FinishReason.LENGTH)
 
     def _content(self, event: OutputEvent) -> str:
         return event.text if isinstance(event, TextDelta) else ""
@@ -120,12 +119,6 @@ class CompletionEncoder(ChoicesEncoder):
             "top_logprobs": top,
             "text_offset": offsets,
         }
-
-
-def _without_tokens(event: OutputEvent) -> OutputEvent:
-    if not isinstance(event, Finish):
-        return event
-    return Finish(FinishReason.LENGTH, replace(event.stats, predicted_n=0, predicted_ms=0.0))
 
 
 def _top(token_bytes: Callable[[int], bytes], entry: TokenLogprob) -> Json:

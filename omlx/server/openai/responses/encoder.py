@@ -14,7 +14,7 @@ from omlx.errors import OmlxError
 from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.openai.chat.encoder import logprob_entries
-from omlx.server.openai.choices import Head
+from omlx.server.openai.choices import Head, silenced
 from omlx.server.openai.responses.tools import ToolName
 from omlx.server.usage import timings, usage, warnings
 from omlx.text.events import (
@@ -43,7 +43,8 @@ _NO_TOOLS: Final[Mapping[str, ToolName]] = {}
 class ResponseEncoder:
     """`echo`: fields that repeat the request. `tools`: by the name that the model sees.
 
-    `encrypted`: reasoning is also sent in the field that clients send back unread.
+    `encrypted`: reasoning is also sent in the field that clients send back unread. `silent`: the
+    prompt was computed for the cache alone.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class ResponseEncoder:
         *,
         tools: Mapping[str, ToolName] = _NO_TOOLS,
         encrypted: bool = False,
+        silent: bool = False,
     ) -> None:
         self._head = head
-        self._tools, self._encrypted = tools, encrypted
+        self._tools, self._encrypted, self._silent = tools, encrypted, silent
         self.response: Json = {
             "id": head.id,
             "object": "response",
@@ -81,6 +83,8 @@ class ResponseEncoder:
         ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
+        if self._silent:
+            events = silenced(events, FinishReason.STOP)
         payloads: list[Json] = []
         for event in events:
             payloads += self._encode(event.event)

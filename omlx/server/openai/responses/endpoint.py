@@ -12,8 +12,10 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, OmlxError
 from omlx.server.body import read_body
+from omlx.server.connection import while_connected
 from omlx.server.dialect import NAMED, Encoder, Json
 from omlx.server.fields import Body, read_query
+from omlx.server.generation import GenerationService
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.request import ResponseRequest
@@ -51,8 +53,9 @@ class Page(Body):
 class ResponseEndpoints:
     """`store` holds finished responses and those in progress, of one application."""
 
-    def __init__(self, responder: Responder) -> None:
+    def __init__(self, responder: Responder, generations: GenerationService) -> None:
         self.store = ResponseStore()
+        self._generations = generations
         self._responder = responder
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -68,6 +71,17 @@ class ResponseEndpoints:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return JSONResponse(encoder.response)
+
+    async def input_tokens(self, request: Request) -> Response:
+        """The number of prompt tokens of a response. Nothing is generated."""
+        _, exchange = await read_body(request, self._read)
+        work = self._generations.prompt_ids(exchange.generation)
+        tokens = await while_connected(request.receive, work)
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+    async def compact(self, request: Request) -> Response:
+        """Refused: a compacted conversation is the work of OpenAI's models."""
+        raise BadRequest("response.no_compaction")
 
     def _read(self, content: bytes) -> tuple[_Lifetime, Exchange]:
         body = response_request.parse(content)

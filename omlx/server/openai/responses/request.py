@@ -66,6 +66,12 @@ class TextConfig(Body):
     format: dict[str, Any] | None = None
 
 
+class CacheOptions(Body):
+    """`prewarm`: compute the prompt, and generate nothing."""
+
+    prewarm: bool | None = None
+
+
 class ResponseRequest(Sampled):
     """The body of POST /v1/responses."""
 
@@ -83,6 +89,7 @@ class ResponseRequest(Sampled):
     include: Listed[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: dict[str, str] | None = None
+    prompt_cache_options: CacheOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
@@ -124,7 +131,7 @@ class ResponseRequest(Sampled):
             tools=self._tools(),
             sampling=self.sampling,
             seed=self.seed,
-            max_tokens=limit(self.max_output_tokens, "max_output_tokens"),
+            max_tokens=1 if self._prewarms else limit(self.max_output_tokens, "max_output_tokens"),
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
@@ -136,7 +143,13 @@ class ResponseRequest(Sampled):
         tools = response_tools.by_qualified_name(self.tools or ())
         encrypted = ENCRYPTED in (self.include or ())
         head = Head.of(stream, logprobs=self._logprobs)
-        return ResponseEncoder(head, self._echo(), tools=tools, encrypted=encrypted)
+        return ResponseEncoder(
+            head, self._echo(), tools=tools, encrypted=encrypted, silent=self._prewarms
+        )
+
+    @property
+    def _prewarms(self) -> bool:
+        return self.prompt_cache_options is not None and bool(self.prompt_cache_options.prewarm)
 
     def _media(self) -> Iterator[Reason]:
         """Warnings about pictures in results."""

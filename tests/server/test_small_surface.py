@@ -1,0 +1,135 @@
+"""Small things that clients of other servers meet: paths, first chunks, counts, contradictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from anthropic import Anthropic
+from openai import BadRequestError, OpenAI
+
+from tests.server.running import TARGET, Running
+
+ASKED: list[Any] = [{"role": "user", "content": "hello"}]
+
+
+def test_the_first_chunk_leaves_the_content_open(spelling: OpenAI) -> None:
+    call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    tool: Any = {"type": "function", "function": {"name": "look"}}
+    chunks = list(
+        spelling.chat.completions.create(
+            model=TARGET,
+            messages=[{"role": "user", "content": call}],
+            tools=[tool],
+            reasoning_effort="none",
+            stream=True,
+        )
+    )
+    first = chunks[0].choices[0].delta
+    assert (first.role, first.content) == ("assistant", None)
+    assert "content" in first.model_fields_set
+    assert all(choice.delta.content is None for chunk in chunks for choice in chunk.choices)
+
+
+def test_clients_without_v1_in_their_address_are_answered(server: Running) -> None:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        assert TARGET in [model.id for model in client.models.list()]
+        assert client.models.retrieve(TARGET).id == TARGET
+        chat = client.chat.completions.create(model=TARGET, messages=ASKED, max_tokens=2)
+        assert chat.object == "chat.completion"
+        text = client.completions.create(model=TARGET, prompt="a", max_tokens=2)
+        assert text.object == "text_completion"
+        made = client.responses.create(model=TARGET, input="a", max_output_tokens=2)
+        assert client.responses.retrieve(made.id).id == made.id
+        with pytest.raises(BadRequestError) as caught:
+            client.embeddings.create(model=TARGET, input="a")
+        assert caught.value.code == "embedding.undeclared"
+        with pytest.raises(BadRequestError) as caught:
+            client.completions.create(model=TARGET, prompt="word " * 9000)
+        assert caught.value.param == "prompt"
+
+
+def test_messages_without_v1_are_anthropics(server: Running) -> None:
+    body = {"model": TARGET, "max_tokens": 2, "messages": ASKED}
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        assert http.post("/messages", json=body).json()["type"] == "message"
+        assert http.post("/messages/count_tokens", json=body).json()["input_tokens"] > 0
+        assert http.post("/messages", json={}).json()["type"] == "error"
+        assert http.get("/chatter").status_code == 404
+        assert http.get("/v1/v1/models").status_code == 404
+    with Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
+        fields: dict[str, Any] = {"model": TARGET, "max_tokens": 2, "messages": ASKED}
+        assert claude.messages.create(**fields).type == "message"
+
+
+def test_input_tokens_of_a_response_are_counted(client: OpenAI) -> None:
+    made = client.responses.create(
+        model=TARGET, input="Hello there.", instructions="Be kind.", max_output_tokens=2
+    )
+    assert made.usage is not None
+    counted = client.responses.input_tokens.count(
+        model=TARGET, input="Hello there.", instructions="Be kind."
+    )
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == made.usage.input_tokens
+    more = client.responses.input_tokens.count(
+        model=TARGET, input="And then?", previous_response_id=made.id
+    )
+    assert more.input_tokens > 5
+
+
+def test_compaction_is_refused_by_name(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        client.responses.compact(model=TARGET, input="a")
+    assert caught.value.code == "response.no_compaction"
+
+
+def test_a_prewarmed_prompt_generates_nothing(client: OpenAI) -> None:
+    words = "An answer that was prepared " * 20
+    options: Any = {"prompt_cache_options": {"prewarm": True}}
+    warmed = client.responses.create(model=TARGET, input=words, extra_body=options)
+    assert (warmed.status, warmed.output) == ("completed", [])
+    assert warmed.usage is not None
+    assert warmed.usage.output_tokens == 0
+    asked: Any = {"model": TARGET, "input": words, "max_output_tokens": 2}
+    usage = client.responses.create(**asked).usage
+    assert usage is not None
+    assert usage.input_tokens_details.cached_tokens > usage.input_tokens / 2
+    kinds = [
+        event.type for event in client.responses.create(**asked, extra_body=options, stream=True)
+    ]
+    assert kinds == ["response.created", "response.in_progress", "response.completed"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        (
+            {"response_format": {"type": "json_schema"}},
+            "request.missing",
+            "response_format.json_schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            "request.missing",
+            "response_format.json_schema.schema",
+        ),
+        (
+            {
+                "messages": [*ASKED, {"role": "assistant", "content": "Hi"}],
+                "continue_final_message": True,
+                "add_generation_prompt": True,
+            },
+            "request.value",
+            "continue_final_message",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(
+    http: httpx.Client, fields: dict[str, Any], code: str, param: str
+) -> None:
+    body = {"model": TARGET, "messages": ASKED, "max_tokens": 2} | fields
+    answer = http.post("/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, code, param)
