@@ -1,6 +1,9 @@
-"""One tool loop of each agent that is installed (npm i -g @anthropic-ai/claude-code @openai/codex).
+"""A tool loop of each agent that is installed: npm i -g @anthropic-ai/claude-code @openai/codex
+opencode-ai @qwen-code/qwen-code @mariozechner/pi-coding-agent @continuedev/cli.
 
 They get a home folder and an environment of their own, and connect to the loopback interface only.
+Everything of the server is real but the weights: the model follows a script. Each program calls a
+tool twice and reads the results, with templates that take every conversation and that are strict.
 """
 
 from __future__ import annotations
@@ -10,24 +13,48 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
+from tests.agents.scripted import REPORT, Step, scripted_pool
 from tests.server.running import TARGET, Running, omlx
-from tests.server.spelling import obedient_pool
+from tests.templates.fetched import write_tokenizer
 
 PATIENCE_S = 150
 PROOF = "proof-of-work.txt"
+COMMANDS = {
+    "it rains": f"printf 'it %s\\n' rains > {PROOF}; cat {PROOF}",
+    "it snows": f"printf 'it %s\\n' snows >> {PROOF}; cat {PROOF}",
+}
+"""By proof, a command whose result shows it and whose text does not."""
+TASK = "Find out about the weather."
+TEMPLATES = ("bundled", "Qwen3.5-4B", "Mistral-Small-3.2-24B-Instruct-2506")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("template", TEMPLATES)]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with omlx(Settings(model_map=("*=" + TARGET,)), build=obedient_pool) as running:
+@contextmanager
+def serving(template: str, folder: Path, *steps: Step) -> Iterator[Running]:
+    """A server whose model has a chat template and follows the steps."""
+    path = BUNDLED / TARGET
+    if template != "bundled":
+        path = Path(shutil.copytree(path, folder / "model"))
+        write_tokenizer(template, path)
+    registry = Registry((ModelEntry(TARGET, path, "model_dir"),))
+    settings = Settings(model_map=("*=" + TARGET,))
+    with omlx(settings, registry=registry, build=scripted_pool(*steps)) as running:
         yield running
+
+
+def steps(tool: str, command: str, **others: str) -> list[Step]:
+    """Calls of a tool that runs a command; `command` is the name of its argument."""
+    return [Step(tool, {command: text, **others}, proof) for proof, text in COMMANDS.items()]
 
 
 def run(command: list[str], home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -47,54 +74,125 @@ def run(command: list[str], home: Path, **environment: str) -> subprocess.Comple
     )
 
 
-def called(name: str, **arguments: object) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
 def finished(ran: subprocess.CompletedProcess[str], home: Path) -> None:
-    """Check that the command was run and its result reported."""
+    """Check that both commands were run and the results read."""
     proof = home / "work" / PROOF
     assert proof.exists(), ran.stdout[-2000:] + ran.stderr[-2000:]
-    assert proof.read_text() == "it rains\n"
-    assert "it rains" in ran.stdout
+    assert proof.read_text() == "it rains\nit snows\n"
+    assert REPORT in ran.stdout
     assert ran.returncode == 0, ran.stderr
 
 
-def test_claude_code(server: Running, tmp_path: Path) -> None:
-    task = called("Bash", command=f"echo it rains > {PROOF}; cat {PROOF}", description="look")
-    ran = run(
-        ["claude", "-p", task, "--allowedTools", "Bash"],
-        tmp_path,
-        ANTHROPIC_BASE_URL=server.url,
-        ANTHROPIC_API_KEY="none",
-        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-        DISABLE_AUTOUPDATER="1",
-        DISABLE_TELEMETRY="1",
-    )
+def test_claude_code(template: str, tmp_path: Path) -> None:
+    script = steps("Bash", "command", description="look")
+    with serving(template, tmp_path, *script) as server:
+        ran = run(
+            ["claude", "-p", TASK, "--allowedTools", "Bash"],
+            tmp_path,
+            ANTHROPIC_BASE_URL=server.url,
+            ANTHROPIC_API_KEY="none",
+            CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+            DISABLE_AUTOUPDATER="1",
+            DISABLE_TELEMETRY="1",
+        )
     finished(ran, tmp_path)
 
 
-def test_codex(server: Running, tmp_path: Path) -> None:
-    task = called("exec_command", cmd=f"echo it rains > {PROOF}; cat {PROOF}")
-    provider = f'{{name="omlx", base_url="{server.url}/v1", wire_api="responses"}}'
-    ran = run(
-        [
-            *(
-                "codex",
-                "exec",
-                "--skip-git-repo-check",
-                "--dangerously-bypass-approvals-and-sandbox",
-            ),
-            *(
-                "-c",
-                "model_provider=omlx",
-                "-c",
-                f"model={TARGET}",
-                "-c",
-                f"model_providers.omlx={provider}",
-            ),
-            task,
-        ],
-        tmp_path,
-    )
+def test_codex(template: str, tmp_path: Path) -> None:
+    """As installed: with its web search, which is left out."""
+    with serving(template, tmp_path, *steps("exec_command", "cmd")) as server:
+        provider = f'{{name="omlx", base_url="{server.url}/v1", wire_api="responses"}}'
+        options = {
+            "model_provider": "omlx",
+            "model": TARGET,
+            "model_providers.omlx": provider,
+        }
+        given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        ran = run(
+            [
+                *("codex", "exec", "--skip-git-repo-check"),
+                *("--dangerously-bypass-approvals-and-sandbox", *given, TASK),
+            ],
+            tmp_path,
+        )
     finished(ran, tmp_path)
+
+
+def test_opencode(template: str, tmp_path: Path) -> None:
+    with serving(template, tmp_path, *steps("bash", "command", description="look")) as server:
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "omlx",
+            "options": {"baseURL": f"{server.url}/v1", "apiKey": "none"},
+            "models": {TARGET: {"name": "scripted"}},
+        }
+        settings = {
+            "provider": {"omlx": provider},
+            "model": f"omlx/{TARGET}",
+            "autoupdate": False,
+            "share": "disabled",
+        }
+        write(tmp_path / ".config/opencode/opencode.json", json.dumps(settings))
+        ran = run(["opencode", "run", TASK], tmp_path, OPENCODE_DISABLE_MODELS_FETCH="1")
+    finished(ran, tmp_path)
+
+
+def test_qwen_code(template: str, tmp_path: Path) -> None:
+    script = steps("run_shell_command", "command", description="look", is_background="false")
+    with serving(template, tmp_path, *script) as server:
+        ran = run(
+            ["qwen", "--auth-type", "openai", "--yolo", "-p", TASK],
+            tmp_path,
+            OPENAI_API_KEY="none",
+            OPENAI_BASE_URL=f"{server.url}/v1",
+            OPENAI_MODEL=TARGET,
+        )
+    finished(ran, tmp_path)
+
+
+def test_pi(template: str, tmp_path: Path) -> None:
+    with serving(template, tmp_path, *steps("bash", "command")) as server:
+        model = {
+            "id": TARGET,
+            "name": "scripted",
+            "reasoning": False,
+            "input": ["text"],
+            "contextWindow": 100_000,
+            "maxTokens": 1000,
+            "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+        }
+        provider = {
+            "baseUrl": f"{server.url}/v1",
+            "apiKey": "none",
+            "api": "openai-completions",
+            "models": [model],
+        }
+        models = {"providers": {"omlx": provider}}
+        write(tmp_path / ".pi/agent/models.json", json.dumps(models))
+        command = ["pi", "-p", "--provider", "omlx", "--model", TARGET, TASK]
+        ran = run(command, tmp_path, PI_OFFLINE="1")
+    finished(ran, tmp_path)
+
+
+def test_continue(template: str, tmp_path: Path) -> None:
+    with serving(template, tmp_path, *steps("Bash", "command")) as server:
+        model = {
+            "name": "scripted",
+            "provider": "openai",
+            "model": TARGET,
+            "apiKey": "none",
+            "apiBase": f"{server.url}/v1",
+            "roles": ["chat"],
+            "capabilities": ["tool_use"],
+        }
+        settings = {"name": "omlx", "version": "1.0.0", "schema": "v1", "models": [model]}
+        config = tmp_path / ".continue/config.yaml"
+        write(config, json.dumps(settings))  # JSON is YAML
+        command = ["cn", "--config", str(config), "--auto", "-p", TASK]
+        ran = run(command, tmp_path, CONTINUE_TELEMETRY_ENABLED="0")
+    finished(ran, tmp_path)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")

@@ -148,14 +148,8 @@ def read(file: str) -> str:
 @cache
 def tokenizer(name: str) -> TokenizerWrapper:
     """Return a tokenizer with the chat template `name`, as mlx-lm loads it."""
-    template = read(f"{name}.jinja")
-    body = json.loads((BASE / "tokenizer.json").read_text(encoding="utf-8"))
-    config = json.loads((BASE / "tokenizer_config.json").read_text(encoding="utf-8"))
     with TemporaryDirectory() as folder:
-        _add_tokens(body, markers(name, template))
-        Path(folder, "tokenizer.json").write_text(json.dumps(body), encoding="utf-8")
-        config |= {"chat_template": template, "bos_token": "<|endoftext|>"}
-        Path(folder, "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        write_tokenizer(name, Path(folder))
         loaded = load(Path(folder))
     for family, token in _ENDS.items():
         if family in name:
@@ -163,6 +157,17 @@ def tokenizer(name: str) -> TokenizerWrapper:
     if name.startswith("muse"):
         loaded._response_format = muse_spark.RESPONSE_FORMAT
     return loaded
+
+
+def write_tokenizer(name: str, folder: Path) -> None:
+    """Write the files of a tokenizer with the chat template `name`."""
+    template = read(f"{name}.jinja")
+    body = json.loads((BASE / "tokenizer.json").read_text(encoding="utf-8"))
+    config = json.loads((BASE / "tokenizer_config.json").read_text(encoding="utf-8"))
+    _add_tokens(body, markers(name, template))
+    (folder / "tokenizer.json").write_text(json.dumps(body), encoding="utf-8")
+    config |= {"chat_template": template, "bos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def markers(name: str, template: str) -> list[str]:
