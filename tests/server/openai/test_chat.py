@@ -147,7 +147,7 @@ def test_chunks_say_what_the_body_says(include_usage: bool) -> None:
             c["choices"][0] for c in stream if c["choices"] and c["choices"][0]["index"] == choice
         ]
         assert own[0]["delta"] == {"role": "assistant", "content": None}
-        text = "".join(each["delta"].get("content", "") for each in own)
+        text = "".join(each["delta"].get("content") or "" for each in own)
         reasoning = "".join(each["delta"].get("reasoning_content", "") for each in own)
         message = body["choices"][choice]["message"]
         assert (text, reasoning) == (message["content"], message["reasoning_content"])
