@@ -19,7 +19,7 @@ from omlx.errors import BadRequest
 
 T = TypeVar("T")
 
-LIMITS: Final = {b"{": 50_000, b":": 250_000, b",": 1_200_000}
+LIMITS: Final = {b"{": 25_000, b":": 250_000, b",": 1_200_000}
 """Most objects, fields of objects and values in one body. A prompt of a million token ids fits."""
 _CODES: Final = {b"{": "request.objects", b":": "request.fields", b",": "request.values"}
 LARGE_BYTES: Final = 256 << 10

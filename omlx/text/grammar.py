@@ -38,6 +38,7 @@ from omlx.text.grammar_mask import (
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.reasoning import channel_markers, reasoning_format
 from omlx.text.relax_schema import relax
+from omlx.text.schema_depth import check_depth
 from omlx.text.time_formats import TIMES, without_leap_seconds
 from omlx.text.tools import ToolUse
 
@@ -51,6 +52,11 @@ that below 0.1 CPU seconds. A list of 20,000 words fits."""
 
 _SHOWN: Final = 500
 """Characters of a warning's detail."""
+
+MAX_RULES: Final = 1_000
+"""llguidance compiles by recursion: its stack overflows at some 2,000 rules in a chain."""
+_RULE: Final = re.compile(":+")
+"""In each rule, of Lark's format or llama.cpp's, and in each reference of an embedded schema."""
 
 
 class GrammarKind(StrEnum):
@@ -366,8 +372,10 @@ def _source(output: StructuredOutput) -> str:
             schema = output.text
             if schema.strip() == "true":
                 schema = "{}"  # options go with objects only
-            if "$ref" in schema:
-                schema = json.dumps(prune_nonterminating(json.loads(schema)))
+            if "$ref" in schema or "\\u" in schema:  # a key may be escaped
+                parsed = json.loads(schema)
+                check_depth(parsed)
+                schema = json.dumps(prune_nonterminating(parsed))
             if any(kind in schema for kind in TIMES):
                 schema = json.dumps(without_leap_seconds(json.loads(schema)))
             overrides = None if output.strict else LENIENT
@@ -383,6 +391,8 @@ def _source(output: StructuredOutput) -> str:
 
 def _lark(grammar: str) -> str:
     """Convert a grammar to Lark's format. Raises ValueError."""
+    if (rules := len(_RULE.findall(grammar))) > MAX_RULES:
+        raise ValueError(f"{rules} rules exceed the limit of {MAX_RULES}")
     try:
         return any_to_lark(grammar)
     except Exception as error:  # the converter raises errors of many types

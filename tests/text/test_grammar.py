@@ -42,6 +42,17 @@ ROUND_ABOUT = {
 }
 
 
+def chain(reference: str) -> str:
+    """A schema whose definitions refer to one another, in a row."""
+    definitions = [f'"d{i}": {{{reference % (i + 1)}}}' for i in range(3000)]
+    return f'{{"$ref": "#/$defs/d0", "$defs": {{{", ".join(definitions)}, "d3000": {{}}}}}}'
+
+
+def rules(count: int) -> str:
+    lines = [f'r{i}: r{i + 1} | r{i} "a"' for i in range(count)]
+    return "\n".join(["start: r0", *lines, f'r{count}: "b"'])
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> TokenizerWrapper:
     return read_tokenizer(ModelEntry("demo", BUNDLED / "omlx-demo/target", "bundled"))
@@ -316,6 +327,11 @@ def test_an_answer_prefix_is_continued(
         # Compiling holds Python's lock, so its cost is limited.
         (GrammarKind.REGEX, "|".join(str(7919 * i) for i in range(28_000)), "too big"),
         (GrammarKind.REGEX, "(a{1000}){1000}", "too many"),
+        # Compiling these would overflow the stack, and end the process.
+        (GrammarKind.JSON, chain('"allOf": [{"$ref": "#/$defs/d%d"}]'), "nested deeper"),
+        (GrammarKind.JSON, chain('"properties": {"a": {"$ref": "#/$defs/d%d"}}'), "nested deeper"),
+        (GrammarKind.JSON, chain('"items": {"\\u0024ref": "#/$defs/d%d"}'), "nested deeper"),
+        (GrammarKind.GRAMMAR, rules(4000), "rules exceed"),
         (GrammarKind.JSON, '{"$ref": "#"}', "never end"),
         (GrammarKind.JSON, '{"anyOf": [{"$ref": "#"}]}', "never end"),
         (GrammarKind.JSON, json.dumps(ROUND_ABOUT), "never end"),

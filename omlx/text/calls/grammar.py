@@ -17,6 +17,7 @@ from omlx.text.calls import tag_grammar
 from omlx.text.calls.format import CallFormat
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
+from omlx.text.schema_depth import check_depth
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def arguments_schema(function: Schema, use: ToolUse) -> Schema:
     schema = {**schema, "type": "object", "x-guidance": options}
     try:
         if "$ref" in json.dumps(schema):
+            check_depth(schema)
             schema = prune_nonterminating(schema)
     except ValueError as error:
         raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
