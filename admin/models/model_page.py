@@ -44,7 +44,10 @@ class PrefixCard:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """The cards are None for a model that cannot be used; `reason` says why."""
+    """The cards are None for a model that cannot be used; `reason` says why.
+
+    `narrow`: how many tokens of the tokenizer a loaded model lacks, if any.
+    """
 
     model: ModelRow
     revision: str = ""
@@ -53,6 +56,7 @@ class ModelView:
     trial: TrialCard | None = None
     prefixes: PrefixCard | None = None
     reason: Reason | None = None
+    narrow: Reason | None = None
 
     @property
     def path(self) -> str:
@@ -79,8 +83,9 @@ class ModelPage:
         return Page("models/model_page.html", view, SECTION)
 
     async def show_status(self, request: Request) -> Page:
-        row = model_row(await self._snapshot(request), self.snapshots.default)
-        return Page("models/status.html", ModelView(row))
+        model = await self._snapshot(request)
+        row = model_row(model, self.snapshots.default)
+        return Page("models/status.html", ModelView(row, narrow=_narrow(model)))
 
     async def show_prefixes(self, request: Request) -> Page:
         card = prefix_card(await self._snapshot(request))
@@ -114,7 +119,9 @@ class ModelPage:
         likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
         trial = trial_card(status, sizes, likely)
         prefixes = prefix_card(model)
-        return ModelView(row, settings.revision, advanced, speculation, trial, prefixes)
+        narrow = _narrow(model)
+        cards = speculation, trial, prefixes
+        return ModelView(row, settings.revision, advanced, *cards, narrow=narrow)
 
     async def _drafts(
         self, model: ModelSnapshot, configured: SpeculationConfig, results: Json
@@ -152,6 +159,10 @@ class ModelPage:
             found = find_draft(str(package.declared.draft), registry)
             declared = found.id if isinstance(found, ModelEntry) else None
         return DraftChoice(chosen, declared, missing)
+
+
+def _narrow(model: ModelSnapshot) -> Reason | None:
+    return None if model.served is None else model.served.narrow
 
 
 def prefix_card(model: ModelSnapshot) -> PrefixCard:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import replace
 
 from omlx.engine.limits import Limits
+from omlx.engine.masking import KnownTokensMask
 from omlx.engine.memory import MemoryClient, MemoryGuard, Verdict, cache_need
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Sequence, Status
@@ -52,6 +54,9 @@ class AdmissionQueue:
     def submit(self, request: Request) -> None:
         """Append a request. Raises Overloaded if the queue is full, BadRequest if it is invalid."""
         validate(request, self.limits)
+        if request.mask is not None and self.limits.missing_ids:
+            mask = KnownTokensMask(request.mask, self.limits.vocab_size)
+            request = replace(request, mask=mask)
         self.memory.check_fits(request, self._prefix.layout, self.pinned_weights)
         waiting, limit = len(self.waiting), self.limits.max_waiting
         if waiting >= limit:

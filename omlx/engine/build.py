@@ -46,7 +46,7 @@ def build_loop(
     models. `make_cache` replaces the model's own caches.
     """
     make_cache = make_cache or cache_maker(model)
-    vocab_size = min(vocab_size, id_limit(model, make_cache))
+    tokenizer_size, vocab_size = vocab_size, min(vocab_size, id_limit(model, make_cache))
     cost_model = cost_model or CostModel()
     runner = Runner(model, vocab_size, make_cache)
     unbatchable = batching_refusal(model, make_cache, vocab_size)
@@ -57,7 +57,7 @@ def build_loop(
     loop = EngineLoop(
         runner,
         Scheduler(
-            replace(limits, vocab_size=vocab_size),
+            replace(limits, vocab_size=vocab_size, missing_ids=tokenizer_size - vocab_size),
             runner.traits,
             Speculator([], cost_model=cost_model),
             prefix,

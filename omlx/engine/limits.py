@@ -12,11 +12,13 @@ class Limits:
     `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do: it
     is the longest stall of a stream. `prefix_bytes` bounds the prefix caches, the draft model's
     included, in blocks of `block_tokens`. `num_draft_tokens` fixes the draft length of requests
-    that set none; None leaves it to the policy. Token ids from `vocab_size` on are refused.
+    that set none; None leaves it to the policy. Token ids from `vocab_size` on are refused;
+    `missing_ids` counts those that the tokenizer has nevertheless.
     """
 
     context_length: int
     vocab_size: int = 1 << 31
+    missing_ids: int = 0
     max_rows: int = 8
     max_waiting: int = 512
     prefill_chunk: int = 2048

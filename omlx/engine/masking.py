@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from omlx.engine.types import TokenMask
+from omlx.errors import BadRequest
 
 
 class Lookahead:
@@ -36,6 +37,39 @@ class Lookahead:
             return False
         self._advanced += 1
         return not self._mask.ended
+
+
+class KnownTokensMask:
+    """A `TokenMask` without the ids that a tokenizer has and the model has not.
+
+    `bits` raises BadRequest where the output format allows nothing else.
+    """
+
+    def __init__(self, mask: TokenMask, vocab_size: int) -> None:
+        self._mask = mask
+        self._vocab_size = vocab_size
+
+    @property
+    def ended(self) -> bool:
+        return self._mask.ended
+
+    def bits(self) -> bytes | None:
+        bits = self._mask.bits()
+        if bits is None:
+            return None
+        whole, partial = divmod(self._vocab_size, 8)
+        known = bits[:whole]
+        if partial:
+            known += bytes(byte & (1 << partial) - 1 for byte in bits[whole : whole + 1])
+        if not any(known):
+            raise BadRequest("format.missing_tokens", size=self._vocab_size)
+        return known.ljust(len(bits), b"\0")
+
+    def advance(self, token: int) -> bool:
+        return token < self._vocab_size and self._mask.advance(token)
+
+    def rollback(self, n: int) -> None:
+        self._mask.rollback(n)
 
 
 def masks_along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:

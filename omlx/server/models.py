@@ -54,6 +54,7 @@ class ModelEndpoints:
         record["speculation"] = status.speculation(
             configured, served, snapshot, self._activity.recent(entry.id)
         )
+        record["vocabulary"] = status.vocabulary(served)
         record["batching"] = record["prefixes"] = None
         if snapshot is not None:
             record["batching"] = status.batching(snapshot.unbatchable)

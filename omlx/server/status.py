@@ -79,6 +79,13 @@ def memory(status: ModelStatus) -> Json:
     }
 
 
+def vocabulary(served: ServedModel | None) -> Json | None:
+    """How many token ids are accepted, with a `warning` if the tokenizer has more."""
+    if served is None:
+        return None
+    return {"size": served.vocab_size, "warning": optional_reason(served.narrow)}
+
+
 def batching(unbatchable: Reason | None) -> Json:
     return {"batchable": unbatchable is None, "reason": optional_reason(unbatchable)}
 

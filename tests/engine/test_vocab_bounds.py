@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from ctypes.util import find_library
 from dataclasses import replace
 
 import pytest
 
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
+from omlx.engine.masking import KnownTokensMask, allows, with_ids
 from omlx.engine.model import cache_maker, id_limit
 from omlx.engine.types import Sampling, Speculation
 from omlx.errors import BadRequest
@@ -22,7 +27,9 @@ from tests.engine.harness import (
     padded,
     prompt,
     request,
+    unassisted,
 )
+from tests.engine.masks import Ruled, only_even
 
 MISSING = zoo.VOCAB_SIZE
 """The first id that the tokenizer has and the models here have not."""
@@ -41,7 +48,7 @@ def test_every_architecture_is_as_wide_as_its_configuration_says(name: str) -> N
     assert id_limit(narrow, cache_maker(narrow)) == zoo.VOCAB_SIZE
 
 
-@pytest.mark.parametrize("name", zoo.MAIN_NAMES)
+@pytest.mark.parametrize("name", sorted(zoo.FAMILIES))
 def test_an_id_that_the_model_lacks_is_refused_wherever_it_stands(name: str) -> None:
     loop = narrow_loop(name)
     biased = replace(GREEDY, logit_bias=((MISSING, 100.0),))
@@ -57,6 +64,64 @@ def test_an_id_that_the_model_lacks_is_refused_wherever_it_stands(name: str) -> 
         assert (refusal.value.code, refusal.value.param) == ("engine.token_id", param)
         assert refusal.value.params["size"] == zoo.VOCAB_SIZE
     assert not loop.has_work
+
+
+class Missing:
+    """A `TokenMask` that allows `before` tokens of any kind, then only one that the model lacks."""
+
+    ended = False
+
+    def __init__(self, before: int) -> None:
+        self._left = before
+
+    def bits(self) -> bytes | None:
+        return None if self._left > 0 else with_ids(bytes(16), [MISSING + 1])
+
+    def advance(self, token: int) -> bool:
+        if self._left <= 0 and token != MISSING + 1:
+            return False
+        self._left -= 1
+        return True
+
+    def rollback(self, n: int) -> None:
+        self._left += n
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        *((name, 3) for name in zoo.MAIN_NAMES),
+        *(pytest.param(name, 0, marks=pytest.mark.slow) for name in sorted(zoo.FAMILIES)),
+    ],
+)
+def test_a_grammar_that_allows_only_missing_ids_is_a_bad_request(name: str, before: int) -> None:
+    """Two rows: one drafts what the grammar forces, the other does not."""
+    bench = Bench(narrow_loop(name))
+    speculated = request("a", speculation=Speculation(), mask=Missing(before))
+    plain = unassisted(request("b", mask=Missing(before)))
+    free = unassisted(request("c", max_tokens=6))
+    bench.submit(speculated, plain, free)
+    bench.run()
+    errors = {name: failed.error for name, failed in bench.failed.items()}
+    assert {name: error.code for name, error in errors.items()} == {
+        "a": "format.missing_tokens",
+        "b": "format.missing_tokens",
+    }
+    assert {type(error) for error in errors.values()} == {BadRequest}
+    assert len(bench.tokens["a"]) == len(bench.tokens["b"]) == before
+    assert len(bench.tokens["c"]) == 6
+
+
+def test_a_grammar_loses_only_the_ids_that_the_model_lacks() -> None:
+    mask = KnownTokensMask(Ruled(only_even), MISSING - 3)
+    plain = Ruled(only_even)
+    known = plain.bits()
+    assert known is not None
+    allowed = [token for token in range(MISSING) if allows(mask.bits(), token)]
+    assert allowed == [token for token in range(MISSING - 3) if allows(known, token)]
+    assert not mask.advance(MISSING - 2)
+    assert mask.advance(allowed[0])
+    mask.rollback(1)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM, PENALISED], ids=["cold", "warm", "penalised"])
@@ -93,3 +158,20 @@ def test_a_draft_is_silent_about_a_text_with_ids_that_it_lacks() -> None:
     bench.run()
     assert bench.finished["a"].stats.proposed == 0
     assert len(bench.tokens["a"]) == 30
+
+
+@pytest.mark.slow
+def test_nothing_is_written_beyond_an_array() -> None:
+    """The refusals again, with an allocator of glibc that fills freed memory and checks its own."""
+    checked = {"MALLOC_PERTURB_": "165", "MALLOC_CHECK_": "3"}
+    libraries = [os.environ.get("LD_PRELOAD", ""), find_library("c_malloc_debug") or ""]
+    checked["LD_PRELOAD"] = " ".join(filter(None, libraries))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0"]
+    files = [__file__, "tests/server/test_narrow_model.py"]
+    done = subprocess.run(
+        [*command, *files, "-k", "missing or lacks or narrow", "-m", "not slow"],
+        env=os.environ | checked,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -161,6 +161,7 @@ BROKEN: dict[str, Breakage] = {
     "weights-lfs": content(WEIGHTS, "version https://git-lfs.github.com/spec/v1\nsize 1\n"),
     "weights-directory": directory(WEIGHTS),
     "weights-pipe": pipe(WEIGHTS),
+    "weights-pipe-beside": pipe("model-extra.safetensors"),
     "weights-link-to-itself": link(WEIGHTS, WEIGHTS),
     "weights-link-to-nothing": link(WEIGHTS, "../nothing"),
     "weights-link-to-device": link(WEIGHTS, "/dev/zero"),

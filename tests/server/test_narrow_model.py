@@ -41,6 +41,22 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], "max_tokens": 8, **more}
 
 
+def test_the_status_says_how_many_tokens_the_model_lacks(http: httpx.Client) -> None:
+    http.post("/v1/models/narrow/load")
+    vocabulary = http.get("/v1/models/narrow").json()["vocabulary"]
+    assert vocabulary["size"] == WIDTH
+    assert vocabulary["warning"]["code"] == "model.narrow"
+    assert vocabulary["warning"]["params"] == {"missing": 1, "size": WIDTH}
+
+
+def test_a_grammar_that_needs_a_missing_token_is_a_bad_request(http: httpx.Client) -> None:
+    silent = {"enable_thinking": False}
+    body = chat("1", guided_grammar=f"start: {EXTRA}", chat_template_kwargs=silent)
+    refusal = http.post("/v1/chat/completions", json=body)
+    assert refusal.status_code == 400, refusal.text
+    assert refusal.json()["error"]["code"] == "format.missing_tokens"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "code"),
     [

@@ -70,6 +70,8 @@ class _Header:
 
 def _read_header(file: Path) -> _Header:
     """Raises ModelError for another format."""
+    if file.exists() and not file.is_file():  # the end of a pipe may never come
+        raise ModelError("model.not_a_file", file=file.name)
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:

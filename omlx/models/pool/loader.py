@@ -21,7 +21,15 @@ from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
-from omlx.errors import BadRequest, EngineDead, ModelError, OmlxError, Overloaded
+from omlx.errors import (
+    BadRequest,
+    EngineDead,
+    ModelError,
+    OmlxError,
+    Overloaded,
+    Param,
+    Reason,
+)
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
@@ -204,9 +212,12 @@ class ModelLoader:
             draft=draft_id,
             no_draft_reason=failure,
             off_reason=snapshot.off_reason,
+            narrow=_narrow(loop.limits),
             speculation=speculation,
         )
         fields = {"model": entry.id}
+        if served.narrow is not None:
+            log.warning(served.narrow.message, extra={"fields": fields})
         if draft_id is not None:
             fields["draft"] = draft_id
         log.info("loaded", extra={"fields": fields})
@@ -273,6 +284,14 @@ class _Reading:
 
     async def _next(self, steps: WeightReading) -> LoadProgress | LoadedModel:
         return await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
+
+
+def _narrow(limits: Limits) -> Reason | None:
+    """Return how many ids of the tokenizer the model has no row for; None if it has all."""
+    if not limits.missing_ids:
+        return None
+    params: dict[str, Param] = {"missing": limits.missing_ids, "size": limits.vocab_size}
+    return Reason("model.narrow", params)
 
 
 def _probed(

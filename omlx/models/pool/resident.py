@@ -57,7 +57,8 @@ class ServedModel:
     """What a request needs to know of a loaded model.
 
     `no_draft_reason` says why no draft model is in use; `off_reason` why no drafter can be, where
-    the cache cannot roll back. `speculation` is the configuration that the model was loaded with.
+    the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
+    `speculation` is the configuration that the model was loaded with.
     """
 
     id: str
@@ -70,6 +71,7 @@ class ServedModel:
     draft: str | None
     no_draft_reason: Reason | None
     off_reason: Reason | None = None
+    narrow: Reason | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     grammars: GrammarCompiler = field(init=False)
 
