@@ -50,7 +50,9 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
 @pytest.fixture(scope="module")
 def coder(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     """One whose calls no grammar holds."""
-    tools = "{# <arg_key> #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+    tools = (
+        "{# <|tool_call_start|> #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+    )
     return decode_byte_level(tmp_path_factory.mktemp("coder"), tools + CHATML)
 
 
@@ -144,12 +146,10 @@ def test_the_watcher_stops_where_the_output_is_over(
 
 def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
     prompt = render(coder, ASK, tools=ToolUse((LOOK,), forced=True, name="look"))
-    assert prompt.opening == "<tool_call>look\n"
+    assert prompt.opening == "<|tool_call_start|>[look("
     assert coder.decode(prompt.tokens).endswith(prompt.opening)
     spec = OutputSpec(tools=(LOOK,), opening=prompt.opening, context=prompt.tokens[-4:])
-    events = run(
-        coder, [ids(coder, "<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>")], spec
-    )
+    events = run(coder, [ids(coder, 'a="b")]<|tool_call_end|>')], spec)
     assert said(events) == [
         ("ToolCallStart", "look"),
         ("ToolCallArguments", '{"a": "b"}'),
@@ -165,7 +165,7 @@ def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
 def test_an_opening_closes_reasoning(coder: TokenizerWrapper) -> None:
     prompt = render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True))
     assert not prompt.thinking
-    assert coder.decode(prompt.tokens).endswith("<think>\n\n</think>\n\n<tool_call>")
+    assert coder.decode(prompt.tokens).endswith("<think>\n\n</think>\n\n<|tool_call_start|>[")
     assert render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,))).thinking
 
 

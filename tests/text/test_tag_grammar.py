@@ -5,6 +5,7 @@ calls of what may be called, with arguments that have their schema as far as it 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -34,6 +35,20 @@ WIDE: Final = record(
     kind={"const": "fixed"},
 )
 TWO: Final = {"get_weather": WIDE, "look": record()}
+NULL: Final = {"type": "null"}
+DEFS: Final = {"$defs": {"small": SMALL, "colour": COLOUR}}
+UNIONS: Final = record(
+    list("abcdefgh"),
+    DEFS,
+    a={"anyOf": [SMALL, NULL]},
+    b={"$ref": "#/$defs/small"},
+    c={"anyOf": [{"enum": ["red", "green"]}, NULL]},
+    d={"enum": ["red", 5, None, True]},
+    e={"type": ["integer", "boolean"], "minimum": 0, "maximum": 9},
+    f={"anyOf": [TEXT, listed(SMALL), NULL]},
+    g={"oneOf": [{"const": 1}, {"const": "two"}]},
+    h={"anyOf": [TEXT, {"type": "integer", "minimum": 0}]},
+)
 CLOSE: Final = "\n</parameter>"
 
 
@@ -86,6 +101,7 @@ def test_whatever_a_forced_answer_may_say_is_valid_calls(coder: TokenizerWrapper
     assert keys == set(WIDE["properties"])
     assert {arguments["unit"] for _, arguments in seen_calls if "unit" in arguments} == {
         "red",
+        "null",
         "größer",
     }
 
@@ -124,6 +140,58 @@ def test_strict_calls_in_prose_are_held_and_others_have_any_arguments(
         assert calls[-1] == ("anything", {"b": "x"})
 
 
+def test_values_of_several_types_follow_their_schema(coder: TokenizerWrapper) -> None:
+    one = use({"it": UNIONS}, forced=True, single=True)
+    seen: dict[str, set[str]] = {}
+    for seed in range(25):
+        text, calls = read(coder, walk(mask(coder, one), coder, seed), one)
+        assert (text, len(calls)) == ("", 1)
+        assert valid(calls, {"it": UNIONS})
+        for name, value in calls[0][1].items():
+            seen.setdefault(name, set()).add(type(value).__name__)
+    assert seen["a"] == {"int", "NoneType"}
+    assert seen["c"] == {"str", "NoneType"}
+    assert seen["d"] == {"str", "int", "NoneType", "bool"}
+    assert seen["g"] == {"int", "str"}
+
+
+@pytest.mark.parametrize(("text", "value"), [("[5]", [5]), ("5", "5"), ("null", None)])
+def test_a_list_may_stand_where_a_text_may(coder: TokenizerWrapper, text: str, value: Any) -> None:
+    schema = {"anyOf": [TEXT, listed(SMALL), NULL]}
+    one = use({"it": record(a=schema)}, forced=True, single=True)
+    call = f"<tool_call>\n<function=it>\n<parameter=a>\n{text}{CLOSE}\n</function>\n</tool_call>"
+    assert read(coder, say(mask(coder, one), coder, call), one) == ("", [("it", {"a": value})])
+
+
+@pytest.mark.parametrize(
+    ("words", "closing"),
+    [
+        ("<tool_call> </arg_key>\n<arg_value>", "</arg_value>"),
+        ("<tool_call> <arg_key></arg_key><arg_value>", "</arg_value>"),
+        ("<longcat_tool_call> <longcat_arg_key>", "</longcat_arg_value>"),
+        ("<minimax:tool_call>", "</parameter>"),
+        ('<function name="<param name="', "</param>"),
+    ],
+)
+def test_other_families_with_tags_are_held_too(tmp_path: Path, words: str, closing: str) -> None:
+    tokenizer = decode_byte_level(tmp_path, f"{{# {words} #}}{CHATML}")
+    both = {"it": UNIONS, "look": record()}
+    for seed in range(6):
+        several = use(both, forced=True, single=seed % 2 == 0)
+        tokens = walk(mask(tokenizer, several), tokenizer, seed, closing)
+        text, calls = read(tokenizer, tokens, several)
+        assert (text, bool(calls)) == ("", True), tokenizer.decode(tokens)
+        assert valid(calls, both)
+
+
+@pytest.mark.parametrize("value", ["null", "NuLL", "true", "5", '{"a": 1}', "</function>"])
+def test_a_text_may_look_like_anything(coder: TokenizerWrapper, value: str) -> None:
+    one = use({"it": record(a=TEXT)}, forced=True, single=True)
+    of = mask(coder, one)
+    call = f"<tool_call>\n<function=it>\n<parameter=a>\n{value}{CLOSE}\n</function>\n</tool_call>"
+    assert read(coder, say(of, coder, call), one) == ("", [("it", {"a": value})])
+
+
 def test_a_text_is_free_up_to_its_tag(coder: TokenizerWrapper) -> None:
     one = use({"write": record(text=TEXT)}, forced=True, single=True)
     value = '\n<parameter=text>\n"</function>\n" </parameter\n\n日本\n'
@@ -140,18 +208,26 @@ def test_a_text_is_free_up_to_its_tag(coder: TokenizerWrapper) -> None:
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
-        (TEXT, "null"),
-        (TEXT, "NuLL"),
         (TEXT, "a</parameter>"),
         (COLOUR, "blue"),
-        (COLOUR, "null"),
+        ({"anyOf": [SMALL, NULL]}, "five"),
+        ({"type": ["integer", "null"]}, "x"),
+        ({"$ref": "#/$defs/small"}, "x"),
+        ({"$ref": "#/$defs/colour"}, "blue"),
+        ({"enum": [5, 6]}, "7"),
+        ({"const": 5}, "6"),
+        ({"anyOf": [COLOUR, NULL]}, "blue"),
+        ({"enum": ["red", 5]}, "6"),
+        ({"anyOf": [{"type": "boolean"}, NULL]}, "yes"),
+        ({"anyOf": [TEXT, listed(SMALL)]}, '["x"]'),
+        ({"anyOf": [TEXT, {"type": "integer", "minimum": 0}]}, "-1"),
         (SMALL, "x"),
     ],
 )
 def test_what_would_not_be_read_as_it_must_cannot_be_said(
     coder: TokenizerWrapper, schema: Any, value: str
 ) -> None:
-    of = mask(coder, use({"it": record(a=schema)}, forced=True, single=True))
+    of = mask(coder, use({"it": record(None, DEFS, a=schema)}, forced=True, single=True))
     say(of, coder, "<tool_call>\n<function=it>\n<parameter=a>\n")
     assert not all(of.advance(token) for token in ids_of(coder, value + CLOSE))
 

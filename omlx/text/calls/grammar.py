@@ -108,7 +108,7 @@ def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Itera
         yield f"call_{i}: {_call(form, function['name'], f'arguments_{i}', added)}"
         yield from _arguments(form, arguments_schema(function, use), f"arguments_{i}", added)
     if form.parameter is not None:
-        yield from tag_grammar.texts(form.parameter, added, lambda text: _literal(text, added))
+        yield from _syntax(form.parameter, added).texts()
 
 
 def _call(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> str:
@@ -134,10 +134,11 @@ def _arguments(
         yield f"{rule}: %json {json.dumps(schema)}"
         return
 
-    def literal(text: str) -> str:
-        return _literal(text, added)
+    yield from tag_grammar.arguments(_syntax(form.parameter, added), schema, rule)
 
-    yield from tag_grammar.arguments(form.parameter, schema, rule, literal)
+
+def _syntax(parameter: str, added: Mapping[str, int]) -> tag_grammar.Syntax:
+    return tag_grammar.Syntax(parameter, added, lambda text: _literal(text, added))
 
 
 def _between(form: CallFormat, added: Mapping[str, int]) -> str:

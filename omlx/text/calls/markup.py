@@ -51,6 +51,7 @@ FAMILIES: Final[Sequence[CallFormat]] = (
     minimax_m2.FORMAT,
     minimax_m3.FORMAT,
     glm.LONGCAT,
+    glm.GLM_LINES,
     glm.GLM,
     qwen3_coder.FORMAT,
     kimi_k2.FORMAT,

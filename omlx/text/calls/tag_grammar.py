@@ -1,45 +1,74 @@
 """Grammars of arguments between tags, each a text of its own:
 `<parameter=city>\\nOslo\\n</parameter>`.
 
-Arguments come in the order of the schema. Numbers, booleans, lists, objects and enumerated texts
-follow their schema. Other texts, and values of several types, are free up to the closing tag: they
-are not escaped, so bounds of length and patterns would have to know that tag.
+Arguments come in the order of the schema, and what is written is read as a value of the schema's
+types (`values`). Texts that the schema does not enumerate are free up to the closing tag: they are
+not escaped, so bounds of length and patterns would have to know that tag.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-_JSON: Final = ("integer", "number", "boolean", "array", "object")
+from omlx.text.calls.values import ArgumentTypes
+
+_NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+\-]?[0-9]+)?"
+_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _SHARED: Final = ("$defs", "definitions", "x-guidance")
 """Keys of a schema that the schema of one argument needs too."""
 
 
-def texts(parameter: str, added: Iterable[str], literal: Callable[[str], str]) -> Iterator[str]:
-    """Yield terms for free texts with the closing tag. `word` excludes "null", which is parsed as
-    no text.
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """How arguments are written: `parameter` is the text of one, with places for its {name} and
+    {value}, and {text} for whether the value is a string.
 
-    `added` are the tokens that the tokenizer does not compose of smaller ones. A text cannot hold
-    them: where the tag has one, the text ends before it.
+    `added` are the tokens that the tokenizer does not compose of smaller ones; `literal` returns a
+    text in the grammar's form.
     """
-    tag = parameter.partition("{value}")[2].rstrip()
-    tokens = [token for token in added if token and token in tag]
-    if tokens:
-        start = min(map(tag.index, tokens))
-        before, rest = _regex(tag[:start]), literal(tag[start:])
-        yield f"TEXT: /(?s:.*){before}/"
-        yield f"WORD: TEXT & ~/(?i:null){before}/"
-        optional = "" if before else "?"
-        yield f"text: TEXT{optional} {rest}"
-        yield f"word: WORD{optional} {rest}"
-        return
-    yield rf"TEXT: /(?s:.*){_regex(tag)}/ & ~/(?s:.*){_regex(tag.strip())}(?s:.+)/"
-    yield f"WORD: TEXT & ~/(?i:null){_regex(tag)}/"
-    yield "text[lazy]: TEXT"
-    yield "word[lazy]: WORD"
+
+    parameter: str
+    added: Collection[str]
+    literal: Callable[[str], str]
+
+    @property
+    def behind(self) -> str:
+        """Text after a value."""
+        return self.parameter.partition("{value}")[2]
+
+    @property
+    def gap(self) -> str:
+        """White space after the closing tag, which the terms for texts do not include."""
+        return self.literal(self.behind[len(self.behind.rstrip()) :])
+
+    def texts(self, name: str = "text", excluded: Sequence[str] = ()) -> Iterator[str]:
+        """Yield terms for free texts with the closing tag, without those that match a pattern.
+
+        A text cannot hold added tokens: where the tag has one, the text ends before it.
+        """
+        tag = self.behind.rstrip()
+        tokens = [token for token in self.added if token and token in tag]
+        before, rest = tag, ""
+        if tokens:
+            start = min(map(tag.index, tokens))
+            before, rest = tag[:start], tag[start:]
+        end = _regex(before)
+        term = rf"/(?s:.*){end}/"
+        if not rest:
+            term += rf" & ~/(?s:.*){_regex(tag.strip())}(?s:.+)/"
+        for pattern in excluded:
+            term += rf" & ~/({pattern}){end}/"
+        upper = name.upper()
+        yield f"{upper}: {term}"
+        if rest:
+            optional = "" if before else "?"
+            yield f"{name}: {upper}{optional} {self.literal(rest)}"
+        else:
+            yield f"{name}[lazy]: {upper}"
 
 
 def _regex(text: str) -> str:
@@ -47,16 +76,13 @@ def _regex(text: str) -> str:
     return re.escape(text).replace("\n", r"n").replace("/", r"\/")
 
 
-def arguments(
-    parameter: str, schema: Mapping[str, Any], rule: str, literal: Callable[[str], str]
-) -> Iterator[str]:
+def arguments(syntax: Syntax, schema: Mapping[str, Any], rule: str) -> Iterator[str]:
     """Yield the rule for the arguments of a schema, and the rules that it needs.
 
-    `parameter` is the text of one argument, with places for its {name} and {value}, and {text} for
-    whether the value is a string. `literal` returns a text in the grammar's form. Raises ValueError
-    for a parameter whose name cannot stand in a tag.
+    Raises ValueError for a parameter whose name cannot stand in a tag.
     """
-    before, _, behind = parameter.partition("{value}")
+    before = syntax.parameter.partition("{value}")[0]
+    types = ArgumentTypes(schema)
     needed = schema.get("required", ())
     properties = {**schema.get("properties", {})}
     for name in needed:
@@ -64,51 +90,60 @@ def arguments(
     if not properties and schema.get("additionalProperties") is not False:
         start, _, stop = before.partition("{name}")
         stop = stop.replace("{text}", "true")
-        any_name = f"{literal(start)} /[^\\s<>]+/ {literal(stop)}"
-        yield f"{rule}: ({any_name} text {_gap(behind, literal)})*"
+        any_name = f"{syntax.literal(start)} /[^\\s<>]+/ {syntax.literal(stop)}"
+        yield f"{rule}: ({any_name} text {syntax.gap})*"
         return
     order = []
     for number, (name, value) in enumerate(properties.items()):
         if any(character.isspace() or character in "<>" for character in name):
             raise ValueError(f"the parameter '{name}' cannot be written in a tag")
-        text = "false" if _is_json(value) else "true"
-        start = literal(before.replace("{name}", name).replace("{text}", text))
-        yield f"{rule}_{number}: {start} {_value(value, schema, behind, literal)}"
+        text = "true" if "string" in types.kinds(value) else "false"
+        start = syntax.literal(before.replace("{name}", name).replace("{text}", text))
+        yield f"{rule}_{number}: {start} {rule}_{number}_value"
+        yield from _value(syntax, schema, value, f"{rule}_{number}_value")
         if name in needed:
             order.append(f"{rule}_{number}")
         else:
             order.append(f"{rule}_{number}?")
-    yield f"{rule}: {' '.join(order) or literal('')}"
+    yield f"{rule}: {' '.join(order) or syntax.literal('')}"
 
 
-def _is_json(value: Any) -> bool:
-    """Return whether a value of this schema is written as JSON."""
-    return isinstance(value, Mapping) and value.get("type") in _JSON
-
-
-def _value(
-    value: Any, schema: Mapping[str, Any], behind: str, literal: Callable[[str], str]
-) -> str:
-    """Return the expression for a value with what closes it."""
-    if not isinstance(value, Mapping):
-        value = {}
-    kind = value.get("type", "string")
-    choices = value.get("enum", [])
-    if "const" in value:
-        choices = [value["const"]]
-    words = []
-    for choice in choices:
-        if isinstance(choice, str) and choice.lower() != "null" and behind.strip() not in choice:
-            words.append(choice)
-    if kind == "string" and words:
-        return f"({' | '.join(map(literal, words))}) {literal(behind)}"
-    if _is_json(value):
+def _value(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str) -> Iterator[str]:
+    """Yield the rule for a value with what closes it."""
+    types = ArgumentTypes(schema)
+    kinds = types.kinds(value)
+    if not isinstance(value, Mapping) or not value:
+        yield f"{rule}: text {syntax.gap}"
+        return
+    others = kinds - {"string"}
+    if "string" in kinds and "{text}" in syntax.parameter:
+        others = frozenset()
+    forms = []
+    if "string" in kinds and types.free_text(value):
+        excluded = list(_excluded(value, others))
+        forms.append(f"{rule}_text {syntax.gap}" if excluded else f"text {syntax.gap}")
+        if excluded:
+            yield from syntax.texts(f"{rule}_text", excluded)
+        others &= {"array", "object"}
+    elif "string" in kinds:
+        tag = syntax.behind.strip()
+        words = [word for word in types.choices(value) if tag not in word]
+        forms += [f"{syntax.literal(word)} {syntax.literal(syntax.behind)}" for word in words]
+    if others:
         shared = {key: schema[key] for key in _SHARED if key in schema}
-        return f"%json {json.dumps({**value, **shared})} {literal(behind)}"
-    text = "word" if value.get("type") == "string" else "text"
-    return f"{text} {_gap(behind, literal)}"
+        json_schema = {**value, **shared}
+        if "string" in kinds:
+            json_schema["type"] = sorted(others)
+        forms.append(f"%json {json.dumps(json_schema)} {syntax.literal(syntax.behind)}")
+    yield f"{rule}: {' | '.join(forms) or 'text ' + syntax.gap}"
 
 
-def _gap(behind: str, literal: Callable[[str], str]) -> str:
-    """Return the white space after the closing tag, which the terms for texts do not include."""
-    return literal(behind[len(behind.rstrip()) :])
+def _excluded(value: Mapping[str, Any], others: Collection[str]) -> Iterator[str]:
+    """Yield patterns of texts that are read as values of other types than string, which the
+    schema bounds.
+    """
+    if {"array", "object"} & set(others):
+        yield r"\s*[\[{](?s:.*)"
+    text = json.dumps(value)
+    if {"integer", "number"} & set(others) and any(f'"{key}"' in text for key in _BOUNDS):
+        yield _NUMBER

@@ -16,7 +16,7 @@ import regex as re
 
 from omlx.text.calls.call import Call, arguments_json
 from omlx.text.calls.format import CallFormat, Tags, Tools
-from omlx.text.calls.values import argument_types, parse_json
+from omlx.text.calls.values import argument_types, is_function, parse_json
 
 _CDATA: Final = re.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", re.DOTALL)
 
@@ -37,6 +37,7 @@ class TagReader:
         assert form.tags is not None
         self._tags = form.tags
         self._patterns = _patterns(form.tags, form.start, form.end)
+        self._tools = tools
         self._name = head["name"]
         self._types = argument_types(tools, self._name)
         self._at = head.end()  # the text before it is parsed
@@ -57,6 +58,8 @@ class TagReader:
         arguments: dict[str, Any] = {}
         for value in self._values:
             self._add(arguments, value, text)
+        if not (arguments or self._tags.ends or is_function(self._tools, self._name)):
+            raise ValueError("a name alone is no call")
         return [Call(None, self._name, arguments_json(arguments))]
 
     def _between(self, text: str, final: bool) -> int | None:

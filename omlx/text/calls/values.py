@@ -39,8 +39,8 @@ class ArgumentTypes:
         """Return the value of `schema`'s type that `text` stands for; a text that stands for none
         unchanged.
         """
-        choices = list(self._choices(schema, 8))
-        if isinstance(text, str) and text in choices:
+        choices = self.choices(schema)
+        if text in choices:
             return text
         kinds = self.kinds(schema)
         if kinds == {"string"}:
@@ -53,6 +53,25 @@ class ArgumentTypes:
     def kinds(self, schema: Any) -> frozenset[str]:
         """Return the JSON types that a schema allows."""
         return self._kinds(schema) or TYPES
+
+    def choices(self, schema: Any) -> list[str]:
+        """Return the strings that a schema enumerates."""
+        return list(dict.fromkeys(self._choices(schema, 8)))
+
+    def free_text(self, schema: Any, depth: int = 8) -> bool:
+        """Return whether a schema allows strings that it does not enumerate."""
+        if not isinstance(schema, Mapping):
+            return schema is not False
+        if not depth or "enum" in schema or "const" in schema or "string" not in self.kinds(schema):
+            return False
+        target = self._resolve(schema.get("$ref"))
+        if target is not None and not self.free_text(target, depth - 1):
+            return False
+        for key in ("anyOf", "oneOf"):
+            branches = schema.get(key)
+            if isinstance(branches, list):
+                return any(self.free_text(branch, depth // 2) for branch in branches[:64])
+        return True
 
     def declares(self, name: str) -> bool:
         """Return whether the schema has a property `name`."""

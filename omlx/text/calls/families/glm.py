@@ -1,4 +1,4 @@
-"""GLM 4.5 to 4.7, Laguna, Longcat.
+"""GLM 4.5 to 4.7, Laguna, Longcat; newer ones without line breaks.
 
 <tool_call>look
 <arg_key>at</arg_key>
@@ -13,22 +13,26 @@ from typing import Final
 from omlx.text.calls.format import NAME, CallFormat, Tags
 
 
-def _format(prefix: str, templates: tuple[tuple[str, ...], ...]) -> CallFormat:
-    """Return the format with tags that begin with `prefix`."""
+def _format(prefix: str, line: str, templates: tuple[tuple[str, ...], ...]) -> CallFormat:
+    """Return the format with tags that begin with `prefix`; `line` is written between tags."""
     key, value = f"{prefix}arg_key", f"{prefix}arg_value"
     return CallFormat(
         start=f"<{prefix}tool_call>",
         end=f"</{prefix}tool_call>",
         templates=templates,
         begins=rf"\s*(?:[\[{{]|[\w.:/-]+\s*(?:<{key}>|</|\{{|\n))",
-        head=rf"\s*{NAME}\s*(?=<{key}>)",
+        head=rf"\s*{NAME}\s*(?=<{key}>|</{prefix}tool_call>)",
         tags=Tags(
             opens=rf"<{key}>\s*(?P<name>[^<>]+?)\s*</{key}>\s*<{value}>",
             closes=f"</{value}>",
         ),
-        opening="{name}\n",
+        written=f"{{name}}{line}{{arguments}}",
+        parameter=f"<{key}>{{name}}</{key}>{line}<{value}>{{value}}</{value}>{line}",
+        between="\n",
     )
 
 
-GLM: Final = _format("", (("<arg_key>", "<tool_call>"),))
-LONGCAT: Final = _format("longcat_", (("<longcat_arg_key>",),))
+GLM_LINES: Final = _format("", "\n", (("</arg_key>\n<arg_value>", "<tool_call>"),))
+"""GLM 4.5 and 4.6."""
+GLM: Final = _format("", "", (("<arg_key>", "<tool_call>"),))
+LONGCAT: Final = _format("longcat_", "\n", (("<longcat_arg_key>",),))

@@ -11,11 +11,12 @@ FORMAT: Final = CallFormat(
     end="</function>",
     templates=(('<function name="', '<param name="'),),
     begins=r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""",
-    head=rf"""\s*["']?{NAME}["']?\s*>\s*(?=<param )""",
+    head=rf"""\s*["']?{NAME}["']?\s*>\s*(?=<param |</function>)""",
     tags=Tags(
         opens=r"""<param\s+name\s*=\s*["']?(?P<name>[^<>"'\n]+)["']?\s*>""",
         closes="</param>",
         cdata=True,
     ),
-    opening='"{name}">',
+    written='"{name}">{arguments}',
+    parameter='<param name="{name}">{value}</param>',
 )

@@ -24,5 +24,7 @@ FORMAT: Final = CallFormat(
         closes="</parameter>",
         ends="</invoke>",
     ),
-    opening='\n<invoke name="{name}">\n',
+    written='\n<invoke name="{name}">\n{arguments}</invoke>\n',
+    parameter='<parameter name="{name}">{value}</parameter>\n',
+    together=True,
 )
