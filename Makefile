@@ -17,7 +17,14 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: setup-run ## start the server on the bundled model (MODEL=, DRAFT=, ARGS= change it)
-	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(if $(DRAFT),--draft-model $(DRAFT)) $(ARGS)
+ifeq ($(origin MODEL) $(origin DRAFT),file file)
+	@# Stored once, not a flag: the dashboard can change it.
+	@[ -e "$${OMLX_HOME:-$$HOME/.omlx}/models.json" ] || \
+	  $(PYTHON) -m omlx config set draft_model $(DRAFT) --model $(MODEL)
+	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(ARGS)
+else
+	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(if $(findstring file,$(origin DRAFT)),,$(if $(DRAFT),--draft-model $(DRAFT))) $(ARGS)
+endif
 
 test: setup-dev ## run the tests (ARGS= goes to pytest, such as ARGS="-n 0 tests/engine")
 	$(TESTS) $(PARALLEL) $(ARGS)

@@ -67,7 +67,9 @@ def duration(seconds: float, language: str = SOURCE) -> str:
 
 
 def elapsed(seconds: float, language: str = SOURCE) -> str:
-    """A measured time, to three digits: `0.04 s`, `1.52 s`, `12.4 s`, `3 min`."""
+    """A measured time, to three digits: `4 ms`, `1.52 s`, `12.4 s`, `3 min`."""
+    if seconds < 0.9995:
+        return sentence("unit.milliseconds", {"count": f"{1000 * seconds:.0f}"}, language)
     if seconds >= 120:
         return duration(seconds, language)
     digits = 2 - sum(seconds >= bound for bound in (9.995, 99.95))

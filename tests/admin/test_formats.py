@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omlx.admin.addresses import model_path
-from omlx.admin.formats import disk, duration, memory, percent, ratio
+from omlx.admin.formats import disk, duration, elapsed, memory, percent, ratio
 from omlx.settings.parse import parse
 from omlx.settings.schema import table
 
@@ -36,6 +36,11 @@ def test_memory_is_shown_as_it_is_typed_and_as_activity_monitor_counts() -> None
     )
     assert memory(3 * (24 << 30) // 4) == "18\u202fGB"
     assert (memory(0), memory(1_300_000_000)) == ("0\u202fMB", "1.2\u202fGB")
+
+
+def test_measured_times_have_three_digits() -> None:
+    shown = [elapsed(seconds).replace("\u202f", " ") for seconds in (0.004, 1.523, 12.42, 180)]
+    assert shown == ["4 ms", "1.52 s", "12.4 s", "3 min"]
 
 
 def test_units_of_time_are_translated() -> None:
