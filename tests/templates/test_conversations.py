@@ -14,8 +14,6 @@ from omlx.text.template import render
 from tests.templates.fetched import TEMPLATES, tokenizer
 
 CONVERSATIONS: Final = 30
-OWN_VARIABLES: Final = "fireworks-ai-llama-3-firefunction-v2"
-"""Takes no conversation at all without variables of its own."""
 FAULTY: Final = {
     # After an assistant message without calls, results are not rendered if one came first.
     "Cohere2MoE": {"orphans"},
@@ -31,6 +29,7 @@ MOVING: Final = {
     "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "the last turn is rendered otherwise",
     "deepseek-ai-DeepSeek-V4": "earlier answers are rendered otherwise after a result",
     "deepseek-ai-DeepSeek-V4-Flash-0731": "earlier answers are rendered otherwise after a result",
+    "fireworks-ai-llama-3-firefunction-v2": "a system message anywhere replaces the default one",
     "mistralai-Mistral-Nemo-Instruct-2407": "the system message comes before the last user message",
     "muse-glimmer": "a system message anywhere replaces the default one at the beginning",
     "unsloth-Apriel-1.5": "a system message anywhere replaces the default one at the beginning",
@@ -44,7 +43,6 @@ TOOL: Final = {
         "parameters": {"type": "object", "properties": {"key": {"type": "string"}}},
     },
 }
-WORKING: Final = [name for name in TEMPLATES if name != OWN_VARIABLES]
 
 
 class Writer:
@@ -115,7 +113,7 @@ def said(messages: list[dict[str, Any]]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
-@pytest.mark.parametrize("name", WORKING)
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_no_conversation_is_refused_and_no_text_is_lost(name: str) -> None:
     loaded = tokenizer(name)
     for seed in range(CONVERSATIONS):
@@ -130,7 +128,7 @@ def test_no_conversation_is_refused_and_no_text_is_lost(name: str) -> None:
         assert lost == [], (seed, json.dumps(messages))
 
 
-@pytest.mark.parametrize("name", [name for name in WORKING if name not in MOVING])
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name not in MOVING])
 def test_a_further_turn_keeps_the_prefix(name: str) -> None:
     loaded = tokenizer(name)
     for seed in range(CONVERSATIONS // 3):

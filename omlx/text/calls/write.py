@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _JSON: Final = '{"name": "{name}", "arguments": {arguments}}'
 """A call in a family whose text is not known."""
 _NO_FORMAT: Final = CallFormat(start="", end="", between="\n")
-_PLACES: Final = re.compile(r"\{(name|number|id|arguments|value)\}")
+_PLACES: Final = re.compile(r"\{(name|number|id|arguments|value|text)\}")
 
 
 def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]]) -> str:
@@ -26,8 +26,11 @@ def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]])
     form = call_format(tokenizer) or _NO_FORMAT
     bodies = [_call(form, call, number) for number, call in enumerate(calls)]
     if form.together:
-        bodies = [form.between.join(bodies)]
-    return (form.between or "\n").join(f"{form.start}{body}{form.end}" for body in bodies)
+        bodies = [form.separator.join(bodies)]
+    before, behind = form.section
+    start = form.start if form.marked else ""
+    bodies = [f"{start}{before}{body}{behind}{form.end}" for body in bodies]
+    return (form.between or "\n").join(bodies)
 
 
 def _call(form: CallFormat, call: Mapping[str, Any], number: int) -> str:
@@ -49,7 +52,8 @@ def _arguments(form: CallFormat, arguments: Mapping[str, Any] | str) -> str:
     parameters = []
     for name, value in arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        parameters.append(_filled(form.parameter, {"name": name, "value": text}))
+        is_text = json.dumps(isinstance(value, str))
+        parameters.append(_filled(form.parameter, {"name": name, "value": text, "text": is_text}))
     return "".join(parameters)
 
 
