@@ -1,0 +1,74 @@
+"""First and later requests of coding agents, as recorded, through real chat templates: none is
+refused, no text is lost.
+
+The texts are shortened; the forms are those of the programs that `tests/agents` runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from omlx.server.anthropic import message_request
+from omlx.server.generation_request import GenerationRequest
+from omlx.server.openai.chat import request as chat_request
+from omlx.server.openai.responses import request as response_request
+from omlx.text.calls.markup import call_format
+from omlx.text.template import render
+from tests.templates.fetched import TEMPLATES, tokenizer
+
+RECORDED: Final = Path(__file__).parents[1] / "agents/recorded/loops"
+AGENTS: Final = ("claude_code", "codex", "continue", "opencode", "pi", "qwen_code")
+OWN_VARIABLES: Final = "fireworks-ai-llama-3-firefunction-v2"
+"""Takes no conversation at all without variables of its own."""
+OWN_TOOLS: Final = {
+    "CohereForAI-c4ai-command-r-plus-tool_use",  # each tool has a description beside its function
+    "llama-cpp-deepseek-r1",  # the tools are serialised as a generator
+}
+"""Take no tools in the form of OpenAI."""
+LATE_SYSTEM: Final = "mistralai-Mistral-Nemo-Instruct-2407"
+"""Renders the system message with a user message at the end only."""
+
+
+def parse(recorded: dict[str, Any]) -> GenerationRequest:
+    body = json.dumps(recorded["body"]).encode()
+    match recorded["path"]:
+        case "/v1/messages":
+            return message_request.parse(body).generation_request()
+        case "/v1/responses":
+            request = response_request.parse(body)
+            return request.generation_request(request.conversation(()))
+        case _:
+            return chat_request.parse(body).generation_request()
+
+
+def requests(agent: str) -> Iterator[GenerationRequest]:
+    text = (RECORDED / f"{agent}.json").read_text(encoding="utf-8")
+    yield from map(parse, json.loads(text))
+
+
+def shows(prompt: str, text: str) -> bool:
+    """Whether a prompt holds every line of a text, as it stands or within JSON."""
+    lines = [line.strip() for line in text.splitlines()]
+    return all(line in prompt or json.dumps(line)[1:-1] in prompt for line in lines)
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name != OWN_VARIABLES])
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_request_is_rendered_in_full(agent: str, name: str) -> None:
+    loaded = tokenizer(name)
+    has_tools = call_format(loaded) is not None and name not in OWN_TOOLS
+    for request in requests(agent):
+        tools = request.tools if has_tools else None
+        prompt = render(loaded, request.messages, request.template_variables, tools=tools)
+        rendered = loaded.decode(prompt.tokens)
+        texts = [
+            message["content"]
+            for message in request.messages
+            if not (message["role"] == "system" and name == LATE_SYSTEM)
+        ]
+        assert [text for text in texts if not shows(rendered, text)] == []
