@@ -6,6 +6,7 @@ import { modelPath, send } from "./api.js";
 import { t } from "./text.js";
 
 const SETTLING_MS = 1000;
+const STOPPED = "model.load_cancelled";
 
 class Models extends HTMLElement {
   connectedCallback() {
@@ -28,6 +29,7 @@ class Models extends HTMLElement {
     try {
       await this.act(action, model);
     } catch (error) {
+      if (error.code === STOPPED) return; // by its own button, here or in another window
       problem.textContent = `${model}: ${error.message}`;
       problem.hidden = false;
       problem.scrollIntoView({ block: "nearest" });

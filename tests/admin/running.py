@@ -15,7 +15,8 @@ from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress
-from omlx.models.pool.loader import Report
+from omlx.models.pool.load_weights import load_steps
+from omlx.models.pool.loader import Report, WeightReader
 from omlx.models.pool.pool import build_pool
 from omlx.models.pool.speculation_config import check_value
 from omlx.settings.configuration import LiveConfiguration
@@ -51,15 +52,16 @@ def administered(
     registry: Registry = DEMO,
     default: str | None = TARGET,
     report: Report = ignore_progress,
+    read: WeightReader = load_steps,
     **flags: Value,
 ) -> Iterator[Administered]:
-    """`report` follows the progress of loads."""
+    """`report` follows the progress of loads, `read` reads weights."""
     configuration = LiveConfiguration((Layer(Source.CLI, flags),), Store(home, check_value))
     with omlx(
         configuration=configuration,
         registry=registry,
         default=default,
-        build=partial(build_pool, report=report),
+        build=partial(build_pool, report=report, read=read),
         prepare=lambda app, services: mount(app, services, configuration, home),
     ) as running:
         yield Administered(running, home)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.load_weights import Dtype, LoadProgress
 from tests.admin.browser.site import Site
+from tests.admin.running import administered
 from tests.server.running import DRAFT, HYBRID, TARGET
 
 LONG_MS = 60_000
@@ -66,6 +72,30 @@ def test_the_focus_stays_on_the_button_that_loads(fresh: Site) -> None:
         expect(button).to_have_text(f"Unload {HYBRID}", timeout=LONG_MS)
         expect(button).to_be_focused()
         expect(page.locator("[data-announcer]")).to_have_text(f"{HYBRID} was loaded.")
+
+
+def test_loading_shows_its_progress_and_is_stopped(browser: Browser, tmp_path: Path) -> None:
+    def stuck(entry: ModelEntry, dtype: Dtype, **_: object) -> Iterator[LoadProgress]:
+        while True:
+            yield LoadProgress(34, 100)
+            Event().wait(0.05)  # the engine thread would do nothing else
+
+    with administered(tmp_path, default=None, read=stuck) as server:
+        site = Site(browser, server.running, tmp_path)
+        with site.visit() as visit:
+            page = visit.page
+            visit.complaints.expect("503")
+            page.goto("/admin/models")
+            button = page.locator(f'[id="move-{HYBRID}"]')
+            button.focus()
+            page.keyboard.press("Enter")
+            expect(button).to_contain_text(re.compile(r"^Loading 34.% · Stop"), timeout=LONG_MS)
+            expect(page.locator("[data-settling]")).to_have_count(0)
+            expect(button).to_be_focused()
+            page.keyboard.press("Enter")
+            expect(button).to_have_text(f"Load {HYBRID}", timeout=LONG_MS)
+            expect(page.locator("[data-announcer]")).to_have_text(f"Loading {HYBRID} was stopped.")
+            expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_tab_goes_through_models_while_requests_run(busy: Site) -> None:
