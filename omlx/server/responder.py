@@ -50,7 +50,7 @@ class Responder:
 
     def __init__(self, generations: GenerationService, keep_alive_s: float) -> None:
         self._generations = generations
-        self._keep_alive_s = keep_alive_s
+        self.keep_alive_s = keep_alive_s
 
     async def open(self, request: Request, exchange: Exchange) -> GenerationStream:
         """Start generating.
@@ -79,7 +79,7 @@ class Responder:
                 body = encoder.body(await while_connected(request.receive, collect(stream)))
                 close()
                 return JSONResponse(body)
-            await while_connected(request.receive, stream.started(self._keep_alive_s))
+            await while_connected(request.receive, stream.started(self.keep_alive_s))
         except BaseException:
             close()
             raise
@@ -91,7 +91,7 @@ class Responder:
         """Yield one chunk of bytes per batch; an error after the first becomes the last event."""
         yield b"".join(map(wire.frame, encoder.start()))
         try:
-            async for batch in stream.batches(self._keep_alive_s):
+            async for batch in stream.batches(self.keep_alive_s):
                 frames = wire.idle
                 if batch:
                     frames = b"".join(map(wire.frame, encoder.feed(batch)))

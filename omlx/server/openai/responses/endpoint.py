@@ -11,6 +11,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, OmlxError
+from omlx.server import sse
 from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.dialect import NAMED, Encoder, Json
@@ -18,9 +19,10 @@ from omlx.server.fields import Body, read_query
 from omlx.server.generation import GenerationService
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.encoder import ResponseEncoder
+from omlx.server.openai.responses.replay import Replay
 from omlx.server.openai.responses.request import ResponseRequest
 from omlx.server.openai.responses.store import Open, ResponseStore
-from omlx.server.responder import Exchange, Responder, collect
+from omlx.server.responder import Exchange, Responder
 from omlx.server.stream import GenerationStream
 
 ID_PREFIX: Final = "resp_"
@@ -50,6 +52,12 @@ class Page(Body):
         return {"object": "list", "data": data, "has_more": len(ordered) > len(data), **ends}
 
 
+class Following(Body):
+    """The query of a reader that has the events up to number `starting_after`."""
+
+    starting_after: Annotated[int, Field(ge=-1)] = -1
+
+
 class ResponseEndpoints:
     """`store` holds finished responses and those in progress, of one application."""
 
@@ -66,10 +74,13 @@ class ResponseEndpoints:
         if not lifetime.background:
             return await self._responder.respond(request, exchange)
         stream = await self._responder.open(request, exchange)
-        encoder = lifetime.encoder(stream)
-        task = asyncio.create_task(_generate(stream, encoder, lifetime))
+        replay = Replay()
+        encoder = lifetime.encoder(stream, replay)
+        task = asyncio.create_task(_generate(stream, encoder, lifetime, replay))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if exchange.stream:
+            return self._follow(replay)
         return JSONResponse(encoder.response)
 
     async def input_tokens(self, request: Request) -> Response:
@@ -99,9 +110,19 @@ class ResponseEndpoints:
         return lifetime, exchange
 
     async def show(self, request: Request, id: str) -> Response:
-        if request.query_params.get("stream") == "true":
+        """A response; with `stream`, its events from `starting_after` on while it is in progress in
+        the background."""
+        if request.query_params.get("stream") != "true":
+            return JSONResponse(self.store.get(id))
+        after = read_query(Following, request.query_params).starting_after
+        running = self.store.open.get(id)
+        if running is None or running.replay is None:
             raise BadRequest("response.no_stream", param="stream")
-        return JSONResponse(self.store.get(id))
+        return self._follow(running.replay, after + 1)
+
+    def _follow(self, replay: Replay, start: int = 0) -> Response:
+        """A stream whose end does not end the response."""
+        return sse.EventStream(replay.frames(start, self._responder.keep_alive_s), lambda: None)
 
     async def items(self, request: Request, id: str) -> Response:
         return JSONResponse(read_query(Page, request.query_params).of(self.store.items(id)))
@@ -129,9 +150,9 @@ class _Lifetime:
         self._store, self._body, self._conversation = store, body, conversation
         self.background = bool(body.background)
 
-    def encoder(self, stream: GenerationStream) -> ResponseEncoder:
+    def encoder(self, stream: GenerationStream, replay: Replay | None = None) -> ResponseEncoder:
         encoder = self._body.encoder(stream)
-        self._store.open[stream.id] = Open(stream, encoder)
+        self._store.open[stream.id] = Open(stream, encoder, replay)
         return encoder
 
     def ended(self, encoder: Encoder) -> None:
@@ -147,13 +168,16 @@ class _Lifetime:
 
 
 async def _generate(
-    stream: GenerationStream, encoder: ResponseEncoder, lifetime: _Lifetime
+    stream: GenerationStream, encoder: ResponseEncoder, lifetime: _Lifetime, replay: Replay
 ) -> None:
     """Generate a response in the background."""
     try:
-        encoder.body(await collect(stream))
+        replay.add(encoder.start())
+        async for batch in stream.batches():
+            replay.add(encoder.feed(batch))
     except OmlxError as error:
-        encoder.failed(error)
+        replay.add(encoder.failed(error))
     finally:
         stream.close()
         lifetime.ended(encoder)
+        replay.end()

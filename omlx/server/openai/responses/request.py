@@ -117,8 +117,6 @@ class ResponseRequest(Sampled):
     def generation_request(self, conversation: Sequence[Json]) -> GenerationRequest:
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
-        if self.background and self.stream:
-            raise BadRequest("request.background_stream", param="background")
         if self.background and not self.stored:
             raise BadRequest("request.background_store", param="background")
         effort = self.reasoning.effort if self.reasoning else None

@@ -17,6 +17,7 @@ from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.items import Conversation, Item
+from omlx.server.openai.responses.replay import Replay
 from omlx.server.stream import GenerationStream
 
 MAX_RESPONSES: Final = 1024
@@ -51,10 +52,11 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A response in progress."""
+    """A response in progress; `replay`: of one in the background."""
 
     stream: GenerationStream
     encoder: ResponseEncoder
+    replay: Replay | None = None
 
 
 class ResponseStore:
