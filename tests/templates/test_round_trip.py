@@ -59,7 +59,8 @@ ROUND_TRIPS: Final = [name for name in WITH_TOOLS if name not in UNRENDERED]
 
 def use(numbers: Collection[int]) -> ToolUse:
     """Return the use of a function with these values as its parameters."""
-    properties = {f"v{number}": VALUES[number][0] for number in numbers}
+    description = {"description": "Of what."}
+    properties = {f"v{number}": {**VALUES[number][0], **description} for number in numbers}
     parameters = {"type": "object", "properties": properties, "$defs": DEFINITIONS}
     function = {"name": NAME, "description": "Look it up.", "parameters": parameters}
     return ToolUse(({"type": "function", "function": function},))
