@@ -16,20 +16,28 @@ from typing import Final, TypeVar
 from starlette.requests import Request
 
 from omlx.errors import BadRequest
+from omlx.process_memory import trim
 
 T = TypeVar("T")
 
-LIMITS: Final = {b"{": 25_000, b":": 250_000, b",": 1_200_000}
+LIMITS: Final = {b"{": 25_000, b":": 100_000, b",": 1_200_000}
 """Most objects, fields of objects and values in one body. A prompt of a million token ids fits."""
 _CODES: Final = {b"{": "request.objects", b":": "request.fields", b",": "request.values"}
 LARGE_BYTES: Final = 256 << 10
 """Bodies of this size are parsed off the event loop."""
 _SLICE_BYTES: Final = 256 << 10
+_TRIM_S: Final = 0.5
 _WHITE_SPACE: Final = b" \t\r\n"
 _LARGE_NUMBER: Final = re.compile(
     rb"(?<![-+.\deE])-?(?=\d{309}|[\d.]++[eE]\+?\d{3})(?P<number>[-+.\deE]++)"
 )
 """A number that may exceed the range of floats."""
+
+
+def trim_soon() -> None:
+    """Return the memory of a large body to the system once the request has ended."""
+    loop = asyncio.get_running_loop()
+    loop.call_later(_TRIM_S, loop.run_in_executor, None, trim)
 
 
 async def read_body(request: Request, parse: Callable[[bytes], T]) -> T:

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.errors import ConfigError, Forbidden, OmlxError, TooLarge, TooSlow, Unauthorized
 from omlx.server import errors
+from omlx.server.body import LARGE_BYTES, trim_soon
 from omlx.server.notes import note
 from omlx.settings.origins import allows
 
@@ -80,9 +81,12 @@ class AccessGuard:
             note(scope, error)
             await errors.response(error, scope)(scope, receive, send)
             return
-        await self._app(
-            scope, _BoundedReceive(receive, self._max_body_bytes, self._body_timeout_s), send
-        )
+        body = _BoundedReceive(receive, self._max_body_bytes, self._body_timeout_s)
+        try:
+            await self._app(scope, body, send)
+        finally:
+            if body.read_bytes >= LARGE_BYTES:
+                trim_soon()
 
     def _check_host(self, host: str) -> None:
         name = hostname(host)
@@ -119,7 +123,7 @@ class _BoundedReceive:
         self._receive = receive
         self._max_bytes = max_bytes
         self._timeout_s: float | None = body_timeout_s
-        self._read = 0
+        self.read_bytes = 0
 
     async def __call__(self) -> Message:
         try:
@@ -129,8 +133,8 @@ class _BoundedReceive:
             raise TooSlow("guard.slow", limit_s=self._timeout_s) from error
         if not message.get("more_body", False):
             self._timeout_s = None
-        self._read += len(message.get("body", b""))
-        if self._read > self._max_bytes:
+        self.read_bytes += len(message.get("body", b""))
+        if self.read_bytes > self._max_bytes:
             raise TooLarge("guard.body", limit_bytes=self._max_bytes)
         return message
 

@@ -32,7 +32,7 @@ MAX_BYTES: Final = 1 << 30
 MAX_PROMPT_BYTES: Final = 64 << 20
 KEPT: Final = 2
 """Idle processes that are kept, each with some 60 MB."""
-KEPT_BYTES: Final = 160 << 20
+KEPT_BYTES: Final = 112 << 20
 """A process that has grown beyond this is not kept."""
 _START_S: Final = 120
 _POLL_S: Final = 0.05

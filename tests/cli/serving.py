@@ -18,6 +18,7 @@ class Serving:
 
     url: str
     announced: list[str]
+    pid: int
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def serving(home: Path, *arguments: str, **variables: str) -> Iterator[Serving]:
             if "curl" in line:
                 break
         assert announced, errors.read_text()
-        yield Serving(announced[0].split()[-1], announced)
+        yield Serving(announced[0].split()[-1], announced, process.pid)
     finally:
         process.terminate()
         process.communicate()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
-import sys
-from contextlib import suppress
 from typing import Final
 
 import mlx.core as mx
 
-from omlx.process_memory import footprint
+from omlx.process_memory import footprint, trim
 
 SHARE: Final = 0.75
 """Default limit, as a fraction of the machine's memory; the rest is for other programs."""
@@ -48,6 +45,4 @@ def release_memory() -> None:
     """
     gc.collect()
     mx.clear_cache()
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # not every C library has it
-            ctypes.CDLL(None).malloc_trim(0)
+    trim()
