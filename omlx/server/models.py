@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Request
+from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import JSONResponse, Response
 
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, Forbidden
+from omlx.models.pool.resident import State
 from omlx.server import errors, status
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
@@ -22,6 +24,10 @@ from omlx.server.services import Services
 SNAPSHOT_TIMEOUT_S: Final = 2.0
 _SHARED: Final = ("context_length", "loaded", "quantization", "size_bytes")
 """Fields of a model in both dialects."""
+
+
+class UnloadRequest(BaseModel):
+    timeout: Annotated[float, Field(ge=0, le=86400)] | None = None
 
 
 class ModelEndpoints:
@@ -70,8 +76,17 @@ class ModelEndpoints:
 
     async def unload_model(self, request: Request, name: str) -> Response:
         """Unload a model; answers when it is out of memory, after its running requests have
-        ended."""
-        return await self._move(request, name, self._pool.unload)
+        ended, or with status 202 after `timeout` seconds of the body: it goes on draining."""
+        limit_s = _unload_timeout(await request.body())
+
+        async def unload(name: str) -> None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._pool.unload(name), limit_s)
+
+        response = await self._move(request, name, unload)
+        if self._pool.status(self._pool.entry(name).id).state is State.DRAINING:
+            response.status_code = 202
+        return response
 
     async def _move(
         self, request: Request, name: str, move: Callable[[str], Coroutine[Any, Any, None]]
@@ -89,6 +104,16 @@ class ModelEndpoints:
             snapshot = asyncio.wrap_future(self._engine.snapshot(model))
             return await asyncio.wait_for(snapshot, SNAPSHOT_TIMEOUT_S)
         return None
+
+
+def _unload_timeout(body: bytes) -> float | None:
+    """Return the seconds to wait, None without a limit. Raises BadRequest."""
+    if not body:
+        return None
+    try:
+        return UnloadRequest.model_validate_json(body).timeout
+    except ValidationError as error:
+        raise errors.from_validation(error) from error
 
 
 def _anthropic_list(records: Sequence[Json]) -> Json:

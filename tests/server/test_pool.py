@@ -180,6 +180,25 @@ def test_load_and_unload(http: httpx.Client) -> None:
     assert http.get(address).json()["loaded"] is False
 
 
+def test_an_unload_waits_no_longer_than_its_timeout(crowded: Running) -> None:
+    address = f"/v1/models/{TARGET}"
+    with httpx.Client(base_url=crowded.url, timeout=120) as http:
+        http.post(f"{address}/load")
+        endless = ask(TARGET, 1, logit_bias=crowded.endless(), max_tokens=3000, stream=True)
+        with http.stream("POST", CHAT, json=endless) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            waiting = http.post(f"{address}/unload", json={"timeout": 0.05})
+            assert waiting.status_code == 202
+            assert (waiting.json()["state"], waiting.json()["active"]) == ("leaving", 1)
+            assert http.get(address).json()["state"] == "leaving"
+        gone = http.post(f"{address}/unload", json={"timeout": 60})
+        assert (gone.status_code, gone.json()["state"]) == (200, "unloaded")
+        for timeout in (-1, "soon"):
+            refusal = http.post(f"{address}/unload", json={"timeout": timeout})
+            assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "timeout")
+
+
 @pytest.mark.parametrize(
     "name", ["../../etc/passwd", "%2e%2e%2fetc", "org/none", "/etc", "~", "omlx-demo/target/.."]
 )
