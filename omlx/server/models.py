@@ -76,7 +76,7 @@ class ModelEndpoints:
 
     async def unload_model(self, request: Request, name: str) -> Response:
         """Unload a model; answers when it is out of memory, after its running requests have
-        ended, or with status 202 after `timeout` seconds of the body: it goes on draining."""
+        ended, or with status 202 after `timeout` seconds of the body, while it drains."""
         limit_s = _unload_timeout(await request.body())
 
         async def unload(name: str) -> None:

@@ -16,6 +16,7 @@ from mlx_lm.utils import save_config
 
 from omlx.catalog import catalog
 from omlx.errors import ModelError
+from omlx.models.catalog.check_config import check_counts
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.load_weights import LoadProgress, load, load_steps
@@ -238,3 +239,15 @@ def test_extra_weights_are_refused(tiny: Path) -> None:
     mx.save_safetensors(str(tiny / "model-extra.safetensors"), {"extra.weight": mx.zeros((2, 2))})
     with pytest.raises(ModelError, match=r"extra\.weight"):
         load(entry(tiny), "auto")
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer", "num_layers", "num_loops"])
+def test_more_layers_than_tensors_are_refused(key: str) -> None:
+    with pytest.raises(ModelError) as refusal:
+        check_counts({"text_config": {key: 1000}}, 300)
+    assert refusal.value.code == "model.config_counts"
+
+
+def test_other_numbers_of_a_config_may_exceed_the_tensors() -> None:
+    sizes = {"vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256}
+    check_counts({"num_hidden_layers": 35, "hidden_size": 2048, "vocab_size": 262_400, **sizes}, 30)

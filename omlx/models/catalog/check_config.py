@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -10,8 +11,8 @@ from omlx.errors import ModelError
 MIN_COUNT: Final = 256
 """Counts up to this are cheap to build, even if the weights turn out not to match."""
 
-_COUNTS: Final = ("layer", "loops", "altup_num_inputs")
-"""Parts of the keys that say how many modules a model is built of; each module has weights."""
+_COUNTS: Final = re.compile(r"n(um)?_(\w+_)?(layers?|loops)|altup_num_inputs")
+"""Keys that say how many modules a model is built of; each module has weights."""
 
 
 def check_counts(config: Mapping[str, Any], tensors: int) -> None:
@@ -21,7 +22,7 @@ def check_counts(config: Mapping[str, Any], tensors: int) -> None:
     """
     most = max(tensors, MIN_COUNT)
     for key, value in _fields(config):
-        if isinstance(value, int) and value > most and any(part in key for part in _COUNTS):
+        if isinstance(value, int) and value > most and _COUNTS.fullmatch(key):
             raise ModelError("model.config_counts", key=key, value=value, tensors=tensors)
 
 
