@@ -23,8 +23,6 @@ from tests.templates.fetched import TEMPLATES, tokenizer
 
 RECORDED: Final = Path(__file__).parents[1] / "agents/recorded/loops"
 AGENTS: Final = ("claude_code", "codex", "continue", "opencode", "pi", "qwen_code")
-OWN_VARIABLES: Final = "fireworks-ai-llama-3-firefunction-v2"
-"""Takes no conversation at all without variables of its own."""
 OWN_TOOLS: Final = {
     "CohereForAI-c4ai-command-r-plus-tool_use",  # each tool has a description beside its function
     "llama-cpp-deepseek-r1",  # the tools are serialised as a generator
@@ -57,7 +55,7 @@ def shows(prompt: str, text: str) -> bool:
     return all(line in prompt or json.dumps(line)[1:-1] in prompt for line in lines)
 
 
-@pytest.mark.parametrize("name", [name for name in TEMPLATES if name != OWN_VARIABLES])
+@pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_request_is_rendered_in_full(agent: str, name: str) -> None:
     loaded = tokenizer(name)
