@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.load_weights import Dtype, LoadProgress
+from tests.admin.browser.checks import check_accessible
 from tests.admin.browser.site import Site
 from tests.admin.running import administered
 from tests.server.running import DRAFT, HYBRID, TARGET
@@ -152,7 +153,7 @@ def test_two_windows_show_the_same_and_keep_their_places(fresh: Site) -> None:
         assert second.page.evaluate(_ORDER) == order
 
 
-def test_a_model_in_use_is_unloaded_after_a_question(busy: Site) -> None:
+def test_a_model_in_use_is_unloaded_after_a_question(busy: Site, axe: str) -> None:
     with busy.visit() as visit, traffic(busy):
         page = visit.page
         visit.complaints.expect("409")
@@ -161,6 +162,8 @@ def test_a_model_in_use_is_unloaded_after_a_question(busy: Site) -> None:
         button.click()
         dialog = page.get_by_role("dialog", name="Unload a model in use?")
         expect(dialog).to_contain_text(f"{TARGET} has active requests (1).")
+        visit.complaints.expect("inline")  # axe-core tries to style the page while it looks
+        check_accessible(page, axe)
         page.keyboard.press("Enter")
         expect(dialog).to_be_hidden()
         expect(button).to_be_focused()
