@@ -14,20 +14,20 @@ def test_a_refused_change_shows_its_reason_and_keeps_the_input(fresh: Site) -> N
         page = visit.page
         visit.complaints.expect("400")
         page.goto("/admin/settings")
-        page.get_by_label("Max. draft length").fill("100")
+        page.get_by_label("Max draft tokens").fill("100")
         page.get_by_label("Queue limit").fill("64")
         page.get_by_role("button", name="Save").click()
         problem = page.locator('[data-field="draft_max"] [data-problem]')
         expect(problem).to_have_text("'100' is not allowed. Enter a whole number from 1 to 64.")
-        expect(page.get_by_label("Max. draft length")).to_be_focused()
-        expect(page.get_by_label("Max. draft length")).to_have_value("100")
-        expect(page.get_by_label("Max. draft length")).to_have_attribute("aria-invalid", "true")
+        expect(page.get_by_label("Max draft tokens")).to_be_focused()
+        expect(page.get_by_label("Max draft tokens")).to_have_value("100")
+        expect(page.get_by_label("Max draft tokens")).to_have_attribute("aria-invalid", "true")
         assert Store(fresh.home).read().layer().values == {}
 
-        page.get_by_label("Max. draft length").fill("10")
+        page.get_by_label("Max draft tokens").fill("10")
         page.keyboard.press("Enter")
         expect(page.locator("[data-saved]")).to_contain_text(
-            "Saved and in effect: Max. draft length"
+            "Saved and in effect: Max draft tokens"
         )
         expect(problem).to_be_hidden()
         assert Store(fresh.home).read().layer().values == {"draft_max": 10, "max_waiting": 64}
@@ -44,7 +44,7 @@ def test_two_windows_do_not_overwrite_each_other(fresh: Site) -> None:
         page = second.page
         page.get_by_label("Top-p").fill("0.9")
         page.get_by_role("button", name="Save").click()
-        expect(page.get_by_role("alert")).to_contain_text("These settings were changed elsewhere")
+        expect(page.get_by_role("alert")).to_contain_text("changed in another window")
         expect(page.get_by_label("Top-p")).to_have_value("0.9")
         assert Store(fresh.home).read().layer().values == {"top_k": 40}
         page.on("dialog", lambda dialog: dialog.accept())
@@ -124,11 +124,11 @@ def test_input_before_the_script_has_loaded_is_a_change(fresh: Site) -> None:
         visit.page.route("**/settings-form.js*", lambda route: held.append(route))
         with visit.page.expect_request("**/settings-form.js*"):
             visit.page.goto("/admin/settings", wait_until="commit")
-        visit.page.get_by_label("Max. draft length").fill("9")
+        visit.page.get_by_label("Max draft tokens").fill("9")
         expect(visit.page.get_by_role("button", name="Save")).to_be_hidden()
         held[0].continue_()
         visit.page.get_by_role("button", name="Save").click()
-        expect(visit.page.locator("[data-saved]")).to_contain_text("Max. draft length")
+        expect(visit.page.locator("[data-saved]")).to_contain_text("Max draft tokens")
 
 
 def test_a_flag_that_overrides_a_setting_is_shown(fresh: Site) -> None:
@@ -146,7 +146,7 @@ def test_a_flag_that_overrides_a_setting_is_shown(fresh: Site) -> None:
         visit.page.reload()
         field.get_by_label("Remove the stored value: 9").check()
         visit.page.get_by_role("button", name="Save").click()
-        expect(visit.page.locator("[data-saved]")).to_contain_text("Max. draft length")
+        expect(visit.page.locator("[data-saved]")).to_contain_text("Max draft tokens")
         expect(field.get_by_label("Remove the stored value: 9")).to_have_count(0)
         assert Store(site.home).read().layer().values == {}
 
@@ -187,11 +187,11 @@ def test_what_was_saved_is_said_in_view_and_the_focus_stays(fresh: Site) -> None
         expect(said).to_be_in_viewport()
         expect(field).to_be_in_viewport()
         expect(save).to_be_focused()
-        page.get_by_label("Max. draft length").fill("10")
+        page.get_by_label("Max draft tokens").fill("10")
         page.keyboard.press("Enter")
-        expect(said).to_contain_text("Max. draft length")
+        expect(said).to_contain_text("Max draft tokens")
         expect(said).to_be_in_viewport()
-        expect(page.get_by_label("Max. draft length")).to_be_focused()
+        expect(page.get_by_label("Max draft tokens")).to_be_focused()
         page.get_by_label("Queue limit").fill("7")
         save.focus()
         page.keyboard.press("Space")

@@ -66,7 +66,7 @@ def test_a_chosen_draft_drafts_for_the_next_request(fresh: Site) -> None:
         page.get_by_role("radio", name=DRAFT).check()
         page.get_by_label("Strategy").select_option("draft")
         page.get_by_text("Draft length", exact=True).click()
-        page.get_by_label("Fixed draft length").fill("4")
+        page.get_by_label("Draft tokens (fixed)").fill("4")
         saved(page, applied="Saved")
         page.reload()
         expect(page.get_by_role("radio", name=DRAFT)).to_be_checked()

@@ -21,8 +21,8 @@ def test_cached_prefixes_are_shown_probed_and_cleared(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto(PAGE)
-        card = page.get_by_role("region", name="Prefix cache")
-        expect(card).to_contain_text("The model is not loaded, so its prefix cache is empty.")
+        card = page.get_by_role("region", name="Prompt cache")
+        expect(card).to_contain_text("The model is not loaded, so its prompt cache is empty.")
         status, clear = card.get_by_role("status"), card.get_by_role("button", name="Clear")
         expect(clear).to_have_count(0)
 
@@ -53,7 +53,7 @@ def test_an_empty_prompt_is_reported_beside_the_field(fresh: Site) -> None:
         page.goto(PAGE)
         page.get_by_role("button", name="Check a prompt").click()
         expect(page.locator('[data-field="prompt"] [data-problem]')).to_be_visible()
-        expect(page.get_by_label("Prompt")).to_be_focused()
+        expect(page.get_by_role("textbox", name="Prompt")).to_be_focused()
 
 
 def test_the_card_fits_and_is_accessible(busy: Site, axe: str) -> None:
