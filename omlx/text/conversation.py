@@ -181,13 +181,14 @@ class _Rewriting:
         if len(calls) == 1 or self._can.several_calls:
             return [message, *results]
         self._note("conversation.calls_split")
+        by_id: dict[str, Messages] = {}
+        for result in results:
+            by_id.setdefault(result["tool_call_id"], []).append(result)
         rewritten: Messages = []
         for call in calls:
-            rewritten.append(message | {"tool_calls": [call]})
-            rewritten += [each for each in results if each["tool_call_id"] == call["id"]]
+            rewritten += [message | {"tool_calls": [call]}, *by_id.pop(call["id"], ())]
             message = {"role": "assistant", "content": ""}
-        ids = {call["id"] for call in calls}
-        return rewritten + [each for each in results if each["tool_call_id"] not in ids]
+        return rewritten + [result for left in by_id.values() for result in left]
 
     def _call(self, call: Message) -> dict[str, Any]:
         arguments = call["function"]["arguments"]
