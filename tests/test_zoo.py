@@ -4,11 +4,19 @@ documented.
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
 from mlx import nn
 
+from omlx.engine.model import cache_maker, id_limit
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.load_weights import load
 from tests import zoo
+from tests.zoo.build import save_family
 
 PROMPT = [3, 14, 15, 92, 65, 35]
 
@@ -62,3 +70,17 @@ def test_padded_vocabulary_leaves_real_logits_and_tempts_with_the_extra_ones(nam
     assert padded.shape[-1] == zoo.VOCAB_SIZE + 32
     assert mx.allclose(padded[..., : zoo.VOCAB_SIZE], logits, rtol=1e-4, atol=1e-4)
     assert (padded[..., zoo.VOCAB_SIZE :].max(-1) > logits.max(-1)).mean().item() > 0.6
+
+
+UNSAVABLE = {"gear", "granitemoehybrid", "minimax_m3_vl"}
+"""Classes of transformers refuse what these tiny configurations need."""
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers warns of types that it does not know
+@pytest.mark.parametrize("name", sorted(zoo.FAMILIES.keys() - UNSAVABLE))
+def test_a_saved_family_is_as_wide_as_its_tokenizer(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(BUNDLED / "omlx-demo/draft", folder)
+    save_family(zoo.FAMILIES[name], folder)
+    loaded = load(ModelEntry(name, folder, "models"), "auto")
+    assert id_limit(loaded.model, cache_maker(loaded.model)) == loaded.vocab_size

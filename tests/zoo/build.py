@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import json
 import math
 from pathlib import Path
@@ -17,6 +18,10 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, make_prompt_cache
 
 from tests.zoo.family import SMALL, Family
+
+_VOCABULARIES = frozenset({"vocab_size", "num_vocab", "vocab_size_per_layer_input"})
+_REFUSED = frozenset({"layer_types", "layers_block_type"})
+"""Keys that classes of transformers refuse where they derive them, or at another length."""
 
 LOGIT_STD = 6.0
 GAIN = 1.6
@@ -42,10 +47,10 @@ def build_family(family: Family, seed: int = 0, vocab_extra: int = 0) -> nn.Modu
 def save_family(family: Family, folder: Path) -> None:
     """Replace the model in `folder` by a tiny random one of `family` with the same tokenizer."""
     vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    model = build_family(family, vocab_extra=vocab_size - SMALL["vocab_size"])
+    extra = vocab_size - SMALL["vocab_size"]
+    model = build_family(family, vocab_extra=extra)
     mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
-    tiny = {**SMALL, **family.config, "model_type": family.name, "vocab_size": vocab_size}
-    (folder / "config.json").write_text(json.dumps(tiny))
+    (folder / "config.json").write_text(json.dumps(_saved_config(family, extra)))
 
 
 def make_cache(model: nn.Module) -> list[Any]:
@@ -99,13 +104,34 @@ def widened(family: Family, model: nn.Module, extra: int, seed: int = 0) -> nn.M
 
 
 def _instantiate(family: Family, vocab_extra: int) -> nn.Module:
+    module = importlib.import_module(f"mlx_lm.models.{family.module or family.name}")
+    return module.Model(module.ModelArgs.from_dict(_config(family, vocab_extra)))
+
+
+def _config(family: Family, vocab_extra: int) -> dict[str, Any]:
+    """Return the configuration of a family, its vocabulary widened in every part."""
     name = family.module or family.name
-    module = importlib.import_module(f"mlx_lm.models.{name}")
     config: dict[str, Any] = {"model_type": name, **SMALL, **copy.deepcopy(dict(family.config))}
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
-        if "vocab_size" in part:
-            part["vocab_size"] += vocab_extra
-    return module.Model(module.ModelArgs.from_dict(config))
+        for key in _VOCABULARIES & part.keys():
+            part[key] += vocab_extra
+    return config
+
+
+def _saved_config(family: Family, vocab_extra: int) -> dict[str, Any]:
+    """Return the keys that the architecture reads: transformers refuses some of the others."""
+    config = _config(family, vocab_extra)
+    name = family.module or family.name
+    arguments = importlib.import_module(f"mlx_lm.models.{name}").ModelArgs
+    known = inspect.signature(arguments).parameters.keys() | {"max_position_embeddings"}
+    if name == "exaone4":  # its pattern of layers is a text, which transformers cannot read
+        known |= {"layer_types"}
+    saved = {key: value for key, value in config.items() if key in known}
+    for part in (saved, *(value for value in saved.values() if isinstance(value, dict))):
+        for key in _REFUSED & part.keys():
+            if len(part[key]) != part.get("num_hidden_layers") or key == "layers_block_type":
+                del part[key]
+    return saved | {"model_type": name, "vocab_size": config["vocab_size"]}
 
 
 def _randomise(model: nn.Module, seed: int, embed_std: float) -> None:
