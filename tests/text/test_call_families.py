@@ -7,10 +7,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
 from omlx.engine.types import FinishReason
 from omlx.text.calls.markup import FAMILIES, call_format
@@ -166,6 +167,14 @@ def test_a_strict_call_in_prose_is_held(family: str, model: TokenizerWrapper) ->
         assert text == PROSE
         assert made
         assert valid(made, SCHEMAS)
+
+
+def test_a_template_of_mlx_lm_in_python_shows_the_family(tmp_path: Path) -> None:
+    decode_byte_level(tmp_path, None)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config["chat_template_type"] = "deepseek_v32"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert call_format(load(tmp_path)) == EXAMPLES["deepseek v3.2"].form
 
 
 def test_every_family_without_a_parser_of_mlx_lm_is_tried() -> None:

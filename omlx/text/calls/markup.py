@@ -6,8 +6,10 @@ none of the families knows, mlx-lm's choice of a parser counts.
 
 from __future__ import annotations
 
+import inspect
 import secrets
 import string
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -214,7 +216,7 @@ def call_markup(
 
 def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
     """Return the format of this model's tool calls; None if it has none."""
-    template = str(tokenizer.chat_template)
+    template = str(tokenizer.chat_template or _python_template(tokenizer))
     if harmony.uses_harmony(tokenizer):
         return harmony_calls.FORMAT
     for form in FAMILIES:
@@ -228,6 +230,13 @@ def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
     if name in PARSERS:
         return PARSERS[name]
     return CallFormat(start=str(tokenizer.tool_call_start), end=str(tokenizer.tool_call_end))
+
+
+def _python_template(tokenizer: TokenizerWrapper) -> str:
+    """Return the source of mlx-lm's Python template that a checkpoint asks for; empty if none."""
+    kind = tokenizer.init_kwargs.get("chat_template_type")
+    module = sys.modules.get(f"mlx_lm.chat_templates.{kind}")
+    return inspect.getsource(module) if module is not None else ""
 
 
 def _mistral(template: str) -> CallFormat:
