@@ -64,6 +64,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TokenizerW
             [(F, {"v": '{a:1}, <tool_call|> "x"\n'})],
         ),
         ("gemma", 'call:f{<|"|>v<|"|>:<|"|>x<|"|>,n:-7}', [(F, {"v": "x", "n": -7})]),
+        ("gemma", "call:f{n:None,all:[None,True]}", [(F, {"n": None, "all": [None, True]})]),
         ("gemma", "call:f{v:12}", [(F, {"v": "12"})]),
         ("gemma", "call:f{n:9007199254740993}", [(F, {"n": 9007199254740993})]),
         ("gemma", "call:f{}call:none{}", [(F, {}), ("none", {})]),

@@ -17,6 +17,7 @@ _NAME: Final = re.compile(r"[\s,]*call:([\w.:/-]+)\s*")
 _SPACE: Final = re.compile(r"\s*")
 _WORD: Final = re.compile(r"[^{}\[\],:]*")
 _BARE: Final = re.compile(r"[^{}\[\],]*")
+_PYTHON: Final = {"None": "null", "True": "true", "False": "false"}
 _MAX_DEPTH: Final = 64
 _ANY: Final = ArgumentTypes({})
 
@@ -67,7 +68,8 @@ class _Scanner:
                 items.append(self._value(_ANY, "", depth + 1))
                 self._skip(",")
             return items
-        return types.convert(key, self._word(_BARE))
+        word = self._word(_BARE)
+        return types.convert(key, _PYTHON.get(word, word))
 
     def _skip(self, token: str) -> bool:
         """Skip a token and the white space before it, if it is next."""
