@@ -15,10 +15,12 @@
     ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400)
     │   └── ModelGone             it has been deleted or renamed (404)
+    ├── StageError                a stage cannot join, or refuses to (503)
     └── EngineError               a step has failed and ends its request (500)
         ├── RewindError           a rollback has failed: the content of the cache is unknown
         ├── NonFiniteLogits       NaN or infinity in the logits: damaged weights, a device fault
         └── EngineDead            the engine thread has ended (503)
+            └── StageLost         a stage of a model over several machines has gone (503)
 
 A code is stable and dotted (`request.temperature.range`), parameters are JSON values. `message` is
 the English sentence; other languages render the same code and parameters.
@@ -131,6 +133,10 @@ class ModelGone(ModelError):
     status = 404
 
 
+class StageError(OmlxError):
+    status = 503
+
+
 class EngineError(OmlxError):
     status = 500
 
@@ -145,3 +151,7 @@ class NonFiniteLogits(EngineError):
 
 class EngineDead(EngineError):
     status = 503
+
+
+class StageLost(EngineDead):
+    """A stage has gone, and with it the group; a supervisor starts it again."""

@@ -20,11 +20,12 @@ from typing import NoReturn, Protocol, cast
 from omlx import __version__
 from omlx.catalog import sentence
 from omlx.cli import set_environment
-from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError
+from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError, StageError
 from omlx.terminal_text import escaped
 
 COMMANDS = {
     "serve": "omlx.cli.serve",
+    "stage": "omlx.cli.stage",
     "models": "omlx.cli.models",
     "pull": "omlx.cli.pull",
     "package": "omlx.cli.package",
@@ -101,7 +102,7 @@ def _run(arguments: Namespace) -> int:
         if isinstance(error, ModelError) and "model" in error.params:
             message = f"{error.params['model']}: {message}"
         sys.stderr.write(f"omlx: {escaped(message)}\n")
-        if isinstance(error, ConfigError | BadRequest | ModelError):
+        if isinstance(error, ConfigError | BadRequest | ModelError | StageError):
             return 2
         return 1
     except KeyboardInterrupt:

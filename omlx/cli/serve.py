@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,15 +33,19 @@ from omlx.catalog import sentence
 from omlx.cli.address import BACKLOG, listen, published, url
 from omlx.cli.arguments import configured, find_models, model_id
 from omlx.cli.download import download, download_hint
+from omlx.cli.group import add_group_flags, refuse_launcher, supervise
 from omlx.cli.output import LoadingBars
+from omlx.cli.stage_order import JOINED, LOST, SERVING, Order, end_without_supervisor
 from omlx.engine.thread import EngineThread
-from omlx.errors import ConfigError
+from omlx.errors import ConfigError, StageLost
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.registry import Registry
 from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
+from omlx.models.pool.load_weights import load_steps
+from omlx.models.pool.loader import WeightReader
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
@@ -63,23 +69,30 @@ _DRAFT_INTERVAL_S = 5
 _MODELS_INTERVAL_S = 3
 _SETTINGS_INTERVAL_S = 1
 _WARM_UP_S = 2
+_LAST_WORDS_S = 1.0
+"""Seconds in which open requests hear that a stage was lost."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.serve.model", {}))
+    add_group_flags(parser)
     add_flags(parser)
 
 
 def run(arguments: Namespace) -> int:
+    refuse_launcher()
+    if arguments.hosts is not None:
+        return supervise(arguments)
     configuration = configured(arguments, rename_broken=True)
     settings = configuration.current.resolve().settings
     check_exposure(settings.host, settings.api_key)
     selection = select(arguments.model, configuration)
-    listening = listen(settings.host, settings.port)
+    order = Order.read() if arguments.lead else None
+    listening = listen(settings.host, settings.port) if order is None else order.server_socket()
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     log.set_up(settings.home, sys.stderr, level)
     try:
-        return asyncio.run(serve(selection, listening))
+        return asyncio.run(serve(selection, listening, order))
     finally:
         listening.close()
         log.tear_down()
@@ -121,16 +134,20 @@ def select(model: str | None, configuration: LiveConfiguration) -> Selection:
     return Selection(Catalog(registry, live, model), model, find.scan)
 
 
-async def serve(selection: Selection, listening: socket.socket) -> int:
+async def serve(selection: Selection, listening: socket.socket, order: Order | None = None) -> int:
     """Load, announce, serve. Returns the exit code once the server has drained: after a signal, or
-    if the engine thread has died, when another process could serve."""
+    if the engine thread has died, when another process could serve.
+
+    `order` makes this process the leader of a model in stages.
+    """
     live = selection.catalog.live
     settings = live.current.resolve().settings
     engine = EngineThread(calibrates=settings.calibrate)
     engine.start()
     try:
         costs = CostFiles(settings.home / "costs")
-        pool = build_pool(engine, selection.catalog, report=LoadingBars(), costs=costs)
+        read = load_steps if order is None else _staged_reader(order, engine, selection)
+        pool = build_pool(engine, selection.catalog, report=LoadingBars(), costs=costs, read=read)
         if selection.model is not None:
             (await pool.lease(selection.model)).release()
         services = build_services(engine, pool, settings.api_key)
@@ -149,7 +166,13 @@ async def serve(selection: Selection, listening: socket.socket) -> int:
             signal.signal(number, _already_handled)
         tasks = [asyncio.create_task(coroutine) for coroutine in background]
         config, address = _uvicorn_config(app), url(listening)
-        server = Server(config, engine, lambda: _announce(pool, settings, address))
+
+        def ready() -> None:
+            _announce(pool, settings, address)
+            if order is not None:
+                order.tell_supervisor(SERVING)
+
+        server = Server(config, engine, ready)
         with published(settings.home, address):
             await server.serve(sockets=[listening])
         code = ENGINE_DIED if engine.failure is not None else 0
@@ -159,6 +182,26 @@ async def serve(selection: Selection, listening: socket.socket) -> int:
         return code
     finally:
         engine.stop()
+
+
+def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> WeightReader:
+    """Bring the group together; the reader gives the selected model to it. Raises StageError."""
+    from omlx.cli.stage_join import lead  # noqa: PLC0415 — both import mlx-lm, which is slow
+    from omlx.models.pool.staged import StagedReader, StageOptions  # noqa: PLC0415 — see above
+
+    def lost(failure: StageLost) -> None:
+        """Fail open requests, let them hear of it, and end; the supervisor starts again."""
+        logging.getLogger("omlx.stage").critical(failure.message)
+        engine.abandon(failure)
+        time.sleep(_LAST_WORDS_S)
+        os._exit(LOST)
+
+    assert selection.model is not None  # the supervisor requires one
+    stages, group = lead(order, lost)
+    order.tell_supervisor(JOINED)
+    end_without_supervisor()
+    options = StageOptions(layers=order.layers)
+    return StagedReader(selection.model, stages, group, options)
 
 
 def _package_files(pool: Pool) -> list[Path]:

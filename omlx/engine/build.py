@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from omlx.engine.batch_probe import batching_refusal
+from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.model import MakeCache, Model, cache_maker, id_limit, weight_bytes
-from omlx.engine.piece import Layout
-from omlx.engine.prefix.payload import layout_of, uncacheable
+from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.rewind import rewind_refusal
 from omlx.engine.runner import Runner
@@ -35,6 +33,8 @@ def build_loop(
     cost_model: CostModel | None = None,
     make_cache: MakeCache | None = None,
     memory: MemoryGuard | None = None,
+    facts: ModelFacts | None = None,
+    runner: Runner | None = None,
 ) -> EngineLoop:
     """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens.
 
@@ -43,40 +43,43 @@ def build_loop(
 
     `draft` proposes under the name `draft_name`; `no_draft_reason` says why there is none.
     `cost_model` holds measurements of earlier runs and is updated. `memory` is shared with other
-    models. `make_cache` replaces the model's own caches.
+    models. `make_cache` replaces the model's own caches. A model in stages brings the `facts` of
+    all its stages and a `runner` that reaches them.
     """
     make_cache = make_cache or cache_maker(model)
-    tokenizer_size, vocab_size = vocab_size, min(vocab_size, id_limit(model, make_cache))
     cost_model = cost_model or CostModel()
-    runner = Runner(model, vocab_size, make_cache)
-    unbatchable = batching_refusal(model, make_cache, vocab_size)
-    uncached = uncacheable(make_cache())
-    layout = layout_of(model, make_cache) if uncached is None else Layout(0)
+    facts = facts or probed(facts_of(model, vocab_size, make_cache), model, make_cache)
+    runner = runner or Runner(model, facts.vocab_size, make_cache)
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
-    prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes - draft_bytes, uncached)
+    prefix_bytes = limits.prefix_bytes - draft_bytes
+    prefix = PrefixReuse(facts.layout, limits.block_tokens, prefix_bytes, facts.uncacheable)
     loop = EngineLoop(
         runner,
         Scheduler(
-            replace(limits, vocab_size=vocab_size, missing_ids=tokenizer_size - vocab_size),
-            runner.traits,
+            replace(
+                limits,
+                vocab_size=facts.vocab_size,
+                missing_ids=vocab_size - facts.vocab_size,
+            ),
+            facts.traits,
             Speculator([], cost_model=cost_model),
             prefix,
             runner.caches,
-            unbatchable,
+            facts.unbatchable,
             memory=memory,
         ),
     )
     drafters: list[Drafter] = [NgramDrafter()]
     if draft is not None:
-        built = _build_drafter(draft_name or "draft", draft, vocab_size, draft_bytes, limits)
+        built = _build_drafter(draft_name or "draft", draft, facts.vocab_size, draft_bytes, limits)
         if isinstance(built, Reason):
             no_draft_reason = built
         else:
             drafters.append(built)
             no_draft_reason = None
-            if weight_bytes(draft) and weight_bytes(model):
-                cost_model.draft_share = weight_bytes(draft) / weight_bytes(model)
-    loop.use_drafters(drafters, rewind_refusal(make_cache(), model), no_draft_reason)
+            if weight_bytes(draft) and facts.weight_bytes:
+                cost_model.draft_share = weight_bytes(draft) / facts.weight_bytes
+    loop.use_drafters(drafters, facts.no_rewind, no_draft_reason)
     return loop
 
 

@@ -128,7 +128,7 @@ class EngineLoop:
         sibling of this loop's draft model. The model is not run.
         """
         limits = replace(self.limits, max_rows=1)
-        runner = Runner(self.runner.model, limits.vocab_size, self.runner.make_cache)
+        runner = self.runner.sibling()
         prefix = PrefixReuse(Layout(0), limits.block_tokens, 0)
         speculator = Speculator([], cost_model=self.cost_model)
         scheduler = Scheduler(limits, runner.traits, speculator, prefix, runner.caches)

@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from omlx.engine.isolation import isolate
 from omlx.engine.kv import CacheTable
+from omlx.engine.limits import Traits
 from omlx.engine.masking import masks_along
 from omlx.engine.model import MakeCache, Model
 from omlx.engine.plan import (
@@ -52,7 +53,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Pass:
+class ForwardPass:
     """One forward in flight, with the masks of its rows.
 
     sampled: [rows], or [draft_n + 1] of a single row; draft: [draft_n]; logprobs as `logprobs_of`
@@ -68,6 +69,7 @@ class _Pass:
     peaks: mx.array | None = None
     logprobs: tuple[mx.array, mx.array, mx.array] | None = None
     error: Exception | None = None
+    lost: Exception | None = None
 
 
 @dataclass(slots=True)
@@ -75,19 +77,24 @@ class Launch:
     """A step in flight. `failed` holds the errors of cache operations, by row."""
 
     plan: Plan
-    passes: list[_Pass] = field(default_factory=list)
+    passes: list[ForwardPass] = field(default_factory=list)
     failed: dict[int, Exception] = field(default_factory=dict)
 
 
 class Runner:
-    """Owns the target's caches. `vocab_size` is the tokenizer's length: logits are cut to it."""
+    """Owns the target's caches. `vocab_size` is the tokenizer's length: logits are cut to it.
 
-    def __init__(self, model: Model, vocab_size: int, make_cache: MakeCache) -> None:
+    `whole` are the traits of the whole model where this process holds some of its layers only.
+    """
+
+    def __init__(
+        self, model: Model, vocab_size: int, make_cache: MakeCache, whole: Traits | None = None
+    ) -> None:
         self.model = model
         self.vocab_size = vocab_size
         self.make_cache = make_cache
         self.caches = CacheTable(make_cache)
-        self.traits = traits(make_cache())
+        self.traits = whole or traits(make_cache())
         self._rows: dict[int, _Row] = {}
         self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
         self._steps = 0
@@ -124,9 +131,14 @@ class Runner:
                 reads.update(zip(rows, _read_pass(launched), strict=True))
                 launched.failed |= _non_finite(launched)
             if outcome.error is not None:
+                launched.lost = outcome.error
                 reads.update(dict.fromkeys(rows, Read(error=outcome.error)))
             reads.update({row: Read(error=error) for row, error in launched.failed.items()})
         return reads
+
+    def sibling(self) -> Runner:
+        """Return a runner over the same model with caches of its own."""
+        return Runner(self.model, self.vocab_size, self.make_cache, self.traits)
 
     def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
         for op in ops:
@@ -153,9 +165,9 @@ class Runner:
 
     def _forward(
         self, forward: Forward, step: ScheduledStep, failed: Mapping[int, Exception]
-    ) -> _Pass:
+    ) -> ForwardPass:
         rows = forward.rows
-        launched = _Pass(forward, {row: step.masks[row] for row in rows if row in step.masks})
+        launched = ForwardPass(forward, {row: step.masks[row] for row in rows if row in step.masks})
         launched.error = next((failed[row] for row in rows if row in failed), None)
         if launched.error is None:
             with isolate() as outcome:
@@ -166,11 +178,12 @@ class Runner:
             launched.error = outcome.error
         return launched
 
-    def _single_pass(self, window: Window, launched: _Pass, drafts: Mapping[int, mx.array]) -> None:
+    def _single_pass(
+        self, window: Window, launched: ForwardPass, drafts: Mapping[int, mx.array]
+    ) -> None:
         cache = self.caches.single[window.row]
         if window.draft_n:
-            known = window.draft
-            launched.draft = drafts[window.row] if known is None else mx.array(known, mx.uint32)
+            launched.draft = self._draft(window, drafts)
             if self.traits.recurrent:
                 self.caches.mark(window.row)
         tokens = self._tokens(window, launched.draft)
@@ -180,8 +193,7 @@ class Runner:
             logits = self.model(tokens[None], cache=cache)[0]  # [width, V], evaluated if scored
             if window.end is not None:
                 following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
-                cut = logits[:, : self.vocab_size]
-                launched.logprobs = logprobs_of(cut, following, row.prompt_logprobs or 0)
+                self._score(launched, logits, following, row.prompt_logprobs or 0)
             mx.async_eval([layer.state for layer in cache], *(launched.logprobs or ()))
             mx.clear_cache()
             return
@@ -195,10 +207,10 @@ class Runner:
         ]
         self._sample(launched, logits, draws)
 
-    def _batch_pass(self, forward: Forward, launched: _Pass) -> None:
+    def _batch_pass(self, forward: Forward, launched: ForwardPass) -> None:
         windows, rows = forward.windows, forward.rows
         if any(window.tokens == LAST for window in windows):
-            tokens = self._last[rows]
+            tokens = self._newest(rows)
         else:
             tokens = mx.array([window.tokens[0] for window in windows], mx.uint32)
         for row in rows:
@@ -211,7 +223,23 @@ class Runner:
         ]
         self._sample(launched, logits, draws)
 
-    def _sample(self, launched: _Pass, logits: mx.array, draws: list[Draw]) -> None:
+    def _newest(self, rows: tuple[int, ...]) -> mx.array:
+        """The ids [rows] that the step in flight samples: the host does not know them yet."""
+        return self._last[rows]
+
+    def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
+        """The ids [draft_n] of a window's draft, which may be on the device only."""
+        if window.draft is None:
+            return drafts[window.row]
+        return mx.array(window.draft, mx.uint32)
+
+    def _score(
+        self, launched: ForwardPass, logits: mx.array, following: mx.array, top: int
+    ) -> None:
+        """Take the logprobs of a prompt's ids `following` [width] from `logits` [width, V]."""
+        launched.logprobs = logprobs_of(logits[:, : self.vocab_size], following, top)
+
+    def _sample(self, launched: ForwardPass, logits: mx.array, draws: list[Draw]) -> None:
         """Sample every row of `logits` [rows, V]; no `draws`: all are greedy without processors."""
         if logits.shape[-1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
@@ -227,7 +255,7 @@ class Runner:
         drafts = () if launched.draft is None else (launched.draft,)
         mx.async_eval(sampled, launched.peaks, *(launched.logprobs or ()), *drafts)
 
-    def _allowed(self, launched: _Pass, logits: mx.array) -> list[bytes | None]:
+    def _allowed(self, launched: ForwardPass, logits: mx.array) -> list[bytes | None]:
         """The mask of every row of logits, computed while the device is busy with the pass."""
         mx.async_eval(logits)
         allowed: list[bytes | None] = []
@@ -245,7 +273,7 @@ class Runner:
     def _tokens(self, window: Window, draft: mx.array | None) -> mx.array:
         """The ids that a single row's window reads, [width]."""
         if window.tokens == LAST:
-            return self._last[(window.row,)]
+            return self._newest((window.row,))
         pending = mx.array(window.tokens, mx.uint32)
         if draft is None:
             return pending
@@ -260,7 +288,7 @@ class Runner:
         return known[-sampling.history :]
 
 
-def _read_pass(launched: _Pass) -> list[Read]:
+def _read_pass(launched: ForwardPass) -> list[Read]:
     windows = launched.forward.windows
     logprobs = _read_logprobs(launched.logprobs)
     if launched.sampled is None:
@@ -275,7 +303,7 @@ def _read_pass(launched: _Pass) -> list[Read]:
     return [Read(sampled=(token,), logprobs=(row,)) for token, row in rows]
 
 
-def _non_finite(launched: _Pass) -> dict[int, Exception]:
+def _non_finite(launched: ForwardPass) -> dict[int, Exception]:
     """Return the errors of rows that have NaN or infinity in their logits."""
     peaks = [0.0] if launched.peaks is None else cast(list[float], launched.peaks.tolist())
     if all(map(isfinite, peaks)):

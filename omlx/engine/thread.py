@@ -56,6 +56,7 @@ class EngineThread:
         self._submissions = 0
         self._stopping = False
         self._ended = threading.Event()
+        self._dying = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="omlx-engine", daemon=True)
 
     @property
@@ -214,7 +215,8 @@ class EngineThread:
             BaseException
         ) as error:  # the outer edge: no request may wait for a thread that ended
             log.critical("the engine thread died", exc_info=error)
-            self._die(EngineDead("engine.dead", detail=f"{type(error).__name__}: {error}"))
+            failure = EngineDead("engine.dead", detail=f"{type(error).__name__}: {error}")
+            self._die(error if isinstance(error, EngineDead) else failure)
 
     def _step(self) -> None:
         """Step every loop that has work. Holds no loop afterwards: it may be unloaded."""
@@ -274,8 +276,15 @@ class EngineThread:
             except Exception:  # the edge to the HTTP side: its event loop may be closed
                 log.exception("a listener failed; its events are lost")
 
+    def abandon(self, failure: EngineDead) -> None:
+        """Fail every open request from another thread: this one may wait for a device for good."""
+        self._die(failure)
+
     def _die(self, failure: EngineDead) -> None:
-        self._failure = failure
+        with self._dying:
+            if self._failure is not None:
+                return
+            self._failure = failure
         self._ended.set()
         self._run_inbox()
         self._publish([Failed(request_id, failure) for request_id in self._sinks])

@@ -10,7 +10,7 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from omlx.engine.batch_probe import batching_refusal
+from omlx.engine.inspection.batch_probe import batching_refusal
 from omlx.errors import Reason
 from tests import zoo
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from mlx_lm.models.cache import KVCache
 
-from omlx.engine.batch_probe import batching_refusal
+from omlx.engine.inspection.batch_probe import batching_refusal
 from omlx.engine.rewind import leaves, unsupported
 from tests import zoo
 from tests.probe.batching import joint_continuation, joint_prefill, life, long_life

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -36,7 +36,9 @@ from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+    from omlx.engine.inspection.facts import ModelFacts
     from omlx.engine.model import Model
+    from omlx.engine.runner import Runner
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -52,9 +54,23 @@ class LoadProgress:
     total: int
 
 
+class StagedLoop(Protocol):
+    """The parts of an engine loop over a model in stages. `layout` describes the stages."""
+
+    facts: ModelFacts
+    layout: str
+
+    def runner(self) -> Runner:
+        """Return a runner that reaches all stages; each has caches of its own."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider."""
+    """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider.
+
+    `stage` is what a loop needs of a model of which this process holds some layers only.
+    """
 
     model: Model
     tokenizer: TokenizerWrapper
@@ -63,6 +79,7 @@ class LoadedModel:
     stop_ids: frozenset[int]
     sampling: Mapping[str, Number]
     size_bytes: int
+    stage: StagedLoop | None = None
 
 
 def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
@@ -119,12 +136,29 @@ def _naming(entry: ModelEntry) -> Iterator[None]:
 def _steps(
     entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool
 ) -> Generator[LoadProgress, None, LoadedModel]:
-    generation_config = read_config(entry.path, "generation_config.json")
     if tokenizer is None:
         tokenizer = read_tokenizer(entry)
-    model, config = _build(entry.path, trusted)
+    model, config = open_model(entry.path, dtype, trusted=trusted)
+    size_bytes = yield from read_weights(model)
+    return describe(entry, model, config, tokenizer, size_bytes)
+
+
+def open_model(directory: Path, dtype: Dtype, *, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a model with lazy weights of `dtype`, and its config. Raises ModelError."""
+    model, config = _build(directory, trusted)
     _cast(model, config, dtype)
-    size_bytes = yield from _read_weights(model)
+    return model, config
+
+
+def describe(
+    entry: ModelEntry,
+    model: nn.Module,
+    config: dict[str, Any],
+    tokenizer: TokenizerWrapper,
+    size_bytes: int,
+) -> LoadedModel:
+    """Return a model in memory with what its files say of it."""
+    generation_config = read_config(entry.path, "generation_config.json")
     return LoadedModel(
         model=cast("Model", model),
         tokenizer=tokenizer,
@@ -159,7 +193,7 @@ def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
         model.set_dtype(mx.float32)
 
 
-def _read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
+def read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
     """Evaluate the parameters in portions; return their bytes."""
     parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     arrays = [array for _, array in parameters]

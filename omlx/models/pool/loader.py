@@ -181,6 +181,9 @@ class ModelLoader:
         entry, speculation = choice.target, choice.speculation
         dtype = speculation.settings.dtype
         limits = limits_of(speculation, target.context_length)
+        stage, where = target.stage, machine()
+        if stage is not None:
+            where = f"{where} {stage.layout}"  # costs in stages are no others' costs
         loop = build_loop(
             target.model,
             target.vocab_size,
@@ -189,9 +192,11 @@ class ModelLoader:
             draft_name=choice.draft.id if choice.draft is not None else None,
             no_draft_reason=choice.reason,
             cost_model=costs.open(
-                CostKey(entry.id, dtype, target.size_bytes, machine(), version("mlx"))
+                CostKey(entry.id, dtype, target.size_bytes, where, version("mlx"))
             ),
             memory=self._memory,
+            facts=None if stage is None else stage.facts,
+            runner=None if stage is None else stage.runner(),
         )
         snapshot = loop.snapshot()
         failure = snapshot.no_draft_reason
@@ -301,9 +306,11 @@ def _probed(
 
     Raises ModelError for a target that does not compute, BadRequest for a requested draft.
     """
-    from omlx.engine.forward_probe import forward_failure  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.inspection.forward_probe import forward_failure  # noqa: PLC0415 — see `import_mlx_lm`
 
-    failure = forward_failure(target.model, target.vocab_size)
+    failure = None
+    if target.stage is None:  # else all its stages have been probed together
+        failure = forward_failure(target.model, target.vocab_size)
     if failure is not None:
         params = {**failure.params, "model": choice.target.id}
         raise ModelError(failure.code, param="model", **params)

@@ -8,7 +8,7 @@ from typing import Final, cast
 import mlx.core as mx
 
 from omlx.engine.isolation import isolate
-from omlx.engine.model import Model, cache_maker, id_limit
+from omlx.engine.model import MakeCache, Model, cache_maker, id_limit
 from omlx.errors import Reason
 
 _TOKENS: Final = 8
@@ -22,10 +22,17 @@ def forward_failure(model: Model, vocab_size: int) -> Reason | None:
     """
     with isolate() as outcome:
         make_cache = cache_maker(model)
-        size = min(vocab_size, id_limit(model, make_cache))
-        tokens = mx.random.randint(0, size, (1, _TOKENS), key=mx.random.key(0))
-        logits = model(tokens, cache=make_cache())[0]  # [_TOKENS, V]
-        peaks = cast(list[float], logits.max(axis=-1).tolist())  # NaN is the largest
-        return None if all(map(isfinite, peaks)) else Reason("model.not_finite")
+        return pass_failure(model, make_cache, min(vocab_size, id_limit(model, make_cache)))
     detail = f"{type(outcome.error).__name__}: {' '.join(str(outcome.error).split())}"[:400]
     return Reason("model.build", {"detail": detail})
+
+
+def pass_failure(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
+    """Return a reason if a pass over ids below `vocab_size` gives numbers that are not finite.
+
+    One pass, as every rank of a model in stages must run it. Raises what the model raises.
+    """
+    tokens = mx.random.randint(0, vocab_size, (1, _TOKENS), key=mx.random.key(0))
+    logits = model(tokens, cache=make_cache())[0]  # [_TOKENS, V]
+    peaks = cast(list[float], logits.max(axis=-1).tolist())  # NaN is the largest
+    return None if all(map(isfinite, peaks)) else Reason("model.not_finite")

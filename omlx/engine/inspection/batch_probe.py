@@ -8,7 +8,7 @@ models).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
@@ -46,6 +46,18 @@ def batching_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Re
 
     `vocab_size` bounds the ids of the probe. The model is not modified.
     """
+    refusal = merge_refusal(model, make_cache)
+    if refusal is not None:
+        return refusal
+    try:
+        fault = next(filter(None, batching_faults(model, make_cache, vocab_size)), None)
+    except _PROBE_ERRORS as failure:
+        return Reason("batch.off.probe", {"error": f"{type(failure).__name__}: {failure}"})
+    return None if fault is None else Reason("batch.off.probe", {"error": fault})
+
+
+def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
+    """Return why the caches of this model cannot be merged, or None. Runs nothing."""
     for leaf in leaves(make_cache()):
         if not isinstance(leaf, Mergeable):
             return Reason("batch.off.no_merge", {"layer": type(leaf).__name__})
@@ -53,46 +65,50 @@ def batching_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Re
             return Reason("batch.off.keep", {"layer": type(leaf).__name__})
     if (fault := _LATE_FAULTS.get(type(model).__module__)) is not None:
         return Reason("batch.off.probe", {"error": fault})
-    try:
-        error = _probe(model, make_cache, vocab_size)
-    except _PROBE_ERRORS as failure:
-        return Reason("batch.off.probe", {"error": f"{type(failure).__name__}: {failure}"})
-    return None if error is None else Reason("batch.off.probe", {"error": error})
+    return None
 
 
-def _probe(model: Model, make_cache: MakeCache, vocab_size: int) -> str | None:
-    """Return the first difference from the rows alone, or None."""
+def batching_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Iterator[str | None]:
+    """Yield the result of each comparison of batched rows with the rows alone; None: no fault.
+
+    Each pass is evaluated before the next is built, and what passes there are depends on nothing
+    that a model computes, so that the stages of one model stay in step. Raises what the model
+    raises.
+    """
+
+    def run(ids: mx.array, cache: Cache) -> mx.array:
+        logits = model(ids, cache=cache)
+        mx.eval(logits)
+        return logits
+
     text = mx.random.randint(0, vocab_size, (2, 8), key=mx.random.key(0))
-    alone = [model(text[i : i + 1], cache=make_cache())[0] for i in (0, 1)]  # each [8, V]
+    alone = [run(text[i : i + 1], make_cache())[0] for i in (0, 1)]  # each [8, V]
     scale = mx.maximum(*(mx.abs(logits).max() for logits in alone)).astype(mx.float32)
     tolerance = scale * _TOLERANCE.get(alone[0].dtype, _TOLERANCE_16_BITS)
     texts = [0, 1, 0]  # by row; row 2 reads text 0 too, at other positions
     lengths = [5, 1, 4]  # one token is less history than some recurrent layers keep
     caches = [make_cache() for _ in texts]
     for row, cache in enumerate(caches):
-        model(text[texts[row]][None, : lengths[row]], cache=cache)
+        run(text[texts[row]][None, : lengths[row]], cache)
 
-    def differs(rows: list[int], cache: Cache) -> bool:
-        """Decode one token of each of `rows`; return whether the logits differ from those alone."""
+    def differs(fault: str, rows: list[int], cache: Cache) -> str | None:
+        """Decode one token of each of `rows`; return `fault` if logits differ from those alone."""
         window = mx.stack([text[texts[row], lengths[row]] for row in rows])[:, None]
-        logits = model(window, cache=cache)[:, -1]  # [rows, V]
+        logits = run(window, cache)[:, -1]  # [rows, V]
         wanted = mx.stack([alone[texts[row]][lengths[row]] for row in rows])
         for row in rows:
             lengths[row] += 1
         gap = mx.abs(logits.astype(mx.float32) - wanted.astype(mx.float32)).max()
-        return not bool((gap <= tolerance).item())  # NaN differs
+        if (gap <= tolerance).item():
+            return None
+        return fault  # NaN differs
 
     batch = merge_caches(caches[:2])
-    if differs([0, 1], batch):
-        return "merged rows differ"
+    yield differs("merged rows differ", [0, 1], batch)
     for layer, joining in zip(batch, merge_caches(caches[2:]), strict=True):
         layer.extend(joining)
-    if differs([0, 1, 2], batch):
-        return "rows differ after another joined"
+    yield differs("rows differ after another joined", [0, 1, 2], batch)
     for layer in batch:
         layer.filter([1, 2])
-    if differs([1, 2], batch):
-        return "rows differ after one left"
-    if differs([2], [layer.extract(1) for layer in batch]):
-        return "an extracted row differs"
-    return None
+    yield differs("rows differ after one left", [1, 2], batch)
+    yield differs("an extracted row differs", [2], [layer.extract(1) for layer in batch])

@@ -1,0 +1,133 @@
+"""`omlx stage`: a follower of a model in stages, started by `omlx serve MODEL --hosts`.
+
+The main thread reads the link and answers beats; a second one owns every mlx call. Any error ends
+the process: ranks that disagree would go on with wrong answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from argparse import ArgumentParser, Namespace
+from types import FrameType
+from typing import Any
+
+from omlx.catalog import sentence
+from omlx.cli.arguments import configured, find_models
+from omlx.cli.stage_join import follow, free_bytes
+from omlx.cli.stage_order import LOST, Order
+from omlx.engine.plan import Plan
+from omlx.engine.stage.group import Group
+from omlx.engine.stage.link import Frame, Kind, Link
+from omlx.errors import ModelError, NotFound, OmlxError, StageError
+from omlx.models.catalog.catalog import Catalog
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.package.tokenizer import import_mlx_lm
+from omlx.models.pool.staged import FollowerModel
+from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.resolve import add_flags
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.description = sentence("cli.stage.description", {})
+    parser.add_argument("model", metavar="MODEL", help=sentence("cli.serve.model", {}))
+    add_flags(parser)
+
+
+def run(arguments: Namespace) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the supervisor
+    order = Order.read()
+    configuration = configured(arguments)
+    import_mlx_lm()
+    link, group = follow(order)
+    process = StageProcess(link, group, arguments.model, configuration)
+    signal.signal(signal.SIGTERM, process.leave)
+    return process.run()
+
+
+class StageProcess:
+    """Carries out what the leader sends, in order."""
+
+    def __init__(
+        self, link: Link, group: Group, model: str, configuration: LiveConfiguration
+    ) -> None:
+        self._link = link
+        self._group = group
+        self._discovery = find_models([model], configuration.current)
+        self._configuration = configuration
+        self._model: FollowerModel | None = None
+        self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+
+    def run(self) -> int:
+        """Serve until the leader says that all is over. Ends the process if it is lost."""
+        threading.Thread(target=self._carry_out, name="omlx-stage", daemon=True).start()
+        try:
+            while (frame := self._link.receive()) is not None:
+                if frame.kind is Kind.BEAT:
+                    beat = {**frame.json(), "free_bytes": free_bytes()}
+                    self._link.send(Kind.BEAT, json.dumps(beat).encode())
+                elif frame.kind is Kind.BYE:
+                    return 0
+                else:
+                    self._frames.put(frame)
+        except (OSError, StageError) as error:
+            sys.stderr.write(f"omlx: the leader was lost: {error}\n")
+        os._exit(LOST)  # the other thread may wait in a collective for good
+
+    def leave(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGTERM: tell the leader, and end."""
+        try:
+            self._link.send(Kind.LEAVING)
+        finally:
+            os._exit(LOST)
+
+    def _carry_out(self) -> None:
+        """Run on the thread that owns mlx."""
+        try:
+            while True:
+                self._handle(self._frames.get())
+        except BaseException as error:  # noqa: BLE001 — any error here is the end of the group
+            detail = f"{type(error).__name__}: {error}"
+            try:
+                self._link.send_json(Kind.FAILED, {"code": "stage.failed", "detail": detail})
+            finally:
+                sys.stderr.write(f"omlx: this stage failed: {detail}\n")
+                os._exit(LOST)
+
+    def _handle(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.LOAD:
+                self._load(frame.json())
+            case Kind.PROBE:
+                self._link.send_json(Kind.PROBED, self._loaded.probe())
+            case Kind.LANE:
+                self._loaded.open_lane(frame.lane)
+            case Kind.PLAN:
+                self._loaded.lane(frame.lane).follow(Plan.from_bytes(frame.payload))
+            case _:
+                raise StageError("stage.protocol", detail=f"{frame.kind.name} was not due")
+
+    def _load(self, order: dict[str, Any]) -> None:
+        """Load own layers, or tell the leader why not."""
+        self._model = None  # frees the stage of the model before
+        try:
+            self._model = FollowerModel(self._entry(order["model"]), order, self._group)
+            self._link.send_json(Kind.LOADED, {"weights_bytes": self._model.read()})
+        except (ModelError, NotFound, StageError) as error:
+            refusal: OmlxError = error
+            params = dict(refusal.params)
+            self._link.send_json(Kind.LOADED, {"refused": refusal.code, "params": params})
+
+    def _entry(self, model: str) -> ModelEntry:
+        """Find the leader's model here, by its id. Raises NotFound or ModelError."""
+        return Catalog(self._discovery.scan(), self._configuration).resolve(model)
+
+    @property
+    def _loaded(self) -> FollowerModel:
+        if self._model is None:
+            raise StageError("stage.protocol", detail="no model was loaded")
+        return self._model

@@ -1,0 +1,227 @@
+"""`omlx serve MODEL --hosts …`: starts a leader and its followers, and starts them again.
+
+The supervisor keeps the listening socket, so that no client is refused meanwhile. A broken group
+cannot be mended in its processes: when one of them ends, all end, and after a pause that grows all
+start again. Imports no mlx.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Final
+
+from omlx.cli.hostfile import Host, Hosts
+from omlx.cli.stage_order import JOIN_S, JOINED, SERVING, Order
+from omlx.errors import ConfigError
+
+PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Seconds before each further start; the last one repeats. A group that served starts over."""
+
+SERVED_S: Final = 60.0
+"""Seconds after which a group has served: its next failure is a first one."""
+
+_GRACE_S: Final = 2.0
+_POLL_S: Final = 0.1
+_INVALID: Final = 2
+"""The exit status for what the user must mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """`command` are the arguments of `omlx serve` without those of the group."""
+
+    hosts: Hosts
+    command: tuple[str, ...]
+    model: str
+    split: str = "pipeline"
+    layers: tuple[int, ...] = ()
+    timeout_s: float = 10.0
+
+
+class Supervisor:
+    """Runs one group at a time until a signal."""
+
+    def __init__(self, options: GroupOptions, listening: socket.socket) -> None:
+        self._options = options
+        self._listening = listening
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._stopping = False  # set by a signal
+        self._served_once = False
+
+    def run(self) -> int:
+        """Return the exit status: 0 after a signal, 2 for what the user must mend."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+        failures = 0
+        status = 0
+        while not self._stopping:
+            started = time.monotonic()
+            status = self._run_group()
+            if status == 0 or (status == _INVALID and not self._served_once):
+                break
+            if time.monotonic() - started > SERVED_S:
+                failures = 0
+            pause = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+            failures += 1
+            sys.stderr.write(f"omlx: the group has ended; starting it again in {pause:g} s\n")
+            self._sleep(pause)
+        return status
+
+    def _run_group(self) -> int:
+        """Start all processes; return the status with which the group ended. None is left."""
+        reading, writing = os.pipe()
+        try:
+            orders = self._orders(writing)
+            self._processes = [self._start(order) for order in orders]
+            os.close(writing)
+            writing = -1
+            return self._watch(reading)
+        finally:
+            self._end_all()
+            os.close(reading)
+            if writing >= 0:
+                os.close(writing)
+
+    def _watch(self, reading: int) -> int:
+        """Wait until one process has ended, or the group does not come together in time."""
+        until = time.monotonic() + JOIN_S + _GRACE_S
+        joined = False
+        while True:
+            if select.select([reading], [], [], 0)[0]:
+                news = os.read(reading, 64)
+                joined = joined or JOINED in news
+                self._served_once = self._served_once or SERVING in news
+            for rank, process in enumerate(self._processes):
+                status = process.poll()
+                if status is not None and (rank == 0 or not self._stopping):
+                    return self._ended(rank, status)
+            if not joined and time.monotonic() > until:
+                sys.stderr.write("omlx: the group did not come together\n")
+                return 1
+            time.sleep(_POLL_S)
+
+    def _ended(self, rank: int, status: int) -> int:
+        """Judge the end of one process. The leader says itself what was wrong."""
+        host = self._options.hosts.hosts[rank]
+        if rank == 0:
+            return status
+        sys.stderr.write(f"omlx: rank {rank} on {host.ssh} has ended with status {status}\n")
+        if self._served_once:
+            self._wait(self._processes[0], _GRACE_S)  # it tells open requests why they end
+            return 1
+        return self._wait(self._processes[0], _GRACE_S) or 1
+
+    def _orders(self, report: int) -> list[Order]:
+        """Fresh addresses and a fresh secret for each start."""
+        hosts = self._options.hosts
+        size = len(hosts.hosts)
+        ports = _free_ports(hosts.hosts[0].address, size + 1)
+        first = Order(
+            secret=secrets.token_hex(32),
+            rank=0,
+            control=(hosts.hosts[0].address, ports[0]),
+            hosts=tuple(host.ssh for host in hosts.hosts),
+            backend=hosts.backend,
+            ring=tuple(
+                (f"{host.address}:{port}",)
+                for host, port in zip(hosts.hosts, ports[1:], strict=True)
+            ),
+            rdma=tuple(host.rdma for host in hosts.hosts),
+            split=self._options.split,
+            layers=self._options.layers,
+            timeout_s=self._options.timeout_s,
+        )
+        followers = [replace(first, rank=rank) for rank in range(1, size)]
+        leader = replace(first, listening=self._listening.fileno(), report=report)
+        return [leader, *followers]
+
+    def _start(self, order: Order) -> subprocess.Popen[bytes]:
+        """Start one process and hand it its order on standard input."""
+        host = self._options.hosts.hosts[order.rank]
+        descriptors: tuple[int, ...] = ()
+        if order.rank == 0:
+            command = [sys.executable, "-m", "omlx", "serve", *self._options.command, "--lead"]
+            descriptors = (order.listening, order.report)
+        else:
+            command = self._follower(host)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            pass_fds=descriptors,
+            env={**os.environ, **dict(env.split("=", 1) for env in self._options.hosts.envs)},
+            start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor only
+        )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended already; `_watch` finds out
+            process.stdin.write(order.to_line())
+            process.stdin.flush()
+        return process
+
+    def _follower(self, host: Host) -> list[str]:
+        if host.local:
+            return [sys.executable, "-m", "omlx", "stage", self._options.model]
+        envs = " ".join(shlex.quote(env) for env in self._options.hosts.envs)
+        remote = f"env {envs} omlx stage {shlex.quote(self._options.model)}"
+        return ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host.ssh, remote]
+
+    def _end_all(self) -> None:
+        """End every process: politely, then not."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        until = time.monotonic() + _GRACE_S
+        for process in self._processes:
+            self._wait(process, max(0.0, until - time.monotonic()))
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            if process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
+        self._processes = []
+
+    def _wait(self, process: subprocess.Popen[bytes], seconds: float) -> int:
+        """Wait for a process; return its status, 1 if it still runs."""
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return 1
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: have the leader drain; a second signal ends it at once."""
+        if not self._processes:
+            self._stopping = True
+            return
+        leader = self._processes[0]
+        leader.send_signal(signal.SIGINT if self._stopping else signal.SIGTERM)
+        self._stopping = True
+
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._stopping:
+            time.sleep(_POLL_S)
+
+
+def _free_ports(address: str, count: int) -> list[int]:
+    """Return ports that are free at this machine's address now."""
+    sockets: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            sockets.append(socket.create_server((address, 0)))
+        return [listener.getsockname()[1] for listener in sockets]
+    except OSError as error:
+        raise ConfigError("stage.address", address=address, detail=str(error)) from None
+    finally:
+        for listener in sockets:
+            listener.close()

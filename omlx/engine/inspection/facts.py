@@ -1,0 +1,75 @@
+"""What the scheduler must know of a model: its vocabulary, the abilities and sizes of its caches.
+
+`facts_of` looks at classes and shapes and runs nothing, so that a model in stages can be judged as
+a whole before it is cut. `probed` adds what only passes show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from omlx.engine.inspection.batch_probe import batching_faults, batching_refusal, merge_refusal
+from omlx.engine.limits import Traits
+from omlx.engine.model import MakeCache, Model, id_limit, weight_bytes
+from omlx.engine.piece import Layout
+from omlx.engine.prefix.payload import layout_of, uncacheable
+from omlx.engine.rewind import rewind_refusal, traits
+from omlx.errors import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """`vocab_size` is the number of ids that tokenizer and model both have; `weight_bytes` what a
+    pass reads at most.
+
+    Reasons say what the model cannot do: `unbatchable`, share passes between rows; `uncacheable`,
+    keep prefixes; `no_rewind`, roll back, and so verify drafts.
+    """
+
+    vocab_size: int
+    weight_bytes: int
+    traits: Traits
+    layout: Layout
+    unbatchable: Reason | None
+    uncacheable: Reason | None
+    no_rewind: Reason | None
+
+
+def facts_of(model: Model, vocab_size: int, make_cache: MakeCache) -> ModelFacts:
+    """Return what is known of a model whose tokenizer has `vocab_size` tokens. Runs nothing."""
+    cache = make_cache()
+    return ModelFacts(
+        vocab_size=min(vocab_size, id_limit(model, make_cache)),
+        weight_bytes=weight_bytes(model),
+        traits=traits(cache),
+        layout=Layout(0),
+        unbatchable=merge_refusal(model, make_cache),
+        uncacheable=uncacheable(cache),
+        no_rewind=rewind_refusal(cache, model),
+    )
+
+
+def probed(facts: ModelFacts, model: Model, make_cache: MakeCache) -> ModelFacts:
+    """Add the layout of the caches and whether rows can share a batch, by short passes."""
+    unbatchable = batching_refusal(model, make_cache, facts.vocab_size)
+    return replace(facts, layout=_layout(facts, model, make_cache), unbatchable=unbatchable)
+
+
+def probed_in_stages(facts: ModelFacts, stage: Model, make_cache: MakeCache) -> ModelFacts:
+    """As `probed`, on every rank of a staged model at once: the layout is that of own layers.
+
+    The passes depend on `facts` alone, which are those of the whole model. Raises what they raise.
+    """
+    layout = _layout(facts, stage, make_cache)
+    unbatchable = facts.unbatchable
+    if unbatchable is None:
+        faults = [*batching_faults(stage, make_cache, facts.vocab_size)]
+        fault = next(filter(None, faults), None)
+        unbatchable = None if fault is None else Reason("batch.off.probe", {"error": fault})
+    return replace(facts, layout=layout, unbatchable=unbatchable)
+
+
+def _layout(facts: ModelFacts, model: Model, make_cache: MakeCache) -> Layout:
+    if facts.uncacheable is not None:
+        return Layout(0)
+    return layout_of(model, make_cache)

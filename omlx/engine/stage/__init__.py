@@ -1,0 +1,11 @@
+"""One model over several processes: each holds a stage, some of its layers.
+
+Rank 0, the leader, has the last layers, the head, and everything that decides. Ranks 1 to size - 1
+carry out its plans; the last of them has the embedding and the first layers.
+
+    link      frames of bytes between leader and follower; plans travel here
+    group     hidden states and ids between neighbours, by mx.distributed
+    ends      cuts a model: which layers a rank keeps, what they receive and send
+    leader    the runner of rank 0
+    follower  the runner of every other rank
+"""

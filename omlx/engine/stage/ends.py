@@ -1,0 +1,151 @@
+"""Cutting a model into stages: the layers that a rank keeps, and how hidden states travel.
+
+Rank 0 keeps the last layers, rank size - 1 the first. The outermost layers of a stage receive and
+send (`Ends`), so the model's own forward pass stays as it is. Only architectures of `STAGED` are
+cut: elsewhere a body may choose masks by the number of a layer, and answers would be wrong without
+an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import mlx.core as mx
+from mlx import nn
+
+from omlx.errors import Reason
+
+Cut = Literal["pipeline", "layers"]
+"""How a model is cut: by mlx-lm's own `pipeline()`, which also finds the layers of each kind that
+remain, or by shortening its list of layers, where all layers are alike to the body."""
+
+STAGED: Final[Mapping[str, Cut]] = {
+    **dict.fromkeys(
+        (
+            *("bailing_hybrid", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa"),
+            *("kimi_k25", "kimi_k3", "minimax_m3_vl", "ministral3", "mistral4"),
+            *("qwen2", "qwen3_5", "qwen3_next", "solar_open"),
+        ),
+        "pipeline",
+    ),
+    **dict.fromkeys(
+        (
+            *("Klear", "afm7", "apertus", "bailing_moe", "cohere", "deepseek", "dots1"),
+            *("ernie4_5", "ernie4_5_moe", "gemma", "glm", "glm4", "granite", "granitemoe"),
+            *("helium", "hunyuan_v1_dense", "internlm2", "internlm3", "llama", "mimo", "minicpm"),
+            *("minimax", "mixtral", "nemotron", "olmo2", "olmoe", "phi", "phi3", "phimoe"),
+            *("qwen2_moe", "qwen3", "seed_oss", "stablelm", "starcoder2"),
+        ),
+        "layers",
+    ),
+}
+"""By module of mlx-lm: what tests/engine/stage proves. The rest is refused."""
+
+SHARDED: Final = frozenset({"gpt_oss", "llama"})
+"""By module of mlx-lm: what tests prove with a part of every layer on each rank."""
+
+EVEN_ONLY: Final = frozenset({"kimi_k3"})
+"""Modules whose `pipeline()` takes no split."""
+
+
+def stage_refusal(module: str, *, tensor: bool) -> Reason | None:
+    """Return why models of this module of mlx-lm cannot be cut in this way, or None."""
+    if tensor:
+        if module in SHARDED:
+            return None
+        return Reason("stage.no_shard", {"architecture": module})
+    if module in STAGED:
+        return None
+    return Reason("stage.unsupported", {"architecture": module})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank of a pipeline, with mlx-lm's names for what `pipeline()` asks of a group."""
+
+    number: int
+    ranks: int
+
+    def rank(self) -> int:
+        return self.number
+
+    def size(self) -> int:
+        return self.ranks
+
+
+class Ends(nn.Module):
+    """A layer at an end of a stage: reads what rank `source` sends, and sends its output to rank
+    `target`. Everything else is the layer's own.
+    """
+
+    def __init__(self, layer: nn.Module, source: int | None, target: int | None) -> None:
+        nn.Module.__init__(cast(Any, self))  # mlx has no types for its own
+        self.layer = layer
+        self._source = source
+        self._target = target
+
+    def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
+        """Apply the layer to hidden states [rows, tokens, D]: those of `source`, if there is one,
+        whose shape and type are those of `x`.
+        """
+        if self._source is not None:
+            x = mx.distributed.recv_like(x, self._source)
+        out = self.layer(x, *args, **kwargs)
+        if self._target is None:
+            return out
+        if isinstance(out, tuple):
+            return (mx.distributed.send(out[0], self._target), *out[1:])
+        return mx.distributed.send(out, self._target)
+
+    def __getattr__(self, name: str) -> Any:
+        """Bodies look at their layers: `is_linear`, `attention_type`."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "layer" not in self:
+                raise
+            return getattr(self["layer"], name)
+
+
+def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
+    """Cut `model` to the stage of `rank`, in place; `counts` are layers by rank. Returns its body,
+    which maps ids [rows, tokens] to hidden states [rows, tokens, D].
+
+    The weights of other layers are dropped without being read, as long as they are lazy.
+    """
+    module = type(model).__module__.rpartition(".")[2]
+    body = _body(model)
+    if STAGED[module] == "pipeline":
+        _pipelined(body, Place(rank, len(counts)), module, counts)
+        layers, start, stop = body.layers, body.start_idx, body.end_idx
+    else:
+        first = sum(counts[rank + 1 :])
+        layers = body.layers = list(body.layers[first : first + counts[rank]])
+        start, stop = 0, len(layers)
+    source = rank + 1 if rank < len(counts) - 1 else None
+    target = rank - 1 if rank > 0 else None
+    if stop - start == 1:
+        layers[start] = Ends(layers[start], source, target)
+        return body
+    if source is not None:
+        layers[start] = Ends(layers[start], source, None)
+    if target is not None:
+        layers[stop - 1] = Ends(layers[stop - 1], None, target)
+    return body
+
+
+def _body(model: Any) -> Any:
+    """The module below the head."""
+    inner = model.language_model if hasattr(model, "language_model") else model
+    return inner.model
+
+
+def _pipelined(body: Any, place: Place, module: str, counts: Sequence[int]) -> None:
+    """Have mlx-lm trim the layers. The rank that it stores is reset: sending is done by `Ends`."""
+    if module in EVEN_ONLY:
+        body.pipeline(place)
+    else:
+        body.pipeline(place, split=list(counts))
+    body.pipeline_rank, body.pipeline_size = 0, 1

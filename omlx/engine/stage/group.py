@@ -1,0 +1,69 @@
+"""The ranks of a staged model as the engine uses them: token ids that only rank 0's device knows.
+
+Every collective is dispatched at once, in the order of the plan: two in one lazy graph could be
+paired with the wrong ones of another rank, which gives wrong numbers without an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`rank` of `size` processes. `tensor`: each has a part of every layer, not some layers."""
+
+    rank: int
+    size: int
+    tensor: bool = False
+
+    @property
+    def first(self) -> int:
+        """The rank with the embedding and the first layers, a neighbour of rank 0 in every ring."""
+        return self.size - 1
+
+    def share(self, ids: mx.array) -> mx.array:
+        """Send ids [n] from rank 0 to the ranks that embed them; return them on every such rank.
+
+        Other ranks give zeros [n] and get zeros where they embed nothing.
+        """
+        ids = ids.astype(mx.uint32)
+        if self.tensor:
+            ids = mx.distributed.all_sum(ids if self.rank == 0 else mx.zeros_like(ids))
+        elif self.rank == 0:
+            ids = mx.distributed.send(ids, self.first)
+        elif self.rank == self.first:
+            ids = mx.distributed.recv_like(ids, 0)
+        mx.async_eval(ids)
+        return ids
+
+
+def join(rank: int, order: Mapping[str, Any]) -> Group:
+    """Connect this process to its group as rank `rank`, by mlx's distributed engine.
+
+    `order`: `backend`; `ring`, the addresses of each rank; for jaccl `rdma`, the devices of each
+    rank, and its `coordinator`; `tensor`. Blocks until all ranks have joined, in part without
+    letting other threads run: call it once all are known to be there. Raises RuntimeError.
+    """
+    if order["backend"] == "jaccl":
+        variable, content = "MLX_IBV_DEVICES", order["rdma"]
+        os.environ["MLX_JACCL_COORDINATOR"] = order["coordinator"]
+    else:
+        variable, content = "MLX_HOSTFILE", order["ring"]
+    with tempfile.TemporaryDirectory(prefix="omlx-stage-") as folder:
+        file = Path(folder) / "hosts.json"
+        file.write_text(json.dumps(content), encoding="utf-8")
+        os.environ |= {"MLX_RANK": str(rank), variable: str(file)}
+        try:
+            world = mx.distributed.init(strict=True, backend=order["backend"])
+        finally:
+            del os.environ["MLX_RANK"], os.environ[variable]
+    return Group(world.rank(), world.size(), tensor=order["tensor"])

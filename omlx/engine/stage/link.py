@@ -1,0 +1,182 @@
+"""The control link between leader and follower: frames over one TCP connection. Imports no mlx.
+
+    length of the payload (4 bytes) | kind (1) | lane (4) | payload
+
+A lane is one runner: that of the engine loop is 0, calibrations have others. Before anything else
+both sides prove that they know the secret, by an HMAC of the other's nonce, and compare versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from omlx.errors import StageError
+
+MAX_PAYLOAD: Final = 64 << 20
+"""Bytes. A plan that prefills 2,048 ids takes 15 KB."""
+
+_HEAD: Final = struct.Struct("!IBI")
+_NONCE_BYTES: Final = 32
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    WELCOME = 2
+    REFUSED = 3
+    JOIN = 4
+    JOINED = 16
+    LOAD = 5
+    PROGRESS = 6
+    LOADED = 7
+    PROBE = 8
+    PROBED = 9
+    LANE = 10
+    PLAN = 11
+    BEAT = 12
+    FAILED = 13
+    LEAVING = 14
+    BYE = 15
+
+
+_KINDS: Final = frozenset(int(kind) for kind in Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    kind: Kind
+    lane: int = 0
+    payload: bytes = b""
+
+    def json(self) -> dict[str, Any]:
+        """The payload as an object. Raises StageError if it is none."""
+        try:
+            value = json.loads(self.payload)
+        except ValueError as error:
+            raise StageError("stage.protocol", detail="a payload is no JSON") from error
+        if not isinstance(value, dict):
+            raise StageError("stage.protocol", detail="a payload is no object")
+        return value
+
+
+class Link:
+    """One end of a connection. Any thread may send; one thread at a time receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._sending = threading.Lock()
+
+    def send(self, kind: Kind, payload: bytes = b"", lane: int = 0) -> None:
+        """Raises OSError if the other side has gone."""
+        with self._sending:
+            self._socket.sendall(_HEAD.pack(len(payload), kind, lane) + payload)
+
+    def send_json(self, kind: Kind, values: Mapping[str, Any], lane: int = 0) -> None:
+        self.send(kind, json.dumps(dict(values)).encode(), lane)
+
+    def receive(self) -> Frame | None:
+        """Wait for a frame; None: the other side has closed. Raises OSError, TimeoutError, and
+        StageError for what is no frame.
+        """
+        head = self._exactly(_HEAD.size)
+        if head is None:
+            return None
+        length, kind, lane = _HEAD.unpack(head)
+        if length > MAX_PAYLOAD or kind not in _KINDS:
+            raise StageError("stage.protocol", detail="the other side does not speak this protocol")
+        payload = self._exactly(length)
+        if payload is None:
+            return None
+        return Frame(Kind(kind), lane, payload)
+
+    def expect(self, *kinds: Kind) -> Frame:
+        """Wait for a frame of one of these kinds.
+
+        Raises StageError for another kind, a refusal, or the end of the connection.
+        """
+        frame = self.receive()
+        if frame is None:
+            raise StageError("stage.closed")
+        if frame.kind is Kind.REFUSED or frame.kind is Kind.FAILED:
+            refusal = frame.json()
+            raise StageError(refusal["code"], **refusal["params"])
+        if frame.kind not in kinds:
+            detail = f"{frame.kind.name} came where {kinds[0].name} was due"
+            raise StageError("stage.protocol", detail=detail)
+        return frame
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._socket.settimeout(seconds)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, length: int) -> bytes | None:
+        """Return so many bytes, None if the connection ends before."""
+        received = bytearray()
+        while len(received) < length:
+            piece = self._socket.recv(min(1 << 20, length - len(received)))
+            if not piece:
+                return None
+            received += piece
+        return bytes(received)
+
+
+def welcome(link: Link, secret: bytes, facts: Mapping[str, str], ranks: set[int]) -> int:
+    """Accept a follower; return its rank, which is one of `ranks`.
+
+    Both sides must have the same `facts`, such as versions. Raises StageError, after telling the
+    other side why; one that does not know the secret learns nothing else.
+    """
+    nonce = secrets.token_hex(_NONCE_BYTES)
+    link.send_json(Kind.HELLO, {"nonce": nonce})
+    hello = link.expect(Kind.HELLO).json()
+    try:
+        _check_proof(secret, nonce, hello)
+        rank = hello.get("rank")
+        if rank not in ranks:
+            raise StageError("stage.rank", rank=str(rank), free=", ".join(map(str, sorted(ranks))))
+        _check_facts(facts, hello.get("facts"))
+    except StageError as refusal:
+        link.send_json(Kind.REFUSED, {"code": refusal.code, "params": refusal.params})
+        raise
+    link.send_json(Kind.WELCOME, {"proof": _proof(secret, str(hello.get("nonce")))})
+    assert isinstance(rank, int)
+    return rank
+
+
+def introduce(link: Link, secret: bytes, facts: Mapping[str, str], rank: int) -> None:
+    """Introduce this follower to the leader. Raises StageError if either refuses the other."""
+    theirs = link.expect(Kind.HELLO).json()
+    nonce = secrets.token_hex(_NONCE_BYTES)
+    proof = _proof(secret, str(theirs.get("nonce")))
+    link.send_json(Kind.HELLO, {"rank": rank, "nonce": nonce, "proof": proof, "facts": dict(facts)})
+    _check_proof(secret, nonce, link.expect(Kind.WELCOME).json())
+
+
+def _proof(secret: bytes, nonce: str) -> str:
+    return hmac.new(secret, nonce.encode(), hashlib.sha256).hexdigest()
+
+
+def _check_proof(secret: bytes, nonce: str, message: Mapping[str, Any]) -> None:
+    if not hmac.compare_digest(_proof(secret, nonce), str(message.get("proof", ""))):
+        raise StageError("stage.secret")
+
+
+def _check_facts(ours: Mapping[str, str], theirs: object) -> None:
+    theirs = theirs if isinstance(theirs, dict) else {}
+    for name, value in ours.items():
+        other = str(theirs.get(name, "unknown"))
+        if other != value:
+            raise StageError("stage.mismatch", fact=name, leader=value, follower=other)

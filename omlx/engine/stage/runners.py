@@ -1,0 +1,135 @@
+"""Runners of a staged model: rank 0 sends every plan before it carries it out, the others follow.
+
+            leader                                      followers
+    plan ── bytes ───────────── link ────────────────►  the same operations on their caches
+    the newest ids, a device draft ── Group.share ───►  embedding, first layers ─┐
+    last layers, head, sampling  ◄─── hidden states ────────────────────────────┘
+
+An error on any rank ends the group: ranks whose caches differ would go on with wrong answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+
+from omlx.engine.inspection.facts import ModelFacts
+from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.plan import Plan, Read, ScheduledStep, Window
+from omlx.engine.runner import ForwardPass, Launch, Runner
+from omlx.engine.sampling import Draw
+from omlx.engine.stage.group import Group
+from omlx.engine.stage.link import Kind
+from omlx.engine.stage.stages import Stages
+
+
+class _StageRunner(Runner):
+    """What leader and followers share: ids that only the leader's device knows go to the ranks that
+    embed them.
+    """
+
+    def __init__(
+        self, model: Model, make_cache: MakeCache, facts: ModelFacts, group: Group
+    ) -> None:
+        super().__init__(model, facts.vocab_size, make_cache, facts.traits)
+        self.group = group
+        self.facts = facts
+
+    def launch(self, step: ScheduledStep) -> Launch:
+        """Dispatch a step. Raises the first error of an operation or a pass."""
+        launch = super().launch(step)
+        errors = [launched.error for launched in launch.passes]
+        for error in (*launch.failed.values(), *errors):
+            if error is not None:
+                raise error
+        return launch
+
+    def _newest(self, rows: tuple[int, ...]) -> mx.array:
+        return self.group.share(super()._newest(rows))
+
+
+class Leader(_StageRunner):
+    """The runner of rank 0, which samples. Its plans travel on `lane` of the links."""
+
+    def __init__(
+        self,
+        model: Model,
+        make_cache: MakeCache,
+        facts: ModelFacts,
+        group: Group,
+        stages: Stages,
+        lane: int,
+    ) -> None:
+        super().__init__(model, make_cache, facts, group)
+        self._stages = stages
+        self._lane = lane
+        self._unread = 0
+
+    def launch(self, step: ScheduledStep) -> Launch:
+        self._stages.broadcast(Kind.PLAN, step.plan.to_bytes(), self._lane)
+        self._stages.begin_step()
+        self._unread += 1
+        try:
+            return super().launch(step)
+        except Exception as error:
+            raise self._stages.failed_here(error) from error
+
+    def read(self, launch: Launch) -> dict[int, Read]:
+        """Wait for a step. Raises StageLost for an error of the device: the others may not know."""
+        reads = super().read(launch)
+        self._unread -= 1
+        self._stages.end_step(more=self._unread > 0)
+        for launched in launch.passes:
+            if launched.lost is not None:
+                raise self._stages.failed_here(launched.lost) from launched.lost
+        return reads
+
+    def sibling(self) -> Runner:
+        """Return a runner of the same stages on a lane of its own."""
+        lane = self._stages.open_lane()
+        args = (self.model, self.make_cache, self.facts, self.group, self._stages, lane)
+        return Leader(*args)
+
+    def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
+        draft = super()._draft(window, drafts)
+        if window.draft is None:
+            return self.group.share(draft)
+        return draft
+
+
+class Follower(_StageRunner):
+    """The runner of any other rank: computes hidden states, samples and reads nothing.
+
+    `body` maps ids [rows, tokens] to hidden states [rows, tokens, D], without the head.
+    """
+
+    def __init__(self, body: Any, make_cache: MakeCache, facts: ModelFacts, group: Group) -> None:
+        def forward(inputs: mx.array, /, *, cache: Cache) -> mx.array:
+            hidden: mx.array = body(inputs, cache=cache)
+            if not group.tensor:  # a part of each layer computes just what the leader computes
+                mx.async_eval(hidden)  # sends it, also where nothing reads it
+            return hidden
+
+        super().__init__(forward, make_cache, facts, group)
+
+    def follow(self, plan: Plan) -> None:
+        """Dispatch a step of the leader's."""
+        self.launch(ScheduledStep(plan))
+
+    def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
+        if window.draft is None:
+            return self.group.share(mx.zeros(window.draft_n, mx.uint32))
+        return super()._draft(window, drafts)
+
+    def _score(
+        self, launched: ForwardPass, logits: mx.array, following: mx.array, top: int
+    ) -> None:
+        """Compute what the leader needs to score a prompt."""
+        mx.async_eval(logits)
+
+    def _sample(self, launched: ForwardPass, logits: mx.array, draws: list[Draw]) -> None:
+        """The leader samples; here, zeros [rows] stand for ids that are not known yet."""
+        mx.async_eval(logits)
+        launched.sampled = mx.zeros(logits.shape[0], mx.uint32)

@@ -1,0 +1,193 @@
+"""What the leader knows of its followers, and its end of their links. Imports no mlx.
+
+One thread a follower reads its frames; one more sends beats and judges: a link that ends, a
+follower that reports a failure, no beat or no finished step for `timeout_s`, and the group is lost.
+Then `on_lost` is called, once, from one of these threads: the engine thread may never return.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from omlx.engine.stage.link import Kind, Link
+from omlx.errors import StageError, StageLost
+
+BEAT_S: Final = 0.5
+"""Seconds between two beats."""
+
+
+@dataclass(slots=True)
+class StageStatus:
+    """A follower as last heard of. `layers` are [first, behind the last) of the whole model."""
+
+    rank: int
+    host: str
+    layers: tuple[int, int] = (0, 0)
+    weights_bytes: int = 0
+    free_bytes: int = 0
+    rtt_ms: float | None = None
+    beat_at: float = field(default_factory=time.monotonic)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "host": self.host,
+            "layers": list(self.layers),
+            "weights_bytes": self.weights_bytes,
+            "free_bytes": self.free_bytes,
+            "rtt_ms": self.rtt_ms,
+            "beat_age_s": round(time.monotonic() - self.beat_at, 2),
+        }
+
+
+class Stages:
+    """The followers of one group, by rank from 1."""
+
+    def __init__(
+        self,
+        links: Mapping[int, Link],
+        hosts: Mapping[int, str],
+        timeout_s: float,
+        on_lost: Callable[[StageLost], None],
+    ) -> None:
+        self.statuses = {rank: StageStatus(rank, hosts[rank]) for rank in sorted(links)}
+        self._links = dict(sorted(links.items()))
+        self._timeout_s = timeout_s
+        self._on_lost = on_lost
+        self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {
+            rank: queue.SimpleQueue() for rank in self._links
+        }
+        self._lanes = 0
+        self._step_since: float | None = None  # when the oldest unread step was launched
+        self._over = threading.Event()
+        self._losing = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Ranks of the group, the leader included."""
+        return len(self._links) + 1
+
+    def start(self) -> None:
+        """Watch the followers until `close`."""
+        for rank in self._links:
+            threading.Thread(
+                target=self._read, args=(rank,), name=f"omlx-stage-{rank}", daemon=True
+            ).start()
+        threading.Thread(target=self._beat, name="omlx-stage-beat", daemon=True).start()
+
+    def close(self) -> None:
+        """Tell every follower that all is over."""
+        self._over.set()
+        for link in self._links.values():
+            try:
+                link.send(Kind.BYE)
+            except OSError:  # it has gone already
+                continue
+
+    # -- on the engine thread ----------------------------------------------------------------------
+
+    def broadcast(self, kind: Kind, payload: bytes = b"", lane: int = 0) -> None:
+        """Send one frame to every follower. A link that has ended is reported by its own thread."""
+        for rank, link in self._links.items():
+            try:
+                link.send(kind, payload, lane)
+            except OSError as error:
+                self._lose(rank, str(error))
+                raise self._lost(rank, str(error)) from error
+
+    def ask(self, kind: Kind, values: Mapping[str, Any]) -> None:
+        """Send a question to every follower; `poll` returns their replies."""
+        self.broadcast(kind, json.dumps(dict(values)).encode())
+
+    def poll(self, seconds: float) -> dict[int, dict[str, Any]]:
+        """Return one reply of each follower, by rank, if all have come within `seconds`; else
+        nothing, and those that have come are kept.
+
+        Raises StageError for a follower's refusal.
+        """
+        until = time.monotonic() + seconds
+        while any(replies.empty() for replies in self._replies.values()):
+            if self._over.wait(0.005) or time.monotonic() > until:
+                return {}
+        answers = {rank: replies.get() for rank, replies in self._replies.items()}
+        for answer in answers.values():
+            if "refused" in answer:
+                raise StageError(answer["refused"], **answer["params"])
+        return answers
+
+    def open_lane(self) -> int:
+        """Have every follower make a runner; return the number of its lane."""
+        lane, self._lanes = self._lanes, self._lanes + 1
+        self.broadcast(Kind.LANE, lane=lane)
+        return lane
+
+    def begin_step(self) -> None:
+        """Count the time of a launched step, unless one before it is still unread."""
+        if self._step_since is None:
+            self._step_since = time.monotonic()
+
+    def end_step(self, *, more: bool) -> None:
+        """A step was read; `more`: another is in flight."""
+        self._step_since = time.monotonic() if more else None
+
+    def failed_here(self, error: Exception) -> StageLost:
+        """Return what an error of the leader's own stage means for the group."""
+        return self._lost(0, f"{type(error).__name__}: {error}")
+
+    # -- on threads of their own -------------------------------------------------------------------
+
+    def _read(self, rank: int) -> None:
+        try:
+            while (frame := self._links[rank].receive()) is not None:
+                if frame.kind is Kind.BEAT:
+                    self._heard(rank, frame.json())
+                elif frame.kind is Kind.FAILED:
+                    failure = frame.json()
+                    return self._lose(rank, str(failure.get("detail")))
+                elif frame.kind is Kind.LEAVING:
+                    return self._lose(rank, "it was told to stop")
+                else:
+                    self._replies[rank].put(frame.json())
+            self._lose(rank, "its connection ended")
+        except (OSError, StageError) as error:
+            self._lose(rank, str(error))
+        return None
+
+    def _heard(self, rank: int, beat: Mapping[str, Any]) -> None:
+        status, now = self.statuses[rank], time.monotonic()
+        status.rtt_ms = round((now - float(beat["sent"])) * 1e3, 3)
+        status.free_bytes = int(beat["free_bytes"])
+        status.beat_at = now
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_S):
+            now = time.monotonic()
+            beat = json.dumps({"sent": now}).encode()
+            for rank, link in self._links.items():
+                try:
+                    link.send(Kind.BEAT, beat)
+                except OSError as error:
+                    return self._lose(rank, str(error))
+                if now - self.statuses[rank].beat_at > self._timeout_s:
+                    return self._lose(rank, f"it has been silent for {self._timeout_s:g} s")
+            since = self._step_since
+            if since is not None and now - since > self._timeout_s:
+                return self._lose(0, f"a step has not ended within {self._timeout_s:g} s")
+        return None
+
+    def _lose(self, rank: int, detail: str) -> None:
+        with self._losing:
+            if self._over.is_set():
+                return
+            self._over.set()
+        self._on_lost(self._lost(rank, detail))
+
+    def _lost(self, rank: int, detail: str) -> StageLost:
+        host = self.statuses[rank].host if rank else "this machine"
+        return StageLost("stage.lost", rank=rank, host=host, detail=detail)

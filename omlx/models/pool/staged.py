@@ -1,0 +1,230 @@
+"""Loading a model in stages: every rank opens it lazily, keeps its layers, and reads only those.
+
+leader                                   followers
+open, judge, split ──── load ─────────►  open, compare fingerprints, cut
+cut, read own layers                     read own layers
+◄─────────────────────── loaded ───────  bytes
+probe, on all ranks at once ─ probe ──►  the same passes
+◄─────────────────────── probed ───────  layout of own caches
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import mlx.core as mx
+from mlx import nn
+
+from omlx.engine.inspection.facts import ModelFacts, facts_of, probed_in_stages
+from omlx.engine.inspection.forward_probe import pass_failure
+from omlx.engine.model import cache_maker
+from omlx.engine.piece import Layout
+from omlx.engine.runner import Runner
+from omlx.engine.stage.ends import place, stage_refusal
+from omlx.engine.stage.group import Group
+from omlx.engine.stage.link import Kind
+from omlx.engine.stage.runners import Follower, Leader
+from omlx.engine.stage.stages import Stages
+from omlx.errors import ModelError, StageError
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.pool.footprint import default_limit_bytes
+from omlx.models.pool.load_weights import (
+    Dtype,
+    LoadedModel,
+    LoadProgress,
+    describe,
+    load_steps,
+    open_model,
+    read_weights,
+)
+from omlx.models.pool.stage_split import check_counts, layer_bytes, split_layers
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from omlx.engine.model import Model
+
+_POLL_S: Final = 0.05
+"""Seconds that the engine thread waits for replies before other models get a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageOptions:
+    """`layers` by rank override the split that follows from memory."""
+
+    layers: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class StagedModel:
+    """The leader's stage of a loaded model: a `StagedLoop`."""
+
+    model: nn.Module
+    group: Group
+    stages: Stages
+    facts: ModelFacts
+    layout: str
+
+    def runner(self) -> Runner:
+        lane = self.stages.open_lane()
+        make_cache = cache_maker(self.model)
+        return Leader(self.model, make_cache, self.facts, self.group, self.stages, lane)
+
+
+class StagedReader:
+    """Reads `model` in stages and every other model as usual: the weight reader of a leader."""
+
+    def __init__(self, model: str, stages: Stages, group: Group, options: StageOptions) -> None:
+        self._model = model
+        self._stages = stages
+        self._group = group
+        self._options = options
+
+    def __call__(
+        self, entry: ModelEntry, dtype: Dtype, *, tokenizer: TokenizerWrapper | None, trusted: bool
+    ) -> Generator[LoadProgress, None, LoadedModel]:
+        if entry.id != self._model:
+            return load_steps(entry, dtype, tokenizer=tokenizer, trusted=trusted)
+        return self._steps(entry, dtype, tokenizer or read_tokenizer(entry), trusted)
+
+    def _steps(
+        self, entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper, trusted: bool
+    ) -> Generator[LoadProgress, None, LoadedModel]:
+        whole, config = open_model(entry.path, dtype, trusted=trusted)
+        facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
+        counts = self._counts(entry, whole)
+        self._stages.ask(
+            Kind.LOAD,
+            {
+                "model": entry.id,
+                "dtype": dtype,
+                "trusted": trusted,
+                "counts": counts,
+                "vocab_size": facts.vocab_size,
+                "fingerprint": fingerprint(entry.path),
+            },
+        )
+        self._note_layers(counts, whole)
+        cut(whole, self._group, counts)
+        nbytes = yield from read_weights(whole)
+        loaded = yield from self._replies(nbytes)
+        for rank, reply in loaded.items():
+            self._stages.statuses[rank].weights_bytes = reply["weights_bytes"]
+        self._stages.ask(Kind.PROBE, {})
+        make_cache = cache_maker(whole)
+        failure = pass_failure(cast("Model", whole), make_cache, facts.vocab_size)
+        facts = probed_in_stages(facts, cast("Model", whole), make_cache)
+        if failure is not None:
+            raise ModelError(failure.code)
+        probes = yield from self._replies(nbytes)
+        facts = replace(facts, layout=_largest(facts.layout, probes))
+        layout = f"{','.join(map(str, counts)) or 'tensor'} of {self._stages.size}"
+        model = describe(entry, whole, config, tokenizer, facts.weight_bytes)
+        stage = StagedModel(whole, self._group, self._stages, facts, layout)
+        return replace(model, stage=stage)
+
+    def _counts(self, entry: ModelEntry, whole: nn.Module) -> list[int]:
+        """Layers by rank. Raises ModelError for an architecture that cannot be cut."""
+        architecture = _architecture(whole)
+        refusal = stage_refusal(architecture, tensor=self._group.tensor)
+        if refusal is not None:
+            raise ModelError(refusal.code, architecture=architecture)
+        if self._group.tensor:
+            return []
+        layers = len(whole.layers)
+        if self._options.layers:
+            check_counts(self._options.layers, layers, self._stages.size)
+            return [*self._options.layers]
+        by_layer, others = layer_bytes(entry.path, layers)
+        rooms = [status.free_bytes for status in self._stages.statuses.values()]
+        return split_layers(by_layer, others, [default_limit_bytes(), *rooms])
+
+    def _note_layers(self, counts: Sequence[int], whole: nn.Module) -> None:
+        for rank, status in self._stages.statuses.items():
+            if counts:
+                first = sum(counts[rank + 1 :])
+                status.layers = (first, first + counts[rank])
+            else:
+                status.layers = (0, len(whole.layers))
+
+    def _replies(self, nbytes: int) -> Generator[LoadProgress, None, dict[int, dict[str, Any]]]:
+        """Wait for one reply of every follower, other models' steps in between."""
+        while not (replies := self._stages.poll(_POLL_S)):
+            yield LoadProgress(nbytes, nbytes)
+        return replies
+
+
+class FollowerModel:
+    """A follower's stage of one model, with a runner for each lane."""
+
+    def __init__(self, entry: ModelEntry, order: Mapping[str, Any], group: Group) -> None:
+        """Open the model as the leader's `load` says. Raises ModelError and StageError."""
+        own = fingerprint(entry.path)
+        for name, value in order["fingerprint"].items():
+            if own.get(name) != value:
+                raise StageError(
+                    "stage.files", model=entry.id, file=name, leader=value, follower=own.get(name)
+                )
+        self._group = group
+        self._model, _ = open_model(entry.path, order["dtype"], trusted=order["trusted"])
+        self._facts = facts_of(self._model, order["vocab_size"], cache_maker(self._model))
+        self._body = cut(self._model, group, order["counts"])
+        self._lanes: dict[int, Follower] = {}
+
+    def read(self) -> int:
+        """Read the weights of own layers; return their bytes."""
+        steps = read_weights(self._model)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as finished:
+                nbytes: int = finished.value
+                return nbytes
+
+    def probe(self) -> dict[str, Any]:
+        """Run the passes with which the leader probes; return the layout of own caches."""
+        runner = self._runner()
+        pass_failure(runner.model, runner.make_cache, self._facts.vocab_size)
+        return asdict(probed_in_stages(self._facts, runner.model, runner.make_cache).layout)
+
+    def open_lane(self, lane: int) -> None:
+        self._lanes[lane] = self._runner()
+
+    def close_lane(self, lane: int) -> None:
+        self._lanes.pop(lane, None)
+
+    def lane(self, lane: int) -> Follower:
+        return self._lanes[lane]
+
+    def _runner(self) -> Follower:
+        return Follower(self._body, cache_maker(self._model), self._facts, self._group)
+
+
+def cut(model: nn.Module, group: Group, counts: Sequence[int]) -> Any:
+    """Reduce a lazily opened model to what this rank holds; return its body, without the head."""
+    if not group.tensor:
+        return place(model, group.rank, counts)
+    sharded: Any = model
+    sharded.shard(mx.distributed.init())
+    return getattr(sharded, "language_model", sharded).model
+
+
+def _architecture(model: nn.Module) -> str:
+    return type(model).__module__.rpartition(".")[2]
+
+
+def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]]) -> Layout:
+    """A layout under which a cache that fits here fits on every rank."""
+    layouts = [own, *(Layout(**probe) for probe in probes.values())]
+    windows = [layout.window for layout in layouts if layout.window is not None]
+    return Layout(
+        row_bytes=max(layout.row_bytes for layout in layouts),
+        window_bytes=max(layout.window_bytes for layout in layouts),
+        window=max(windows, default=None),
+        state_bytes=max(layout.state_bytes for layout in layouts),
+        recurrent=any(layout.recurrent for layout in layouts),
+    )

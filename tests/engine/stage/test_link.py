@@ -1,0 +1,123 @@
+"""The control link: frames cut anywhere, secrets, versions."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omlx.engine.stage.link import MAX_PAYLOAD, Frame, Kind, Link, introduce, welcome
+from omlx.errors import StageError
+
+SECRET = b"a secret of this group"
+FACTS = {"omlx": "0.1.0", "mlx": "1"}
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Link, Link]]:
+    one, other = socket.socketpair()
+    one.settimeout(5)
+    other.settimeout(5)
+    yield Link(one), Link(other)
+    one.close()
+    other.close()
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=200), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+)
+def test_frames_arrive_whole_however_they_are_cut(payloads: list[bytes], cuts: list[int]) -> None:
+    sending, receiving = socket.socketpair()
+    with sending, receiving:
+        sent = [Frame(Kind.PLAN, lane, payload) for lane, payload in enumerate(payloads)]
+        raw = b"".join(
+            len(frame.payload).to_bytes(4, "big")
+            + bytes([frame.kind])
+            + frame.lane.to_bytes(4, "big")
+            + frame.payload
+            for frame in sent
+        )
+        thread = threading.Thread(target=_send_in_pieces, args=(sending, raw, cuts))
+        thread.start()
+        link = Link(receiving)
+        assert [link.receive() for _ in sent] == sent
+        thread.join()
+
+
+def _send_in_pieces(sending: socket.socket, raw: bytes, cuts: list[int]) -> None:
+    at = 0
+    while at < len(raw):
+        for cut in cuts:
+            sending.sendall(raw[at : at + cut])
+            at += cut
+
+
+def test_what_is_no_frame_is_refused(pair: tuple[Link, Link]) -> None:
+    one, other = pair
+    one._socket.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    with pytest.raises(StageError) as refusal:
+        other.receive()
+    assert refusal.value.code == "stage.protocol"
+
+
+def test_a_payload_beyond_the_limit_is_refused_before_it_is_read(pair: tuple[Link, Link]) -> None:
+    one, other = pair
+    one._socket.sendall((MAX_PAYLOAD + 1).to_bytes(4, "big") + bytes([Kind.PLAN]) + bytes(4))
+    with pytest.raises(StageError):
+        other.receive()
+
+
+def test_half_a_frame_is_the_end(pair: tuple[Link, Link]) -> None:
+    one, other = pair
+    one._socket.sendall((10).to_bytes(4, "big") + bytes([Kind.PLAN]) + bytes(4) + b"half")
+    one.close()
+    assert other.receive() is None
+
+
+def greeted(
+    pair: tuple[Link, Link],
+    *,
+    secret: bytes = SECRET,
+    facts: dict[str, str] | None = None,
+    rank: int = 1,
+) -> tuple[object, object]:
+    """What leader and follower make of each other: a rank and None, or a code each."""
+    one, other = pair
+    results: dict[str, object] = {}
+
+    def follow() -> None:
+        try:
+            introduce(other, secret, facts or FACTS, rank)
+            results["follower"] = None
+        except StageError as error:
+            results["follower"] = error.code
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        results["leader"] = welcome(one, SECRET, FACTS, {1, 2})
+    except StageError as error:
+        results["leader"] = error.code
+    thread.join()
+    return results["leader"], results["follower"]
+
+
+def test_a_follower_is_welcomed(pair: tuple[Link, Link]) -> None:
+    assert greeted(pair, rank=2) == (2, None)
+
+
+def test_another_secret_is_refused(pair: tuple[Link, Link]) -> None:
+    assert greeted(pair, secret=b"another") == ("stage.secret", "stage.secret")
+
+
+def test_a_second_follower_of_a_rank_is_refused(pair: tuple[Link, Link]) -> None:
+    assert greeted(pair, rank=3) == ("stage.rank", "stage.rank")
+
+
+def test_versions_that_differ_are_refused_and_both_are_named(pair: tuple[Link, Link]) -> None:
+    assert greeted(pair, facts={**FACTS, "mlx": "2"}) == ("stage.mismatch", "stage.mismatch")
