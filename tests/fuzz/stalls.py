@@ -64,7 +64,7 @@ class Target:
 
     @property
     def kept(self) -> int:
-        """Bytes that the server uses more than before the first request."""
+        """Bytes that the server uses more than with the model loaded."""
         return self._memory() - self._first
 
     def first_token_s(self) -> float:

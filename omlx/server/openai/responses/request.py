@@ -31,6 +31,7 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
 """Fields that are not supported, each with the values that request nothing."""
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED: Final = "reasoning.encrypted_content"
+MAX_METADATA: Final = 1_000
 
 
 class Named(Body):
@@ -88,7 +89,7 @@ class ResponseRequest(Sampled):
     text: TextConfig | None = None
     include: Listed[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
     prompt_cache_options: CacheOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
