@@ -12,13 +12,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest, Reason
 from omlx.text.calls.grammar import (
     LENIENT,
     SPACING,
     Schema,
+    answer_grammar,
     arguments_schema,
     call_grammar,
     calls_grammar,
@@ -35,6 +35,7 @@ from omlx.text.grammar_mask import (
     State,
     Thought,
 )
+from omlx.text.lark import to_lark
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.reasoning import channel_markers, reasoning_format
 from omlx.text.relax_schema import relax
@@ -52,11 +53,6 @@ that below 0.1 CPU seconds. A list of 20,000 words fits."""
 
 _SHOWN: Final = 500
 """Characters of a warning's detail."""
-
-MAX_RULES: Final = 1_000
-"""llguidance compiles by recursion: its stack overflows at some 2,000 rules in a chain."""
-_RULE: Final = re.compile(":+")
-"""In each rule, of Lark's format or llama.cpp's, and in each reference of an embedded schema."""
 
 
 class GrammarKind(StrEnum):
@@ -90,6 +86,8 @@ class CompiledGrammar:
     param: str
     matcher: LLMatcher
     warnings: tuple[Reason, ...] = ()
+    unmarked: LLMatcher | None = None
+    """Of a whole answer whose calls are held, for calls that may begin it without a marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +148,19 @@ class GrammarCompiler:
         return self._cache.get(repr(use), lambda: self._compile_tool_calls(use, markup))
 
     def _compile_tool_calls(self, use: ToolUse, markup: CallMarkup) -> CompiledGrammar:
+        removed: Sequence[str] = ()
         try:
-            return _compiled("tools", self._calls_matcher(use, markup))
+            matcher = self._calls_matcher(use, markup)
         except BadRequest:
             use, removed = self._relaxed_tools(use)
             if not removed:
                 raise
-        return _compiled("tools", self._calls_matcher(use, markup), removed)
+            matcher = self._calls_matcher(use, markup)
+        compiled = _compiled("tools", matcher, removed)
+        if markup.form.marked or use.forced:
+            return compiled
+        added = self._tokenizer._tokenizer.get_added_vocab()
+        return replace(compiled, unmarked=self._matcher(answer_grammar(markup, use, added)))
 
     def _calls_matcher(self, use: ToolUse, markup: CallMarkup) -> LLMatcher:
         if markup.form.parameter is not None:
@@ -244,6 +248,9 @@ class GrammarCompiler:
     def _free(self, preamble: Preamble) -> State:
         """Return the first state of an answer whose calls alone are constrained."""
         free = Free(self._call_start(preamble))
+        if preamble.calls is not None and preamble.calls.unmarked is not None:
+            whole = Constrained(preamble.calls.unmarked.deep_copy())
+            return self._thought(whole) if preamble.thinking else whole
         if preamble.thinking:
             return self._thought(free)
         if preamble.may_think and self._thought_ids is not None:
@@ -386,14 +393,4 @@ def _source(output: StructuredOutput) -> str:
             texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(output.text))
             return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
         case GrammarKind.GRAMMAR:
-            return LLMatcher.grammar_from_lark(_lark(output.text))
-
-
-def _lark(grammar: str) -> str:
-    """Convert a grammar to Lark's format. Raises ValueError."""
-    if (rules := len(_RULE.findall(grammar))) > MAX_RULES:
-        raise ValueError(f"{rules} rules exceed the limit of {MAX_RULES}")
-    try:
-        return any_to_lark(grammar)
-    except Exception as error:  # the converter raises errors of many types
-        raise ValueError(str(error) or type(error).__name__) from error
+            return LLMatcher.grammar_from_lark(to_lark(output.text))

@@ -169,6 +169,26 @@ def test_a_strict_call_in_prose_is_held(family: str, model: TokenizerWrapper) ->
         assert valid(made, SCHEMAS)
 
 
+@pytest.mark.parametrize("family", ["llama", "functionary 3.2"], indirect=True)
+def test_a_strict_call_that_is_the_answer_is_held(family: str, model: TokenizerWrapper) -> None:
+    strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
+    text = EXAMPLES[family].one
+    for seed in range(4):
+        of = mask(model, strict)
+        tokens = say(of, model, text[: text.index("{", 1) + 1])
+        tokens += walk(of, model, family, seed)
+        text_before, made = read(model, tokens, strict)
+        assert text_before == ""
+        assert made
+        assert valid(made, SCHEMAS)
+    of = mask(model, strict)
+    say(of, model, 'So {"answer": 1}')
+    assert of.advance(next(iter(model.eos_token_ids)))
+    of = mask(model, strict)
+    wrong = model.encode(text.replace("get_weather", "other"), add_special_tokens=False)
+    assert not all(of.advance(token) for token in wrong)
+
+
 def test_a_template_of_mlx_lm_in_python_shows_the_family(tmp_path: Path) -> None:
     decode_byte_level(tmp_path, None)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))

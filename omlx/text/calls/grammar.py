@@ -63,6 +63,21 @@ def call_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> 
     return "\n".join(["start: inside", *_inside(markup, use, added)])
 
 
+def answer_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
+    """Return the grammar of an answer that is a call without a marker, or a text in which a call
+    may follow the marker. Raises BadRequest like `calls_grammar`.
+    """
+    begins = markup.form.begins.replace("/", r"\/")
+    prose = f"/(?s:.+)/ & ~/(?s:{begins}.*)/"
+    rules = [f"start: inside | PROSE | PROSE? {_literal(markup.start, added)} inside"]
+    if markup.start not in added:
+        marker = re.escape(markup.start).replace("/", r"\/")
+        rules = ["start: inside | PROSE | marked inside", "marked[lazy]: MARKED"]
+        rules.append(f"MARKED: /(?s:.*){marker}/ & ~/(?s:{begins}.*)/")
+        prose += f" & ~/(?s:.*){marker}(?s:.*)/"
+    return "\n".join([*rules, f"PROSE: {prose}", *_inside(markup, use, added)])
+
+
 def arguments_schema(function: Schema, use: ToolUse) -> Schema:
     """Return the schema that the arguments of a call must follow; without an obligation, any
     object.
