@@ -135,7 +135,7 @@ def test_two_windows_do_not_overwrite_each_other(browser: httpx.Client) -> None:
         ({"draft_max": 0}, "config.int", "draft_max"),
         ({"draft_max": "4"}, "config.int", "draft_max"),
         ({"draft_max": True}, "config.int", "draft_max"),
-        ({"draft_min": 9, "draft_max": 4}, "config.bounds", None),
+        ({"draft_min": 9, "draft_max": 4}, "config.bounds", "draft_min"),
         ({"speculation": "ngram:q=1"}, "config.strategy", "speculation"),
         ({"speculation": ""}, "config.empty", "speculation"),
         ({"draft_model": "../../etc/passwd"}, "draft.malformed", "draft_model"),

@@ -7,7 +7,7 @@ other. All of a change is stored, or nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -88,7 +88,7 @@ class SettingsService:
             await asyncio.to_thread(self._check, change, model)
             await asyncio.to_thread(self._live.patch, change.changes, model, expected=revision)
         except ConfigError as error:
-            raise BadRequest(error.code, param=error.param, **error.params) from error
+            raise _at_field(error, change.changes) from error
         if "api_key" in change.changes:  # only then: a lost settings file must not remove the key
             self._publish_key(self._resolve(None).settings.api_key)
         reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
@@ -162,6 +162,15 @@ class SettingsService:
             return self._live.current.resolve()
         package = usable_package(self._pool.entry(model).path)
         return self._live.current.resolve(model, package.layer)
+
+
+def _at_field(error: ConfigError, changed: Collection[str]) -> BadRequest:
+    """Return the error of a change, at the setting at fault; a contradiction at a changed one."""
+    param, params = error.param, dict(error.params)
+    if error.code == "config.bounds":
+        param = next(str(params[end]) for end in ("low", "high") if params[end] in changed)
+        params["where"] = param
+    return BadRequest(error.code, param=param, **params)
 
 
 def _scope(model: str | None) -> Scope:

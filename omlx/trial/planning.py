@@ -85,9 +85,7 @@ class Planner:
                 limit=MAX_DRAFTS,
             )
         if not kinds:
-            raise BadRequest(
-                "request.empty", param="kinds", field="kinds", detail="choose at least one"
-            )
+            raise BadRequest("trial.no_kind", param="kinds")
         if drafts and self._pool.speculation(target.id).settings.no_draft:
             raise BadRequest("spec.off.no_draft", param="drafts")
 

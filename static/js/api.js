@@ -8,11 +8,20 @@ const API = "/admin/api";
 export class Refused extends Error {
   // `field` is the name of the setting at fault, if any.
   constructor(status, { code, params, param, message } = {}) {
-    super(known(code) ? t(code, params) : message || t("ui.error.server", { status }));
+    super(known(code) ? t(code, labelled(params)) : message || t("ui.error.server", { status }));
     this.status = status;
     this.code = code;
     this.field = param;
   }
+}
+
+// Show settings by their labels. `where` is the field beside which the message stands.
+function labelled(params = {}) {
+  const label = ([name, value]) => {
+    const key = `settings.${value}.label`;
+    return [name, name !== "where" && known(key) ? t(key) : value];
+  };
+  return Object.fromEntries(Object.entries(params).map(label));
 }
 
 // The path of a model's resource; the slashes of the id are kept.

@@ -33,6 +33,19 @@ def test_a_refused_change_shows_its_reason_and_keeps_the_input(fresh: Site) -> N
         assert Store(fresh.home).read().layer().values == {"draft_max": 10, "max_waiting": 64}
 
 
+def test_settings_that_contradict_each_other_are_named_at_a_field(fresh: Site) -> None:
+    with fresh.visit(locale="ko-KR") as visit:
+        page = visit.page
+        visit.complaints.expect("400")
+        page.goto("/admin/settings")
+        page.locator("#field-draft_min").fill("9")
+        page.locator("#field-draft_max").fill("5")
+        page.keyboard.press("Enter")
+        problem = page.locator('[data-field="draft_min"] [data-problem]')
+        expect(problem).to_contain_text("최소 초안 토큰 수 값(9)")
+        expect(problem).not_to_contain_text("draft_")
+
+
 def test_two_windows_do_not_overwrite_each_other(fresh: Site) -> None:
     with fresh.visit() as first, fresh.visit() as second:
         second.complaints.expect("412")

@@ -158,7 +158,7 @@ def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
         ({"drafts": ["omlx-demo/none"]}, "draft.not_here"),
         ({"drafts": ["../../etc"]}, "draft.malformed"),
         ({"drafts": ["a", "b", "c", "d"]}, "request.too_many"),
-        ({"kinds": []}, "request.empty"),
+        ({"kinds": []}, "trial.no_kind"),
         ({"kinds": ["poems"]}, "request.invalid"),
         ({"kinds": ["conversation"]}, "trial.no_conversation"),
         ({"tokens": 4}, "request.range"),
