@@ -12,6 +12,7 @@ import json
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from omlx.errors import Reason
@@ -188,7 +189,7 @@ class _Rewriting:
         for call in calls:
             rewritten += [message | {"tool_calls": [call]}, *by_id.pop(call["id"], ())]
             message = {"role": "assistant", "content": ""}
-        return rewritten + [result for left in by_id.values() for result in left]
+        return [*rewritten, *chain.from_iterable(by_id.values())]
 
     def _call(self, call: Message) -> dict[str, Any]:
         arguments = call["function"]["arguments"]
@@ -235,7 +236,7 @@ def _joined(group: Messages) -> dict[str, Any]:
         return first
     joined = first | {"content": _texts(message["content"] for message in group)}
     reasoning = _texts(message.get("reasoning_content") for message in group)
-    calls = [call for message in group for call in message.get("tool_calls", ())]
+    calls = [*chain.from_iterable(message.get("tool_calls", ()) for message in group)]
     if reasoning:
         joined["reasoning_content"] = reasoning
     if calls:

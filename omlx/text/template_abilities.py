@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -95,7 +96,8 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
         return TemplateAbilities()
 
     def renders(*conversations: Conversation) -> bool:
-        return all(_renders(tokenizer, given, each) for given in works for each in conversations)
+        pairs = product(works, conversations)
+        return all(_renders(tokenizer, given, conversation) for given, conversation in pairs)
 
     able = {name: renders(*conversations) for name, conversations in _TURNS.items()}
     objects = renders(*_exchanges(dict))

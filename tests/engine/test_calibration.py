@@ -259,7 +259,7 @@ def test_the_thread_ends_in_the_middle_of_it() -> None:
     assert len(target.passes) == 40
 
 
-def test_a_failure_ends_it_with_one_line_and_nothing_else(
+def test_a_failure_ends_it_with_its_frames_and_nothing_else(
     thread: EngineThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "omlx.engine"):
@@ -269,7 +269,10 @@ def test_a_failure_ends_it_with_one_line_and_nothing_else(
         assert state(thread) is CalibrationState.FAILED
         for name in "ab":
             assert answer(thread, request(name, (5,), max_tokens=4)) == [6, 7, 8, 9]
-    assert [record.getMessage() for record in caplog.records] == ["calibration failed"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a step failed",
+        "calibration failed",
+    ]
     assert thread.failure is None
 
 

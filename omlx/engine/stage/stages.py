@@ -151,7 +151,7 @@ class Stages:
                     failure = frame.json()
                     return self._lose(rank, str(failure.get("detail")))
                 elif frame.kind is Kind.LEAVING:
-                    return self._lose(rank, "it was told to stop")
+                    return self._lose(rank, "it was asked to stop")
                 else:
                     self._replies[rank].put(frame.json())
             self._lose(rank, "its connection ended")
