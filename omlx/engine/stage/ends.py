@@ -43,7 +43,15 @@ STAGED: Final[Mapping[str, Cut]] = {
 }
 """By module of mlx-lm: what tests/engine/stage proves. The rest is refused."""
 
-SHARDED: Final = frozenset({"gpt_oss", "llama"})
+SHARDED: Final = frozenset(
+    (
+        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm4_moe"),
+        *("glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "iquestloopcoder", "kimi_k25", "kimi_k3"),
+        *("llama", "longcat_flash", "longcat_flash_ngram", "minimax", "minimax_m3_vl"),
+        *("ministral3", "mistral4", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe"),
+        *("solar_open", "step3p5"),
+    )
+)
 """By module of mlx-lm: what tests prove with a part of every layer on each rank."""
 
 EVEN_ONLY: Final = frozenset({"kimi_k3"})

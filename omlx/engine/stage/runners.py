@@ -102,7 +102,8 @@ class Leader(_StageRunner):
 class Follower(_StageRunner):
     """The runner of any other rank: computes hidden states, samples and reads nothing.
 
-    `body` maps ids [rows, tokens] to hidden states [rows, tokens, D], without the head.
+    `body` maps ids [rows, tokens] to hidden states [rows, tokens, D], without the head; with a part
+    of every layer on each rank, to logits.
     """
 
     def __init__(self, body: Any, make_cache: MakeCache, facts: ModelFacts, group: Group) -> None:

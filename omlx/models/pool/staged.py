@@ -205,12 +205,14 @@ class FollowerModel:
 
 
 def cut(model: nn.Module, group: Group, counts: Sequence[int]) -> Any:
-    """Reduce a lazily opened model to what this rank holds; return its body, without the head."""
+    """Reduce a lazily opened model to what this rank holds; return what a follower runs: its body,
+    or with a part of every layer the whole model, whose head may be in parts too.
+    """
     if not group.tensor:
         return place(model, group.rank, counts)
     sharded: Any = model
     sharded.shard(mx.distributed.init())
-    return getattr(sharded, "language_model", sharded).model
+    return sharded
 
 
 def _architecture(model: nn.Module) -> str:

@@ -62,7 +62,7 @@ def stage(family: str, rank: int, counts: list[int]) -> tuple[nn.Module, nn.Modu
     if not counts:
         world = mx.distributed.init()
         cut.shard(world)  # type: ignore[operator] — of the families that have it
-        return whole, cut, getattr(cut, "language_model", cut).model
+        return whole, cut, cut
     return whole, cut, place(cut, rank, counts)
 
 
