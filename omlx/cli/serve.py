@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -60,6 +61,9 @@ from omlx.settings.schema import Settings
 from omlx.settings.watcher import ConfigurationWatcher
 from omlx.telemetry import log
 from omlx.text import template_process
+
+if TYPE_CHECKING:
+    from omlx.models.pool.staged import StagedReader
 
 DRAIN_S = 60
 ENGINE_DIED = 3
@@ -146,11 +150,13 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
     engine.start()
     try:
         costs = CostFiles(settings.home / "costs")
-        read = load_steps if order is None else _staged_reader(order, engine, selection)
+        staged = None if order is None else _staged_reader(order, engine, selection)
+        read: WeightReader = staged or load_steps
         pool = build_pool(engine, selection.catalog, report=LoadingBars(), costs=costs, read=read)
         if selection.model is not None:
             (await pool.lease(selection.model)).release()
-        services = build_services(engine, pool, settings.api_key)
+        stages = staged.stages if staged is not None else None
+        services = build_services(engine, pool, settings.api_key, stages)
         app = create_app(services, settings)
         mount(app, services, live, settings.home)
         # Tasks that need command line, settings files or disk; those of the pool run with the app.
@@ -184,7 +190,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         engine.stop()
 
 
-def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> WeightReader:
+def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
     """Bring the group together; the reader gives the selected model to it. Raises StageError."""
     from omlx.cli.stage_join import lead  # noqa: PLC0415 — both import mlx-lm, which is slow
     from omlx.models.pool.staged import StagedReader, StageOptions  # noqa: PLC0415 — see above

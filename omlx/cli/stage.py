@@ -18,7 +18,7 @@ from typing import Any
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models
-from omlx.cli.stage_join import follow, free_bytes
+from omlx.cli.stage_join import follow
 from omlx.cli.stage_order import LOST, Order
 from omlx.engine.plan import Plan
 from omlx.engine.stage.group import Group
@@ -27,6 +27,7 @@ from omlx.errors import ModelError, NotFound, OmlxError, StageError
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import import_mlx_lm
+from omlx.models.pool.footprint import free_bytes
 from omlx.models.pool.staged import FollowerModel
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.resolve import add_flags

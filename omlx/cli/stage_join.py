@@ -17,7 +17,7 @@ from omlx.engine.stage.group import Group, join
 from omlx.engine.stage.link import Kind, Link, introduce, welcome
 from omlx.engine.stage.stages import Stages
 from omlx.errors import StageError, StageLost
-from omlx.models.pool.footprint import default_limit_bytes, device, used_bytes
+from omlx.models.pool.footprint import device, free_bytes
 
 PROTOCOL: Final = 1
 
@@ -57,7 +57,8 @@ def lead(order: Order, on_lost: Callable[[StageLost], None]) -> tuple[Stages, Gr
         link.send_json(Kind.JOIN, order.ring_order)
     group = join(0, order.ring_order)
     names = {rank: order.hosts[rank] for rank in links}
-    stages = Stages(links, names, order.timeout_s, on_lost)
+    leader, restarts = order.hosts[0], order.restarts
+    stages = Stages(links, names, order.timeout_s, on_lost, leader=leader, restarts=restarts)
     for rank, link in links.items():
         stages.statuses[rank].free_bytes = link.expect(Kind.JOINED).json()["free_bytes"]
     stages.start()
@@ -92,11 +93,6 @@ def follow(order: Order) -> tuple[Link, Group]:
     link.send_json(Kind.JOINED, {"free_bytes": free_bytes()})
     link.settimeout(max(order.timeout_s, 1.0))
     return link, group
-
-
-def free_bytes() -> int:
-    """Bytes that a model and its caches may still take here."""
-    return max(0, default_limit_bytes() - used_bytes())
 
 
 def _connect(order: Order) -> socket.socket:

@@ -43,6 +43,7 @@ class Order:
     split: str = "pipeline"
     layers: tuple[int, ...] = ()
     timeout_s: float = 10.0
+    restarts: int = 0
     listening: int = -1
     report: int = -1
 

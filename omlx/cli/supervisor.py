@@ -58,6 +58,7 @@ class Supervisor:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stopping = False  # set by a signal
         self._served_once = False
+        self._restarts = 0
 
     def run(self) -> int:
         """Return the exit status: 0 after a signal, 2 for what the user must mend."""
@@ -76,6 +77,7 @@ class Supervisor:
             failures += 1
             sys.stderr.write(f"omlx: the group has ended; starting it again in {pause:g} s\n")
             self._sleep(pause)
+            self._restarts += 1
         return status
 
     def _run_group(self) -> int:
@@ -141,6 +143,7 @@ class Supervisor:
             split=self._options.split,
             layers=self._options.layers,
             timeout_s=self._options.timeout_s,
+            restarts=self._restarts,
         )
         followers = [replace(first, rank=rank) for rank in range(1, size)]
         leader = replace(first, listening=self._listening.fileno(), report=report)

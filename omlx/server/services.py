@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from omlx.engine.stage.stages import Stages
 from omlx.engine.thread import EngineThread
 from omlx.models.pool.pool import Pool
 from omlx.server.activity import Activity
@@ -25,16 +26,21 @@ class Services:
     api_key: ApiKey
 
 
-def build_services(engine: EngineThread, pool: Pool, api_key: str | None) -> Services:
-    """Build the services of one engine thread, which the caller starts and stops."""
-    metrics = Metrics(lambda: _gauges(engine, pool))
+def build_services(
+    engine: EngineThread, pool: Pool, api_key: str | None, stages: Stages | None = None
+) -> Services:
+    """Build the services of one engine thread, which the caller starts and stops.
+
+    `stages` are those of the model that this process leads, if any.
+    """
+    metrics = Metrics(lambda: _gauges(engine, pool, stages))
     activity = Activity(metrics)
     generations = GenerationService(engine, pool, activity)
     prefixes = PrefixService(engine, pool, generations)
     return Services(engine, pool, metrics, activity, generations, prefixes, ApiKey(api_key))
 
 
-def _gauges(engine: EngineThread, pool: Pool) -> Gauges:
+def _gauges(engine: EngineThread, pool: Pool, stages: Stages | None) -> Gauges:
     loaded = [served.id for served in pool.loaded]
     prefixes = {model: engine.prefix_of(model) for model in loaded}
     return Gauges(
@@ -42,4 +48,14 @@ def _gauges(engine: EngineThread, pool: Pool) -> Gauges:
         rows={model: asdict(engine.request_counts(model)) for model in loaded},
         prefixes={model: stats for model, stats in prefixes.items() if stats is not None},
         memory={"used": pool.used_bytes, "limit": pool.limit_bytes},
+        stage_rtts=_round_trips(stages),
+        stage_restarts=None if stages is None else stages.restarts,
     )
+
+
+def _round_trips(stages: Stages | None) -> dict[int, float]:
+    """Seconds by rank, of the followers that have answered a beat."""
+    if stages is None:
+        return {}
+    trips = {rank: status.rtt_ms for rank, status in stages.statuses.items()}
+    return {rank: ms / 1000 for rank, ms in trips.items() if ms is not None}

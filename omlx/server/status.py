@@ -63,7 +63,8 @@ def effective(configured: SpeculationConfig, snapshot: ModelSnapshot) -> Strateg
 
 
 def memory(status: ModelStatus) -> Json:
-    """`state` is `unloaded`, `loading` (then with `progress`), `ready` or `leaving` (draining)."""
+    """`state` is `unloaded`, `loading` (then with `progress`), `ready` or `leaving` (draining);
+    `stages` is empty for a model in one process."""
     progress = None
     if status.progress is not None:
         progress = {"done_bytes": status.progress.done, "total_bytes": status.progress.total}
@@ -76,6 +77,7 @@ def memory(status: ModelStatus) -> Json:
         "active": status.active,
         "waiting": status.waiting,
         "idle_s": None if status.idle_s is None else round(status.idle_s, 3),
+        "stages": [stage.to_json() for stage in status.stages],
     }
 
 

@@ -27,12 +27,15 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 @dataclass(frozen=True, slots=True)
 class Gauges:
     """Current values: rows by model, then state; prefix caches by model; memory in use and its
-    limit, in bytes."""
+    limit, in bytes; round trips to the followers of a staged model in seconds, by rank; how often
+    its group was started again, None without one."""
 
     up: bool
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     prefixes: Mapping[str, PrefixStats] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
+    stage_rtts: Mapping[int, float] = field(default_factory=dict)
+    stage_restarts: int | None = None
 
 
 class Metrics:
@@ -151,6 +154,7 @@ class _GaugeCollector(Collector):
         for quantity, value in now.memory.items():
             memory.add_metric((quantity,), value)
         yield memory
+        yield from _stage_metrics(now)
         for kind, attribute, name, help in _PREFIX_METRICS:
             family = kind(f"omlx_prefix_{name}", help, labels=("model",))
             for model, stats in now.prefixes.items():
@@ -164,6 +168,22 @@ class _GaugeCollector(Collector):
                 for piece, count in getattr(stats, event).items():
                     family.add_metric((model, piece), count)
             yield family
+
+
+def _stage_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+    if now.stage_restarts is None:
+        return
+    trips = GaugeMetricFamily(
+        "omlx_stage_rtt_seconds", "round trip of the newest beat to a stage", labels=("rank",)
+    )
+    for rank, seconds in now.stage_rtts.items():
+        trips.add_metric((str(rank),), seconds)
+    yield trips
+    yield CounterMetricFamily(
+        "omlx_stage_restarts",
+        "how often the stages were started again",
+        value=float(now.stage_restarts),
+    )
 
 
 _PREFIX_METRICS: Final[

@@ -67,8 +67,8 @@ class Group:
 
 
 @contextmanager
-def group(home: Path, *flags: str) -> Iterator[Group]:
-    command = [sys.executable, "-m", "omlx", "serve", TARGET, "--draft-model", DRAFT]
+def group(home: Path, *flags: str, model: str = TARGET) -> Iterator[Group]:
+    command = [sys.executable, "-m", "omlx", "serve", model, "--draft-model", DRAFT]
     process = subprocess.Popen(
         [*command, "--port", "0", "--hosts", LOCAL, *flags],
         env={**os.environ, "OMLX_HOME": str(home)},

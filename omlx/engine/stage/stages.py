@@ -21,10 +21,16 @@ from omlx.errors import StageError, StageLost
 BEAT_S: Final = 0.5
 """Seconds between two beats."""
 
+SILENT_S: Final = 3 * BEAT_S
+"""Seconds without a beat after which a status says so."""
+
 
 @dataclass(slots=True)
 class StageStatus:
-    """A follower as last heard of. `layers` are [first, behind the last) of the whole model."""
+    """A stage as last heard of. `layers` are [first, behind the last) of the whole model.
+
+    `rtt_ms` is None for the leader, rank 0, and before the first beat.
+    """
 
     rank: int
     host: str
@@ -34,7 +40,17 @@ class StageStatus:
     rtt_ms: float | None = None
     beat_at: float = field(default_factory=time.monotonic)
 
+    @property
+    def state(self) -> str:
+        """A key below `ui.stage.`: `loading`, `ready`, or `silent` without beats."""
+        if not self.weights_bytes:
+            return "loading"
+        if self.rank and time.monotonic() - self.beat_at > SILENT_S:
+            return "silent"
+        return "ready"
+
     def to_json(self) -> dict[str, Any]:
+        age = round(time.monotonic() - self.beat_at, 2) if self.rank else None
         return {
             "rank": self.rank,
             "host": self.host,
@@ -42,12 +58,17 @@ class StageStatus:
             "weights_bytes": self.weights_bytes,
             "free_bytes": self.free_bytes,
             "rtt_ms": self.rtt_ms,
-            "beat_age_s": round(time.monotonic() - self.beat_at, 2),
+            "beat_age_s": age,
+            "state": self.state,
         }
 
 
 class Stages:
-    """The followers of one group, by rank from 1."""
+    """The followers of one group, by rank from 1.
+
+    `own` is the status of the leader's stage; the supervisor has started the group again `restarts`
+    times.
+    """
 
     def __init__(
         self,
@@ -55,7 +76,12 @@ class Stages:
         hosts: Mapping[int, str],
         timeout_s: float,
         on_lost: Callable[[StageLost], None],
+        *,
+        leader: str = "127.0.0.1",
+        restarts: int = 0,
     ) -> None:
+        self.own = StageStatus(0, leader)
+        self.restarts = restarts
         self.statuses = {rank: StageStatus(rank, hosts[rank]) for rank in sorted(links)}
         self._links = dict(sorted(links.items()))
         self._timeout_s = timeout_s

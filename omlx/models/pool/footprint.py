@@ -29,6 +29,11 @@ def default_limit_bytes() -> int:
     return min(share, recommended) if recommended else share
 
 
+def free_bytes() -> int:
+    """Return the bytes that a model and its caches may still take here."""
+    return max(0, default_limit_bytes() - used_bytes())
+
+
 def device() -> str:
     """Return the type of the device that computes: cpu or gpu."""
     return str(mx.default_device().type.name)

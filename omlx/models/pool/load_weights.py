@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from omlx.engine.inspection.facts import ModelFacts
     from omlx.engine.model import Model
     from omlx.engine.runner import Runner
+    from omlx.engine.stage.stages import StageStatus
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -62,6 +63,10 @@ class StagedLoop(Protocol):
 
     def runner(self) -> Runner:
         """Return a runner that reaches all stages; each has caches of its own."""
+        ...
+
+    def statuses(self) -> tuple[StageStatus, ...]:
+        """Return all stages as last heard of, by rank."""
         ...
 
 

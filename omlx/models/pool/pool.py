@@ -175,6 +175,7 @@ class Pool:
             weights_bytes=sum(weights.size_bytes for weights in resident.weights.values()),
             draft=resident.served.draft,
             idle_s=None if resident.leases else self._clock() - resident.used_at,
+            stages=resident.stages,
         )
 
     def speculation(self, name: str | None = None) -> SpeculationConfig:

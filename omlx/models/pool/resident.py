@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx.engine.limits import Limits
+from omlx.engine.stage.stages import StageStatus
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.cost_file import LoadedCosts
@@ -39,7 +40,8 @@ class ModelStatus:
     """Where a model stands in the pool.
 
     `active` counts its requests, `waiting` those that wait for it to load; `weights_bytes` are
-    those of target and draft; `idle_s` is None while requests are active.
+    those of target and draft; `idle_s` is None while requests are active; `stages` is empty for a
+    model in one process.
     """
 
     state: State
@@ -50,6 +52,7 @@ class ModelStatus:
     weights_bytes: int = 0
     draft: str | None = None
     idle_s: float | None = None
+    stages: tuple[StageStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,14 @@ class ResidentModel:
     @property
     def pinned(self) -> bool:
         return self.settings.pinned
+
+    @property
+    def stages(self) -> tuple[StageStatus, ...]:
+        """The stages of a model over several machines, by rank; else none."""
+        target = self.weights.get(self.entry.path)
+        if target is None or target.stage is None:
+            return ()
+        return target.stage.statuses()
 
     @property
     def draining(self) -> bool:

@@ -26,12 +26,12 @@ from omlx.engine.stage.ends import place, stage_refusal
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Kind
 from omlx.engine.stage.runners import Follower, Leader
-from omlx.engine.stage.stages import Stages
+from omlx.engine.stage.stages import Stages, StageStatus
 from omlx.errors import ModelError, StageError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.fingerprint import fingerprint
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.pool.footprint import default_limit_bytes
+from omlx.models.pool.footprint import default_limit_bytes, free_bytes
 from omlx.models.pool.load_weights import (
     Dtype,
     LoadedModel,
@@ -74,13 +74,17 @@ class StagedModel:
         make_cache = cache_maker(self.model)
         return Leader(self.model, make_cache, self.facts, self.group, self.stages, lane)
 
+    def statuses(self) -> tuple[StageStatus, ...]:
+        own = replace(self.stages.own, free_bytes=free_bytes())
+        return (own, *self.stages.statuses.values())
+
 
 class StagedReader:
     """Reads `model` in stages and every other model as usual: the weight reader of a leader."""
 
     def __init__(self, model: str, stages: Stages, group: Group, options: StageOptions) -> None:
         self._model = model
-        self._stages = stages
+        self.stages = stages
         self._group = group
         self._options = options
 
@@ -97,7 +101,7 @@ class StagedReader:
         whole, config = open_model(entry.path, dtype, trusted=trusted)
         facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
         counts = self._counts(entry, whole)
-        self._stages.ask(
+        self.stages.ask(
             Kind.LOAD,
             {
                 "model": entry.id,
@@ -112,9 +116,10 @@ class StagedReader:
         cut(whole, self._group, counts)
         nbytes = yield from read_weights(whole)
         loaded = yield from self._replies(nbytes)
+        self.stages.own.weights_bytes = nbytes
         for rank, reply in loaded.items():
-            self._stages.statuses[rank].weights_bytes = reply["weights_bytes"]
-        self._stages.ask(Kind.PROBE, {})
+            self.stages.statuses[rank].weights_bytes = reply["weights_bytes"]
+        self.stages.ask(Kind.PROBE, {})
         make_cache = cache_maker(whole)
         failure = pass_failure(cast("Model", whole), make_cache, facts.vocab_size)
         facts = probed_in_stages(facts, cast("Model", whole), make_cache)
@@ -122,9 +127,9 @@ class StagedReader:
             raise ModelError(failure.code)
         probes = yield from self._replies(nbytes)
         facts = replace(facts, layout=_largest(facts.layout, probes))
-        layout = f"{','.join(map(str, counts)) or 'tensor'} of {self._stages.size}"
+        layout = f"{','.join(map(str, counts)) or 'tensor'} of {self.stages.size}"
         model = describe(entry, whole, config, tokenizer, facts.weight_bytes)
-        stage = StagedModel(whole, self._group, self._stages, facts, layout)
+        stage = StagedModel(whole, self._group, self.stages, facts, layout)
         return replace(model, stage=stage)
 
     def _counts(self, entry: ModelEntry, whole: nn.Module) -> list[int]:
@@ -137,14 +142,15 @@ class StagedReader:
             return []
         layers = len(whole.layers)
         if self._options.layers:
-            check_counts(self._options.layers, layers, self._stages.size)
+            check_counts(self._options.layers, layers, self.stages.size)
             return [*self._options.layers]
         by_layer, others = layer_bytes(entry.path, layers)
-        rooms = [status.free_bytes for status in self._stages.statuses.values()]
+        rooms = [status.free_bytes for status in self.stages.statuses.values()]
         return split_layers(by_layer, others, [default_limit_bytes(), *rooms])
 
     def _note_layers(self, counts: Sequence[int], whole: nn.Module) -> None:
-        for rank, status in self._stages.statuses.items():
+        own = self.stages.own
+        for rank, status in (0, own), *self.stages.statuses.items():
             if counts:
                 first = sum(counts[rank + 1 :])
                 status.layers = (first, first + counts[rank])
@@ -153,7 +159,7 @@ class StagedReader:
 
     def _replies(self, nbytes: int) -> Generator[LoadProgress, None, dict[int, dict[str, Any]]]:
         """Wait for one reply of every follower, other models' steps in between."""
-        while not (replies := self._stages.poll(_POLL_S)):
+        while not (replies := self.stages.poll(_POLL_S)):
             yield LoadProgress(nbytes, nbytes)
         return replies
 

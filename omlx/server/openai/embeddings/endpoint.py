@@ -37,6 +37,8 @@ class EmbeddingEndpoint:
     async def _embed(self, body: EmbeddingRequest, model: str, declared: Pooling) -> Json:
         lease = await self._pool.lease(model)
         try:
+            if self._pool.status(model).stages:  # followers return hidden states to no request
+                raise BadRequest("embedding.staged", param="model")
             texts = [await self._ids(text, lease.served) for text in body.inputs]
             vectors = []
             for ids in texts:

@@ -1,0 +1,114 @@
+"""What a model in stages says of itself: status, metrics, dashboard, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from omlx.models.catalog.discovery import BUNDLED
+from tests.cli.test_group import QUESTION, Group, group
+from tests.server.running import TARGET
+
+MODEL = "org/embedding"
+MODULES = [
+    {"type": "sentence_transformers.models.Transformer"},
+    {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+]
+"""A model that declares how its hidden states are pooled."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stages")
+
+
+@pytest.fixture(scope="module")
+def running(home: Path) -> Iterator[Group]:
+    model = home / "models" / MODEL
+    shutil.copytree(BUNDLED / TARGET, model)
+    (model / "modules.json").write_text(json.dumps(MODULES))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    with group(home, "--stage-layers", "6,2", model=MODEL) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def dashboard(running: Group, home: Path) -> Iterator[httpx.Client]:
+    """A logged-in browser."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "omlx", "dashboard", "--print"],
+        env={**os.environ, "OMLX_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    link = httpx.URL(ended.stdout.strip())
+    with httpx.Client(base_url=running.http.base_url, follow_redirects=True) as http:
+        form = {"token": link.params["token"], "next": "/admin"}
+        http.post("/admin/login", data=form, headers={"Origin": str(running.http.base_url)})
+        yield http
+
+
+def stages(running: Group) -> list[dict[str, object]]:
+    status = running.http.get(f"/v1/models/{MODEL}").json()
+    told: list[dict[str, object]] = status["stages"]
+    return told
+
+
+def test_a_status_lists_every_stage(running: Group) -> None:
+    running.wait_for(lambda: stages(running)[1]["rtt_ms"] is not None)
+    leader, follower = stages(running)
+    assert [leader["rank"], follower["rank"]] == [0, 1]
+    assert [leader["layers"], follower["layers"]] == [[2, 8], [0, 2]]
+    assert leader["host"] == follower["host"] == "127.0.0.1"
+    assert leader["state"] == follower["state"] == "ready"
+    assert leader["rtt_ms"] is leader["beat_age_s"] is None
+    for figure in ("weights_bytes", "free_bytes", "rtt_ms"):
+        assert float(str(follower[figure])) > 0
+    assert float(str(leader["weights_bytes"])) > float(str(follower["weights_bytes"]))
+
+
+def test_metrics_have_round_trips_and_restarts(running: Group) -> None:
+    running.wait_for(lambda: stages(running)[1]["rtt_ms"] is not None)
+    lines = running.http.get("/metrics").text.splitlines()
+    (trip,) = (line for line in lines if line.startswith("omlx_stage_rtt_seconds{"))
+    name, seconds = trip.split()
+    assert name == 'omlx_stage_rtt_seconds{rank="1"}'
+    assert 0 < float(seconds) < 60
+    assert "omlx_stage_restarts_total 0.0" in lines
+
+
+def test_embeddings_are_refused(running: Group) -> None:
+    answer = running.http.post("/v1/embeddings", json={"model": MODEL, "input": "a cat"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "embedding.staged"
+    body = {"messages": [QUESTION], "max_tokens": 4}
+    assert running.http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("language", "overview", "line"),
+    [
+        ("en", "over 2 machines", "layers 3 to 8"),
+        ("ko", "컴퓨터 2대", "레이어 3~8"),
+        ("ja", "マシン2台", "レイヤー3～8"),
+        ("zh", "2 台机器", "第 3 至 8 层"),
+    ],
+)
+def test_the_dashboard_shows_stages(
+    language: str, overview: str, line: str, dashboard: httpx.Client
+) -> None:
+    headers = {"Accept-Language": language}
+    assert overview in dashboard.get("/admin/parts/overview", headers=headers).text
+    page = dashboard.get(f"/admin/parts/model/{MODEL}", headers=headers).text
+    assert line in page
+    assert page.count('id="stage-') == 2
