@@ -24,6 +24,7 @@ from omlx.text.calls.grammar import (
     calls_grammar,
 )
 from omlx.text.calls.markup import CallMarkup, call_markup
+from omlx.text.exact_integers import check_integers
 from omlx.text.grammar_cache import GrammarCache
 from omlx.text.grammar_mask import (
     AnswerStart,
@@ -379,6 +380,7 @@ def _source(output: StructuredOutput) -> str:
             schema = output.text
             if schema.strip() == "true":
                 schema = "{}"  # options go with objects only
+            check_integers(schema)
             if "$ref" in schema or "\\u" in schema:  # a key may be escaped
                 parsed = json.loads(schema)
                 check_depth(parsed)

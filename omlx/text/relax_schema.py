@@ -1,8 +1,8 @@
 """Remove from a JSON schema what makes a compiler refuse it, and say what that was.
 
 For requests that do not insist on every keyword (`strict`): patterns that the grammar cannot
-express, such as those with look-ahead, references to other documents, and keywords beside a
-circular reference.
+express, such as those with look-ahead, references to other documents, keywords beside a circular
+reference, and constants that would be rounded.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
+from omlx.text.exact_integers import rounded
 from omlx.text.map_schemas import map_schemas
 from omlx.text.prune_nonterminating_schema import references, target
 
@@ -39,6 +40,7 @@ def relax(schema: Any, pattern_error: Callable[[str], str | None]) -> tuple[Any,
             part["patternProperties"] = {
                 name: value for name, value in named.items() if not _note(name)
             }
+        removed.extend(_removed_constants(part))
         reference = part.get("$ref")
         if isinstance(reference, str):
             return _relaxed_reference(part, reference, circular, removed)
@@ -68,6 +70,15 @@ def _limited(pattern_error: Callable[[str], str | None]) -> Callable[[str], str 
         return pattern_error(pattern)
 
     return limited
+
+
+def _removed_constants(part: dict[str, Any]) -> list[str]:
+    """Remove the constants of a schema if any would be rounded; describe those that would."""
+    numbers = rounded(part)
+    if numbers:
+        for key in ("const", "enum"):
+            part.pop(key, None)
+    return [f"constant {str(number)[:_SHOWN]} (would be rounded)" for number in numbers]
 
 
 def _relaxed_reference(

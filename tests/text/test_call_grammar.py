@@ -401,3 +401,15 @@ def test_a_schema_without_a_type_is_that_of_an_object(json_tools: TokenizerWrapp
     assert str(json_tools.decode(forced_tokens(mask(json_tools, one), 200))).endswith(
         '"arguments": {"a": 1'
     )
+
+
+def test_a_constant_that_would_be_rounded_is_refused_of_strict_functions_alone(
+    tokenizer: TokenizerWrapper,
+) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.eos_token_ids)
+    schemas = {"look": record(["id"], id={"const": 2**53 + 1})}
+    compiled = compiler.compile_tool_calls(use(schemas, forced=True))
+    assert compiled is not None
+    assert [str(2**53 + 1) in warning.message for warning in compiled.warnings] == [True]
+    with pytest.raises(BadRequest, match=r"'look'.* 9007199254740993 would be rounded"):
+        compiler.compile_tool_calls(use(schemas, forced=True, strict=frozenset(schemas)))

@@ -49,6 +49,11 @@ def error(pattern: str) -> str | None:
             {"items": {"$ref": "#/$defs/A", "minLength": 1}, "$defs": {"A": {"type": "string"}}},
             [],
         ),
+        (
+            {"items": {"enum": [1, -(2**53) - 1]}, "const": {"a": [2**53]}},
+            {"items": {}, "const": {"a": [2**53]}},
+            ["constant -9007199254740993 (would be rounded)"],
+        ),
         (True, True, []),
     ],
 )

@@ -16,6 +16,7 @@ from omlx.errors import BadRequest
 from omlx.text.calls import tag_grammar
 from omlx.text.calls.format import CallFormat
 from omlx.text.calls.markup import CallMarkup
+from omlx.text.exact_integers import check_integers
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.schema_depth import check_depth
 from omlx.text.tools import ToolUse
@@ -101,7 +102,9 @@ def arguments_schema(function: Schema, use: ToolUse) -> Schema:
         options = {**defaults, **options}
     schema = {**schema, "type": "object", "x-guidance": options}
     try:
-        if "$ref" in json.dumps(schema):
+        text = json.dumps(schema)
+        check_integers(text)
+        if "$ref" in text:
             check_depth(schema)
             schema = prune_nonterminating(schema)
     except ValueError as error:
