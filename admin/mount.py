@@ -47,7 +47,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     settings = SettingsService(pool, configuration, publish_key)
     trials = TrialService(services, TrialApplier(pool, configuration), home)
 
-    OverviewPage(figures, snapshots, key).register(pages)
+    OverviewPage(figures, snapshots, trials.trials, key).register(pages)
     ModelsPage(snapshots).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
     SettingsPage(settings).register(pages)
@@ -56,7 +56,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
 
     api = gate.router()
     SettingsApi(gate, pool, settings).register(api)
-    ModelsApi(pool, services.prefixes, trials.trials).register(api)
+    ModelsApi(pool, services.prefixes).register(api)
     TrialApi(gate, trials).register(api)
     LiveApi(figures).register(api)
 

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import Conflict
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation_status import reason_to_json
@@ -18,7 +17,6 @@ from omlx.server.connection import while_connected
 from omlx.server.fields import read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.prefixes import PrefixService
-from omlx.trial.trials import Trials
 
 from ..settings.view import Json
 
@@ -43,7 +41,6 @@ class Unloading(BaseModel):
 class ModelsApi:
     pool: Pool
     prefixes: PrefixService
-    trials: Trials
 
     def register(self, router: APIRouter) -> None:
         model = "/models/{name:path}"
@@ -68,17 +65,12 @@ class ModelsApi:
     async def unload(self, request: Request, name: str) -> Response:
         """Unload a model or cancel its loading; answers once it is out of memory.
 
-        Its active requests end first. Raises Conflict during a trial of the model, which would load
-        it again, and with `if_idle` for a model in use.
+        Its active requests end first. Raises Conflict during a trial of the model, and with
+        `if_idle` for a model in use.
         """
         unloading = read(Unloading, await request.body() or b"{}")
-        model = self.pool.resolve(name).id
-        trial, active = self.trials.running, self.pool.status(model).active
-        if trial is not None and trial.plan.model == model:
-            raise Conflict("trial.unload", model=model)
-        if unloading.if_idle and active:
-            raise Conflict("model.in_use", model=model, active=active)
-        await while_connected(request.receive, self.pool.unload(name))
+        unload = self.pool.unload(name, if_idle=unloading.if_idle)
+        await while_connected(request.receive, unload)
         return JSONResponse(self._record(self.pool.resolve(name)))
 
     async def clear_prefixes(self, request: Request, name: str) -> Response:

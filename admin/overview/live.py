@@ -16,6 +16,7 @@ from omlx.models.pool.resident import ModelStatus
 from omlx.server.activity import Activity, Running
 from omlx.server.outcome import CLIENT_GONE, OK, Outcome
 from omlx.telemetry.timeline import STEP_S, Step
+from omlx.trial.trial import State, Trial
 
 MIN_RATE_TOKENS: Final = 16
 """Fewer output tokens make no rate: one pass may commit several, in a time near 0."""
@@ -53,6 +54,19 @@ class LoadingView:
     model: str
     share: float | None
     waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialView:
+    """The running trial; `share` of its samples are measured. `left_s` in seconds.
+
+    `paused`: it waits until no request is active.
+    """
+
+    model: str
+    paused: bool
+    share: float
+    left_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +163,11 @@ def loading_view(model: str, status: ModelStatus) -> LoadingView:
     if progress is not None and progress.total:
         share = progress.done / progress.total
     return LoadingView(model, share, status.waiting)
+
+
+def trial_view(trial: Trial) -> TrialView:
+    share = trial.done / trial.total
+    return TrialView(trial.plan.model, trial.state is State.PAUSED, share, trial.left_s)
 
 
 def step_views(steps: Sequence[Step]) -> Sequence[StepView]:

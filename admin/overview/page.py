@@ -12,6 +12,7 @@ from omlx.catalog import data_dir, sentence
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.resident import State
 from omlx.server.guard import ApiKey
+from omlx.trial.trials import Trials
 
 from ..addresses import HOME, PARTS
 from ..models.list_page import ModelRow, model_row
@@ -19,7 +20,7 @@ from ..models.model_snapshot import ModelSnapshot, ModelSnapshots
 from ..pages import Page, Pages
 from ..preferences import language_of
 from .api import LiveFigures
-from .live import AnswerView, Live, StepView, minutes
+from .live import AnswerView, Live, StepView, TrialView, minutes, trial_view
 from .snippets import Snippet, snippets
 
 MAX_ANSWERS: Final = 50
@@ -44,10 +45,11 @@ class Welcome:
 class OverviewView:
     """`address` is the server's in the browser, `model` the one of `models` in the snippets.
 
-    `has_charts`: the chart library is installed.
+    `trial` is the running one. `has_charts`: the chart library is installed.
     """
 
     live: Live
+    trial: TrialView | None
     welcome: Welcome | None
     resident: Sequence[ModelRow]
     minutes: Sequence[StepView]
@@ -64,6 +66,7 @@ class OverviewView:
 class OverviewPage:
     figures: LiveFigures
     snapshots: ModelSnapshots
+    trials: Trials
     key: ApiKey
 
     def register(self, pages: Pages) -> None:
@@ -87,6 +90,7 @@ class OverviewPage:
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
         usable = [entry.id for entry in pool.models]
+        trial = self.trials.running
         chosen = request.query_params.get("model")
         if chosen not in usable:
             chosen = model or _PLACEHOLDER
@@ -94,6 +98,7 @@ class OverviewPage:
         prompt = sentence("cli.serve.prompt", {}, language_of(request))
         return OverviewView(
             live=live,
+            trial=None if trial is None else trial_view(trial),
             welcome=welcome(live, resident, model, has_ended=bool(latest)),
             resident=[
                 model_row(with_active(snapshot, live), self.snapshots.default)

@@ -215,7 +215,7 @@ class EngineThread:
             BaseException
         ) as error:  # the outer edge: no request may wait for a thread that ended
             log.critical("the engine thread died", exc_info=error)
-            failure = EngineDead("engine.dead", detail=f"{type(error).__name__}: {error}")
+            failure = EngineDead("engine.dead", detail=type(error).__name__)
             self._die(error if isinstance(error, EngineDead) else failure)
 
     def _step(self) -> None:

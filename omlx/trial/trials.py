@@ -78,7 +78,15 @@ class Trials:
         return await asyncio.to_thread(self._store.load, model)
 
     async def _run(self, trial: Trial) -> None:
-        """Run a trial to its end, store its result, restore the model's configured draft."""
+        """Run a trial to its end, store its result, restore the model's configured draft.
+
+        The model cannot be unloaded meanwhile: the trial would load it again.
+        """
+        held = Reason("trial.unload", {"model": trial.plan.model})
+        with self._pool.residents.hold(trial.plan.model, held):
+            await self._run_held(trial)
+
+    async def _run_held(self, trial: Trial) -> None:
         state = State.FAILED
         try:
             conditions = await self.conditions((trial.plan.model, *trial.plan.drafts))

@@ -231,12 +231,12 @@ class Pool:
         if resident is None or not resident.accepts(None):
             (await self.load_queue.submit(LoadJob(entry, persistent=True)).lease()).release()
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, *, if_idle: bool = False) -> None:
         """Unload a model once it has drained, or cancel its loading; its waiters get an error.
 
-        Continues if the caller is cancelled. Raises as `resolve`.
-        """
+        Continues if the caller is cancelled. Raises as `resolve` and `check_unload`."""
         entry = self.resolve(name)
+        self.residents.check_unload(entry.id, if_idle=if_idle)
         await self.load_queue.cancel(entry.id)
         resident = self.residents.find(entry.id)
         if resident is not None:

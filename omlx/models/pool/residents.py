@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
-from omlx.errors import EngineDead
+from omlx.errors import Conflict, EngineDead, Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.load_weights import Dtype, LoadedModel
@@ -39,6 +39,7 @@ class ResidentModels:
         self._limit = limit
         self._published_limit = memory.limit
         self._by_id: dict[str, ResidentModel] = {}
+        self._holds: dict[str, Reason] = {}
 
     def __iter__(self) -> Iterator[ResidentModel]:
         return iter(sorted(self._by_id.values(), key=lambda resident: resident.used_at))
@@ -77,6 +78,26 @@ class ResidentModels:
             async with self.lock:
                 await resident.idle.wait()
                 await self.evict(resident)
+
+    @contextmanager
+    def hold(self, model: str, reason: Reason) -> Iterator[None]:
+        """Refuse to unload a model inside the block, with the code and parameters of `reason`.
+
+        The model need not be in memory. Eviction is not affected.
+        """
+        self._holds[model] = reason
+        try:
+            yield
+        finally:
+            del self._holds[model]
+
+    def check_unload(self, model: str, *, if_idle: bool) -> None:
+        """Raise Conflict if a model is held or, with `if_idle`, if requests use it."""
+        reason, resident = self._holds.get(model), self._by_id.get(model)
+        if reason is not None:
+            raise Conflict(reason.code, param=None, **reason.params)
+        if if_idle and resident is not None and resident.leases:
+            raise Conflict("model.in_use", model=model, active=resident.leases)
 
     async def save_costs(self, files: CostFiles) -> None:
         """Save the measured costs of each model."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest, Reason
@@ -65,7 +67,7 @@ def rendered(messages: Sequence[Message]) -> list[Json]:
 
     Raises BadRequest for unsupported blocks, and for results without a call.
     """
-    conversation: list[Json] = []
+    separate: list[Json] = []
     called: set[str] = set()
     for at, message in enumerate(messages):
         field = f"messages[{at}].content"
@@ -74,11 +76,15 @@ def rendered(messages: Sequence[Message]) -> list[Json]:
         if message.role == "assistant":
             answer = _assistant(blocks, field)
             called |= {call["id"] for call in answer.get("tool_calls", ())}
-            if conversation and conversation[-1]["role"] == "assistant":
-                answer = _merged(conversation.pop(), answer)
-            conversation.append(answer)
+            separate.append(answer)
         else:
-            _add_user(conversation, message.role, blocks, field, called)
+            separate += _user(message.role, blocks, field, called)
+    conversation: list[Json] = []
+    for role, run in groupby(separate, itemgetter("role")):
+        neighbours = list(run)
+        if role != "tool":
+            neighbours = [_merged(role, neighbours)]
+        conversation += neighbours
     return conversation
 
 
@@ -106,35 +112,29 @@ def _assistant(blocks: Sequence[Block], field: str) -> Json:
     return message
 
 
-def _merged(first: Json, second: Json) -> Json:
-    """Two successive answers as one."""
-    message = first | {"content": first["content"] + second["content"]}
-    parts = (first, second)
-    reasoning = [part["reasoning_content"] for part in parts if "reasoning_content" in part]
-    calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+def _user(role: str, blocks: Sequence[Block], field: str, called: set[str]) -> Iterator[Json]:
+    """Yield a message for each block of a user or system message."""
+    for i, block in enumerate(blocks):
+        at = f"{field}[{i}]"
+        if block.type != "tool_result":
+            yield {"role": role, "content": _text(block, at)}
+            continue
+        if block.tool_use_id not in called:
+            raise field_error("tools.no_call", at, id=str(block.tool_use_id))
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block, at)}
+
+
+def _merged(role: str, run: Sequence[Json]) -> Json:
+    """Successive messages of one role as one."""
+    between = "" if role == "assistant" else _BETWEEN
+    message: Json = {"role": role, "content": between.join(part["content"] for part in run)}
+    reasoning = [part["reasoning_content"] for part in run if "reasoning_content" in part]
+    calls = list(chain.from_iterable(part.get("tool_calls", ()) for part in run))
     if reasoning:
         message["reasoning_content"] = "\n".join(reasoning)
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _add_user(
-    conversation: list[Json], role: str, blocks: Sequence[Block], field: str, called: set[str]
-) -> None:
-    """Append the blocks of a user or system message to `conversation`."""
-    for i, block in enumerate(blocks):
-        at = f"{field}[{i}]"
-        if block.type == "tool_result":
-            if block.tool_use_id not in called:
-                raise field_error("tools.no_call", at, id=str(block.tool_use_id))
-            result = {"tool_call_id": block.tool_use_id, "content": _result(block, at)}
-            conversation.append({"role": "tool"} | result)
-        else:
-            text = _text(block, at)
-            if conversation and conversation[-1]["role"] == role:
-                text = conversation.pop()["content"] + _BETWEEN + text
-            conversation.append({"role": role, "content": text})
 
 
 def _result(block: Block, at: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import httpx
+
 from omlx.models.pool.resident import State
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered, change
@@ -40,9 +42,15 @@ def test_a_model_is_not_unloaded_during_its_trial(server: Administered) -> None:
         assert client.post(f"{API}/models/{TARGET}/trial", json=trial).status_code == 202
         refused = client.post(UNLOAD)
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "trial.unload")
+        public = httpx.post(f"{server.running.url}/v1/models/{TARGET}/unload")
+        assert (public.status_code, public.json()["error"]["code"]) == (409, "trial.unload")
+        overview = client.get("/admin/parts/overview").text
+        assert 'id="trial"' in overview
+        assert f'href="/admin/models/{TARGET}' in overview
         assert client.post(f"{API}/models/{DRAFT}/unload").status_code == 200
         client.post(f"{API}/models/{TARGET}/trial/cancel")
-        assert client.post(UNLOAD).status_code == 200
+        assert 'id="trial"' not in client.get("/admin/parts/overview").text
+        assert httpx.post(f"{server.running.url}/v1/models/{TARGET}/unload").status_code == 200
 
 
 def test_a_pinned_model_is_loaded_at_once_and_at_start(tmp_path: Path) -> None:

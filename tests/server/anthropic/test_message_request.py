@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from omlx.errors import BadRequest
 from omlx.server import opaque_reasoning
+from omlx.server.anthropic.blocks import Message, rendered
 from omlx.server.anthropic.message_request import parse
 
 HELLO = {"role": "user", "content": "hello"}
@@ -180,3 +182,13 @@ def test_a_tool_that_failed_is_told_in_words() -> None:
 
     assert result("no such file") == "Error: no such file"
     assert result("Error: no such file") == "Error: no such file"
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_merging_thousands_of_neighbours_takes_linear_time(role: str) -> None:
+    message, count = {"role": role, "content": "x" * 2000}, 8000
+    messages = [Message.model_validate(message)] * count
+    began = time.process_time()
+    (merged,) = rendered(messages)
+    assert time.process_time() - began < 3, "copying what was merged before takes over ten"
+    assert merged["content"].count("x") == count * 2000
