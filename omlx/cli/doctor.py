@@ -1,5 +1,7 @@
 """`omlx doctor`: the details that a problem report needs.
 
+With `--hosts`, whether a model can be served over these machines, and how fast their links are.
+
 The output holds no secrets: of an API key it says whether it is set, and the user's folder is
 written `~`.
 """
@@ -24,13 +26,16 @@ from omlx.admin.login.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
 from omlx.cli.address import find_server, listen
 from omlx.cli.arguments import configured
+from omlx.cli.hostfile import read_hosts
 from omlx.cli.output import columns, size
+from omlx.cli.stage_probe import HEAD, probe_hosts
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.entry import Status
 from omlx.models.catalog.places import places
 from omlx.models.pool.footprint import default_limit_bytes, machine_bytes
 from omlx.server.guard import is_loopback
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
@@ -42,11 +47,16 @@ _PACKAGES = ("mlx", "mlx-lm", "transformers", "fastapi", "uvicorn")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.doctor.model", {}))
+    parser.add_argument("--hosts", metavar="HOSTS", help=sentence("cli.doctor.hosts_flag", {}))
     add_flags(parser, [Group.SERVER, Group.MODELS])
 
 
 def run(arguments: Namespace) -> int:
-    settings = configured(arguments).current.resolve().settings
+    configuration = configured(arguments)
+    if arguments.hosts is not None:
+        return _hosts(arguments.hosts, arguments.model, configuration)
+    settings = configuration.current.resolve().settings
     chapters = {
         "machine": _machine(),
         "versions": _versions(),
@@ -60,6 +70,21 @@ def run(arguments: Namespace) -> int:
         text = "\n  ".join([sentence(f"cli.doctor.{name}", {}), *lines]) + "\n\n"
         sys.stdout.write(_without_user(text))
     return 0
+
+
+def _hosts(text: str, model: str | None, configuration: LiveConfiguration) -> int:
+    """Probe every host but this one; return 0 if a model can be served over all of them."""
+    hosts = read_hosts(text)
+    rows = [tuple(sentence(f"cli.doctor.hosts.{name}", {}) for name in HEAD)]
+    problems = []
+    for report in probe_hosts(hosts, model, configuration):
+        rows.append(report.cells)
+        if report.problem is not None:
+            problems.append((f"{report.host}: {report.problem.message}",))
+    sys.stdout.write(columns([*_versions()]) + "\n" + columns(rows))
+    if problems:
+        sys.stdout.write("\n" + columns(problems))
+    return 1 if problems else 0
 
 
 def _machine() -> Rows:

@@ -10,7 +10,10 @@ reads it; imports no mlx.
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -43,6 +46,19 @@ class Hosts:
     hosts: tuple[Host, ...]
     backend: str = "ring"
     envs: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of every process that is started here."""
+        return {**os.environ, **dict(env.split("=", 1) for env in self.envs)}
+
+    def follower(self, rank: int, *arguments: str) -> list[str]:
+        """Return the command that runs `omlx stage` on the host of this rank, by ssh or here."""
+        host = self.hosts[rank]
+        if host.local:
+            return [sys.executable, "-m", "omlx", "stage", *arguments]
+        remote = shlex.join(["env", *self.envs, "omlx", "stage", *arguments])
+        return ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host.ssh, remote]
 
 
 def read_hosts(text: str) -> Hosts:

@@ -20,10 +20,11 @@ from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models
 from omlx.cli.stage_join import follow
 from omlx.cli.stage_order import LOST, Order
+from omlx.cli.stage_probe import answer_probe
 from omlx.engine.plan import Plan
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind, Link
-from omlx.errors import ModelError, NotFound, OmlxError, StageError
+from omlx.errors import ConfigError, ModelError, NotFound, OmlxError, StageError
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import import_mlx_lm
@@ -35,7 +36,8 @@ from omlx.settings.resolve import add_flags
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.description = sentence("cli.stage.description", {})
-    parser.add_argument("model", metavar="MODEL", help=sentence("cli.serve.model", {}))
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.serve.model", {}))
+    parser.add_argument("--probe", action="store_true", help=sentence("cli.stage.probe", {}))
     add_flags(parser)
 
 
@@ -43,6 +45,10 @@ def run(arguments: Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the supervisor
     order = Order.read()
     configuration = configured(arguments)
+    if arguments.probe:
+        return answer_probe(order, arguments.model, configuration)
+    if arguments.model is None:
+        raise ConfigError("stage.no_model")
     import_mlx_lm()
     link, group = follow(order)
     process = StageProcess(link, group, arguments.model, configuration)

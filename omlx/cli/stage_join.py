@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Final
@@ -25,7 +25,7 @@ _GREETING_S: Final = 5.0
 _RETRY_S: Final = 0.1
 
 
-def facts() -> dict[str, str]:
+def facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What must be equal on all ranks."""
     return {
         "protocol": str(PROTOCOL),
@@ -33,7 +33,7 @@ def facts() -> dict[str, str]:
         "mlx": version("mlx"),
         "mlx-lm": version("mlx-lm"),
         "device": device(),
-        "MLX_METAL_FAST_SYNCH": os.environ.get("MLX_METAL_FAST_SYNCH", "unset"),
+        "MLX_METAL_FAST_SYNCH": environment.get("MLX_METAL_FAST_SYNCH", "unset"),
     }
 
 
@@ -85,7 +85,7 @@ def _welcomed(link: Link, order: Order, missing: set[int]) -> int | None:
 
 def follow(order: Order) -> tuple[Link, Group]:
     """Connect to the leader and join the group. Raises StageError."""
-    link = Link(_connect(order))
+    link = Link(connect(order))
     link.settimeout(JOIN_S)
     introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
     ring = link.expect(Kind.JOIN).json()
@@ -95,7 +95,7 @@ def follow(order: Order) -> tuple[Link, Group]:
     return link, group
 
 
-def _connect(order: Order) -> socket.socket:
+def connect(order: Order) -> socket.socket:
     """Connect to the leader, which may still be starting."""
     until = time.monotonic() + JOIN_S
     while time.monotonic() < until:

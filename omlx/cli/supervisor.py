@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import select
-import shlex
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Final
 
-from omlx.cli.hostfile import Host, Hosts
+from omlx.cli.hostfile import Hosts
 from omlx.cli.stage_order import JOIN_S, JOINED, SERVING, Order
 from omlx.errors import ConfigError
 
@@ -151,18 +150,17 @@ class Supervisor:
 
     def _start(self, order: Order) -> subprocess.Popen[bytes]:
         """Start one process and hand it its order on standard input."""
-        host = self._options.hosts.hosts[order.rank]
         descriptors: tuple[int, ...] = ()
         if order.rank == 0:
             command = [sys.executable, "-m", "omlx", "serve", *self._options.command, "--lead"]
             descriptors = (order.listening, order.report)
         else:
-            command = self._follower(host)
+            command = self._options.hosts.follower(order.rank, self._options.model)
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
-            env={**os.environ, **dict(env.split("=", 1) for env in self._options.hosts.envs)},
+            env=self._options.hosts.environment,
             start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor only
         )
         assert process.stdin is not None
@@ -170,13 +168,6 @@ class Supervisor:
             process.stdin.write(order.to_line())
             process.stdin.flush()
         return process
-
-    def _follower(self, host: Host) -> list[str]:
-        if host.local:
-            return [sys.executable, "-m", "omlx", "stage", self._options.model]
-        envs = " ".join(shlex.quote(env) for env in self._options.hosts.envs)
-        remote = f"env {envs} omlx stage {shlex.quote(self._options.model)}"
-        return ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host.ssh, remote]
 
     def _end_all(self) -> None:
         """End every process: politely, then not."""
