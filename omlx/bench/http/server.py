@@ -46,8 +46,10 @@ def omlx_server(folder: Path, home: Path, *flags: str) -> Iterator[Server]:
 
 
 @contextmanager
-def running(module: Sequence[str], port: int) -> Iterator[None]:
+def running(module: Sequence[str], port: int) -> Iterator[int]:
     """Run a Python module with its arguments until it answers on `port`, and stop it at the end.
+
+    Yields its id.
 
     Raises RuntimeError if the process ends or does not answer in time.
     """
@@ -59,7 +61,7 @@ def running(module: Sequence[str], port: int) -> Iterator[None]:
     ) as process:
         try:
             _wait(process, port)
-            yield
+            yield process.pid
         finally:
             process.terminate()
 

@@ -1,0 +1,155 @@
+"""`omlx bench stages`: a model in two stages on this machine against the same in one process.
+
+Two servers run, and take turns with the same requests: plain decoding, decoding with the draft
+model, and a prompt of `--prompt` tokens that no cache knows. Besides: the control path of a step
+without a model, and what the processes of the group use while idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from omlx.bench.arguments import add, positive
+from omlx.bench.http.server import call, free_port, running
+from omlx.bench.prompts import prompts
+from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.stages.control import PLANS, control_path
+from omlx.bench.stages.cpu import idle_shares
+from omlx.measure.interleave import rotate
+from omlx.measure.spread import Series
+
+IDLE_S: Final = 10.0
+LOCAL: Final = ("--hosts", "127.0.0.1,127.0.0.1")
+Cell = tuple[str, str]
+"""A server (`alone`, `stages`) and what it does (`plain`, `draft`, `prefill`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    port: int
+    pid: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags to `parser`."""
+    add(parser, "--model", "--draft", "--json")
+    parser.add_argument(
+        "--trials", type=positive, default=5, metavar="N", help="default %(default)s"
+    )
+    parser.add_argument("--tokens", type=positive, default=200, metavar="N", help="of an answer")
+    parser.add_argument("--prompt", type=positive, default=2048, metavar="N", help="tokens to read")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write the file, print the table."""
+    load_before = os.getloadavg()
+    paths = {name: control_path(plan, args.trials) for name, plan in PLANS.items()}
+    with (
+        serving(args.model, args.draft) as alone,
+        serving(args.model, args.draft, *LOCAL) as staged,
+    ):
+        idle = idle_shares(staged.pid, IDLE_S)
+        times = measure({"alone": alone, "stages": staged}, args)
+    report: Json = {
+        **environment(load_before),
+        "settings": {"trials": args.trials, "tokens": args.tokens, "prompt": args.prompt},
+        "control_us": {name: series.to_json() for name, series in paths.items()},
+        "idle_share": idle,
+        "ms": {" ".join(cell): series.to_json() for cell, series in times.items()},
+    }
+    write_json(args.json, report)
+    sys.stdout.write(to_text(paths, idle, times))
+    return 0
+
+
+@contextmanager
+def serving(model: Path, draft: Path | None, *flags: str) -> Iterator[Server]:
+    """Serve a model without calibration, which would count as work while idle."""
+    port = free_port()
+    drafts = [] if draft is None else ["--draft-model", str(draft.resolve())]
+    with tempfile.TemporaryDirectory(prefix="omlx-bench-") as home:
+        command = ["omlx", "serve", str(model.resolve()), *drafts, *flags, "--home", home]
+        with running([*command, "--no-calibrate", "--port", str(port)], port) as pid:
+            yield Server(port, pid)
+
+
+def measure(servers: dict[str, Server], args: argparse.Namespace) -> dict[Cell, Series]:
+    """Return milliseconds by cell and trial; the first trial warms up and is not counted."""
+    works = ["plain", "prefill"] if args.draft is None else ["plain", "draft", "prefill"]
+    cells = [(server, work) for work in works for server in servers]
+    times: dict[Cell, list[float]] = {cell: [] for cell in cells}
+    for trial in range(args.trials + 1):
+        for server, work in rotate(cells, trial):
+            measured = _WORKS[work](servers[server].port, trial, args)
+            if trial:
+                times[server, work].append(measured)
+    return {cell: Series(tuple(values)) for cell, values in times.items()}
+
+
+def decode(speculation: str, port: int, trial: int, args: argparse.Namespace) -> float:
+    """Return milliseconds a token."""
+    body = {
+        "messages": [{"role": "user", "content": prompts("edit")[0]}],
+        "temperature": 0,
+        "speculation": speculation,
+        "max_tokens": args.tokens,
+        "ignore_eos": True,
+    }
+    timings = call(port, "POST", "/v1/chat/completions", body)["timings"]
+    return float(timings["predicted_ms"]) / (int(timings["predicted_n"]) - 1)
+
+
+def prefill(port: int, trial: int, args: argparse.Namespace) -> float:
+    """Return milliseconds of a prompt that begins unlike those before."""
+    ids = [300 + trial, *(300 + number % 200 for number in range(args.prompt - 1))]
+    body = {"prompt": ids, "max_tokens": 1, "speculation": "off"}
+    return float(call(port, "POST", "/v1/completions", body)["timings"]["prompt_ms"])
+
+
+_WORKS: Final[dict[str, Callable[[int, int, argparse.Namespace], float]]] = {
+    "plain": partial(decode, "off"),
+    "draft": partial(decode, "draft"),
+    "prefill": prefill,
+}
+
+
+def to_text(paths: dict[str, Series], idle: dict[str, float], times: dict[Cell, Series]) -> str:
+    """Return the tables: control path, idle, times and their ratios."""
+    control = [("control path", "µs a step", "least", "most")]
+    control += [(name, *_cells(series, 1)) for name, series in paths.items()]
+    rows = [("", "ms", "least", "most")]
+    rows += [(f"{server}, {work}", *_cells(series, 2)) for (server, work), series in times.items()]
+    ratios = [("ratio", "median", "least", "most")]
+    ratios += [(name, *_cells(series, 3)) for name, series in comparisons(times).items()]
+    shares = [("idle process", "share of a core")]
+    shares += [(name, f"{100 * share:.2f} %") for name, share in idle.items()]
+    return "\n\n".join(table(part) for part in (control, rows, ratios, shares)) + "\n"
+
+
+def comparisons(times: dict[Cell, Series]) -> dict[str, Series]:
+    """Return ratios within trials; `drafting's gain` is plain over drafted time."""
+    found = {
+        "plain step, stages / alone": times["stages", "plain"].over(times["alone", "plain"]),
+        "prefill, alone / stages": times["alone", "prefill"].over(times["stages", "prefill"]),
+    }
+    if ("alone", "draft") in times:
+        gains = {
+            name: times[name, "plain"].over(times[name, "draft"]) for name in ("alone", "stages")
+        }
+        found |= {f"drafting's gain, {name}": gain for name, gain in gains.items()}
+        found["drafting's gain, stages / alone"] = gains["stages"].over(gains["alone"])
+    return found
+
+
+def _cells(series: Series, digits: int) -> tuple[str, str, str]:
+    median, least, most = series.median, series.least, series.most
+    return f"{median:.{digits}f}", f"{least:.{digits}f}", f"{most:.{digits}f}"
