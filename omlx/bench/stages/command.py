@@ -1,8 +1,8 @@
 """`omlx bench stages`: a model in two stages on this machine against the same in one process.
 
 Two servers run, and take turns with the same requests: plain decoding, decoding with the draft
-model, and a prompt of `--prompt` tokens that no cache knows. Besides: the control path of a step
-without a model, and what the processes of the group use while idle.
+model, and a prompt of `--prompt` tokens that no cache knows. Also measured: the control path of a
+step without a model, and what the processes of the group use while idle.
 """
 
 from __future__ import annotations
