@@ -249,8 +249,12 @@ class Server(uvicorn.Server):
             raise
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second; returns whether to end."""
-        return await super().on_tick(counter) or self._engine.failure is not None
+        """Called ten times a second; returns whether to end: not after a stage was lost, when this
+        process ends itself, after its last words.
+        """
+        failure = self._engine.failure
+        died = failure is not None and not isinstance(failure, StageLost)
+        return await super().on_tick(counter) or died
 
 
 async def _warm_up() -> None:

@@ -14,7 +14,6 @@ import sys
 import threading
 from argparse import ArgumentParser, Namespace
 from types import FrameType
-from typing import Any
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models
@@ -28,7 +27,7 @@ from omlx.errors import ConfigError, ModelError, NotFound, OmlxError, StageError
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import import_mlx_lm
-from omlx.models.pool.footprint import free_bytes
+from omlx.models.pool.footprint import free_bytes, release_memory
 from omlx.models.pool.staged import FollowerModel
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.resolve import add_flags
@@ -108,9 +107,12 @@ class StageProcess:
     def _handle(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.LOAD:
-                self._load(frame.json())
+                self._load(frame)
             case Kind.PROBE:
-                self._link.send_json(Kind.PROBED, self._loaded.probe())
+                self._link.send_json(Kind.PROBED, self._loaded.probe(), frame.lane)
+            case Kind.CLOSE:
+                if self._model is not None and self._model.close_lane(frame.lane):
+                    self._free()
             case Kind.LANE:
                 self._loaded.open_lane(frame.lane)
             case Kind.PLAN:
@@ -118,16 +120,23 @@ class StageProcess:
             case _:
                 raise StageError("stage.protocol", detail=f"{frame.kind.name} was not due")
 
-    def _load(self, order: dict[str, Any]) -> None:
+    def _free(self) -> None:
+        self._model = None
+        release_memory()
+
+    def _load(self, frame: Frame) -> None:
         """Load own layers, or tell the leader why not."""
-        self._model = None  # frees the stage of the model before
+        order = frame.json()
+        self._free()
         try:
             self._model = FollowerModel(self._entry(order["model"]), order, self._group)
-            self._link.send_json(Kind.LOADED, {"weights_bytes": self._model.read()})
+            self._link.send_json(Kind.LOADED, {"weights_bytes": self._model.read()}, frame.lane)
         except (ModelError, NotFound, StageError) as error:
             refusal: OmlxError = error
             params = dict(refusal.params)
-            self._link.send_json(Kind.LOADED, {"refused": refusal.code, "params": params})
+            self._link.send_json(
+                Kind.LOADED, {"refused": refusal.code, "params": params}, frame.lane
+            )
 
     def _entry(self, model: str) -> ModelEntry:
         """Find the leader's model here, by its id. Raises NotFound or ModelError."""

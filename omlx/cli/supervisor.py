@@ -118,10 +118,10 @@ class Supervisor:
         if rank == 0:
             return status
         sys.stderr.write(f"omlx: rank {rank} on {host.ssh} has ended with status {status}\n")
-        if self._served_once:
-            self._wait(self._processes[0], _GRACE_S)  # it tells open requests why they end
-            return 1
-        return self._wait(self._processes[0], _GRACE_S) or 1
+        leader = self._processes[0]
+        status = self._wait(leader, _GRACE_S)  # it tells open requests why they end
+        leader.kill()
+        return 1 if self._served_once else status or 1
 
     def _orders(self, report: int) -> list[Order]:
         """Fresh addresses and a fresh secret for each start."""

@@ -58,7 +58,8 @@ class ForwardPass:
 
     sampled: [rows], or [draft_n + 1] of a single row; draft: [draft_n]; logprobs as `logprobs_of`
     returns them, of the sampled tokens or of a prompt's; peaks: the largest of each row of logits
-    that is sampled. `error` ends all of its rows, `failed` single ones.
+    that is sampled; done: computed when a pass that samples nothing has ended, where a
+    runner waits for it. `error` ends all of its rows, `failed` single ones.
     """
 
     forward: Forward
@@ -67,6 +68,7 @@ class ForwardPass:
     sampled: mx.array | None = None
     draft: mx.array | None = None
     peaks: mx.array | None = None
+    done: mx.array | None = None
     logprobs: tuple[mx.array, mx.array, mx.array] | None = None
     error: Exception | None = None
     lost: Exception | None = None

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
+
+INIT_S: Final = 15
+"""Seconds in which processes that know each other's addresses connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +54,23 @@ def join(rank: int, order: Mapping[str, Any]) -> Group:
 
     `order`: `backend`; `ring`, the addresses of each rank; for jaccl `rdma`, the devices of each
     rank, and its `coordinator`; `tensor`. Blocks until all ranks have joined, in part without
-    letting other threads run: call it once all are known to be there. Raises RuntimeError.
+    letting other threads run: call it once all are known to be there. Raises RuntimeError; the
+    process ends by SIGALRM if the others do not join within `INIT_S`.
     """
     if order["backend"] == "jaccl":
         variable, content = "MLX_IBV_DEVICES", order["rdma"]
         os.environ["MLX_JACCL_COORDINATOR"] = order["coordinator"]
     else:
         variable, content = "MLX_HOSTFILE", order["ring"]
-    with tempfile.TemporaryDirectory(prefix="omlx-stage-") as folder:
-        file = Path(folder) / "hosts.json"
-        file.write_text(json.dumps(content), encoding="utf-8")
-        os.environ |= {"MLX_RANK": str(rank), variable: str(file)}
+    with tempfile.TemporaryFile("w+") as file:  # has no name: a killed process leaves nothing
+        file.write(json.dumps(content))
+        file.flush()
+        file.seek(0)
+        os.environ |= {"MLX_RANK": str(rank), variable: f"/dev/fd/{file.fileno()}"}
+        signal.alarm(INIT_S)  # no thread of Python's could end this process meanwhile
         try:
             world = mx.distributed.init(strict=True, backend=order["backend"])
         finally:
+            signal.alarm(0)
             del os.environ["MLX_RANK"], os.environ[variable]
     return Group(world.rank(), world.size(), tensor=order["tensor"])

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     FAILED = 13
     LEAVING = 14
     BYE = 15
+    CLOSE = 17
 
 
 _KINDS: Final = frozenset(int(kind) for kind in Kind)

@@ -10,10 +10,12 @@ An error on any rank ends the group: ranks whose caches differ would go on with 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from omlx.engine.inspection.facts import ModelFacts
 from omlx.engine.model import Cache, MakeCache, Model
@@ -64,27 +66,30 @@ class Leader(_StageRunner):
     ) -> None:
         super().__init__(model, make_cache, facts, group)
         self._stages = stages
+        weakref.finalize(self, stages.drop_lane, lane)
         self._lane = lane
-        self._unread = 0
 
     def launch(self, step: ScheduledStep) -> Launch:
         self._stages.broadcast(Kind.PLAN, step.plan.to_bytes(), self._lane)
-        self._stages.begin_step()
-        self._unread += 1
-        try:
-            return super().launch(step)
-        except Exception as error:
-            raise self._stages.failed_here(error) from error
+        with self._stages.deadline():
+            launch = super().launch(step)
+            for launched in launch.passes:
+                if launched.sampled is None:
+                    launched.done = _last_of(self.caches.single[launched.forward.rows[0]])
+            return launch
 
     def read(self, launch: Launch) -> dict[int, Read]:
-        """Wait for a step. Raises StageLost for an error of the device: the others may not know."""
-        reads = super().read(launch)
-        self._unread -= 1
-        self._stages.end_step(more=self._unread > 0)
-        for launched in launch.passes:
-            if launched.lost is not None:
-                raise self._stages.failed_here(launched.lost) from launched.lost
-        return reads
+        """Wait for a step, and for chunks of prompts too: else a deadline would count several.
+
+        Raises StageLost for an error of the device: the others may not know of it.
+        """
+        with self._stages.deadline():
+            mx.eval([launched.done for launched in launch.passes if launched.done is not None])
+            reads = super().read(launch)
+            for launched in launch.passes:
+                if launched.lost is not None:
+                    raise launched.lost
+            return reads
 
     def sibling(self) -> Runner:
         """Return a runner of the same stages on a lane of its own."""
@@ -97,6 +102,15 @@ class Leader(_StageRunner):
         if window.draft is None:
             return self.group.share(draft)
         return draft
+
+
+def _last_of(cache: Cache) -> mx.array:
+    """An array of its own that is computed when a pass has updated a row's cache."""
+    leaves = cast(list[tuple[str, object]], tree_flatten([layer.state for layer in cache]))
+    held = [leaf for _, leaf in leaves if isinstance(leaf, mx.array) and leaf.size]
+    done = held[-1][(0,) * held[-1].ndim] + 0
+    mx.async_eval(done)
+    return done
 
 
 class Follower(_StageRunner):

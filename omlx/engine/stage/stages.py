@@ -11,7 +11,9 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -90,7 +92,9 @@ class Stages:
             rank: queue.SimpleQueue() for rank in self._links
         }
         self._lanes = 0
-        self._step_since: float | None = None  # when the oldest unread step was launched
+        self._question = 0
+        self._dropped: deque[int] = deque()  # lanes that followers may forget
+        self._waiting_since: float | None = None  # when the leader began to wait for its device
         self._over = threading.Event()
         self._losing = threading.Lock()
 
@@ -119,7 +123,7 @@ class Stages:
     # -- on the engine thread ----------------------------------------------------------------------
 
     def broadcast(self, kind: Kind, payload: bytes = b"", lane: int = 0) -> None:
-        """Send one frame to every follower. A link that has ended is reported by its own thread."""
+        """Send one frame to every follower. Raises StageLost if one has gone."""
         for rank, link in self._links.items():
             try:
                 link.send(kind, payload, lane)
@@ -128,8 +132,12 @@ class Stages:
                 raise self._lost(rank, str(error)) from error
 
     def ask(self, kind: Kind, values: Mapping[str, Any]) -> None:
-        """Send a question to every follower; `poll` returns their replies."""
-        self.broadcast(kind, json.dumps(dict(values)).encode())
+        """Send a question to every follower; `poll` returns their replies to it, and to no earlier
+        one.
+        """
+        self._question += 1
+        self._replies = {rank: queue.SimpleQueue() for rank in self._links}
+        self.broadcast(kind, json.dumps(dict(values)).encode(), self._question)
 
     def poll(self, seconds: float) -> dict[int, dict[str, Any]]:
         """Return one reply of each follower, by rank, if all have come within `seconds`; else
@@ -153,18 +161,25 @@ class Stages:
         self.broadcast(Kind.LANE, lane=lane)
         return lane
 
-    def begin_step(self) -> None:
-        """Count the time of a launched step, unless one before it is still unread."""
-        if self._step_since is None:
-            self._step_since = time.monotonic()
+    def drop_lane(self, lane: int) -> None:
+        """Have followers forget a lane, soon. Any thread may call, at any time."""
+        self._dropped.append(lane)
 
-    def end_step(self, *, more: bool) -> None:
-        """A step was read; `more`: another is in flight."""
-        self._step_since = time.monotonic() if more else None
+    @contextmanager
+    def deadline(self) -> Iterator[None]:
+        """Work on the leader's own stage, which may wait for others: it must end in time.
 
-    def failed_here(self, error: Exception) -> StageLost:
-        """Return what an error of the leader's own stage means for the group."""
-        return self._lost(0, f"{type(error).__name__}: {error}")
+        Raises StageLost for whatever it raises: the stages no longer agree.
+        """
+        self._waiting_since = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            detail = f"{type(error).__name__}: {error}"
+            self._lose(0, detail)
+            raise self._lost(0, detail) from error
+        finally:
+            self._waiting_since = None
 
     # -- on threads of their own -------------------------------------------------------------------
 
@@ -178,7 +193,7 @@ class Stages:
                     return self._lose(rank, str(failure.get("detail")))
                 elif frame.kind is Kind.LEAVING:
                     return self._lose(rank, "it was asked to stop")
-                else:
+                elif frame.lane == self._question:
                     self._replies[rank].put(frame.json())
             self._lose(rank, "its connection ended")
         except (OSError, StageError) as error:
@@ -193,6 +208,9 @@ class Stages:
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):
+            while self._dropped:
+                with suppress(StageLost):  # reported already
+                    self.broadcast(Kind.CLOSE, lane=self._dropped.popleft())
             now = time.monotonic()
             beat = json.dumps({"sent": now}).encode()
             for rank, link in self._links.items():
@@ -202,7 +220,7 @@ class Stages:
                     return self._lose(rank, str(error))
                 if now - self.statuses[rank].beat_at > self._timeout_s:
                     return self._lose(rank, f"it has been silent for {self._timeout_s:g} s")
-            since = self._step_since
+            since = self._waiting_since
             if since is not None and now - since > self._timeout_s:
                 return self._lose(0, f"a step has not ended within {self._timeout_s:g} s")
         return None

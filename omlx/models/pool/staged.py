@@ -121,8 +121,9 @@ class StagedReader:
             self.stages.statuses[rank].weights_bytes = reply["weights_bytes"]
         self.stages.ask(Kind.PROBE, {})
         make_cache = cache_maker(whole)
-        failure = pass_failure(cast("Model", whole), make_cache, facts.vocab_size)
-        facts = probed_in_stages(facts, cast("Model", whole), make_cache)
+        with self.stages.deadline():
+            failure = pass_failure(cast("Model", whole), make_cache, facts.vocab_size)
+            facts = probed_in_stages(facts, cast("Model", whole), make_cache)
         if failure is not None:
             raise ModelError(failure.code)
         probes = yield from self._replies(nbytes)
@@ -200,8 +201,9 @@ class FollowerModel:
     def open_lane(self, lane: int) -> None:
         self._lanes[lane] = self._runner()
 
-    def close_lane(self, lane: int) -> None:
-        self._lanes.pop(lane, None)
+    def close_lane(self, lane: int) -> bool:
+        """Forget a lane; return whether it was the last one: the model is in use no longer."""
+        return self._lanes.pop(lane, None) is not None and not self._lanes
 
     def lane(self, lane: int) -> Follower:
         return self._lanes[lane]
