@@ -51,6 +51,19 @@ def test_a_stream_of_responses_warns_from_its_first_event(spelling: OpenAI) -> N
         assert warned(event.response) == [("tools.skipped.provider", "tools[1]")]
 
 
+@pytest.mark.parametrize("kind", ["web_search_call", "local_shell_call", "mcp_call"])
+def test_items_of_such_tools_are_left_out_of_a_conversation(spelling: OpenAI, kind: str) -> None:
+    items: list[Any] = [
+        {"role": "user", "content": "rain"},
+        {"type": kind, "id": "i_1", "status": "completed"},
+        {"role": "assistant", "content": "It rains."},
+        {"role": "user", "content": "and now?"},
+    ]
+    answer = spelling.responses.create(model=TARGET, input=items)
+    assert answer.output_text
+    assert warned(answer) == [("request.item_left_out", "input[1]")]
+
+
 def test_a_skipped_tool_in_a_namespace_leaves_the_others(spelling: OpenAI) -> None:
     inner = [{"type": "web_search"}, FUNCTION]
     tools: list[Any] = [{"type": "namespace", "name": "all", "tools": inner}]

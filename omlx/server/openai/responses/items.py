@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
@@ -15,6 +15,16 @@ from omlx.server.result_media import NOTES
 _TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text")
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _BETWEEN = "\n\n"
+ELSEWHERE: Final = frozenset(
+    {
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+        *("mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response"),
+        *("computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output"),
+        *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
+    }
+)
+"""Items of tools that this server leaves out of requests: a conversation begun elsewhere has them.
+"""
 
 
 class Item(Body):
@@ -73,8 +83,8 @@ class Conversation:
                 self._call(item, at)
             case "function_call_output" | "custom_tool_call_output":
                 self._result(item, at)
-            case _:
-                raise field_error("request.item", at, type=item.type)
+            case kind if kind not in ELSEWHERE:
+                raise field_error("request.item", at, type=kind)
 
     def _message(self, item: Item, at: str) -> None:
         role = _ROLES.get(item.role or "")

@@ -17,7 +17,7 @@ from omlx.server.openai.chat.request import variables
 from omlx.server.openai.choices import Head
 from omlx.server.openai.responses import tools as response_tools
 from omlx.server.openai.responses.encoder import ResponseEncoder
-from omlx.server.openai.responses.items import Conversation, Item
+from omlx.server.openai.responses.items import ELSEWHERE, Conversation, Item
 from omlx.server.openai.responses.tools import Tool, ToolName
 from omlx.server.result_media import left_out
 from omlx.server.stream import GenerationStream
@@ -135,7 +135,7 @@ class ResponseRequest(Sampled):
             speculation=self.strategy,
             draft_length=self.draft_length,
             structured_output=response_format.structured_output(format, "text.format"),
-            warnings=(*response_tools.warnings(self.tools or ()), *self._media()),
+            warnings=(*response_tools.warnings(self.tools or ()), *self._left_out()),
         )
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
@@ -150,9 +150,11 @@ class ResponseRequest(Sampled):
     def _prewarms(self) -> bool:
         return self.prompt_cache_options is not None and bool(self.prompt_cache_options.prewarm)
 
-    def _media(self) -> Iterator[Reason]:
-        """Warnings about pictures in results."""
+    def _left_out(self) -> Iterator[Reason]:
+        """Warnings about items of tools that run elsewhere, and about pictures in results."""
         for at, item in enumerate(self.items):
+            if item.type in ELSEWHERE:
+                yield Reason("request.item_left_out", {"field": f"input[{at}]", "type": item.type})
             yield from left_out(item.output, f"input[{at}].output")
 
     @property
