@@ -206,7 +206,7 @@ def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> 
     stages, group = lead(order, lost)
     order.tell_supervisor(JOINED)
     end_without_supervisor()
-    options = StageOptions(layers=order.layers)
+    options = StageOptions(layers=order.layers, backend=order.backend)
     return StagedReader(selection.model, stages, group, options)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.fingerprint import fingerprint
-from omlx.models.pool.stage_split import check_counts, layer_bytes, split_layers
+from omlx.models.pool.stage_split import check_counts, check_rooms, layer_bytes, split_layers
 from tests.server.running import TARGET
 
 
@@ -61,3 +61,11 @@ def test_one_changed_byte_in_the_middle_changes_the_fingerprint(tmp_path) -> Non
     file.write_bytes(content)
     after = fingerprint(tmp_path)
     assert {name for name in before if before[name] != after[name]} == {file.name}
+
+
+def test_a_rank_without_room_is_named_with_both_sizes() -> None:
+    check_rooms([2 << 30, 3 << 30], [2 << 30, 3 << 30], ["here", "there"])
+    with pytest.raises(StageError) as refusal:
+        check_rooms([1 << 30, 3 << 30], [4 << 30, 2 << 30], ["here", "there"])
+    assert refusal.value.code == "stage.no_room"
+    assert refusal.value.params == {"rank": 1, "host": "there", "need_gb": 3.0, "room_gb": 2.0}

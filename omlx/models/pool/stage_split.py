@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from omlx.errors import StageError
 from omlx.models.catalog.weight_files import weight_files
@@ -56,6 +56,18 @@ def split_layers(layers: Sequence[int], others: int, rooms: Sequence[int]) -> li
         counts[rank], first = taken, first + taken
     counts[0] = len(layers) - first
     return counts
+
+
+def check_rooms(weights: Sequence[int], rooms: Sequence[int], hosts: Sequence[str]) -> None:
+    """Raise StageError for the first rank whose room is smaller than its weights. All by rank."""
+    for rank, (need, room, host) in enumerate(zip(weights, rooms, hosts, strict=True)):
+        if need > room:
+            sizes: dict[str, Any] = {"need_gb": _gibibytes(need), "room_gb": _gibibytes(room)}
+            raise StageError("stage.no_room", rank=rank, host=host, **sizes)
+
+
+def _gibibytes(nbytes: int) -> float:
+    return round(nbytes / (1 << 30), 2)
 
 
 def check_counts(counts: Sequence[int], layers: int, ranks: int) -> None:

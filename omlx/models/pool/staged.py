@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_flatten
 
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed_in_stages
 from omlx.engine.inspection.forward_probe import pass_failure
@@ -31,7 +33,7 @@ from omlx.errors import ModelError, StageError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.fingerprint import fingerprint
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.pool.footprint import default_limit_bytes, free_bytes
+from omlx.models.pool.footprint import free_bytes
 from omlx.models.pool.load_weights import (
     Dtype,
     LoadedModel,
@@ -41,7 +43,7 @@ from omlx.models.pool.load_weights import (
     open_model,
     read_weights,
 )
-from omlx.models.pool.stage_split import check_counts, layer_bytes, split_layers
+from omlx.models.pool.stage_split import check_counts, check_rooms, layer_bytes, split_layers
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -54,9 +56,10 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """`layers` by rank override the split that follows from memory."""
+    """`layers` by rank override the split that follows from memory; `backend` is mlx's."""
 
     layers: tuple[int, ...] = ()
+    backend: str = "ring"
 
 
 @dataclass(slots=True)
@@ -127,27 +130,44 @@ class StagedReader:
         if failure is not None:
             raise ModelError(failure.code)
         probes = yield from self._replies(nbytes)
-        facts = replace(facts, layout=_largest(facts.layout, probes))
-        layout = f"{','.join(map(str, counts)) or 'tensor'} of {self.stages.size}"
+        facts = replace(facts, layout=_largest(facts.layout, probes, self._rooms()))
+        split = ",".join(map(str, counts)) or "tensor"
+        layout = f"{split} of {self.stages.size} by {self._options.backend}"
         model = describe(entry, whole, config, tokenizer, facts.weight_bytes)
         stage = StagedModel(whole, self._group, self.stages, facts, layout)
         return replace(model, stage=stage)
 
     def _counts(self, entry: ModelEntry, whole: nn.Module) -> list[int]:
         """Layers by rank. Raises ModelError for an architecture that cannot be cut."""
+        size, statuses = self.stages.size, self.stages.statuses.values()
         architecture = _architecture(whole)
         refusal = stage_refusal(architecture, tensor=self._group.tensor)
         if refusal is not None:
             raise ModelError(refusal.code, architecture=architecture)
-        if self._group.tensor:
-            return []
         layers = len(whole.layers)
-        if self._options.layers:
-            check_counts(self._options.layers, layers, self.stages.size)
-            return [*self._options.layers]
         by_layer, others = layer_bytes(entry.path, layers)
-        rooms = [status.free_bytes for status in self.stages.statuses.values()]
-        return split_layers(by_layer, others, [default_limit_bytes(), *rooms])
+        rooms = self._rooms()
+        hosts = ["this machine", *(status.host for status in statuses)]
+        arrays = cast(list[tuple[str, mx.array]], tree_flatten(whole.parameters()))
+        total = sum(array.nbytes for _, array in arrays)
+        if self._group.tensor:
+            check_rooms([total // size] * size, rooms, hosts)
+            return []
+        counts = [*self._options.layers]
+        if counts:
+            check_counts(counts, layers, size)
+        else:
+            counts = split_layers(by_layer, others, rooms)
+        cast_to = total / (sum(by_layer) + others)  # weights of another width than the files have
+        firsts = [sum(counts[rank + 1 :]) for rank in range(size)]
+        held = [sum(by_layer[first : first + n]) for first, n in zip(firsts, counts, strict=True)]
+        check_rooms([int(cast_to * (others + nbytes)) for nbytes in held], rooms, hosts)
+        return counts
+
+    def _rooms(self) -> list[int]:
+        """Bytes that a model may take, by rank."""
+        free = [status.free_bytes for status in self.stages.statuses.values()]
+        return [free_bytes(), *free]
 
     def _note_layers(self, counts: Sequence[int], whole: nn.Module) -> None:
         own = self.stages.own
@@ -227,14 +247,19 @@ def _architecture(model: nn.Module) -> str:
     return type(model).__module__.rpartition(".")[2]
 
 
-def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]]) -> Layout:
-    """A layout under which a cache that fits here fits on every rank."""
-    layouts = [own, *(Layout(**probe) for probe in probes.values())]
+def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]], rooms: Sequence[int]) -> Layout:
+    """A layout under which a cache that fits here fits on every rank.
+
+    `rooms` are the bytes left by rank: those of a rank with less room count for more.
+    """
+    layouts = [own, *(Layout(**probe) for _, probe in sorted(probes.items()))]
     windows = [layout.window for layout in layouts if layout.window is not None]
+    scales = [max(1.0, rooms[0] / max(1, room)) for room in rooms]
+    scaled = list(zip(layouts, scales, strict=True))
     return Layout(
-        row_bytes=max(layout.row_bytes for layout in layouts),
-        window_bytes=max(layout.window_bytes for layout in layouts),
+        row_bytes=max(ceil(layout.row_bytes * scale) for layout, scale in scaled),
+        window_bytes=max(ceil(layout.window_bytes * scale) for layout, scale in scaled),
         window=max(windows, default=None),
-        state_bytes=max(layout.state_bytes for layout in layouts),
+        state_bytes=max(ceil(layout.state_bytes * scale) for layout, scale in scaled),
         recurrent=any(layout.recurrent for layout in layouts),
     )
