@@ -164,7 +164,7 @@ class GrammarCompiler:
         return replace(compiled, unmarked=self._matcher(answer_grammar(markup, use, added)))
 
     def _calls_matcher(self, use: ToolUse, markup: CallMarkup) -> LLMatcher:
-        if markup.form.parameter is not None:
+        if markup.form.parameter is not None or markup.form.syntax is not None:
             # Schemas that are not JSON in the grammar fail silently.
             self._check_schemas(use)
         added = self._tokenizer._tokenizer.get_added_vocab()

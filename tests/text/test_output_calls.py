@@ -35,6 +35,7 @@ LOOK = {
 }
 CALL = '<tool_call>{"name": "look", "arguments": {"a": "é"}}</tool_call>'
 ASK = [{"role": "user", "content": "hello"}]
+M3 = "]<]minimax[>["
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,8 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
 def coder(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     """One whose calls no grammar holds."""
     tools = (
-        "{# <|tool_call_start|> #}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+        f"{{# {M3} <tool_call> #}}"
+        "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
     )
     return decode_byte_level(tmp_path_factory.mktemp("coder"), tools + CHATML)
 
@@ -146,10 +148,10 @@ def test_the_watcher_stops_where_the_output_is_over(
 
 def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
     prompt = render(coder, ASK, tools=ToolUse((LOOK,), forced=True, name="look"))
-    assert prompt.opening == "<|tool_call_start|>[look("
+    assert prompt.opening == f'{M3}<tool_call>\n{M3}<invoke name="look">'
     assert coder.decode(prompt.tokens).endswith(prompt.opening)
     spec = OutputSpec(tools=(LOOK,), opening=prompt.opening, context=prompt.tokens[-4:])
-    events = run(coder, [ids(coder, 'a="b")]<|tool_call_end|>')], spec)
+    events = run(coder, [ids(coder, f"{M3}<a>b{M3}</a>{M3}</invoke>\n{M3}</tool_call>")], spec)
     assert said(events) == [
         ("ToolCallStart", "look"),
         ("ToolCallArguments", '{"a": "b"}'),
@@ -165,7 +167,9 @@ def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
 def test_an_opening_closes_reasoning(coder: TokenizerWrapper) -> None:
     prompt = render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True))
     assert not prompt.thinking
-    assert coder.decode(prompt.tokens).endswith("<think>\n\n</think>\n\n<|tool_call_start|>[")
+    assert coder.decode(prompt.tokens).endswith(
+        f'<think>\n\n</think>\n\n{M3}<tool_call>\n{M3}<invoke name="'
+    )
     assert render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,))).thinking
 
 

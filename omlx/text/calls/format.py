@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from omlx.text.calls.argument_syntax import ArgumentSyntax
+
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
 """Functions as chat templates take them: `{"type": "function", "function": {"name": …}}`."""
 Read: TypeAlias = Callable[[str, Tools], Any]
@@ -88,8 +90,10 @@ class CallFormat:
     """
     parameter: str | None = None
     """Text of one argument in `written`, with {name} and {value}, where the arguments are no JSON
-    object. {text} is "true" for a string, else "false".
+    object. {text} is "true" for a string, else "false"; {type} is the value's JSON type.
     """
+    syntax: ArgumentSyntax | None = None
+    """How {arguments} of `written` are written, if in neither of these forms."""
     marked: bool = True
     """A forced call is written behind the opening marker."""
     between: str = ""

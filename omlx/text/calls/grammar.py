@@ -127,6 +127,8 @@ def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Itera
         yield from _arguments(form, arguments_schema(function, use), f"arguments_{i}", added)
     if form.parameter is not None:
         yield from _syntax(form.parameter, added).texts()
+    if form.syntax is not None and form.syntax.ender:
+        yield from _syntax("{value}" + form.syntax.ender, added).texts()
 
 
 def _call(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> str:
@@ -148,6 +150,9 @@ def _call(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> s
 def _arguments(
     form: CallFormat, schema: Schema, rule: str, added: Mapping[str, int]
 ) -> Iterator[str]:
+    if form.syntax is not None:
+        yield from form.syntax.rules(schema, rule, added, lambda text: _literal(text, added))
+        return
     if form.parameter is None:
         yield f"{rule}: %json {json.dumps(schema)}"
         return

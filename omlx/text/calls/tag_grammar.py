@@ -14,18 +14,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from omlx.text.calls.argument_syntax import SHARED
 from omlx.text.calls.values import ArgumentTypes
 
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+\-]?[0-9]+)?"
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_SHARED: Final = ("$defs", "definitions", "x-guidance")
-"""Keys of a schema that the schema of one argument needs too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
     """How arguments are written: `parameter` is the text of one, with places for its {name} and
-    {value}, and {text} for whether the value is a string.
+    {value}, {text} for whether the value is a string, and {type} for its JSON type.
 
     `added` are the tokens that the tokenizer does not compose of smaller ones; `literal` returns a
     text in the grammar's form.
@@ -89,7 +88,7 @@ def arguments(syntax: Syntax, schema: Mapping[str, Any], rule: str) -> Iterator[
         properties.setdefault(name, True)
     if not properties and schema.get("additionalProperties") is not False:
         start, _, stop = before.partition("{name}")
-        stop = stop.replace("{text}", "true")
+        stop = stop.replace("{text}", "true").replace("{type}", "string")
         any_name = f"{syntax.literal(start)} /[^\\s<>]+/ {syntax.literal(stop)}"
         yield f"{rule}: ({any_name} text {syntax.gap})*"
         return
@@ -97,10 +96,9 @@ def arguments(syntax: Syntax, schema: Mapping[str, Any], rule: str) -> Iterator[
     for number, (name, value) in enumerate(properties.items()):
         if any(character.isspace() or character in "<>" for character in name):
             raise ValueError(f"the parameter '{name}' cannot be written in a tag")
-        text = "true" if "string" in types.kinds(value) else "false"
-        start = syntax.literal(before.replace("{name}", name).replace("{text}", text))
+        start = syntax.literal(_filled(before, name, types.kinds(value)))
         yield f"{rule}_{number}: {start} {rule}_{number}_value"
-        yield from _value(syntax, schema, value, f"{rule}_{number}_value")
+        yield from value_rule(syntax, schema, value, f"{rule}_{number}_value")
         if name in needed:
             order.append(f"{rule}_{number}")
         else:
@@ -108,7 +106,14 @@ def arguments(syntax: Syntax, schema: Mapping[str, Any], rule: str) -> Iterator[
     yield f"{rule}: {' '.join(order) or syntax.literal('')}"
 
 
-def _value(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str) -> Iterator[str]:
+def _filled(before: str, name: str, kinds: Collection[str]) -> str:
+    """Return the tag before a value of some types; one that may be a string is one."""
+    kind = min(kinds, key=lambda each: (each != "string", each == "null", each))
+    text = json.dumps(kind == "string")
+    return before.replace("{name}", name).replace("{text}", text).replace("{type}", kind)
+
+
+def value_rule(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str) -> Iterator[str]:
     """Yield the rule for a value with what closes it."""
     types = ArgumentTypes(schema)
     kinds = types.kinds(value)
@@ -116,7 +121,7 @@ def _value(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str) -> 
         yield f"{rule}: text {syntax.gap}"
         return
     others = kinds - {"string"}
-    if "string" in kinds and "{text}" in syntax.parameter:
+    if "string" in kinds and ("{text}" in syntax.parameter or "{type}" in syntax.parameter):
         others = frozenset()
     forms = []
     if "string" in kinds and types.free_text(value):
@@ -130,7 +135,7 @@ def _value(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str) -> 
         words = [word for word in types.choices(value) if tag not in word]
         forms += [f"{syntax.literal(word)} {syntax.literal(syntax.behind)}" for word in words]
     if others:
-        shared = {key: schema[key] for key in _SHARED if key in schema}
+        shared = {key: schema[key] for key in SHARED if key in schema}
         json_schema = {**value, **shared}
         if "string" in kinds:
             json_schema["type"] = sorted(others)

@@ -64,7 +64,7 @@ class ArgumentTypes:
             return schema is not False
         if not depth or "enum" in schema or "const" in schema or "string" not in self.kinds(schema):
             return False
-        target = self._resolve(schema.get("$ref"))
+        target = self.resolve(schema.get("$ref"))
         if target is not None and not self.free_text(target, depth - 1):
             return False
         for key in ("anyOf", "oneOf"):
@@ -83,7 +83,7 @@ class ArgumentTypes:
         if not isinstance(schema, Mapping) or not depth:
             return
         yield schema
-        yield from self.branches(self._resolve(schema.get("$ref")), depth - 1)
+        yield from self.branches(self.resolve(schema.get("$ref")), depth - 1)
         for key in ("anyOf", "oneOf", "allOf"):
             combined = schema.get(key)
             if isinstance(combined, list) and len(combined) < 64:
@@ -95,7 +95,7 @@ class ArgumentTypes:
             return self.root["properties"][name]
         return self.root.get("additionalProperties", True)
 
-    def _resolve(self, reference: Any) -> Any:
+    def resolve(self, reference: Any) -> Any:
         """Return what a local `$ref` refers to; None for any other."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
@@ -125,7 +125,7 @@ class ArgumentTypes:
             kinds &= _types_of([schema["const"]])
         if isinstance(schema.get("enum"), list):
             kinds &= _types_of(schema["enum"])
-        target = self._resolve(schema.get("$ref"))
+        target = self.resolve(schema.get("$ref"))
         if target is not None:
             kinds &= self._kinds(target)
         for key in ("anyOf", "oneOf"):
@@ -144,7 +144,7 @@ class ArgumentTypes:
             yield from (choice for choice in listed if isinstance(choice, str))
         if isinstance(schema.get("const"), str):
             yield schema["const"]
-        yield from self._choices(self._resolve(schema.get("$ref")), depth - 1)
+        yield from self._choices(self.resolve(schema.get("$ref")), depth - 1)
         for key in ("anyOf", "oneOf"):
             branches = schema.get(key)
             if isinstance(branches, list) and len(branches) < 64:
@@ -189,10 +189,11 @@ def _declared(types: Any) -> frozenset[str]:
 
 
 def _types_of(values: Iterable[Any]) -> frozenset[str]:
-    return frozenset(map(_type_of, values))
+    return frozenset(map(type_of, values))
 
 
-def _type_of(value: Any) -> str:
+def type_of(value: Any) -> str:
+    """Return the JSON type of a value."""
     match value:
         case None:
             return "null"
@@ -217,17 +218,17 @@ def _json_value(text: str, kinds: frozenset[str]) -> Any:
         value = parse_json(stripped)
         if isinstance(value, float) and "number" not in kinds and value.is_integer():
             value = int(value)
-        if _type_of(value) in kinds and not isinstance(value, str):
+        if type_of(value) in kinds and not isinstance(value, str):
             return value
     if "string" in kinds:
         return text
     word = _WORDS.get(stripped.lower(), text)
-    if word is not text and _type_of(word) in kinds:
+    if word is not text and type_of(word) in kinds:
         return word
     if kinds & {"array", "object"}:
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             literal = json.loads(json.dumps(ast.literal_eval(stripped), allow_nan=False))
-            if _type_of(literal) in kinds:
+            if type_of(literal) in kinds:
                 return literal
     return value
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omlx.text.calls.format import CallFormat
 from omlx.text.calls.markup import call_format
+from omlx.text.calls.values import type_of
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _JSON: Final = '{"name": "{name}", "arguments": {arguments}}'
 """A call in a family whose text is not known."""
 _NO_FORMAT: Final = CallFormat(start="", end="", between="\n")
-_PLACES: Final = re.compile(r"\{(name|number|id|arguments|value|text)\}")
+_PLACES: Final = re.compile(r"\{(name|number|id|arguments|value|text|type)\}")
 
 
 def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]]) -> str:
@@ -47,13 +48,16 @@ def _call(form: CallFormat, call: Mapping[str, Any], number: int) -> str:
 def _arguments(form: CallFormat, arguments: Mapping[str, Any] | str) -> str:
     if isinstance(arguments, str):
         return arguments
+    if form.syntax is not None:
+        return form.syntax.text(arguments)
     if form.parameter is None:
         return json.dumps(arguments, ensure_ascii=False)
     parameters = []
     for name, value in arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        is_text = json.dumps(isinstance(value, str))
-        parameters.append(_filled(form.parameter, {"name": name, "value": text, "text": is_text}))
+        places = {"name": name, "value": text, "type": type_of(value)}
+        places["text"] = json.dumps(isinstance(value, str))
+        parameters.append(_filled(form.parameter, places))
     return "".join(parameters)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import regex as re
 
+from omlx.text.calls.families.gemma_syntax import GemmaArguments
 from omlx.text.calls.format import CallFormat, Incomplete, Tools
 from omlx.text.calls.values import ArgumentTypes, argument_types
 
@@ -107,12 +108,14 @@ GEMMA_4: Final = CallFormat(
     end="<tool_call|>",
     begins=r"\s*call:",
     read=partial(_read, quote='<|"|>'),
-    opening="call:{name}{",
+    written="call:{name}{{arguments}}",
+    syntax=GemmaArguments('<|"|>'),
 )
 FUNCTION_GEMMA: Final = CallFormat(
     start="<start_function_call>",
     end="<end_function_call>",
     begins=r"\s*call:",
     read=partial(_read, quote="<escape>"),
-    opening="call:{name}{",
+    written="call:{name}{{arguments}}",
+    syntax=GemmaArguments("<escape>"),
 )

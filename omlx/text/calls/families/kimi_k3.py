@@ -23,5 +23,7 @@ FORMAT: Final = CallFormat(
         closes="<|close|>argument<|sep|>",
         ends=r"<\|close\|>call<\|sep\|>",
     ),
-    opening='<|open|>call tool="{name}" index="1"<|sep|>',
+    written='<|open|>call tool="{name}" index="{number}"<|sep|>{arguments}<|close|>call<|sep|>',
+    parameter='<|open|>argument key="{name}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
+    together=True,
 )

@@ -25,5 +25,7 @@ FORMAT: Final = CallFormat(
         closes="</atem:parameter>",
         ends="</atem:invoke>",
     ),
-    opening='\n<atem:invoke name="{name}">\n',
+    written='\n<atem:invoke name="{name}">\n{arguments}</atem:invoke>\n',
+    parameter='<atem:parameter name="{name}">{value}</atem:parameter>\n',
+    together=True,
 )

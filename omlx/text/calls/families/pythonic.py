@@ -7,12 +7,14 @@ the next argument or the end of the call follows.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import regex as re
 
+from omlx.text.calls.argument_syntax import SHARED, Literal, in_order, is_open, members
 from omlx.text.calls.format import CallFormat, Incomplete, Tools
 from omlx.text.calls.json_repair import JsonRepair
 from omlx.text.calls.values import argument_types, parse_json, properties
@@ -21,7 +23,14 @@ _NAME: Final = re.compile(r"\s*([\w.:/-]+)\s*\(\s*")
 _KEY: Final = re.compile(r"([\w.-]+)\s*=\s*")
 _AFTER: Final = r"\s*(?:,\s*(?=[\w.-]+\s*=|[\"'\[{\w+-])|(?=\)\s*[,\]]))"
 _SEPARATOR: Final = re.compile(_AFTER)
-_STRINGS: Final = {quote: re.compile(rf"{quote}({_AFTER})") for quote in "\"'"}
+_STRINGS: Final = {
+    quote: (
+        re.compile(rf"(?<!\\)(?:\\\\)*(?P<quote>{quote})(?:{_AFTER})"),
+        re.compile(rf"(?P<quote>{quote})(?:{_AFTER})"),
+    )
+    for quote in "\"'"
+}
+"""Patterns of the end of a string: a quote without a backslash before it, else any."""
 _WORD: Final = re.compile(r"[^,()\[\]{}]+")
 _NEXT: Final = re.compile(r"\)\s*([,\]])")
 
@@ -87,10 +96,11 @@ class _Scanner:
         return value
 
     def _string(self, quote: str) -> str:
-        end = _STRINGS[quote].search(self._text, self._at + 1)
+        ends = (pattern.search(self._text, self._at + 1) for pattern in _STRINGS[quote])
+        end = next(filter(None, ends), None)
         if end is None:
             raise Incomplete("a string")
-        raw = self._text[self._at + 1 : end.start()]
+        raw = self._text[self._at + 1 : end.start("quote")]
         self._at = end.end()
         with suppress(ValueError, SyntaxError):
             escaped = raw.replace("\n", "\\n").replace("\r", "\\r")
@@ -117,11 +127,45 @@ def _read(text: str, tools: Tools) -> list[dict[str, Any]]:
     return list(_Scanner(text, tools).calls())
 
 
+class PythonArguments:
+    """Arguments `key=value`, each value as JSON."""
+
+    ender = ""
+
+    def rules(
+        self, schema: Mapping[str, Any], rule: str, added: Collection[str], literal: Literal
+    ) -> Iterator[str]:
+        shared = {key: schema[key] for key in SHARED if key in schema}
+        if is_open(schema):
+            value = f"/[a-zA-Z_][a-zA-Z0-9_]*/ {literal('=')} %json {json.dumps(shared)}"
+            yield f"{rule}: ({rule}_any ({literal(', ')} {rule}_any)*)?"
+            yield f"{rule}_any: {value}"
+            return
+        parts = []
+        for number, (name, value, needed) in enumerate(members(schema)):
+            if _KEY.fullmatch(f"{name}=") is None:
+                raise ValueError(f"the parameter '{name}' cannot be written as a keyword")
+            value_schema = {**(value if isinstance(value, Mapping) else {}), **shared}
+            yield f"{rule}_{number}: {literal(f'{name}=')} %json {json.dumps(value_schema)}"
+            parts.append((f"{rule}_{number}", needed))
+        yield from in_order(parts, literal(", "), rule)
+
+    def text(self, arguments: Mapping[str, Any]) -> str:
+        written = (
+            f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()
+        )
+        return ", ".join(written)
+
+
 FORMAT: Final = CallFormat(
     start="<|tool_call_start|>",
     end="<|tool_call_end|>",
     begins=r"\s*\[\s*[\w.:/-]+\(",
     read=_read,
     json=False,
-    opening="[{name}(",
+    written="{name}({arguments})",
+    syntax=PythonArguments(),
+    together=True,
+    section=("[", "]"),
+    separator=", ",
 )
