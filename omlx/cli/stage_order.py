@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ SERVING: Final = b"s"
 
 LOST: Final = 75
 """Exit status after a stage was lost: the supervisor starts the group again."""
+
+_GRACE_S: Final = 2.0
 
 JOIN_S: Final = 60.0
 """Seconds within which all processes of a group must have come together."""
@@ -78,10 +81,14 @@ class Order:
 
 
 def end_without_supervisor() -> None:
-    """Drain and end this process when the supervisor has gone: its end of standard input closes."""
+    """End this process when the supervisor has gone: its end of standard input closes. Open
+    requests have `_GRACE_S` to finish.
+    """
 
     def watch() -> None:
         sys.stdin.read()
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE_S)  # a second signal ends the drain
+        os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=watch, name="omlx-supervisor", daemon=True).start()

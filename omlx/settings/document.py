@@ -15,6 +15,9 @@ Precedence, from the highest: request, flag of `omlx serve`, environment variabl
 model, settings of all models, the model's [package](packages.md), built-in default. `omlx config
 list` shows every value and its source.
 
+`--hosts`, `--split`, `--stage-layers` and `--stage-timeout` of `omlx serve` are flags only:
+[stages.md](stages.md) describes them.
+
 Two files in the home folder (`OMLX_HOME`, else `~/.omlx`) store settings: `config.json` for all
 models, `models.json` for each model. `omlx config set NAME VALUE` writes them, with `--model ID`
 for one model; `omlx config unset NAME` removes a value, so that the next source applies. By hand:

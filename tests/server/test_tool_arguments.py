@@ -45,7 +45,7 @@ def custom() -> Encoder:
     [
         ('{"a": 1e999, "b": 1}', {"a": None, "b": 1}),
         (r'{"a": "\ud83d x", "b": 1}', {"a": "\ufffd x", "b": 1}),
-        (DEEP, DEEP),
+        (DEEP, {"arguments": DEEP}),
     ],
 )
 def test_a_message_has_all_arguments_and_goes_on_from_them(arguments: str, known: object) -> None:

@@ -20,7 +20,6 @@ from omlx.models.catalog.inspect_checkpoint import download_folders, inspect_che
 from omlx.models.catalog.places import Place, places
 from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
-from omlx.terminal_text import escaped
 
 _Stamp: TypeAlias = tuple[FolderStamp, ...]
 
@@ -75,7 +74,7 @@ class Discovery:
                 key, stamp = (model_id, directory), _stamp(directory)
                 before, entry = known.get(key, (None, None))
                 if entry is None or before != stamp:
-                    entry = _inspect(model_id, directory, place.source)
+                    entry = inspect_checkpoint(model_id, directory, place.source)
                 self._known[key] = stamp, entry
                 if entry.usable:
                     winner = first.setdefault(model_id, entry)
@@ -87,14 +86,6 @@ class Discovery:
 def _stamp(directory: Path) -> _Stamp:
     """Return the stamps of all files that an inspection looks at."""
     return tuple(folder_stamp(folder) for folder in (directory, *download_folders(directory)))
-
-
-def _inspect(model_id: str, directory: Path, source: str) -> ModelEntry:
-    entry = inspect_checkpoint(model_id, directory, source)
-    shown = escaped(model_id)
-    if shown == model_id:
-        return entry
-    return replace(entry, status=Status.SKIPPED, reason=Reason("model.name", {"name": shown}))
 
 
 def _shadowed(entry: ModelEntry, winner: ModelEntry) -> ModelEntry:

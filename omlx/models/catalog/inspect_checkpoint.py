@@ -26,6 +26,7 @@ from omlx.models.catalog.model_config import (
     read_object,
     text_config,
 )
+from omlx.terminal_text import escaped
 
 _UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")
 """Unicode categories: control characters, bytes that are not text, line and paragraph breaks."""
@@ -97,7 +98,7 @@ def is_supported(model_type: str) -> bool:
 def _name_reason(model_id: str) -> Reason | None:
     """Return the reason of an id that no address can hold, such as one with a line break."""
     if any(unicodedata.category(character) in _UNWRITABLE for character in model_id):
-        return Reason("model.name", {"name": ascii(model_id)})
+        return Reason("model.name", {"name": escaped(model_id)})
     return None
 
 

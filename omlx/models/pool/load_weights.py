@@ -141,6 +141,7 @@ def _naming(entry: ModelEntry) -> Iterator[None]:
 def _steps(
     entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool
 ) -> Generator[LoadProgress, None, LoadedModel]:
+    read_config(entry.path, "generation_config.json")  # a damaged one is named before it is used
     if tokenizer is None:
         tokenizer = read_tokenizer(entry)
     model, config = open_model(entry.path, dtype, trusted=trusted)

@@ -82,7 +82,9 @@ class MessageEncoder:
         for block in content:
             if block["type"] == "tool_use":
                 parsed = tooling.parse_arguments(block.pop("partial_json", ""))
-                block["input"] = parsed if isinstance(parsed, dict) else {}
+                block["input"] = parsed
+                if not isinstance(parsed, dict):  # clients expect an object
+                    block["input"] = {"arguments": parsed}
         counts = {name: finish[name] for name in _COUNTS if name in finish}
         return self._message(content, finish["delta"]) | counts
 

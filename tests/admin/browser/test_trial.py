@@ -124,7 +124,7 @@ def test_an_invalid_choice_is_reported_beside_its_field(fresh: Site) -> None:
         for box in page.locator('[name="kinds"]:not(:disabled)').all():
             box.uncheck()
         problem = page.locator('[data-field="kinds"] [data-problem]')
-        expect(problem).to_contain_text("choose at least one")
+        expect(problem).to_contain_text("Choose at least one")
         expect(page.locator("[data-estimate]")).to_be_empty()
         page.get_by_label("prose", exact=True).check()
         expect(page.locator("[data-estimate]")).to_contain_text(ESTIMATE)
