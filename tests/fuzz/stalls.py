@@ -1,6 +1,6 @@
 """Send stalling requests to a server, and measure what another client notices.
 
-python -m tests.fuzz.stalls [--only TEXT]
+python -m tests.fuzz.stalls [--only TEXT] [--words N]
 
 The server is a process of its own. While a stalling request is answered, another client asks for
 /health and for a token of the same model, again and again.
@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from time import monotonic, sleep
 from typing import Final
 
@@ -30,7 +31,10 @@ from tests.cli.serving import Serving, serving
 from tests.fuzz.stalling_requests import CHAT, TEMPLATES, StallingRequest, stalling_requests
 
 GOOD: Final = "good"
-HELLO: Final = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "stream": True}
+WORDS: Final = "rain cat reads table numbers path returns name tags file other again".split()
+PROMPT_WORDS: Final = 400
+"""Words of the other client's prompt, new ones each time: an agent's turn, of some 800 tokens."""
+
 PATIENCE_S: Final = 120
 SETTLE_S: Final = 1.5
 """Before memory is measured: idle memory is returned within it."""
@@ -54,8 +58,10 @@ class Measured:
 class Target:
     """A running server as another client sees it."""
 
-    def __init__(self, server: Serving) -> None:
+    def __init__(self, server: Serving, prompt_words: int = 1) -> None:
         self._url = server.url
+        self._prompt_words = prompt_words
+        self._words = Random(0)
         self._pid = server.pid
         self._client = httpx.Client(base_url=server.url, timeout=PATIENCE_S)
         self.first_token_s()  # loads the model
@@ -68,8 +74,11 @@ class Target:
         return self._memory() - self._first
 
     def first_token_s(self) -> float:
+        content = " ".join(self._words.choices(WORDS, k=self._prompt_words))
+        messages = [{"role": "user", "content": content}]
+        body = {"model": GOOD, "messages": messages, "max_tokens": 1, "stream": True}
         start = monotonic()
-        with self._client.stream("POST", CHAT, json={"model": GOOD, **HELLO}) as answer:
+        with self._client.stream("POST", CHAT, json=body) as answer:
             assert answer.status_code == 200, answer.read()
             next(answer.iter_lines())
             return monotonic() - start
@@ -135,7 +144,7 @@ class Target:
 
 
 @contextmanager
-def attacked() -> Iterator[Target]:
+def attacked(prompt_words: int = 1) -> Iterator[Target]:
     """A server with one good model and one for each stalling template."""
     with tempfile.TemporaryDirectory() as folder:
         home, models = Path(folder, "home"), Path(folder, "models")
@@ -146,14 +155,16 @@ def attacked() -> Iterator[Target]:
             shutil.copytree(source, models / name)
             (models / name / "chat_template.jinja").write_text(template)
         with serving(home, "--model-dir", str(models)) as server:
-            yield Target(server)
+            yield Target(server, prompt_words)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.stalls")
     parser.add_argument("--only", default="", help="requests whose name contains this")
-    only = parser.parse_args().only
-    with attacked() as target:
+    parser.add_argument("--words", type=int, default=PROMPT_WORDS, help="of the other's prompt")
+    arguments = parser.parse_args()
+    only = arguments.only
+    with attacked(arguments.words) as target:
         print(f"alone: first token after {target.alone_s:.3f} s")  # noqa: T201
         print("| request | answer | s | CPU s | /health s | first token s | MiB kept |")  # noqa: T201
         print("|---|---|---|---|---|---|---|")  # noqa: T201
