@@ -38,13 +38,14 @@ def encode(
     `limit` in tokens; a text that slightly exceeds it is not refused here. Raises BadRequest about
     the field `param`.
     """
-    if len(text) > max(PIECE, _USUAL * limit):
-        _check_length(tokenizer, text, limit, param)
+    check_length(tokenizer, text, limit, param)
     return [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
 
 
-def _check_length(tokenizer: TokenizerWrapper, text: str, limit: int, param: str) -> None:
-    """Raise BadRequest if pieces of the text certainly have more tokens than the limit."""
+def check_length(tokenizer: TokenizerWrapper, text: str, limit: int, param: str) -> None:
+    """Raise BadRequest if the text certainly has more tokens than the limit: its pieces have."""
+    if len(text) <= max(PIECE, _USUAL * limit):
+        return
     tokens = tokenizer._tokenizer.added_tokens_decoder.values()
     absorbs_spaces = any(token.lstrip or token.rstrip for token in tokens)
     counted = 0

@@ -17,7 +17,7 @@ from omlx.errors import BadRequest, Reason
 from omlx.text.calls.opening import opening
 from omlx.text.calls.write import write_calls
 from omlx.text.conversation import adapt
-from omlx.text.encode import MAX_TOKENS, encode
+from omlx.text.encode import MAX_TOKENS, check_length, encode
 from omlx.text.reasoning import opens_reasoning, reasoning_format
 from omlx.text.template_abilities import template_abilities
 from omlx.text.template_process import render_template
@@ -63,6 +63,10 @@ def render(
     """
     variables = dict(variables or {})
     _check(tokenizer, messages, variables, continue_last)
+    for message in messages:
+        if message["role"] == "user" and isinstance(message["content"], str):
+            # Before it is rendered: renders of one model take turns.
+            check_length(tokenizer, message["content"], context_length, "messages")
     beginning = ""
     if tools is not None:
         beginning = opening(tokenizer, tools)
