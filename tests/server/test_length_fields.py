@@ -135,12 +135,14 @@ def test_empty_stops_beside_others_are_left_out(spelling: OpenAI) -> None:
 
 
 def test_any_is_required(spelling: OpenAI) -> None:
-    function: Any = {"type": "function", "function": {"name": "look"}}
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    function: Any = {"type": "function", "function": {"name": "look", "parameters": nothing}}
     answer = spelling.chat.completions.create(
         model=TARGET,
         messages=[{"role": "user", "content": "hello"}],
         tools=[function],
         extra_body={"tool_choice": "any"},
+        temperature=0,
         max_tokens=200,
     )
     assert answer.choices[0].finish_reason == "tool_calls"

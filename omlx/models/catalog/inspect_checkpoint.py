@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -28,8 +27,6 @@ from omlx.models.catalog.model_config import (
 )
 from omlx.terminal_text import escaped
 
-_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")
-"""Unicode categories: control characters, bytes that are not text, line and paragraph breaks."""
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
 _FOREIGN = ("*.bin", "*.pt", "*.pth", "*.npz", "*.onnx", "*.safetensors")
@@ -96,10 +93,13 @@ def is_supported(model_type: str) -> bool:
 
 
 def _name_reason(model_id: str) -> Reason | None:
-    """Return the reason of an id that no address can hold, such as one with a line break."""
-    if any(unicodedata.category(character) in _UNWRITABLE for character in model_id):
-        return Reason("model.name", {"name": escaped(model_id)})
-    return None
+    """Return the reason of an id that no address can hold, such as one with a line break, or that a
+    terminal would obey.
+    """
+    shown = escaped(model_id)
+    if shown == model_id:
+        return None
+    return Reason("model.name", {"name": shown})
 
 
 def _head_reason(config: Mapping[str, Any]) -> Reason | None:
