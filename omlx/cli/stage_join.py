@@ -101,6 +101,6 @@ def connect(order: Order) -> socket.socket:
     while time.monotonic() < until:
         with suppress(OSError):
             return socket.create_connection(order.control, timeout=_GREETING_S)
-        time.sleep(_RETRY_S)
+        time.sleep(_RETRY_S)  # a port that is not open yet gives no event
     host, port = order.control
     raise StageError("stage.no_leader", address=f"{host}:{port}")

@@ -110,7 +110,7 @@ class Supervisor:
             if not joined and time.monotonic() > until:
                 sys.stderr.write("omlx: the group did not come together\n")
                 return 1
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # processes and signals have no common event
 
     def _ended(self, rank: int, status: int) -> int:
         """Judge the end of one process. The leader says itself what was wrong."""
@@ -204,7 +204,7 @@ class Supervisor:
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._stopping:
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # processes and signals have no common event
 
 
 def _free_ports(address: str, count: int) -> list[int]:

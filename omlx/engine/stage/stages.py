@@ -174,7 +174,7 @@ class Stages:
         self._waiting_since = time.monotonic()
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # of any type: each one ends the group
             detail = f"{type(error).__name__}: {error}"
             self._lose(0, detail)
             raise self._lost(0, detail) from error
