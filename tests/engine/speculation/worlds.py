@@ -142,20 +142,23 @@ def text(
         prompt_tokens=tuple(prompt),
         output=output,
     )
-    index = NgramIndex()
-    tokens = prompt + output
-    for i in range(len(tokens)):
+    found.match, found.hits = lookups(prompt, output)
+    return found
+
+
+def lookups(prompt: list[int], output: list[int]) -> tuple[list[int], list[int]]:
+    """Return for each place of the output a lookup's match, and how many tokens it gets right."""
+    tokens = [*prompt, *output]
+    index = NgramIndex(list(prompt))
+    matches, hits = [], []
+    for i in range(len(prompt), len(tokens)):
         match = index.lookup()
         proposed = index.after(match, LONGEST) if match else ()
-        hits = next(
-            (j for j, token in enumerate(proposed) if tokens[i + j : i + j + 1] != [token]),
-            len(proposed),
-        )
-        if i >= prompt_tokens:
-            found.match.append(match.length if match and proposed else 0)
-            found.hits.append(hits)
+        matches.append(match.length if match and proposed else 0)
+        wrong = (j for j, token in enumerate(proposed) if tokens[i + j : i + j + 1] != [token])
+        hits.append(next(wrong, len(proposed)))
         index.extend([tokens[i]])
-    return found
+    return matches, hits
 
 
 def _between(table: dict[int, float]) -> Callable[[int], float]:
@@ -186,13 +189,38 @@ _SAWTOOTH = {
     32: 2.85,
     64: 5.0,
 }
-SHAPES: dict[str, Callable[[int], float]] = {
+_FLOAT32 = "1:1 2:1.15 3:1.34 4:1.31 5:1.43 6:1.58 8:1.61 9:1.85 10:1.84 12:2.22 16:2.16 17:2.34 \
+20:2.83 24:3.17 32:3.62 48:5.07 64:7 512:50"
+_HYBRID = "1:1 2:1.05 3:1.17 4:1.12 5:1.07 6:1.27 8:1.02 9:1.11 10:1.22 12:1.37 16:1.2 17:1.27 \
+20:1.56 24:1.66 32:1.79 48:2.45 64:3.11 512:22"
+_M3_MAX = "1:1 2:1 4:1.28 6:2.04 8:2.5 9:3.14 10:3.94 32:3.98 33:7.77 64:7.8 65:11.5 512:60"
+_M5_MAX = "1:1 3:1.12 5:1.48 8:2.25 12:3.18 16:3.9 32:4.2 64:8.2 512:60"
+_BFLOAT16 = "1:1 2:1.99 8:2 16:2 32:2.1 64:3 512:20"
+
+
+def _read(table: str) -> dict[int, float]:
+    pairs = (pair.split(":") for pair in table.split())
+    return {int(width): float(cost) for width, cost in pairs}
+
+
+MEASURED = {
+    "CPU, float32": _between(_read(_FLOAT32)),
+    "CPU, hybrid": _between(_read(_HYBRID)),
+    "M3 Max, 4 bit": _between(_read(_M3_MAX)),
+    "M5 Max, 70B, 4 bit": _between(_read(_M5_MAX)),
+    "M3 Ultra, bfloat16": _between(_read(_BFLOAT16)),
+}
+"""Passes of real machines, in plain steps. CPU: two cores, models of 20M parameters, measured with
+`benchmarks.round_costs`. 4 bit: ml-explore/mlx#3863 and #3791. bfloat16: mlx's kernels for two and
+more rows."""
+
+SHAPES: dict[str, Callable[[int], float]] = MEASURED | {
     "flat": _between({1: 1.0, 2: 1.03, 4: 1.08, 8: 1.2, 16: 1.4, 64: 2.5, 512: 12.0}),
     "sawtooth": _between({**_SAWTOOTH, 512: 22.0}),
     "half": lambda width: 0.5 + 0.5 * width,
     "linear": lambda width: float(width),
 }
-ROW_GROWTH = {"flat": 0.002, "sawtooth": 0.04, "half": 0.0, "linear": 0.0}
+ROW_GROWTH = {"flat": 0.002, "sawtooth": 0.04}
 """Cost that each further row gains per 1,000 tokens of context, in plain steps."""
 
 
@@ -213,7 +241,7 @@ class Machine:
         growth = 1.0 + context / 16000
         return (
             SHAPES[self.shape](width) * growth
-            + (width - 1) * ROW_GROWTH[self.shape] * context / 1000
+            + (width - 1) * ROW_GROWTH.get(self.shape, 0.0) * context / 1000
         )
 
     def drafting(self, k: int, lag: int, context: int) -> float:

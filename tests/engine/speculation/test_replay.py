@@ -1,0 +1,58 @@
+"""Recorded answers, played by the real speculator with the pass costs of five machines.
+
+`SPEEDUPS` are those of the policy on 2026-11-23 that had a mechanism for each situation: harmonic
+means over the workloads, by machine, with lookups alone and with a draft model of 0.12 passes.
+"""
+
+from itertools import product
+from statistics import harmonic_mean
+
+import pytest
+
+from tests.engine.speculation.replay import oracle, recorded, replay
+from tests.engine.speculation.worlds import MEASURED, Machine
+
+SPEEDUPS = {
+    "CPU, float32": (2.528, 2.906),
+    "CPU, hybrid": (3.032, 3.905),
+    "M3 Max, 4 bit": (2.402, 2.726),
+    "M5 Max, 70B, 4 bit": (2.366, 2.717),
+    "M3 Ultra, bfloat16": (2.786, 3.233),
+}
+RECURRENT_SPEEDUPS = {
+    "CPU, float32": (2.392, 2.717),
+    "CPU, hybrid": (2.937, 3.724),
+    "M3 Max, 4 bit": (2.227, 2.459),
+    "M5 Max, 70B, 4 bit": (2.203, 2.479),
+    "M3 Ultra, bfloat16": (2.605, 2.988),
+}
+
+
+def speedup(machine: Machine) -> float:
+    return harmonic_mean(replay(machine, workload) for workload in recorded())
+
+
+@pytest.mark.parametrize("shape", MEASURED)
+def test_a_replay_is_as_fast_as_before(shape):
+    assert speedup(Machine(shape, 0.12)) >= 0.99 * SPEEDUPS[shape][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", MEASURED)
+def test_a_replay_is_as_fast_as_before_for_lookups_and_hybrids(shape):
+    assert speedup(Machine(shape)) >= 0.99 * SPEEDUPS[shape][0]
+    for draft, before in zip((0.0, 0.12), RECURRENT_SPEEDUPS[shape], strict=True):
+        assert speedup(Machine(shape, draft, recurrent=True)) >= 0.99 * before
+
+
+@pytest.mark.parametrize("shape", ["M3 Max, 4 bit", "CPU, float32"])
+def test_lookups_reach_most_of_what_the_oracle_does(shape):
+    reached = [replay(Machine(shape), workload) for workload in recorded()]
+    possible = [oracle(Machine(shape), workload) for workload in recorded()]
+    assert harmonic_mean(reached) >= 0.8 * harmonic_mean(possible)
+    assert all(ours <= best for ours, best in zip(reached, possible, strict=True))
+
+
+@pytest.mark.parametrize(("shape", "draft"), [*product(MEASURED, (0.0, 0.3))])
+def test_the_worst_case_of_recorded_answers_loses_nothing(shape, draft):
+    assert replay(Machine(shape, draft), "hostile") >= 0.98
