@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,8 @@ from omlx.models.catalog.model_config import context_length, read_config
 from omlx.models.catalog.reference import find_draft
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Value
+
+from .view import MapRow
 
 _ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#@]+/?", re.IGNORECASE)
 _HOST: Final = re.compile(r"\*|\[[0-9a-f:.]+\]|[\w.-]+", re.IGNORECASE)
@@ -50,8 +53,20 @@ class SettingWarnings:
             return None
         return self._checks[name](value, model)
 
+    def map_rows(self, value: Value) -> Sequence[MapRow]:
+        """Return the rows of a model name mapping, in order, each with its warning."""
+        rows: list[MapRow] = []
+        for rule in map(str, _parts(value)):
+            pattern, _, target = (part.strip() for part in rule.partition("="))
+            above = next((row.pattern for row in rows if _covers(row.pattern, pattern)), None)
+            warning = self._missing(target, self._pool.catalog.target)
+            if warning is None and above is not None:
+                warning = Reason("config.map_unused", {"pattern": above})
+            rows.append(MapRow(pattern, target, warning))
+        return rows
+
     def _default_model(self, value: Value, model: ModelEntry | None) -> Reason | None:
-        return self._missing(str(value))
+        return self._missing(str(value), self._pool.resolve)
 
     def _draft_model(self, value: Value, model: ModelEntry | None) -> Reason | None:
         try:
@@ -61,8 +76,7 @@ class SettingWarnings:
         return found if isinstance(found, Reason) else None
 
     def _model_map(self, value: Value, model: ModelEntry | None) -> Reason | None:
-        targets = [str(rule).partition("=")[2] for rule in _parts(value)]
-        return next(filter(None, map(self._missing, targets)), None)
+        return next(filter(None, (row.warning for row in self.map_rows(value))), None)
 
     def _model_dir(self, value: Value, model: ModelEntry | None) -> Reason | None:
         missing = next((path for path in _parts(value) if not Path(path).is_dir()), None)
@@ -81,9 +95,9 @@ class SettingWarnings:
             return None
         return Reason("config.context_above", {"limit": limit})
 
-    def _missing(self, name: str) -> Reason | None:
+    def _missing(self, name: str, resolve: Callable[[str], ModelEntry]) -> Reason | None:
         try:
-            self._pool.resolve(name)
+            resolve(name)
         except (NotFound, BadRequest, ModelError) as error:
             if error.code == "model.not_found":
                 return Reason("config.no_model", {"model": name})
@@ -93,3 +107,8 @@ class SettingWarnings:
 
 def _parts(value: Value) -> Sequence[str | Path]:
     return value if isinstance(value, tuple) else ()
+
+
+def _covers(above: str, pattern: str) -> bool:
+    """Whether every name that `pattern` matches is matched by `above`; only `*` is understood."""
+    return above == pattern or (not set("?[") & set(above) and fnmatchcase(pattern, above))

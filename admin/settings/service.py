@@ -111,6 +111,9 @@ class SettingsService:
                 warning = self._warnings.of(name, resolution[name].value, entry)
             options = ids if name in PICKED else ()
             hinted[name] = replace(setting, warning=warning, options=options)
+            if setting.row.is_mapping:
+                rows = self._warnings.map_rows(resolution[name].value)
+                hinted[name] = replace(hinted[name], rows=rows)
         return hinted
 
     def _applied(self, change: Change, model: str | None, busy: bool) -> SettingsView:

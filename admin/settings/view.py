@@ -21,8 +21,8 @@ Json = dict[str, Any]
 CONFIRMED: Final = frozenset({"trust_remote_code"})
 """Settings that take a confirmation to turn on."""
 
-PICKED: Final = frozenset({"default_model", "draft_model"})
-"""Settings that name a model."""
+PICKED: Final = frozenset({"default_model", "draft_model", "model_map"})
+"""Settings that name models."""
 
 _KINDS: Final[Mapping[type, tuple[str, str]]] = {
     str: ("string", "text"),
@@ -38,11 +38,24 @@ _LOCKING: Final = (Source.CLI, Source.ENVIRONMENT)
 
 
 @dataclass(frozen=True, slots=True)
+class MapRow:
+    """One row of the model name mapping: requests for `pattern` go to the model `target`."""
+
+    pattern: str
+    target: str
+    warning: Reason | None = None
+
+    @property
+    def line(self) -> str:
+        return f"{self.pattern}={self.target}"
+
+
+@dataclass(frozen=True, slots=True)
 class SettingView:
     """One setting: `value` is in effect, set by `source`; `stored` is None if nothing is stored.
 
     `options` are the ids to choose from where it names a model; `warning` is about the value in
-    effect.
+    effect. `rows` is the value in effect of a mapping.
     """
 
     row: Setting
@@ -52,6 +65,7 @@ class SettingView:
     is_set: bool
     options: Sequence[str] = ()
     warning: Reason | None = None
+    rows: Sequence[MapRow] = ()
 
     @property
     def name(self) -> str:
@@ -75,8 +89,10 @@ class SettingView:
 
     @property
     def control(self) -> str:
-        """Kind of form control: text, number, size, switch, choice, model, lines, object or
-        secret."""
+        """Kind of form control: text, number, size, switch, choice, model, map, lines, object
+        or secret."""
+        if self.row.is_mapping:
+            return "map"
         if self.name in PICKED:
             return "model"
         if self.row.meta.secret:

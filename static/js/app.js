@@ -9,6 +9,7 @@ import "./live-part.js";
 import "./menu.js";
 import "./model-actions.js";
 import "./model-list.js";
+import "./model-map.js";
 import "./prefix-cache.js";
 import "./settings-form.js";
 import "./speculation-card.js";

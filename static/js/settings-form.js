@@ -4,7 +4,7 @@
 
 import { announce } from "./announce.js";
 import { send } from "./api.js";
-import { clear, show } from "./form-problem.js";
+import { clear, show, showInvalid } from "./form-problem.js";
 import { morph } from "./morph.js";
 import { t } from "./text.js";
 
@@ -91,7 +91,7 @@ class Settings extends HTMLElement {
 
   async save(event) {
     event.preventDefault();
-    clear(this.form);
+    if (showInvalid(this.form)) return;
     const changes = this.changes();
     if (Object.keys(changes).length === 0) return;
     const boxes = [...this.querySelectorAll("[data-confirms]:checked")];
@@ -117,8 +117,11 @@ class Settings extends HTMLElement {
     if (path === this.dataset.path) this.dataset.revision = etag.replaceAll('"', "");
   };
 
-  // Input in another form takes away the message of this one.
-  onInput = () => this.showBar();
+  // Input in another form takes away the message of this one; so does taking back every change.
+  onInput = () => {
+    this.showBar();
+    if (this.bar.hidden) clear(this.form);
+  };
 
   onLeave = (event) => {
     if (this.isChanged) event.preventDefault();

@@ -69,6 +69,17 @@ def test_names_follow_changes_of_settings_and_registry(tmp_path: Path, registry:
         catalog.resolve("claude-any")
 
 
+def test_a_pattern_may_name_its_model_by_alias(tmp_path: Path, registry: Registry) -> None:
+    catalog = catalog_of(tmp_path, registry, small="mine")
+    catalog.live.patch({"model_map": ("claude-*=mine", "gpt-*=claude-any")})
+    assert catalog.resolve("claude-any").id == "one/small"
+    assert catalog.target("mine").id == "one/small"
+    with pytest.raises(NotFound):  # a pattern does not lead to another pattern
+        catalog.resolve("gpt-any")
+    with pytest.raises(NotFound):
+        catalog.target("claude-any")
+
+
 @pytest.mark.parametrize("alias", ["two/big", "one/big", "small", "taken"])
 def test_an_alias_must_be_new(tmp_path: Path, registry: Registry, alias: str) -> None:
     catalog = catalog_of(tmp_path, registry, small="taken")

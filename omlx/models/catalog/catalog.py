@@ -56,6 +56,13 @@ class Catalog:
         """Return the model called `name`, usable or not. Raises NotFound."""
         return self._current_names().lookup(name)
 
+    def target(self, name: str) -> ModelEntry:
+        """Return the usable model that a row of `model_map` names by id, alias or short name.
+
+        Raises NotFound, ModelError.
+        """
+        return check_usable(self._current_names().named(name))
+
     def update(self, found: Registry, loaded: Iterable[ModelEntry]) -> None:
         """Replace the registry by what was found on disk.
 
@@ -96,23 +103,27 @@ class _Names:
 
     def lookup(self, name: str) -> ModelEntry:
         """Return the model called `name`, usable or not. Raises NotFound."""
-        return self._trusted(self._lookup(name))
-
-    def _lookup(self, name: str) -> ModelEntry:
-        if name in self.registry:
-            return self.registry.get(name)
-        models = [model for model, alias in self.aliases.items() if alias == name]
-        if len(models) > 1:
-            raise NotFound("model.ambiguous", param="model", model=name, ids=", ".join(models))
-        if models:
-            name = models[0]
+        name = self._unaliased(name)
         try:
-            return self.registry.get(name)
+            return self._trusted(self.registry.get(name))
         except NotFound:
             for pattern, _, model in self._rules:
                 if fnmatchcase(name, pattern.strip()):
-                    return self.registry.get(model.strip())
+                    return self.named(model.strip())
             raise
+
+    def named(self, name: str) -> ModelEntry:
+        """Return the model with that id, alias or short name. Raises NotFound."""
+        return self._trusted(self.registry.get(self._unaliased(name)))
+
+    def _unaliased(self, name: str) -> str:
+        """Return the id of the model whose alias is `name`; any other name as it is."""
+        if name in self.registry:
+            return name
+        models = [model for model, alias in self.aliases.items() if alias == name]
+        if len(models) > 1:
+            raise NotFound("model.ambiguous", param="model", model=name, ids=", ".join(models))
+        return models[0] if models else name
 
     def _trusted(self, entry: ModelEntry) -> ModelEntry:
         """Return `entry`, as usable where it only needs the trust that the settings give it."""

@@ -93,8 +93,10 @@ def open_site(
 
 @contextmanager
 def open_busy_site(browser: Browser, home: Path, registry: Registry = DEMO) -> Iterator[Site]:
-    """A site with a draft model that has answered a few requests."""
-    Store(home, check_value).patch({"draft_model": DRAFT}, TARGET)
+    """A site with a draft model and a model name mapping that has answered a few requests."""
+    store = Store(home, check_value)
+    store.patch({"draft_model": DRAFT}, TARGET)
+    store.patch({"model_map": (f"claude-*haiku*={DRAFT}", f"claude-*={TARGET}")})
     with open_site(browser, home, registry) as site:
         site.ask(max_tokens=1)
         endless = {"max_tokens": 96, "logit_bias": site.running.endless()}
