@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 
+from omlx.engine.image.span import words
 from omlx.engine.limits import Limits
 from omlx.engine.masking import KnownTokensMask
 from omlx.engine.memory import MemoryClient, MemoryGuard, Verdict, cache_need
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Sequence, Status
 from omlx.engine.types import Event, Failed, Request
+from omlx.engine.vision.looks import Looks
 from omlx.errors import BadRequest, Overloaded
 
 
@@ -30,7 +32,12 @@ class AdmissionQueue:
     """
 
     def __init__(
-        self, limits: Limits, prefix: PrefixReuse, memory: MemoryGuard, clock: Callable[[], float]
+        self,
+        limits: Limits,
+        prefix: PrefixReuse,
+        looks: Looks,
+        memory: MemoryGuard,
+        clock: Callable[[], float],
     ) -> None:
         self.waiting: list[Sequence] = []
         self.refused: list[Event] = []
@@ -39,6 +46,7 @@ class AdmissionQueue:
         self.used_at = clock()
         self.limits = limits
         self._prefix = prefix
+        self._looks = looks
         self._clock = clock
         self._blocked: Sequence | None = None  # a head that did not fit
         self._blocked_version = 0  # of the guard, then
@@ -53,7 +61,7 @@ class AdmissionQueue:
 
     def submit(self, request: Request) -> None:
         """Append a request. Raises Overloaded if the queue is full, BadRequest if it is invalid."""
-        validate(request, self.limits)
+        validate(request, self.limits, sees=self._looks.tower is not None)
         if request.mask is not None and self.limits.missing_ids:
             mask = KnownTokensMask(request.mask, self.limits.vocab_size)
             request = replace(request, mask=mask)
@@ -85,7 +93,7 @@ class AdmissionQueue:
         """
         while self.may_admit(running):
             head = self._head(running)
-            need = cache_need(head.request, self._prefix.layout)
+            need = cache_need(head.request, self._prefix.layout) + self._looks.need(head.request)
             verdict = self.memory.admit(client, head.request, need, head.clock.submitted)
             if verdict is Verdict.NEXT_STEP:
                 return
@@ -117,8 +125,11 @@ class AdmissionQueue:
         return min(self.waiting, key=lambda sequence: rows[sequence.request.group])
 
 
-def validate(request: Request, limits: Limits) -> None:
-    """Raise BadRequest for an empty or too long prompt, an unknown token id, or a wrong number."""
+def validate(request: Request, limits: Limits, *, sees: bool = False) -> None:
+    """Raise BadRequest for an empty or too long prompt, an unknown token id, or a wrong number.
+
+    Only a model that `sees` has a use for images.
+    """
     tokens, sampling = request.tokens, request.sampling
     if not tokens:
         raise BadRequest("engine.prompt_empty", param="messages")
@@ -130,6 +141,9 @@ def validate(request: Request, limits: Limits) -> None:
         raise BadRequest("engine.max_tokens", param="max_tokens", value=request.max_tokens)
     if not sampling.temperature >= 0.0:  # so that NaN is refused
         raise BadRequest("engine.temperature", param="temperature", value=str(sampling.temperature))
+    if request.spans:
+        _validate_images(request, sees=sees)
+        tokens = tuple(words(tokens))
     biased = [token for token, _ in sampling.logit_bias]
     for param, ids in (
         ("messages", tokens),
@@ -138,6 +152,22 @@ def validate(request: Request, limits: Limits) -> None:
     ):
         if ids and not 0 <= min(ids) <= max(ids) < limits.vocab_size:
             raise BadRequest("engine.token_id", param=param, size=limits.vocab_size)
+
+
+def _validate_images(request: Request, *, sees: bool) -> None:
+    """Raise BadRequest for images that the model cannot read, or that the prompt cannot show."""
+    if not sees:
+        raise BadRequest("image.unsupported", param="messages")
+    if request.prompt_logprobs is not None:
+        raise BadRequest("image.prompt_logprobs", param="messages")
+    hidden = sum(span.stop - span.start for span in request.spans)
+    names = {image.name for image in request.images}
+    shown = {span.image for span in request.spans}
+    last = request.spans[-1].stop
+    if hidden != len(request.tokens) - len(words(request.tokens)) or shown - names:
+        raise BadRequest("image.marker", param="messages")
+    if last >= len(request.tokens):  # the last token of a prompt is sampled from
+        raise BadRequest("image.last", param="messages")
 
 
 def _prefix_comes(request: Request, running: Iterable[Sequence]) -> bool:

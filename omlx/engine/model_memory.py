@@ -48,7 +48,9 @@ class ModelMemory:
         ]
         pending = (*self._ops.next, *self._ops.later)
         saves = [sum(map(layout.nbytes, op.pieces)) for op in pending if isinstance(op, Save)]
-        return sum(saves) + sum(need for need in needs if need > 0)
+        prefilling = [s.request for s in self._running if s.status is Status.PREFILL]
+        images = sum(map(self._planner.looks.need, prefilling))
+        return sum(saves) + sum(need for need in needs if need > 0) + images
 
     @property
     def cached(self) -> int:
@@ -69,6 +71,7 @@ class ModelMemory:
     def evict_prefixes(self, nbytes: int) -> int:
         before = self.cached
         self._ops.next += self._prefix.shrink(max(0, before - nbytes))
-        if before < nbytes:  # the draft model's prefixes too; they are not counted in `cached`
+        if before < nbytes:  # what is not counted in `cached`: the draft's prefixes, idle features
             self._planner.speculator.clear()
+            self._ops.next += self._planner.looks.clear()
         return before - self.cached

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
+from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image.span import ImageSpan
 from omlx.engine.piece import Piece
 from omlx.engine.types import Sampling, TokenLogprob, TokenMask
 
@@ -28,6 +30,7 @@ class Open:
     sampling: Sampling
     top_logprobs: int | None
     prompt_logprobs: int | None = None
+    spans: tuple[ImageSpan, ...] = ()
     op: Literal["open"] = "open"
 
 
@@ -100,8 +103,27 @@ class Evict:
     op: Literal["evict"] = "evict"
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Compute steps [start, stop) of the vision tower over an image, on behalf of a row."""
+
+    row: int
+    image: str
+    start: int
+    stop: int
+    op: Literal["look"] = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete the features of images."""
+
+    images: tuple[str, ...]
+    op: Literal["forget"] = "forget"
+
+
 CacheOp: TypeAlias = Annotated[
-    Open | Restore | Rewind | Merge | Extract | Filter | Save | Drop | Evict,
+    Open | Restore | Rewind | Merge | Extract | Filter | Save | Drop | Evict | Look | Forget,
     Field(discriminator="op"),
 ]
 
@@ -188,12 +210,14 @@ class ScheduledStep:
     """A plan with what belongs to it and stays in this process, by row.
 
     `drafts` holds device arrays [draft_n] of token ids for windows without host ids; `masks` the
-    token masks of rows with structured output, advanced to the committed tokens.
+    token masks of rows with structured output, advanced to the committed tokens. `images` holds
+    those that the plan looks at, by name.
     """
 
     plan: Plan
     drafts: Mapping[int, Any] = field(default_factory=dict)
     masks: Mapping[int, TokenMask] = field(default_factory=dict)
+    images: Mapping[str, PreparedImage] = field(default_factory=dict)
 
 
 LogprobRows: TypeAlias = tuple[tuple[float, tuple[tuple[int, float], ...]], ...]

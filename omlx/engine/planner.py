@@ -12,25 +12,37 @@ from itertools import chain
 from typing import Literal
 
 from omlx.engine.batch import Batch
+from omlx.engine.image.span import spans_within, words_before
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
-from omlx.engine.plan import LAST, Forward, Window
+from omlx.engine.plan import LAST, CacheOp, Forward, Window
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Sequence, Status
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.vision.looks import Looks
 
 
 class Planner:
     """Windows of one model's rows.
 
     `drafts` holds the draft tokens of the newest plan that only the device knows, by row.
+    `look_ops` are its operations on images.
     """
 
-    def __init__(self, limits: Limits, batch: Batch, prefix: PrefixReuse, speculator: Speculator):
+    def __init__(
+        self,
+        limits: Limits,
+        batch: Batch,
+        prefix: PrefixReuse,
+        speculator: Speculator,
+        looks: Looks,
+    ) -> None:
         self.limits = limits
         self.speculator = speculator
         self.drafts: dict[int, object] = {}
+        self.look_ops: list[CacheOp] = []
+        self.looks = looks
         self._batch = batch
         self._prefix = prefix
         # Rows that the newest plan samples; None: it verifies a draft.
@@ -51,7 +63,7 @@ class Planner:
 
     def plan(self, running: Seq[Sequence], decoding: Seq[Sequence]) -> list[Forward]:
         """Decode windows first, then prefill chunks."""
-        self.drafts = {}
+        self.drafts, self.look_ops = {}, []
         forwards = self._decode(decoding)
         forwards += self._prefill(running, stall_matters=len(decoding) > 0)
         windows = list(chain.from_iterable(forward.windows for forward in forwards))
@@ -99,7 +111,7 @@ class Planner:
         tokens: tuple[int, ...] | Literal["last"] = LAST
         if not sequence.unread:
             tokens = tuple(sequence.tokens[start:])
-        seen = tuple(sequence.tokens[max(0, start - history) : start]) if history else ()
+        seen = words_before(sequence.tokens, sequence.request.spans, start, history)
         if draft is None:
             return Window(sequence.row, start, tokens, history=seen)
         if draft.array is not None:
@@ -129,10 +141,29 @@ class Planner:
             scored = sequence.request.prompt_logprobs is not None
             # Logits of every prompt token are kept where they are scored: read less at once.
             most = min(budget, limits.prefill_slice) if scored else budget
-            start, chunk = sequence.computed, self._prefix.chunk(sequence, most)
+            ops, spent, ready = self.looks.plan(sequence, most)
+            self.look_ops += ops
+            budget -= spent
+            start, chunk = sequence.computed, self._chunk(sequence, most - spent, ready)
+            if not chunk:
+                continue
             *tokens, end = sequence.tokens[start : start + chunk + 1]
             following = end if scored else None
             window = Window(sequence.row, start, tuple(tokens), sample=False, end=following)
             forwards.append(Forward((window,)))
             budget -= chunk
         return forwards
+
+    def _chunk(self, sequence: Sequence, budget: int, ready: int) -> int:
+        """Return how many tokens of a prompt to read next: none whose image is not computed."""
+        start = sequence.computed
+        most = min(budget, ready - start)
+        if most < 1:
+            return 0
+        end = start + self._prefix.chunk(sequence, most)
+        if self.looks.tower is not None and self.looks.tower.whole:
+            for span in spans_within(sequence.request.spans, end - 1, end):
+                # Never inside an image whose tokens attend to all of it: before it, or behind it.
+                if span.stop > end:
+                    end = span.start if span.start > start else span.stop
+        return end - start

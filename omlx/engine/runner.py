@@ -15,19 +15,22 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
+from omlx.engine.image.span import ImageSpan
 from omlx.engine.isolation import isolate
 from omlx.engine.kv import CacheTable
 from omlx.engine.limits import Traits
 from omlx.engine.masking import masks_along
-from omlx.engine.model import MakeCache, Model
+from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.plan import (
     LAST,
     CacheOp,
     Drop,
     Evict,
     Filter,
+    Forget,
     Forward,
     LogprobRows,
+    Look,
     Merge,
     Open,
     Plan,
@@ -39,6 +42,7 @@ from omlx.engine.plan import (
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
 from omlx.engine.types import TokenMask
+from omlx.engine.vision.reader import Vision
 from omlx.errors import NonFiniteLogits
 
 CLEAR_EVERY: Final = 256
@@ -50,6 +54,7 @@ class _Row:
     sampler: RowSampler
     top_logprobs: int | None
     prompt_logprobs: int | None
+    spans: tuple[ImageSpan, ...] = ()
 
 
 @dataclass(slots=True)
@@ -76,10 +81,14 @@ class ForwardPass:
 
 @dataclass(slots=True)
 class Launch:
-    """A step in flight. `failed` holds the errors of cache operations, by row."""
+    """A step in flight. `failed` holds the errors of cache operations, by row.
+
+    `looks` are computed when a tower has looked at an image for a row.
+    """
 
     plan: Plan
     passes: list[ForwardPass] = field(default_factory=list)
+    looks: list[tuple[int, mx.array]] = field(default_factory=list)
     failed: dict[int, Exception] = field(default_factory=dict)
 
 
@@ -87,16 +96,23 @@ class Runner:
     """Owns the target's caches. `vocab_size` is the tokenizer's length: logits are cut to it.
 
     `whole` are the traits of the whole model where this process holds some of its layers only.
+    `vision` None: the model reads no images.
     """
 
     def __init__(
-        self, model: Model, vocab_size: int, make_cache: MakeCache, whole: Traits | None = None
+        self,
+        model: Model,
+        vocab_size: int,
+        make_cache: MakeCache,
+        whole: Traits | None = None,
+        vision: Vision | None = None,
     ) -> None:
         self.model = model
         self.vocab_size = vocab_size
         self.make_cache = make_cache
         self.caches = CacheTable(make_cache)
         self.traits = whole or traits(make_cache())
+        self.vision = vision
         self._rows: dict[int, _Row] = {}
         self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
         self._steps = 0
@@ -107,7 +123,7 @@ class Runner:
         An operation or a pass that raises fails its own rows only; `read` reports them.
         """
         launch = Launch(step.plan)
-        self._apply(step.plan.ops, launch.failed)
+        self._apply(step, launch)
         self.caches.forget_marks()
         last: dict[tuple[int, ...], mx.array] = {}
         for forward in step.plan.forwards:
@@ -123,6 +139,11 @@ class Runner:
 
     def read(self, launch: Launch) -> dict[int, Read]:
         """Wait for a step. Return what it sampled, by row; prefill chunks are included."""
+        for row, computed in launch.looks:
+            with isolate() as outcome:
+                mx.eval(computed)
+            if outcome.error is not None:
+                launch.failed[row] = outcome.error
         reads: dict[int, Read] = {row: Read(error=error) for row, error in launch.failed.items()}
         for launched in launch.passes:
             rows = launched.forward.rows
@@ -140,14 +161,21 @@ class Runner:
 
     def sibling(self) -> Runner:
         """Return a runner over the same model with caches of its own."""
-        return Runner(self.model, self.vocab_size, self.make_cache, self.traits)
+        vision = None if self.vision is None else self.vision.sibling()
+        return Runner(self.model, self.vocab_size, self.make_cache, self.traits, vision)
 
-    def _apply(self, ops: Iterable[CacheOp], failed: dict[int, Exception]) -> None:
-        for op in ops:
+    def _apply(self, step: ScheduledStep, launch: Launch) -> None:
+        failed = launch.failed
+        for op in step.plan.ops:
             if isinstance(op, Save) and op.row in failed:
                 continue  # its content is unproven
             with isolate() as outcome:
-                self._apply_one(op)
+                if isinstance(op, Look):
+                    assert self.vision is not None
+                    computed = self.vision.look(op, step.images.get(op.image))
+                    launch.looks.append((op.row, computed))
+                else:
+                    self._apply_one(op)
             if outcome.error is not None:
                 failed.update(dict.fromkeys(self._rows_of(op), outcome.error))
 
@@ -155,14 +183,18 @@ class Runner:
         self.caches.apply(op)
         if isinstance(op, Open):
             sampler = RowSampler(op.sampling, self.vocab_size)
-            self._rows[op.row] = _Row(sampler, op.top_logprobs, op.prompt_logprobs)
+            self._rows[op.row] = _Row(sampler, op.top_logprobs, op.prompt_logprobs, op.spans)
         elif isinstance(op, Drop):
             self._rows.pop(op.row, None)
+        elif isinstance(op, Forget) and self.vision is not None:
+            self.vision.forget(op)
 
     def _rows_of(self, op: CacheOp) -> Iterable[int]:
         """The rows that end if an operation fails."""
         if isinstance(op, Merge):
             return op.rows
+        if isinstance(op, Forget):
+            return ()
         return self.caches.members if isinstance(op, Filter | Evict) else (op.row,)
 
     def _forward(
@@ -192,7 +224,7 @@ class Runner:
         self.caches.advance(window.row, window.width)
         row = self._rows[window.row]
         if not window.sample:
-            logits = self.model(tokens[None], cache=cache)[0]  # [width, V], evaluated if scored
+            logits = self._logits(window, tokens, cache)  # [width, V], evaluated if scored
             if window.end is not None:
                 following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
                 self._score(launched, logits, following, row.prompt_logprobs or 0)
@@ -201,7 +233,7 @@ class Runner:
             return
         used = window.width - window.pad
         sampled = slice(used - window.draft_n - 1, used)
-        logits = self.model(tokens[None], cache=cache)[0, sampled]  # [draft_n + 1, V]
+        logits = self._logits(window, tokens, cache)[sampled]  # [draft_n + 1, V]
         first = window.start + window.pending
         draws = [
             Draw(row.sampler, first + i, self._history(window, tokens, window.pending + i))
@@ -217,13 +249,23 @@ class Runner:
             tokens = mx.array([window.tokens[0] for window in windows], mx.uint32)
         for row in rows:
             self.caches.advance(row, 1)
-        logits = self.model(tokens[:, None], cache=self.caches.batch)[:, -1]  # [rows, V]
+        cache = self.caches.batch
+        if self.vision is not None:
+            cache = self.vision.batch(cache, [self._rows[row].spans for row in rows])
+        logits = self.model(tokens[:, None], cache=cache)[:, -1]  # [rows, V]
         bare = all(self._rows[row].sampler.bare for row in rows)
         draws = [
             Draw(self._rows[w.row].sampler, w.start + 1, self._history(w, tokens[i : i + 1], 1))
             for i, w in enumerate(() if bare else windows)
         ]
         self._sample(launched, logits, draws)
+
+    def _logits(self, window: Window, tokens: mx.array, cache: Cache) -> mx.array:
+        """Read a single row's window of ids `tokens` [width]. Return its logits [width, V]."""
+        spans = self._rows[window.row].spans
+        if self.vision is None or not spans:
+            return self.model(tokens[None], cache=cache)[0]
+        return self.vision.read(tokens, cache, window.start, spans)[0]
 
     def _newest(self, rows: tuple[int, ...]) -> mx.array:
         """The ids [rows] that the step in flight samples: the host does not know them yet."""
@@ -276,7 +318,10 @@ class Runner:
         """The ids that a single row's window reads, [width]."""
         if window.tokens == LAST:
             return self._newest((window.row,))
-        pending = mx.array(window.tokens, mx.uint32)
+        ids = window.tokens
+        if self.vision is not None:
+            ids = self.vision.ids(ids)
+        pending = mx.array(ids, mx.uint32)
         if draft is None:
             return pending
         return mx.concatenate([pending, draft, mx.zeros(window.pad, mx.uint32)])

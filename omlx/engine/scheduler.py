@@ -14,6 +14,7 @@ from functools import partial
 from omlx.engine import finish
 from omlx.engine.admission import AdmissionQueue
 from omlx.engine.batch import Batch, CacheSizes
+from omlx.engine.image.prepared import TowerFacts
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory import MemoryGuard
@@ -41,13 +42,15 @@ from omlx.engine.types import (
     Request,
     TokensCommitted,
 )
+from omlx.engine.vision.looks import Looks
 from omlx.errors import NonFiniteLogits, Reason
 
 
 class Scheduler:
     """The one writer of the sequences of one model.
 
-    `sizes` measures caches; `unbatchable` says why rows cannot share a batch, or is None.
+    `sizes` measures caches; `unbatchable` says why rows cannot share a batch, or is None. `tower`
+    is of the model's vision tower, if it has one.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class Scheduler:
         unbatchable: Reason | None = None,
         clock: Callable[[], float] = time.monotonic,
         memory: MemoryGuard | None = None,
+        tower: TowerFacts | None = None,
     ) -> None:
         self.prefix = prefix
         self.memory = memory or MemoryGuard()
         self.batch = Batch(limits, sizes, unbatchable)
-        self.queue = AdmissionQueue(limits, prefix, self.memory, clock)
-        self.planner = Planner(limits, self.batch, prefix, speculator)
+        self.looks = Looks(tower)
+        self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock)
+        self.planner = Planner(limits, self.batch, prefix, speculator, self.looks)
         self.running: list[Sequence] = []
         self._traits = traits
         self._sizes = sizes
@@ -88,6 +93,7 @@ class Scheduler:
     def clear_prefixes(self) -> None:
         """Evict every cached prefix with the next step."""
         self.ops.next += self.prefix.clear()
+        self.ops.next += self.looks.clear()
         self.speculator.clear()
 
     def set_prefix_budget(self, max_bytes: int) -> None:
@@ -100,15 +106,9 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        if (
-            self.running
-            or self.ops.next
-            or self._in_flight
-            or self._cancelled
-            or self.queue.refused
-        ):
+        if self.running or self.ops.next or self._in_flight or self._cancelled:
             return True
-        return self.queue.may_admit(self.running)
+        return bool(self.queue.refused) or self.queue.may_admit(self.running)
 
     @property
     def decoding(self) -> list[Sequence]:
@@ -125,14 +125,16 @@ class Scheduler:
         decoding = self.decoding
         self.ops.next += self.batch.arrange(decoding) if decoding else []
         forwards = self.planner.plan(self.running, decoding)
-        if not forwards and not self.ops.next:
+        looks = self.planner.look_ops
+        plan = Plan((*self.ops.next, *looks), tuple(forwards))
+        if not plan.ops and not plan.forwards:
             return None
-        plan = Plan(tuple(self.ops.next), tuple(forwards))
         self._launched(plan)
         self.ops.advance()
         self._in_flight = plan
         masks = {s.row: s.request.mask for s in decoding if s.request.mask is not None}
-        return ScheduledStep(plan, self.planner.drafts, masks)
+        images = self.looks.prepared(looks, self.running)
+        return ScheduledStep(plan, self.planner.drafts, masks, images)
 
     def _open(self, sequence: Sequence) -> None:
         sequence.clock.admitted = self._clock()
@@ -157,6 +159,7 @@ class Scheduler:
             self.ops.later += self.prefix.after_chunk(sequence, self.memory.headroom)
             if sequence.pending == 1:
                 sequence.move(Status.DECODE)
+                self.ops.later += self.looks.release(sequence.row)
 
     def commit(
         self, plan: Plan, reads: Mapping[int, Read], interval: Interval | None = None
@@ -213,7 +216,7 @@ class Scheduler:
             done = window.start + window.width
             return [PrefillProgress(request.id, done, sequence.prompt_len, scores)]
         first = sequence.clock.tick(self._clock())
-        if first and len(self.running) == 1:
+        if first and len(self.running) == 1 and not request.spans:  # else a tower's time too
             seconds = sequence.clock.first_token - sequence.clock.admitted
             self.speculator.observe_prefill(sequence.prompt_len - sequence.cached, seconds)
         sequence.unread -= 1
@@ -268,7 +271,7 @@ class Scheduler:
             self.ops.next += self.prefix.close(sequence, headroom)
             self.speculator.store(sequence)
             self.speculator.drop(row)
-            self.ops.next.append(Drop(row))
+            self.ops.next += [*self.looks.release(row), Drop(row)]
         return Finished(sequence.request.id, reason, stats, stop_token)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failed:
@@ -279,7 +282,7 @@ class Scheduler:
         self.speculator.drop(row)
         unsaved = self.ops.discard(row)
         self.ops.next += self.prefix.forget(unsaved) + self.prefix.close(sequence)
-        self.ops.next.append(Drop(row))
+        self.ops.next += [*self.looks.fail(row), Drop(row)]
         if isinstance(error, NonFiniteLogits):
             self.clear_prefixes()  # any cached prefix may hold what the fault left
         return finish.failed(sequence.request, error)
@@ -287,6 +290,7 @@ class Scheduler:
     def check(self) -> None:
         """Raise AssertionError if records contradict each other. For tests, after every step."""
         self.prefix.index.check()
+        self.looks.check()
         for sequence in self.running:
             sequence.check()
         rows = {sequence.row for sequence in self.running}

@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from omlx.draft_length import DraftLength
+from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image.span import ImageSpan
 from omlx.engine.strategy import AUTO, Strategy
 from omlx.errors import OmlxError, Reason
 from omlx.records import PrefixStats, RequestStats
@@ -111,7 +113,8 @@ class Request:
     alternatives. `prompt_logprobs`: the same for the prompt but its first token; no prefix is
     restored then. The first `stable` tokens are those with which the next turn of the conversation
     begins; 0: unknown. `mask` constrains the output; None: free text. Requests of one `group`, the
-    choices of a client's request, take turns with other groups.
+    choices of a client's request, take turns with other groups. `spans` are the image tokens of the
+    prompt, in order; `images` has each image that they show.
     """
 
     id: str
@@ -126,6 +129,8 @@ class Request:
     stable: int = 0
     mask: TokenMask | None = None
     group: str = ""
+    spans: tuple[ImageSpan, ...] = ()
+    images: tuple[PreparedImage, ...] = ()
 
 
 class FinishReason(StrEnum):

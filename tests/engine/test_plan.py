@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
+from omlx.engine.image.prepared import PreparedImage
 from omlx.engine.kv import CacheTable
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Piece
@@ -19,11 +21,14 @@ from tests.zoo import VOCAB_SIZE
 
 
 class Follower:
-    """A second runner that hears of each step only as bytes."""
+    """A second runner that hears of each step only as bytes; it has the images."""
 
-    def __init__(self, bench: Bench, family: str) -> None:
+    def __init__(
+        self, bench: Bench, runner: Runner, images: Mapping[str, PreparedImage] | None = None
+    ) -> None:
         self.bench = bench
-        self.runner = Runner(model(family), VOCAB_SIZE, cache_maker(model(family)))
+        self.runner = runner
+        self.images = images or {}
         self.ops: set[str] = set()
         self.symbols = 0
         self._seen: object = None
@@ -43,7 +48,7 @@ class Follower:
         assert sent == launch.plan.with_drafts(drafts)
         self.ops.update(op.op for op in sent.ops)
         self.symbols += sum(window.tokens == LAST for window in sent.windows)
-        self.runner.launch(ScheduledStep(sent))
+        self.runner.launch(ScheduledStep(sent, images=self.images))
         agree(self.bench.loop.runner.caches, self.runner.caches)
 
 
@@ -67,7 +72,7 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
     loop = loop_of(family, limits=replace(LIMITS, prefill_slice=6, prefix_bytes=2 * room))
     loop.use_drafters([Corrupted(model(family), lambda position: position % 5 == 2)])
     bench = Bench(loop)
-    follower = Follower(bench, family)
+    follower = Follower(bench, Runner(model(family), VOCAB_SIZE, cache_maker(model(family))))
     first = request("a", prompt(13), WARM, max_tokens=40)
     bench.submit(first)
     while len(bench.tokens["a"]) < 8:

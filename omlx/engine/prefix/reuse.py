@@ -53,7 +53,13 @@ class PrefixReuse:
         """
         request = sequence.request
         ops: list[CacheOp] = [
-            Open(sequence.row, request.sampling, request.top_logprobs, request.prompt_logprobs)
+            Open(
+                sequence.row,
+                request.sampling,
+                request.top_logprobs,
+                request.prompt_logprobs,
+                request.spans,
+            )
         ]
         if self.off_reason is not None or request.prompt_logprobs is not None:
             return ops, 0

@@ -16,6 +16,7 @@ from typing import ClassVar, Final, cast
 
 import mlx.core as mx
 
+from omlx.engine.image.span import words_before, words_between
 from omlx.engine.masking import Lookahead
 from omlx.engine.model import Cache, MakeCache, Model, id_limit
 from omlx.engine.prefix.index import PrefixIndex
@@ -43,7 +44,8 @@ class _RowCache:
     """`held` tokens are in the cache, of which the first `valid` are committed.
 
     `marks` are rollback points between the two. `unreadable`: the sequence has an id outside the
-    model's embedding; the first `scanned` tokens were checked.
+    model's embedding; the first `scanned` tokens were checked. `unseen` tokens of the prompt are
+    images, of which the draft model reads nothing: `held` and `valid` count words.
     """
 
     cache: Cache
@@ -53,6 +55,7 @@ class _RowCache:
     sampler: RowSampler | None = None
     scanned: int = 0
     unreadable: bool = False
+    unseen: int = 0
 
 
 class DraftModel:
@@ -93,7 +96,7 @@ class DraftModel:
         row = self._row(sequence)
         if limit < 1 or self._is_unreadable(row, sequence):
             return None
-        lag = len(sequence.tokens) - row.valid
+        lag = len(sequence.tokens) - row.unseen - row.valid
         return Proposal(self.name, limit, lag=lag, clause=clause)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
@@ -103,7 +106,7 @@ class DraftModel:
         row = self._row(sequence)
         if row.sampler is None:
             row.sampler = RowSampler(sequence.request.sampling, self._vocab_size)
-        self._rewind(row, min(row.valid, len(sequence.tokens) - 1))
+        self._rewind(row, min(row.valid, len(sequence.tokens) - row.unseen - 1))
         window = self._catch_up(row, sequence)
         draft = mx.concatenate(self._draft_tokens(row, sequence, window, limit))
         self._rounds += 1
@@ -123,9 +126,11 @@ class DraftModel:
         sampling, mask = sequence.request.sampling, sequence.request.mask
         history = None
         if sampling.penalised:
-            history = mx.array(sequence.tokens[-sampling.history :], mx.uint32)
+            spans, stop = sequence.request.spans, len(sequence.tokens)
+            known = words_before(sequence.tokens, spans, stop, sampling.history)
+            history = mx.array(known, mx.uint32)
         proposed: list[mx.array] = []
-        row.valid = len(sequence.tokens)
+        row.valid = len(sequence.tokens) - row.unseen
         if self._traits.sliding_window is not None:
             row.marks = [mark(row.cache, row.held, fresh=True)]
         with nullcontext() if mask is None else Lookahead(mask) as ahead:
@@ -188,21 +193,22 @@ class DraftModel:
         """Return the row's cache; a new one is restored from the longest cached prefix."""
         row = self._rows.get(sequence.row)
         if row is None:
-            match = None
+            match, read = None, _words(sequence, 0)
             if self._index is not None:
-                match = self._index.match(sequence.tokens)
+                match = self._index.match(read)
                 self._index.use(sequence.row, match)
             if match is None:
                 row = _RowCache(self._make_cache())
             else:
-                cache = self._kept.build(match.pieces, match.length, len(sequence.tokens))
+                cache = self._kept.build(match.pieces, match.length, len(read))
                 row = _RowCache(cache, match.length, match.length)
+            row.unseen = len(sequence.tokens) - len(read)
             self._rows[sequence.row] = row
         return row
 
     def _save(self, row: _RowCache, sequence: Sequence) -> None:
         if self._index is not None and row.held:
-            pieces, evicted = self._index.insert(sequence.row, sequence.tokens[: row.held])
+            pieces, evicted = self._index.insert(sequence.row, _words(sequence, 0, row.held))
             self._kept.evict(evicted)
             self._kept.keep(row.cache, pieces)
 
@@ -229,18 +235,18 @@ class DraftModel:
 
         A cache that resumes only at saved positions stops at the prompt's stable end to be saved.
         """
-        tokens, stable = sequence.tokens, 0
+        size, stable = len(sequence.tokens) - row.unseen, 0
         if self._index is not None and not self._index.layout.resumes_anywhere:
-            stable = min(sequence.request.stable, len(tokens) - 1)
-        while len(tokens) - row.held > MAX_WINDOW or row.held < stable:
-            stop = stable if row.held < stable else len(tokens) - 1
-            chunk = min(CATCH_UP_CHUNK, stop - row.held)
-            self._read(row, mx.array(tokens[row.held : row.held + chunk], mx.uint32))
+            stable = min(_words_before(sequence, sequence.request.stable), size - 1)
+        while size - row.held > MAX_WINDOW or row.held < stable:
+            stop = stable if row.held < stable else size - 1
+            chunk = _words(sequence, row.held, min(stop, row.held + CATCH_UP_CHUNK))
+            self._read(row, mx.array(chunk, mx.uint32))
             mx.eval([layer.state for layer in row.cache])
             mx.clear_cache()
             if row.held == stable:
                 self._save(row, sequence)
-        return mx.array(tokens[row.held :], mx.uint32)
+        return mx.array(_words(sequence, row.held), mx.uint32)
 
     def _read(self, row: _RowCache, window: mx.array) -> mx.array:
         """Read `window` [n] in one pass. Return the logits behind it, [1, vocab_size]."""
@@ -256,3 +262,15 @@ class DraftModel:
     def _sample(self, logits: mx.array, place: Draw) -> mx.array:
         """Sample the draft token, [1]."""
         return draw(process(logits, [place]), [place])
+
+
+def _words(sequence: Sequence, start: int, stop: int | None = None) -> list[int]:
+    """Return words [start, stop) of a row, counted without image tokens."""
+    last = len(sequence.tokens) if stop is None else stop
+    return words_between(sequence.tokens, sequence.request.spans, start, last)
+
+
+def _words_before(sequence: Sequence, at: int) -> int:
+    """Return how many of the first `at` tokens, which end in no image, are words."""
+    spans = sequence.request.spans
+    return at - sum(span.stop - span.start for span in spans if span.stop <= at)

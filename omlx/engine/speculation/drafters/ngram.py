@@ -36,7 +36,7 @@ RECENT: Final = 2000
 """Tokens at the end of a prompt that are searched for repetition."""
 
 BARRIER: Final = -1
-"""An id that no tokenizer has: no match extends across it."""
+"""Ids up to this one are in no tokenizer: no match extends across them. Images have lesser ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class NgramIndex:
         """Return the length of the match before `at`, up to `limit`, if `known` tokens agree."""
         tokens, size = self.tokens, len(self.tokens)
         limit = min(limit, at)
-        while known < limit and tokens[at - 1 - known] == tokens[size - 1 - known] != BARRIER:
+        while known < limit and tokens[at - 1 - known] == tokens[size - 1 - known] > BARRIER:
             known += 1
         return known
 
@@ -131,7 +131,7 @@ class NgramIndex:
         known, size = self.tokens, len(self.tokens)
         for i in range(match.at, match.at + limit):
             token = known[i] if i < size else proposal[i - size]
-            if token == BARRIER:
+            if token <= BARRIER:
                 break
             proposal.append(token)
             if token in ends:

@@ -1,0 +1,136 @@
+"""Which images the runner holds features of, and which it computes next. Pure Python.
+
+    wanted by a row ── Look, a few steps of the tower at a time ──► held ── LRU ──► Forget
+
+Features are held while a row that prefills needs them, and behind that up to `MAX_IDLE_BYTES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from omlx.engine.image.prepared import PreparedImage, TowerFacts
+from omlx.engine.image.span import spans_within
+from omlx.engine.plan import CacheOp, Forget, Look
+from omlx.engine.sequence import Sequence
+from omlx.engine.types import Request
+
+MAX_IDLE_BYTES: Final = 128 << 20
+"""Bytes of features that no row needs: an image of 1,280 tokens has some 10 MB."""
+
+
+@dataclass(slots=True)
+class _Image:
+    """`done` steps of the tower have been planned. `looker` is the row that paid for the last."""
+
+    nbytes: int
+    done: int = 0
+    looker: int = 0
+    rows: set[int] = field(default_factory=set)
+
+
+class Looks:
+    """The images of one model. `tower` None: the model has no vision tower."""
+
+    def __init__(self, tower: TowerFacts | None = None) -> None:
+        self.tower = tower
+        self._images: dict[str, _Image] = {}  # least recently used first
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._images)
+
+    def need(self, request: Request) -> int:
+        """Return bytes that the images of a request take: features, and the largest activations."""
+        tower = self.tower
+        missing = [image for image in request.images if not self._complete(image.name)]
+        if tower is None or not missing:
+            return 0
+        features = sum(image.features for image in missing) * tower.feature_bytes
+        return features + max(image.patches for image in missing) * tower.patch_bytes
+
+    def plan(self, sequence: Sequence, budget: int) -> tuple[list[CacheOp], int, int]:
+        """Look at the images that the row's next `budget` tokens show, in order.
+
+        Return the operations, how much of the budget they take, and the position before which all
+        features are there. At least one step of a tower fits any budget.
+        """
+        tower, ops = self.tower, list[CacheOp]()
+        stop, spent = sequence.computed + budget, 0
+        if tower is None or not sequence.request.spans:
+            return ops, spent, stop
+        for span in spans_within(sequence.request.spans, sequence.computed, stop):
+            image = self._use(sequence, span.image)
+            if image.done < tower.steps and spent < budget:
+                prepared = next(i for i in sequence.request.images if i.name == span.image)
+                cost = prepared.patches * tower.patch_cost / tower.steps  # tokens a step
+                steps = min(tower.steps - image.done, max(1, int((budget - spent) / cost)))
+                ops.append(Look(sequence.row, span.image, image.done, image.done + steps))
+                image.done += steps
+                image.looker = sequence.row
+                spent = min(budget, spent + round(steps * cost))
+            if image.done < tower.steps:
+                return ops, spent, span.start
+        return ops, spent, stop
+
+    def release(self, row: int) -> list[CacheOp]:
+        """A row needs no features any more. Return what is forgotten for it."""
+        forgotten = []
+        for name, image in self._images.items():
+            image.rows.discard(row)
+            if not image.rows and not self._complete(name):
+                forgotten.append(name)
+        return self._forget([*forgotten, *self._excess(MAX_IDLE_BYTES)])
+
+    def fail(self, row: int) -> list[CacheOp]:
+        """A row failed: the features that were computed for it are unproven."""
+        unproven = [name for name, image in self._images.items() if image.looker == row]
+        return [*self._forget(unproven), *self.release(row)]
+
+    def clear(self) -> list[CacheOp]:
+        """Forget all features that no row needs."""
+        return self._forget(list(self._excess(0)))
+
+    def prepared(self, ops: list[CacheOp], sequences: list[Sequence]) -> dict[str, PreparedImage]:
+        """Return the images that the operations look at, by name."""
+        names = {op.image for op in ops if isinstance(op, Look)}
+        if not names:
+            return {}
+        images = [image for sequence in sequences for image in sequence.request.images]
+        return {image.name: image for image in images if image.name in names}
+
+    def check(self) -> None:
+        """Raise AssertionError for an image that is held for nothing. For tests."""
+        for name, image in self._images.items():
+            assert image.rows or self._complete(name), name
+
+    def _use(self, sequence: Sequence, name: str) -> _Image:
+        image = self._images.pop(name, None)
+        if image is None:
+            features = next(i.features for i in sequence.request.images if i.name == name)
+            image = _Image(features * self.tower.feature_bytes if self.tower else 0)
+        self._images[name] = image
+        image.rows.add(sequence.row)
+        return image
+
+    def _complete(self, name: str) -> bool:
+        image = self._images.get(name)
+        return image is not None and self.tower is not None and image.done == self.tower.steps
+
+    def _excess(self, max_bytes: int) -> Iterator[str]:
+        """Yield the least recently used idle images that exceed `max_bytes` together."""
+        idle = [(name, image) for name, image in self._images.items() if not image.rows]
+        total = sum(image.nbytes for _, image in idle)
+        for name, image in idle:
+            if total <= max_bytes:
+                return
+            total -= image.nbytes
+            yield name
+
+    def _forget(self, names: list[str]) -> list[CacheOp]:
+        unique = tuple(dict.fromkeys(names))
+        for name in unique:
+            del self._images[name]
+        return [Forget(unique)] if unique else []

@@ -1,0 +1,188 @@
+"""Passes that see: a text model of mlx-lm, which learns of images through its caches.
+
+    ids ─► embeddings, image features in their places ─► layers, each with a view of its cache
+
+A pass without images, of a row without images, gets the caches themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, RotatingKVCache
+
+from omlx.engine.image.prepared import PreparedImage, TowerFacts
+from omlx.engine.image.span import ImageSpan, position_shift, positions, spans_within
+from omlx.engine.model import Cache, Model
+from omlx.engine.plan import Forget, Look
+from omlx.engine.vision.views import Axes, AxialRope, MarkedLayer, Shift, View
+
+END: Final = 1 << 62
+"""A position behind every token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Of one image: `rows` [features, D], as the text model's embeddings are before it scales them.
+
+    `marks` [features, D] are added behind its first layers, one each.
+    """
+
+    rows: mx.array
+    marks: tuple[mx.array, ...] = ()
+
+
+Looking: TypeAlias = Generator[mx.array, None, Features]
+"""A tower at work: yields an array to evaluate after each step but the last; returns features."""
+
+
+class Tower(Protocol):
+    """A vision tower with its projector."""
+
+    @property
+    def facts(self) -> TowerFacts: ...
+
+    def look(self, image: PreparedImage) -> Looking:
+        """Compute the features of one image, lazily. Yields `facts.steps - 1` times."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Positions on three axes: frequencies of each, side by side or interleaved."""
+
+    sections: tuple[int, ...]
+    interleaved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """How the text models of one family read features.
+
+    `blank` is the id that stands for an image token where the model asks for ids. The model
+    multiplies embeddings by `scale` itself. Within an image attention is open in both directions on
+    `open_layers`. `marks` counts the layers behind which features are added.
+    """
+
+    blank: int
+    scale: float = 1.0
+    open_layers: Literal["none", "all", "sliding"] = "none"
+    rotary: Rotary | None = None
+    marks: int = 0
+
+
+@dataclass(slots=True)
+class Vision:
+    """The tower of one model, and how its text model reads what the tower computes.
+
+    Exchanges rotary embeddings and first layers of the loaded `model`, which computes the same as
+    before where no image is shown. `body` is the part of it that embeds and has the layers.
+    """
+
+    model: Model
+    body: Any
+    seeing: Seeing
+    tower: Tower
+    _features: dict[str, Features] = field(default_factory=dict)
+    _looking: dict[str, Looking] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        layers = self.body.layers
+        for i, layer in enumerate(layers):
+            if self.seeing.rotary is not None and "self_attn" in layer:
+                rotary, attention = self.seeing.rotary, layer.self_attn
+                if not isinstance(attention.rope, AxialRope):
+                    attention.rope = AxialRope(
+                        attention.rope, rotary.sections, interleaved=rotary.interleaved
+                    )
+            if i < self.seeing.marks and not isinstance(layer, MarkedLayer):
+                layers[i] = MarkedLayer(layer, i)
+
+    def look(self, op: Look, image: PreparedImage | None) -> mx.array:
+        """Dispatch steps of the tower. Return an array that is computed when they are."""
+        if op.start == 0:
+            assert image is not None, op
+            self._looking[op.image] = self.tower.look(image)
+        looking, step = self._looking.pop(op.image), mx.array(0)
+        try:
+            for _ in range(op.start, op.stop):
+                step = next(looking)
+        except StopIteration as finished:
+            features: Features = finished.value
+            self._features[op.image] = features
+            mx.async_eval(features.rows, *features.marks)
+            return features.rows
+        self._looking[op.image] = looking
+        mx.async_eval(step)
+        return step
+
+    def forget(self, op: Forget) -> None:
+        for name in op.images:
+            self._features.pop(name, None)
+            self._looking.pop(name, None)
+
+    def sibling(self) -> Vision:
+        """Return the same vision with features of its own."""
+        return Vision(self.model, self.body, self.seeing, self.tower)
+
+    def ids(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return ids that the model can embed: its blank for those of images."""
+        return tuple([token if token >= 0 else self.seeing.blank for token in tokens])
+
+    def read(self, ids: mx.array, cache: Cache, start: int, spans: Sequence[ImageSpan]) -> mx.array:
+        """Return logits [1, tokens, V] of a row's window `ids` [tokens] that begins at `start`."""
+        stop = start + ids.shape[0]
+        shown, shift = spans_within(spans, start, stop), self._shift(spans, start, stop)
+        if not shown and isinstance(shift, int) and not shift:
+            return self.model(ids[None], cache=cache)
+        if not shown:
+            return self.model(ids[None], cache=self._views(cache, shift))
+        rows = self.body.embed_tokens(ids)  # [tokens, D]
+        marks = [mx.zeros_like(rows) for _ in range(self.seeing.marks)]
+        places: list[tuple[int, int]] = []
+        for span in shown:
+            first, last = max(span.start, start), min(span.stop, stop)
+            part = slice(span.at + first - span.start, span.at + last - span.start)
+            place, features = slice(first - start, last - start), self._features[span.image]
+            rows[place] = (features.rows[part] / self.seeing.scale).astype(rows.dtype)
+            for mark, added in zip(marks, features.marks, strict=True):
+                mark[place] = added[part].astype(rows.dtype)
+            places.append((first - start, last - start))
+        views = self._views(cache, shift, places, [mark[None] for mark in marks])
+        model: Any = self.model
+        logits: mx.array = model(ids[None], cache=views, input_embeddings=rows[None])
+        return logits
+
+    def batch(self, cache: list[Any], spans: Sequence[Sequence[ImageSpan]]) -> list[Any]:
+        """Return the cache of a batch whose rows stand behind the images of `spans`, by row."""
+        if self.seeing.rotary is None:
+            return cache
+        shifts = [position_shift(row, END) for row in spans]
+        return self._views(cache, mx.array(shifts)) if any(shifts) else cache
+
+    def _shift(self, spans: Sequence[ImageSpan], start: int, stop: int) -> Shift:
+        if self.seeing.rotary is None:
+            return 0
+        axes = positions(spans, start, stop)
+        return position_shift(spans, start) if axes is None else Axes(mx.array(axes))
+
+    def _views(
+        self,
+        cache: Sequence[Any],
+        shift: Shift,
+        places: Sequence[tuple[int, int]] = (),
+        marks: Sequence[mx.array] = (),
+    ) -> list[Any]:
+        views: list[Any] = []
+        for layer in cache:
+            if isinstance(layer, ArraysCache):  # recurrences know neither positions nor masks
+                views.append(layer)
+                continue
+            opens = self.seeing.open_layers == "all" or (
+                self.seeing.open_layers == "sliding" and isinstance(layer, RotatingKVCache)
+            )
+            views.append(View(layer, shift, places if opens else (), marks))
+        return views

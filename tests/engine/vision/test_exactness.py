@@ -1,0 +1,148 @@
+"""Prompts with images: tokens equal plain decoding, whatever drafts, whatever else runs, however
+the prompt is cut. The whole product is slow; a slice of it runs always.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx.engine.plan import Plan
+from omlx.engine.strategy import DRAFT, NGRAM, OFF
+from omlx.engine.types import Request, Speculation
+from tests import zoo
+from tests.engine import harness
+from tests.engine.harness import GREEDY, LIMITS, WARM, Bench, prompt
+from tests.engine.vision.sighted import CAT, DOG, FAMILIES, decode, loop_of, shown, sighted
+
+DRAFTS = ("plain", "perfect", "noisy", "wrong", "lookups")
+PENALISED = replace(WARM, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2)
+PRODUCT = [*itertools.product(FAMILIES, DRAFTS, ("cold", "warm"), (512, 11))]
+SLICE = {(name, DRAFTS[1 + i % 4], ("cold", "warm")[i % 2], 11) for i, name in enumerate(FAMILIES)}
+SAMPLINGS = {"cold": GREEDY, "warm": WARM}
+
+
+def draft_of(name: str, kind: str) -> Any:
+    if kind == "perfect":
+        return zoo.build(name)
+    if kind == "noisy":
+        return zoo.noisy_copy(zoo.build(name), 0.1)
+    return zoo.build("llama", 1) if kind == "wrong" else None
+
+
+def strategy_of(kind: str) -> Any:
+    return {"plain": OFF, "lookups": NGRAM}.get(kind, DRAFT)
+
+
+def marked(cases: Any, kept: Any) -> list[Any]:
+    return [
+        pytest.param(*case, marks=() if case in kept else pytest.mark.slow, id=_name(case))
+        for case in cases
+    ]
+
+
+def _name(case: tuple[object, ...]) -> str:
+    return "-".join(map(str, case))
+
+
+@pytest.mark.parametrize(("name", "kind", "sampling", "chunk"), marked(PRODUCT, SLICE))
+def test_tokens_equal_plain_decoding(name: str, kind: str, sampling: str, chunk: int) -> None:
+    vision = sighted(name)
+    limits = replace(LIMITS, prefill_chunk=chunk, prefill_slice=chunk)
+    bench = Bench(loop_of(vision, draft_of(name, kind), limits=limits))
+    request = shown(name, (CAT, DOG), SAMPLINGS[sampling], strategy_of(kind), max_tokens=32)
+    bench.run(request)
+    assert not bench.failed, bench.failed
+    assert bench.tokens["a"] == decode(vision, request)
+    if kind in ("perfect", "noisy", "wrong"):
+        assert bench.stats().drafters["tiny"].rounds
+    for plan in bench.plans:
+        assert Plan.from_bytes(plan.to_bytes()) == plan
+    if vision.tower.facts.whole:
+        assert not cuts(bench, request), "a pass ended inside an image"
+    elif chunk == 11:
+        assert cuts(bench, request)
+
+
+def cuts(bench: Bench, request: Request) -> list[int]:
+    """Where passes of a prompt ended inside an image."""
+    ends = [window.start + window.width for window in bench.windows if not window.sample]
+    return [end for end in ends if any(s.start < end < s.stop for s in request.spans)]
+
+
+@pytest.mark.parametrize(
+    ("name", "company"),
+    marked(
+        itertools.product(FAMILIES, ("joined", "left")),
+        {("qwen3_vl", "joined"), ("gemma3", "left"), ("qwen3_5", "joined")},
+    ),
+)
+def test_rows_with_other_images_and_none_share_a_batch(name: str, company: str) -> None:
+    vision = sighted(name)
+    limits = replace(LIMITS, prefill_chunk=16, prefill_slice=8)
+    bench = Bench(loop_of(vision, zoo.build(name), limits=limits))
+    first = shown(name, (CAT, DOG), GREEDY, max_tokens=32)
+    second = shown(name, (DOG,), PENALISED, salt=3, id="b")
+    words = Request("c", prompt(17, 9), GREEDY, max_tokens=20, speculation=Speculation(DRAFT))
+    bench.submit(first)
+    if company == "joined":
+        bench.until(lambda: len(bench.tokens["a"]) >= 6)
+    bench.run(second, words)
+    assert not bench.failed, bench.failed
+    for request in (first, second, words):
+        assert bench.tokens[request.id] == decode(vision, request), request.id
+    if not bench.loop.scheduler.batch.off_reason:
+        assert any(forward.batched for plan in bench.plans for forward in plan.forwards)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_prefixes_are_shared_by_the_same_images_only(name: str) -> None:
+    vision = sighted(name)
+    bench = Bench(loop_of(vision, zoo.build(name)))
+    first = shown(name, (CAT, DOG), GREEDY)
+    bench.run(first)
+    turn = replace(first, id="turn", tokens=(*first.tokens, *bench.tokens["a"], 4, 5, 6))
+    bench.run(turn)
+    assert bench.stats("turn").cached_n > first.spans[-1].stop
+    other = shown(name, (CAT, CAT), GREEDY, id="other")
+    bench.run(other)
+    assert bench.stats("other").cached_n <= first.spans[1].start
+    assert vision.tower.looked == ["cat", "dog"]
+    for request in (turn, other):
+        assert bench.tokens[request.id] == decode(vision, request), request.id
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_prefix_may_end_inside_an_image(name: str) -> None:
+    vision = sighted(name)
+    bench = Bench(loop_of(vision))
+    first = shown(name, (CAT,), GREEDY, OFF)
+    bench.run(first)
+    inside = first.spans[0].start + 13
+    bench.loop.scheduler.prefix.index.match = _up_to(bench, inside)  # type: ignore[method-assign]
+    again = replace(first, id="again")
+    bench.run(again)
+    cached = bench.stats("again").cached_n
+    assert cached <= inside
+    if bench.loop.scheduler.prefix.layout.resumes_anywhere:
+        assert cached == inside
+    assert bench.tokens["again"] == bench.tokens["a"]
+
+
+def _up_to(bench: Bench, length: int) -> Any:
+    match = bench.loop.scheduler.prefix.index.match
+    return lambda tokens: match(tokens[: length + 1])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_text_alone_is_what_it_was(name: str) -> None:
+    vision, text, ids = sighted(name), zoo.build(name), mx.array([prompt(24)])
+    logits = vision.model(ids, cache=zoo.make_cache(vision.model))
+    assert (logits == text(ids, cache=zoo.make_cache(text))).all().item()
+    request = Request("a", prompt(40), WARM, max_tokens=12)
+    bench, plain = Bench(loop_of(vision)).run(request), Bench(harness.loop_of(text)).run(request)
+    assert bench.tokens == plain.tokens

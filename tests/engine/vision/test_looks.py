@@ -1,0 +1,232 @@
+"""When a tower looks: in slices beside a stream, once per image; how long features are held."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx.engine.image.prepared import TowerFacts
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.plan import Forget, Look
+from omlx.engine.sequence import Clock, Sequence
+from omlx.engine.strategy import OFF
+from omlx.engine.types import Request, Speculation
+from omlx.engine.vision import looks as looks_module
+from omlx.engine.vision.looks import Looks
+from omlx.errors import BadRequest, EngineError
+from tests.engine.harness import GREEDY, LIMITS, Bench, prompt
+from tests.engine.harness import loop_of as text_loop
+from tests.engine.vision.sighted import CAT, DOG, STEPS, decode, image, loop_of, shown, sighted
+
+SMALL = replace(LIMITS, prefill_chunk=64, prefill_slice=12)
+
+
+def looks_of(bench: Bench) -> list[Look]:
+    return [op for plan in bench.plans for op in plan.ops if isinstance(op, Look)]
+
+
+def forgotten(bench: Bench) -> list[str]:
+    ops = [op for plan in bench.plans for op in plan.ops if isinstance(op, Forget)]
+    return [name for op in ops for name in op.images]
+
+
+def busy_bench(vision: Any, *, check: bool = True) -> Bench:
+    """A bench on which a stream of words decodes."""
+    bench = Bench(loop_of(vision, limits=SMALL), check=check)
+    bench.submit(
+        Request("words", prompt(8, 9), GREEDY, max_tokens=60, speculation=Speculation(OFF))
+    )
+    return bench.until(lambda: len(bench.tokens["words"]) >= 2)
+
+
+def test_a_tower_takes_slices_beside_a_stream() -> None:
+    vision = sighted("llama")  # 24 patches of 1 token each: 6 tokens of work a step
+    bench = busy_bench(vision)
+    request = shown("llama", (CAT,), GREEDY, OFF)
+    bench.run(request)
+    assert [(op.start, op.stop) for op in looks_of(bench)] == [(0, 2), (2, 4)]
+    for plan in bench.plans:
+        if any(isinstance(op, Look) for op in plan.ops):
+            assert any(window.sample for window in plan.windows), "the stream paused"
+    assert bench.tokens["a"] == decode(vision, request)
+
+
+def test_a_tower_alone_takes_what_a_chunk_may_take() -> None:
+    bench = Bench(loop_of(sighted("llama"), limits=SMALL))
+    bench.run(shown("llama", (CAT, DOG), GREEDY, OFF))
+    assert [(op.image, op.start, op.stop) for op in looks_of(bench)] == [
+        ("cat", 0, STEPS),
+        ("dog", 0, STEPS),
+    ]
+
+
+def test_a_step_of_a_tower_fits_any_slice() -> None:
+    vision = sighted("llama", patch_cost=100.0)
+    bench = busy_bench(vision)
+    request = shown("llama", (CAT,), GREEDY, OFF)
+    bench.run(request)
+    assert [op.stop - op.start for op in looks_of(bench)] == [1] * STEPS
+    assert bench.tokens["a"] == decode(vision, request)
+
+
+def test_two_rows_with_one_image_look_once() -> None:
+    vision = sighted("qwen3_vl")
+    bench = busy_bench(vision)
+    first, second = shown("qwen3_vl", (CAT,), GREEDY), shown("qwen3_vl", (CAT,), GREEDY, salt=4)
+    second = replace(second, id="b")
+    bench.run(first, second)
+    assert vision.tower.looked == ["cat"]
+    for request in (first, second):
+        assert bench.tokens[request.id] == decode(vision, request)
+
+
+def test_a_failed_tower_ends_its_request_alone() -> None:
+    vision = sighted("llama")
+    vision.tower.fails = True
+    bench = busy_bench(vision, check=False)
+    bench.submit(shown("llama", (CAT,), GREEDY))
+    bench.until(lambda: "a" in bench.failed)
+    assert isinstance(bench.failed["a"].error, EngineError)
+    vision.tower.fails = False
+    again = shown("llama", (CAT,), GREEDY, id="again")
+    bench.run(again)
+    assert bench.tokens["again"] == decode(vision, again)
+    assert len(bench.tokens["words"]) == 60
+
+
+def test_features_that_the_device_cannot_compute_end_their_request_alone() -> None:
+    vision = sighted("llama")
+    good = vision.tower.look
+
+    def damaged(image: Any) -> Any:
+        features = yield from good(image)
+        return replace(features, rows=features.rows * mx.array(float("nan")))
+
+    vision.tower.look = damaged
+    bench = busy_bench(vision)
+    bench.submit(shown("llama", (CAT,), GREEDY))
+    bench.until(lambda: "a" in bench.failed)
+    vision.tower.look = good
+    again = shown("llama", (CAT,), GREEDY, id="again")
+    bench.run(again)
+    assert bench.tokens["again"] == decode(vision, again)
+
+
+def test_a_cancelled_row_leaves_its_image_to_others() -> None:
+    vision = sighted("llama")
+    bench = busy_bench(vision)
+    first, second = shown("llama", (CAT,), GREEDY), shown("llama", (CAT,), GREEDY, id="b")
+    bench.submit(first, second)
+    bench.until(lambda: bool(looks_of(bench)))
+    bench.loop.cancel("a")
+    while bench.loop.has_work:
+        bench.step()
+    assert bench.tokens["b"] == decode(vision, second)
+    assert vision.tower.looked[:1] == ["cat"]
+
+
+def test_a_half_seen_image_is_forgotten_with_its_row() -> None:
+    vision = sighted("llama")
+    bench = busy_bench(vision)
+    bench.submit(shown("llama", (CAT,), GREEDY))
+    bench.until(lambda: bool(looks_of(bench)))
+    bench.loop.cancel("a")
+    while bench.loop.has_work:
+        bench.step()
+    assert forgotten(bench) == ["cat"]
+    assert not bench.loop.runner.vision._features
+    assert not bench.loop.runner.vision._looking
+
+
+def test_idle_features_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    vision = sighted("llama")
+    room = 2 * CAT.features * vision.tower.facts.feature_bytes
+    monkeypatch.setattr(looks_module, "MAX_IDLE_BYTES", room)
+    bench = Bench(loop_of(vision))
+    images = [image(f"image {i}", 4, 6) for i in range(4)]
+    for i, each in enumerate([*images, images[2]]):
+        bench.run(shown("llama", (each,), GREEDY, OFF, id=f"r{i}", salt=i, max_tokens=2))
+    assert forgotten(bench) == ["image 0", "image 1"]
+    assert vision.tower.looked == [each.name for each in images]
+    assert list(bench.loop.runner.vision._features) == bench.loop.scheduler.looks.names[::-1]
+
+
+def test_clearing_prefixes_forgets_features() -> None:
+    vision = sighted("llama")
+    bench = Bench(loop_of(vision)).run(shown("llama", (CAT,), GREEDY, OFF))
+    bench.loop.clear_prefixes()
+    while bench.loop.has_work:
+        bench.step()
+    assert not bench.loop.runner.vision._features
+
+
+def test_a_tower_teaches_the_cost_model_nothing() -> None:
+    vision = sighted("llama")
+    limits = replace(LIMITS, prefill_chunk=24)
+    bench = Bench(loop_of(vision, limits=limits))
+    before = bench.loop.cost_model.to_json()
+    bench.run(shown("llama", (CAT, DOG), GREEDY, OFF, max_tokens=1))
+    assert bench.loop.cost_model.to_json() == before
+    text = Request("t", prompt(100), GREEDY, max_tokens=1, speculation=Speculation(OFF))
+    bench.run(text)
+    assert bench.loop.cost_model.to_json() != before, "else the test proves nothing"
+
+
+def test_admission_counts_features_and_activations() -> None:
+    facts = TowerFacts(2, patch_bytes=1000, feature_bytes=10)
+    looks, request = Looks(facts), shown("llama", (CAT, DOG), GREEDY)
+    assert looks.need(request) == (24 + 24) * 10 + 24 * 1000
+    looks.plan(Sequence(1, request, list(request.tokens), 200, Clock(0.0)), 10_000)
+    assert looks.need(request) == 0
+    vision = sighted("llama")
+    guard = MemoryGuard()
+    guard.configure(1 << 20, 0)
+    loop = loop_of(vision, memory=guard)
+    loop.register()
+    cache = loop.scheduler.prefix.layout.cache_bytes(256)
+    guard.used = lambda: guard.soft - cache - 1000  # room for the cache, not for the tower
+    bench = Bench(loop)
+    bench.submit(shown("llama", (CAT,), GREEDY))
+    assert loop.scheduler.looks.need(bench.loop.scheduler.queue.waiting[0].request) > 1000
+    reserved = loop.scheduler.memory.excess(
+        cache + loop.scheduler.looks.need(shown("llama", (CAT,), GREEDY)), []
+    )
+    assert reserved > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"images": ()}, "image.marker"),
+        ({"prompt_logprobs": 0}, "image.prompt_logprobs"),
+    ],
+)
+def test_requests_that_show_images_wrongly_are_refused(change: Any, code: str) -> None:
+    bench = Bench(loop_of(sighted("llama")))
+    with pytest.raises(BadRequest) as refused:
+        bench.submit(replace(shown("llama", (CAT,), GREEDY), **change))
+    assert refused.value.code == code
+
+
+def test_a_prompt_that_ends_in_an_image_is_refused() -> None:
+    request = shown("llama", (CAT,), GREEDY)
+    cut = replace(request, tokens=request.tokens[: request.spans[0].stop])
+    with pytest.raises(BadRequest) as refused:
+        Bench(loop_of(sighted("llama"))).submit(cut)
+    assert refused.value.code == "image.last"
+
+
+def test_a_model_without_a_tower_refuses_images() -> None:
+    with pytest.raises(BadRequest) as refused:
+        text_loop("llama").submit(shown("llama", (CAT,), GREEDY))
+    assert refused.value.code == "image.unsupported"
+
+
+def test_ids_of_images_need_a_span() -> None:
+    request = replace(shown("llama", (CAT,), GREEDY), spans=())
+    with pytest.raises(BadRequest) as refused:
+        Bench(loop_of(sighted("llama"))).submit(request)
+    assert refused.value.code == "engine.token_id"
