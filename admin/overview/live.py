@@ -58,15 +58,16 @@ class LoadingView:
 
 @dataclass(frozen=True, slots=True)
 class TrialView:
-    """The running trial; `share` of its samples are measured. `left_s` in seconds.
+    """The newest trial of this run; `share` of its samples are measured. `left_s` in seconds.
 
-    `paused`: it waits until no request is active.
+    `reason` says why it failed.
     """
 
     model: str
-    paused: bool
+    state: State
     share: float
     left_s: float | None
+    reason: Reason | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def loading_view(model: str, status: ModelStatus) -> LoadingView:
 
 def trial_view(trial: Trial) -> TrialView:
     share = trial.done / trial.total
-    return TrialView(trial.plan.model, trial.state is State.PAUSED, share, trial.left_s)
+    return TrialView(trial.plan.model, trial.state, share, trial.left_s, trial.reason)
 
 
 def step_views(steps: Sequence[Step]) -> Sequence[StepView]:

@@ -45,7 +45,7 @@ class Welcome:
 class OverviewView:
     """`address` is the server's in the browser, `model` the one of `models` in the snippets.
 
-    `trial` is the running one. `has_charts`: the chart library is installed.
+    `trial` is the newest of this run. `has_charts`: the chart library is installed.
     """
 
     live: Live
@@ -90,7 +90,7 @@ class OverviewPage:
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
         usable = [entry.id for entry in pool.models]
-        trial = self.trials.running
+        trial = self.trials.newest
         chosen = request.query_params.get("model")
         if chosen not in usable:
             chosen = model or _PLACEHOLDER

@@ -35,26 +35,27 @@ class Trials:
         self._runner = runner
         self._store = store
         self._wall = wall
-        self._newest: Trial | None = None
+        self.newest: Trial | None = None
+        """The newest trial of this process, running or over."""
         self._task: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> Trial | None:
-        if self._newest is None or self._newest.state.over:
+        if self.newest is None or self.newest.state.over:
             return None
-        return self._newest
+        return self.newest
 
     def of(self, model: str) -> Trial | None:
         """Return the newest trial of this process if it is one of that model."""
-        if self._newest is None or self._newest.plan.model != model:
+        if self.newest is None or self.newest.plan.model != model:
             return None
-        return self._newest
+        return self.newest
 
     def begin(self, plan: Plan) -> Trial:
         """Start a trial. Raises Conflict while another one runs."""
         if self.running is not None:
             raise Conflict("trial.running", model=self.running.plan.model)
-        trial = self._newest = Trial(uuid.uuid4().hex, plan)
+        trial = self.newest = Trial(uuid.uuid4().hex, plan)
         self._task = asyncio.create_task(self._run(trial))
         return trial
 

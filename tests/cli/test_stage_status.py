@@ -13,7 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from omlx.engine.stage.stages import StageStatus
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.pool.resident import ModelStatus, State
 from tests.cli.test_group import QUESTION, Group, group
 from tests.server.running import TARGET
 
@@ -77,6 +79,18 @@ def test_a_status_lists_every_stage(running: Group) -> None:
     assert float(str(leader["weights_bytes"])) > float(str(follower["weights_bytes"]))
 
 
+def test_machines_are_counted_by_their_hosts() -> None:
+    for hosts, machines in (
+        (["127.0.0.1", "127.0.0.1"], 1),
+        (["127.0.0.1", "localhost", "127.0.0.2"], 1),
+        (["a.local", "b.local"], 2),
+        (["10.0.0.1", "10.0.0.2", "10.0.0.1"], 2),
+        ([], 0),
+    ):
+        parts = tuple(StageStatus(rank, host) for rank, host in enumerate(hosts))
+        assert ModelStatus(State.READY, stages=parts).machines == machines
+
+
 def test_metrics_have_round_trips_and_restarts(running: Group) -> None:
     running.wait_for(lambda: stages(running)[1]["rtt_ms"] is not None)
     lines = running.http.get("/metrics").text.splitlines()
@@ -98,10 +112,10 @@ def test_embeddings_are_refused(running: Group) -> None:
 @pytest.mark.parametrize(
     ("language", "overview", "line"),
     [
-        ("en", "over 2 machines", "layers 3 to 8"),
-        ("ko", "컴퓨터 2대", "레이어 3~8"),
-        ("ja", "マシン2台", "レイヤー3～8"),
-        ("zh", "2 台机器", "第 3 至 8 层"),
+        ("en", "2 processes on this machine", "layers 3 to 8"),
+        ("ko", "이 컴퓨터의 프로세스 2개", "레이어 3~8"),
+        ("ja", "このマシンの2プロセス", "レイヤー3～8"),
+        ("zh", "这台机器的 2 个进程", "第 3 至 8 层"),
     ],
 )
 def test_the_dashboard_shows_stages(

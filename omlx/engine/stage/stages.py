@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, Final
 
 from omlx.engine.stage.link import Kind, Link
@@ -41,6 +42,13 @@ class StageStatus:
     free_bytes: int = 0
     rtt_ms: float | None = None
     beat_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def machine(self) -> str:
+        """Its host; every name of the loopback interface is the same machine."""
+        with suppress(ValueError):
+            return "localhost" if ip_address(self.host).is_loopback else self.host
+        return self.host
 
     @property
     def state(self) -> str:

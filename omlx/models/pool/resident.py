@@ -54,6 +54,11 @@ class ModelStatus:
     idle_s: float | None = None
     stages: tuple[StageStatus, ...] = ()
 
+    @property
+    def machines(self) -> int:
+        """How many machines its stages are on: several processes may share one."""
+        return len({stage.machine for stage in self.stages})
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:

@@ -187,6 +187,46 @@ def test_a_draft_that_a_flag_sets_locks_the_picker_and_shows_what_is_stored(fres
         expect(page.locator(".hint-wait")).to_have_count(0)
 
 
+def test_a_key_that_a_flag_sets_is_named_by_its_flag_and_never_shown(fresh: Site) -> None:
+    home = fresh.home / "other"
+    Store(home).patch({"api_key": "stored-key"})
+    with (
+        open_site(fresh.browser, home, default=None, api_key="key-of-the-flag") as site,
+        site.visit() as visit,
+    ):
+        page = visit.page
+        page.goto("/admin/settings")
+        field = page.locator('[data-field="api_key"]')
+        expect(field).to_contain_text("Set by --api-key for this run.")
+        expect(field.locator("input[type=password]")).to_be_disabled()
+        assert "stored-key" not in page.content()
+        assert "key-of-the-flag" not in page.content()
+        field.get_by_label("Remove the stored value", exact=True).check()
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]")).to_contain_text("API key")
+        assert Store(home).read().layer().values == {}
+
+
+def test_a_default_is_named_in_its_field_and_does_not_look_typed(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        page = visit.page
+        page.goto("/admin/settings")
+        for label, placeholder in (
+            ("Port", "Default (8000)"),
+            ("Temperature", "Default (from the model)"),
+            ("Top-k", "Default (from the model)"),
+            ("Max output tokens", "Default"),
+        ):
+            expect(page.get_by_label(label, exact=True)).to_have_attribute(
+                "placeholder", placeholder
+            )
+        looks = """(input) => [getComputedStyle(input), getComputedStyle(input, "::placeholder")]
+          .map(({ color, fontStyle }) => [color, fontStyle])"""
+        typed, default = page.get_by_label("Port", exact=True).evaluate(looks)
+        assert (typed[1], default[1]) == ("normal", "italic")
+        assert typed[0] != default[0]
+
+
 def test_what_was_saved_is_said_in_view_and_the_focus_stays(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page

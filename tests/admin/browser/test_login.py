@@ -36,6 +36,22 @@ def test_a_link_then_a_password(fresh: Site) -> None:
         expect(page.get_by_role("navigation")).to_be_visible()
 
 
+def test_password_managers_find_the_account_of_each_password(fresh: Site) -> None:
+    Credentials(fresh.home).set_password(PASSWORD)
+    for path, logged_in in (("/admin/login", False), ("/admin/password", True)):
+        with fresh.visit(logged_in=logged_in) as visit:
+            page = visit.page
+            page.goto(path)
+            form = page.locator("form").filter(has=page.locator("input[type=password]"))
+            account = form.locator('input[autocomplete="username"]')
+            expect(account).to_have_count(1)
+            expect(account).to_have_value("omlx")
+            expect(account).to_be_hidden()
+            order = "form => [...form.elements].map(({ type }) => type)"
+            kinds = [kind for kind in form.evaluate(order) if kind in ("text", "password")]
+            assert kinds[0] == "text"
+
+
 def test_a_used_link_is_reported(fresh: Site) -> None:
     with fresh.visit(logged_in=False) as visit:
         visit.complaints.expect("401")

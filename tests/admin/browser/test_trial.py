@@ -116,6 +116,48 @@ def test_a_trial_is_followed_after_a_reload_and_cancelled(fresh: Site) -> None:
         expect(page.get_by_role("button", name="Start")).to_be_visible()
 
 
+def test_the_overview_shows_the_trial_while_it_runs_and_after_its_end(
+    fresh: Site, axe: str
+) -> None:
+    with fresh.visit() as visit, fresh.visit() as second:
+        open_card(visit.page)
+        visit.page.get_by_role("button", name="Start").click()
+        page = second.page
+        page.goto("/admin")
+        row, ended = page.locator("tr#trial"), page.locator("#trial-ended")
+        expect(row).to_contain_text("Measuring")
+        expect(row.get_by_role("link", name=TARGET)).to_be_visible()
+        expect(row.get_by_role("progressbar", name="Try a draft")).to_be_visible()
+        expect(row).to_contain_text(re.compile("about .* left"), timeout=TIMEOUT_MS)
+        with fresh.asking(max_tokens=3900, logit_bias=fresh.running.endless()):
+            expect(row).to_contain_text("Waiting for other requests")
+            expect(ended).to_have_count(0)
+            check_words(page, "en")
+            check_fits(page)
+            second.complaints.check()
+            second.complaints.expect("inline")  # axe-core tries to style the page while it looks
+            check_accessible(page, axe)
+        visit.page.get_by_role("button", name="Cancel").click()
+        expect(ended).to_contain_text(f"The trial of {TARGET} was cancelled.")
+        expect(row).to_have_count(0)
+        expect(page.locator("section[aria-labelledby=requests]")).not_to_contain_text("Measuring")
+
+
+def test_the_overview_leads_to_the_result_of_a_finished_trial(tried: Site, axe: str) -> None:
+    with tried.visit() as visit:
+        page = visit.page
+        page.goto("/admin")
+        ended = page.locator("#trial-ended")
+        expect(ended).to_contain_text(f"The trial of {TARGET} has finished.")
+        expect(page.locator("tr#trial")).to_have_count(0)
+        check_fits(page)
+        visit.complaints.check()
+        visit.complaints.expect("inline")
+        check_accessible(page, axe)
+        ended.get_by_role("link").click()
+        expect(page.locator("#try-verdict")).to_be_visible()
+
+
 def test_an_invalid_choice_is_reported_beside_its_field(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
