@@ -14,7 +14,8 @@
     │   └── TooManyAttempts       too many wrong passwords (429, Retry-After)
     ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400)
-    │   └── ModelGone             it has been deleted or renamed (404)
+    │   ├── ModelGone             it has been deleted or renamed (404)
+    │   └── ProbeFailed           its weights are read, but it computes nothing or NaN (400)
     ├── StageError                a stage cannot join, or refuses to (503)
     └── EngineError               a step has failed and ends its request (500)
         ├── RewindError           a rollback has failed: the content of the cache is unknown
@@ -131,6 +132,10 @@ class ModelError(OmlxError):
 
 class ModelGone(ModelError):
     status = 404
+
+
+class ProbeFailed(ModelError):
+    pass
 
 
 class StageError(OmlxError):

@@ -19,6 +19,7 @@ from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.steps import run_through
 from omlx.engine.vision.reader import Vision
 from omlx.errors import Reason
 
@@ -40,16 +41,16 @@ def build_loop(
 ) -> EngineLoop:
     """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens.
 
-    Ids that the tokenizer has and the model has not are outside the loop's vocabulary. Runs a short
-    probe of batching. `vision` lets it read images.
+    Ids that the tokenizer has and the model has not are outside the loop's vocabulary. Without
+    `facts`, runs the short passes that they take. `vision` lets it read images.
     `draft` proposes under the name `draft_name`; `no_draft_reason` says why there is none.
     `cost_model` holds measurements of earlier runs and is updated. `memory` is shared with other
-    models. `make_cache` replaces the model's own caches. A model in stages brings the `facts` of
-    all its stages and a `runner` that reaches them.
+    models. `make_cache` replaces the model's own caches. A `runner` reaches all stages of a model.
     """
     make_cache = make_cache or cache_maker(model)
     cost_model = cost_model or CostModel()
-    facts = facts or probed(facts_of(model, vocab_size, make_cache), model, make_cache)
+    if facts is None:
+        facts = run_through(probed(facts_of(model, vocab_size, make_cache), model, make_cache))
     runner = runner or Runner(model, facts.vocab_size, make_cache, vision=vision)
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
     prefix_bytes = limits.prefix_bytes - draft_bytes

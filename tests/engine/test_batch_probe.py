@@ -11,12 +11,13 @@ import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from omlx.engine.inspection.batch_probe import batching_refusal
+from omlx.engine.steps import run_through
 from omlx.errors import Reason
 from tests import zoo
 
 
 def reason(model: nn.Module) -> Reason | None:
-    return batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
+    return run_through(batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE))
 
 
 @pytest.mark.parametrize(

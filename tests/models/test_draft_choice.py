@@ -13,8 +13,7 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.package import FILE
-from omlx.models.pool.load_weights import load_steps
-from omlx.models.pool.loader import WeightReading
+from omlx.models.pool.load_weights import LoadSteps, load_steps
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests.models.drafts import (
@@ -122,7 +121,7 @@ def test_a_failure_is_repeated_at_once_until_the_folder_changes(
     break_draft(folder, how)
     opened: list[str] = []
 
-    def read(entry: ModelEntry, *args: Any, **more: Any) -> WeightReading:
+    def read(entry: ModelEntry, *args: Any, **more: Any) -> LoadSteps:
         opened.append(entry.id)
         return load_steps(entry, *args, **more)
 

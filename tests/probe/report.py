@@ -11,6 +11,7 @@ from mlx_lm.models.cache import KVCache
 
 from omlx.engine.inspection.batch_probe import batching_refusal
 from omlx.engine.rewind import leaves, unsupported
+from omlx.engine.steps import run_through
 from tests import zoo
 from tests.probe.batching import joint_continuation, joint_prefill, life, long_life
 from tests.probe.reference import TOLERANCE, Row, references
@@ -67,7 +68,7 @@ def rewinds(rows: list[Row]) -> str:
 def _batches(rows: list[Row]) -> tuple[str, str]:
     """Return whether rows share a batch, and whether joint prefill is correct."""
     model = rows[0].model
-    reason = batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE)
+    reason = run_through(batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE))
     if reason is not None and "layer" in reason.params:
         return f"no: {reason.params['layer']} does not merge", "no"
     lived = _first_fault(

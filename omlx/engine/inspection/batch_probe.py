@@ -15,6 +15,7 @@ import mlx.core as mx
 
 from omlx.engine.model import Cache, MakeCache, Model, merge_caches
 from omlx.engine.rewind import leaves
+from omlx.engine.steps import Steps
 from omlx.errors import Reason
 
 _TOLERANCE = {mx.float32: 1e-3}
@@ -41,8 +42,8 @@ class Mergeable(Protocol):
         ...
 
 
-def batching_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
-    """Return why rows of this model cannot share a batch, or None if they can.
+def batching_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Steps[Reason | None]:
+    """Return why rows of this model cannot share a batch, or None if they can: a pass a step.
 
     `vocab_size` bounds the ids of the probe. The model is not modified.
     """
@@ -50,10 +51,13 @@ def batching_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Re
     if refusal is not None:
         return refusal
     try:
-        fault = next(filter(None, batching_faults(model, make_cache, vocab_size)), None)
+        for fault in batching_faults(model, make_cache, vocab_size):
+            if fault is not None:
+                return Reason("batch.off.probe", {"error": fault})
+            yield
     except _PROBE_ERRORS as failure:
         return Reason("batch.off.probe", {"error": f"{type(failure).__name__}: {failure}"})
-    return None if fault is None else Reason("batch.off.probe", {"error": fault})
+    return None
 
 
 def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
@@ -69,7 +73,8 @@ def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
 
 
 def batching_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Iterator[str | None]:
-    """Yield the result of each comparison of batched rows with the rows alone; None: no fault.
+    """Yield the fault that each pass shows, None if it shows none: batched rows must give the
+    logits of the rows alone.
 
     Each pass is evaluated before the next is built, and what passes there are depends on nothing
     that a model computes, so that the stages of one model stay in step. Raises what the model
@@ -82,7 +87,10 @@ def batching_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Ite
         return logits
 
     text = mx.random.randint(0, vocab_size, (2, 8), key=mx.random.key(0))
-    alone = [run(text[i : i + 1], make_cache())[0] for i in (0, 1)]  # each [8, V]
+    alone: list[mx.array] = []  # each [8, V]
+    for i in (0, 1):
+        alone.append(run(text[i : i + 1], make_cache())[0])
+        yield None
     scale = mx.maximum(*(mx.abs(logits).max() for logits in alone)).astype(mx.float32)
     tolerance = scale * _TOLERANCE.get(alone[0].dtype, _TOLERANCE_16_BITS)
     texts = [0, 1, 0]  # by row; row 2 reads text 0 too, at other positions
@@ -90,6 +98,7 @@ def batching_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Ite
     caches = [make_cache() for _ in texts]
     for row, cache in enumerate(caches):
         run(text[texts[row]][None, : lengths[row]], cache)
+        yield None
 
     def differs(fault: str, rows: list[int], cache: Cache) -> str | None:
         """Decode one token of each of `rows`; return `fault` if logits differ from those alone."""

@@ -14,6 +14,7 @@ from omlx.engine.model import MakeCache, Model, id_limit, weight_bytes
 from omlx.engine.piece import Layout
 from omlx.engine.prefix.payload import layout_of, uncacheable
 from omlx.engine.rewind import rewind_refusal, traits
+from omlx.engine.steps import Steps
 from omlx.errors import Reason
 
 
@@ -49,9 +50,9 @@ def facts_of(model: Model, vocab_size: int, make_cache: MakeCache) -> ModelFacts
     )
 
 
-def probed(facts: ModelFacts, model: Model, make_cache: MakeCache) -> ModelFacts:
-    """Add the layout of the caches and whether rows can share a batch, by short passes."""
-    unbatchable = batching_refusal(model, make_cache, facts.vocab_size)
+def probed(facts: ModelFacts, model: Model, make_cache: MakeCache) -> Steps[ModelFacts]:
+    """Add the layout of the caches and whether rows can share a batch: a short pass a step."""
+    unbatchable = yield from batching_refusal(model, make_cache, facts.vocab_size)
     return replace(facts, layout=_layout(facts, model, make_cache), unbatchable=unbatchable)
 
 

@@ -7,30 +7,18 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from omlx.engine.isolation import isolate
-from omlx.engine.model import MakeCache, Model, cache_maker, id_limit
+from omlx.engine.model import MakeCache, Model
 from omlx.errors import Reason
 
 _TOKENS: Final = 8
 
 
-def forward_failure(model: Model, vocab_size: int) -> Reason | None:
-    """Return why a model cannot be served, or None: its pass raises, or its logits are not finite.
-
-    `vocab_size` is that of its tokenizer. Finds damage that reaches the logits of the probe, not
-    weights whose damage gives finite numbers or belongs to other tokens. The model is not modified.
-    """
-    with isolate() as outcome:
-        make_cache = cache_maker(model)
-        return pass_failure(model, make_cache, min(vocab_size, id_limit(model, make_cache)))
-    detail = f"{type(outcome.error).__name__}: {' '.join(str(outcome.error).split())}"[:400]
-    return Reason("model.build", {"detail": detail})
-
-
-def pass_failure(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
+def forward_failure(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
     """Return a reason if a pass over ids below `vocab_size` gives numbers that are not finite.
 
-    One pass, as every rank of a model in stages must run it. Raises what the model raises.
+    One pass, as every rank of a model in stages must run it. Finds damage that reaches the logits
+    of the probe, not weights whose damage gives finite numbers or belongs to other tokens. The
+    model is not modified. Raises what it raises.
     """
     tokens = mx.random.randint(0, vocab_size, (1, _TOKENS), key=mx.random.key(0))
     logits = model(tokens, cache=make_cache())[0]  # [_TOKENS, V]

@@ -1,6 +1,6 @@
 """Reading the weights of one model, on the engine thread.
 
-    build the model, lazily ─► cast ─► read weights in portions ─► LoadedModel
+    build the model, lazily ─► cast ─► read weights in portions ─► probe in passes ─► LoadedModel
 
 `check_checkpoint` comes first, on any thread: it reads headers and config alone.
 
@@ -14,13 +14,14 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from omlx.errors import ModelError, ModelGone
+from omlx.engine.steps import Steps, run_through
+from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed
 from omlx.models.catalog.check_config import check_counts
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import (
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
-_STEP_BYTES = 64 << 20
+_STEP_BYTES: Final = 64 << 20
+"""Bytes of weights that are read in one step: some 20 ms from a fast disk."""
+
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
@@ -58,7 +61,6 @@ class LoadProgress:
 class StagedLoop(Protocol):
     """The parts of an engine loop over a model in stages. `layout` describes the stages."""
 
-    facts: ModelFacts
     layout: str
 
     def runner(self) -> Runner:
@@ -83,20 +85,18 @@ class LoadedModel:
     vocab_size: int
     stop_ids: frozenset[int]
     sampling: Mapping[str, Number]
+    facts: ModelFacts
     size_bytes: int
     stage: StagedLoop | None = None
+
+
+LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
 
 
 def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
     """Load a model without pauses, where no other model is served. Raises ModelError."""
     check_checkpoint(entry)
-    steps = load_steps(entry, dtype)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as finished:
-            loaded: LoadedModel = finished.value
-            return loaded
+    return run_through(load_steps(entry, dtype))
 
 
 def check_checkpoint(entry: ModelEntry) -> None:
@@ -117,11 +117,12 @@ def load_steps(
     *,
     tokenizer: TokenizerWrapper | None = None,
     trusted: bool = False,
-) -> Generator[LoadProgress, None, LoadedModel]:
-    """Load a checked model in portions, so that other work can run in between; return it.
+) -> LoadSteps:
+    """Load a checked model in steps, so that other work can run in between; return it.
 
-    The first progress has the total size, before anything is read. `tokenizer`: the one to use, if
-    it has been read already. Raises ModelError.
+    The first progress has the total size, before anything is read; None is a step without progress.
+    `tokenizer`: the one to use, if it has been read already. Raises ModelError, ProbeFailed for a
+    model whose passes fail.
     """
     with _naming(entry):
         return (yield from _steps(entry, dtype, tokenizer, trusted))
@@ -140,13 +141,35 @@ def _naming(entry: ModelEntry) -> Iterator[None]:
 
 def _steps(
     entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool
-) -> Generator[LoadProgress, None, LoadedModel]:
+) -> LoadSteps:
     read_config(entry.path, "generation_config.json")  # a damaged one is named before it is used
     if tokenizer is None:
         tokenizer = read_tokenizer(entry)
     model, config = open_model(entry.path, dtype, trusted=trusted)
-    size_bytes = yield from read_weights(model)
-    return describe(entry, model, config, tokenizer, size_bytes)
+    yield from read_weights(model)
+    facts = yield from _probe(cast("Model", model), tokenizer_length(tokenizer))
+    return describe(entry, model, config, tokenizer, facts)
+
+
+def _probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
+    """Return what the engine must know of a model in memory: a pass a step. Raises ProbeFailed."""
+    from omlx.engine.inspection.facts import facts_of, probed  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.inspection.forward_probe import forward_failure  # noqa: PLC0415 — as above
+    from omlx.engine.model import cache_maker  # noqa: PLC0415 — as above
+
+    try:
+        make_cache = cache_maker(model)
+        facts = facts_of(model, vocab_size, make_cache)
+        yield
+        failure = forward_failure(model, make_cache, facts.vocab_size)
+        if failure is not None:
+            raise ProbeFailed(failure.code)
+        yield
+        return (yield from probed(facts, model, make_cache))
+    except OmlxError:
+        raise
+    except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
+        raise ProbeFailed("model.build", detail=one_line(error)) from error
 
 
 def open_model(directory: Path, dtype: Dtype, *, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
@@ -161,7 +184,7 @@ def describe(
     model: nn.Module,
     config: dict[str, Any],
     tokenizer: TokenizerWrapper,
-    size_bytes: int,
+    facts: ModelFacts,
 ) -> LoadedModel:
     """Return a model in memory with what its files say of it."""
     generation_config = read_config(entry.path, "generation_config.json")
@@ -172,7 +195,8 @@ def describe(
         vocab_size=tokenizer_length(tokenizer),
         stop_ids=stop_ids(tokenizer.eos_token_ids, config, generation_config),
         sampling=sampling_defaults(generation_config),
-        size_bytes=size_bytes,
+        facts=facts,
+        size_bytes=facts.weight_bytes,
     )
 
 

@@ -1,23 +1,22 @@
 """Loading: from a chosen target and draft to a resident model with its engine loop.
 
-    begin to read (total size) ─► make room ─► read in portions ─► build the loop
+    begin to read (total size) ─► make room ─► read in portions ─► probe ─► build the loop
 
-Every mlx call runs on the engine thread, one portion between two engine steps, so that the streams
-of other models continue. Tokenizers are read on other threads.
+Every mlx call runs on the engine thread, one portion or one pass between two engine steps, so that
+the streams of other models continue. Tokenizers are read on other threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
@@ -25,9 +24,9 @@ from omlx.errors import (
     BadRequest,
     EngineDead,
     ModelError,
-    OmlxError,
     Overloaded,
     Param,
+    ProbeFailed,
     Reason,
 )
 from omlx.models.catalog.entry import ModelEntry
@@ -39,9 +38,9 @@ from omlx.models.pool.load_weights import (
     Dtype,
     LoadedModel,
     LoadProgress,
+    LoadSteps,
     check_checkpoint,
     load_steps,
-    one_line,
 )
 from omlx.models.pool.resident import ResidentModel, ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
@@ -57,7 +56,6 @@ MakeRoom = Callable[[int], Awaitable[None]]
 """Reserves so many bytes. Raises ModelError or Overloaded if they cannot be made free."""
 
 Report = Callable[[ModelEntry, LoadProgress], None]
-WeightReading: TypeAlias = Generator[LoadProgress, None, LoadedModel]
 
 
 class WeightReader(Protocol):
@@ -65,7 +63,7 @@ class WeightReader(Protocol):
 
     def __call__(
         self, entry: ModelEntry, dtype: Dtype, *, tokenizer: TokenizerWrapper | None, trusted: bool
-    ) -> WeightReading: ...
+    ) -> LoadSteps: ...
 
 
 class ModelLoader:
@@ -127,18 +125,24 @@ class ModelLoader:
         target, draft = weights_of(choice.target, reading.dtype), None
         nbytes = 0 if target is not None else await reading.begin(choice.target, choice)
         if choice.draft is not None:
+            failure = None
             try:
                 draft = weights_of(choice.draft, reading.dtype)
                 draft_bytes = 0 if draft is not None else await reading.begin(choice.draft, choice)
                 await make_room(nbytes + draft_bytes)
                 draft = draft or await reading.finish(choice.draft)
             except (ModelError, Overloaded) as error:
+                failure = error.message
+                if choice.requested and isinstance(error, ProbeFailed):
+                    code = "spec.off.draft_failed"
+                    raise BadRequest(code, param="draft_model", detail=failure) from error
                 if choice.requested:
                     if error.params.get("model") == choice.draft.id:
                         error.param = "draft_model"
                     raise
+            if failure is not None:  # the error is gone, and what its traceback held in memory
                 await reading.drop(choice.draft)
-                choice = choice.without_draft(error.message)
+                choice = choice.without_draft(failure)
         if target is None:
             await make_room(nbytes)
             target = await reading.finish(choice.target)
@@ -157,25 +161,7 @@ class ModelLoader:
         costs: LoadedCosts,
         now: float,
     ) -> ResidentModel:
-        """Probe the models and attach them. Raises as `load`, whatever the model raises."""
-        with isolate() as outcome:
-            choice, draft = _probed(choice, target, draft)
-            return self._attach_probed(choice, target, draft, costs, now)
-        error = outcome.error
-        if isinstance(error, OmlxError):
-            raise error
-        assert error is not None
-        detail, entry = one_line(error), choice.target
-        raise ModelError("model.build", param="model", model=entry.id, detail=detail) from error
-
-    def _attach_probed(
-        self,
-        choice: DraftChoice,
-        target: LoadedModel,
-        draft: LoadedModel | None,
-        costs: LoadedCosts,
-        now: float,
-    ) -> ResidentModel:
+        """Build the loop of models that have been probed, and attach it. Raises as `load`."""
         from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
 
         entry, speculation = choice.target, choice.speculation
@@ -195,7 +181,7 @@ class ModelLoader:
                 CostKey(entry.id, dtype, target.size_bytes, where, version("mlx"))
             ),
             memory=self._memory,
-            facts=None if stage is None else stage.facts,
+            facts=target.facts,
             runner=None if stage is None else stage.runner(),
         )
         snapshot = loop.snapshot()
@@ -247,7 +233,7 @@ class _Reading:
         self._engine = engine
         self._read = read
         self._report = report
-        self._begun: dict[Path, WeightReading] = {}
+        self._begun: dict[Path, LoadSteps] = {}
 
     async def begin(self, entry: ModelEntry, choice: DraftChoice) -> int:
         await asyncio.to_thread(check_checkpoint, entry)
@@ -266,16 +252,18 @@ class _Reading:
         steps = self._begun[entry.path]
         while True:
             result = await self._next(steps)
-            if not isinstance(result, LoadProgress):
+            if isinstance(result, LoadedModel):
                 del self._begun[entry.path]
                 return result
-            self._report(entry, result)
+            if result is not None:
+                self._report(entry, result)
 
     async def drop(self, entry: ModelEntry) -> None:
         """Stop reading one model and free what was read of it."""
         steps = self._begun.pop(entry.path, None)
         if steps is not None:
-            await asyncio.wrap_future(self._engine.call(steps.close))
+            closing = self._engine.call(partial(_close_readings, [steps]))
+            await asyncio.wrap_future(closing)
 
     async def close(self) -> None:
         """Stop whatever was begun and not finished."""
@@ -287,7 +275,7 @@ class _Reading:
             closing = self._engine.call(partial(_close_readings, unfinished))
             await asyncio.shield(asyncio.wrap_future(closing))
 
-    async def _next(self, steps: WeightReading) -> LoadProgress | LoadedModel:
+    async def _next(self, steps: LoadSteps) -> LoadProgress | LoadedModel | None:
         return await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
 
 
@@ -297,31 +285,6 @@ def _narrow(limits: Limits) -> Reason | None:
         return None
     params: dict[str, Param] = {"missing": limits.missing_ids, "size": limits.vocab_size}
     return Reason("model.narrow", params)
-
-
-def _probed(
-    choice: DraftChoice, target: LoadedModel, draft: LoadedModel | None
-) -> tuple[DraftChoice, LoadedModel | None]:
-    """Return the choice, without a draft that does not compute. Call it on the engine thread.
-
-    Raises ModelError for a target that does not compute, BadRequest for a requested draft.
-    """
-    from omlx.engine.inspection.forward_probe import forward_failure  # noqa: PLC0415 — see `import_mlx_lm`
-
-    failure = None
-    if target.stage is None:  # else all its stages have been probed together
-        failure = forward_failure(target.model, target.vocab_size)
-    if failure is not None:
-        params = {**failure.params, "model": choice.target.id}
-        raise ModelError(failure.code, param="model", **params)
-    if draft is None:
-        return choice, None
-    failure = forward_failure(draft.model, draft.vocab_size)
-    if failure is None:
-        return choice, draft
-    if choice.requested:
-        raise BadRequest("spec.off.draft_failed", param="draft_model", detail=failure.message)
-    return choice.without_draft(failure.message), None
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:
@@ -350,7 +313,7 @@ def limits_of(speculation: SpeculationConfig, context_length: int) -> Limits:
     )
 
 
-def _step(steps: WeightReading) -> LoadProgress | LoadedModel:
+def _step(steps: LoadSteps) -> LoadProgress | LoadedModel | None:
     try:
         return next(steps)
     except StopIteration as finished:
@@ -358,7 +321,7 @@ def _step(steps: WeightReading) -> LoadProgress | LoadedModel:
         return loaded
 
 
-def _close_readings(readings: list[WeightReading]) -> None:
+def _close_readings(readings: list[LoadSteps]) -> None:
     for reading in readings:
         reading.close()
     readings.clear()

@@ -10,7 +10,7 @@ probe, on all ranks at once ─ probe ──►  the same passes
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -20,7 +20,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed_in_stages
-from omlx.engine.inspection.forward_probe import pass_failure
+from omlx.engine.inspection.forward_probe import forward_failure
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Layout
 from omlx.engine.runner import Runner
@@ -29,6 +29,7 @@ from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Kind
 from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages, StageStatus
+from omlx.engine.steps import Steps, run_through
 from omlx.errors import ModelError, StageError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.fingerprint import fingerprint
@@ -36,8 +37,7 @@ from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.footprint import free_bytes
 from omlx.models.pool.load_weights import (
     Dtype,
-    LoadedModel,
-    LoadProgress,
+    LoadSteps,
     describe,
     load_steps,
     open_model,
@@ -93,14 +93,14 @@ class StagedReader:
 
     def __call__(
         self, entry: ModelEntry, dtype: Dtype, *, tokenizer: TokenizerWrapper | None, trusted: bool
-    ) -> Generator[LoadProgress, None, LoadedModel]:
+    ) -> LoadSteps:
         if entry.id != self._model:
             return load_steps(entry, dtype, tokenizer=tokenizer, trusted=trusted)
         return self._steps(entry, dtype, tokenizer or read_tokenizer(entry), trusted)
 
     def _steps(
         self, entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper, trusted: bool
-    ) -> Generator[LoadProgress, None, LoadedModel]:
+    ) -> LoadSteps:
         whole, config = open_model(entry.path, dtype, trusted=trusted)
         facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
         counts = self._counts(entry, whole)
@@ -118,22 +118,22 @@ class StagedReader:
         self._note_layers(counts, whole)
         cut(whole, self._group, counts)
         nbytes = yield from read_weights(whole)
-        loaded = yield from self._replies(nbytes)
+        loaded = yield from self._replies()
         self.stages.own.weights_bytes = nbytes
         for rank, reply in loaded.items():
             self.stages.statuses[rank].weights_bytes = reply["weights_bytes"]
         self.stages.ask(Kind.PROBE, {})
         make_cache = cache_maker(whole)
         with self.stages.deadline():
-            failure = pass_failure(cast("Model", whole), make_cache, facts.vocab_size)
+            failure = forward_failure(cast("Model", whole), make_cache, facts.vocab_size)
             facts = probed_in_stages(facts, cast("Model", whole), make_cache)
         if failure is not None:
             raise ModelError(failure.code)
-        probes = yield from self._replies(nbytes)
+        probes = yield from self._replies()
         facts = replace(facts, layout=_largest(facts.layout, probes, self._rooms()))
         split = ",".join(map(str, counts)) or "tensor"
         layout = f"{split} of {self.stages.size} by {self._options.backend}"
-        model = describe(entry, whole, config, tokenizer, facts.weight_bytes)
+        model = describe(entry, whole, config, tokenizer, facts)
         stage = StagedModel(whole, self._group, self.stages, facts, layout)
         return replace(model, stage=stage)
 
@@ -178,10 +178,10 @@ class StagedReader:
             else:
                 status.layers = (0, len(whole.layers))
 
-    def _replies(self, nbytes: int) -> Generator[LoadProgress, None, dict[int, dict[str, Any]]]:
+    def _replies(self) -> Steps[dict[int, dict[str, Any]]]:
         """Wait for one reply of every follower, other models' steps in between."""
         while not (replies := self.stages.poll(_POLL_S)):
-            yield LoadProgress(nbytes, nbytes)
+            yield
         return replies
 
 
@@ -204,18 +204,12 @@ class FollowerModel:
 
     def read(self) -> int:
         """Read the weights of own layers; return their bytes."""
-        steps = read_weights(self._model)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as finished:
-                nbytes: int = finished.value
-                return nbytes
+        return run_through(read_weights(self._model))
 
     def probe(self) -> dict[str, Any]:
         """Run the passes with which the leader probes; return the layout of own caches."""
         runner = self._runner()
-        pass_failure(runner.model, runner.make_cache, self._facts.vocab_size)
+        forward_failure(runner.model, runner.make_cache, self._facts.vocab_size)
         return asdict(probed_in_stages(self._facts, runner.model, runner.make_cache).layout)
 
     def open_lane(self, lane: int) -> None:
