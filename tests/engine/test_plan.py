@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from omlx.engine.image.prepared import PreparedImage
-from omlx.engine.kv import CacheTable
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Piece
-from omlx.engine.plan import LAST, Evict, Forward, Open, Plan, Restore, Save, ScheduledStep, Window
+from omlx.engine.plan import LAST, Evict, Forward, Open, Plan, Restore, Save, Window
 from omlx.engine.prefix.payload import layout_of
 from omlx.engine.runner import Runner
 from omlx.engine.types import Sampling
-from tests.engine.fakes import Corrupted, same_arrays, same_state
+from tests.engine.fakes import Corrupted
 from tests.engine.harness import KINDS, LIMITS, WARM, Bench, loop_of, model, plain, prompt, request
+from tests.engine.replay import Replay
 from tests.zoo import VOCAB_SIZE
-
-
-class Follower:
-    """A second runner that hears of each step only as bytes; it has the images."""
-
-    def __init__(
-        self, bench: Bench, runner: Runner, images: Mapping[str, PreparedImage] | None = None
-    ) -> None:
-        self.bench = bench
-        self.runner = runner
-        self.images = images or {}
-        self.ops: set[str] = set()
-        self.symbols = 0
-        self._seen: object = None
-
-    def step(self) -> None:
-        self.bench.step()
-        launch = self.bench.loop._in_flight
-        if launch is None or launch is self._seen:
-            return
-        self._seen = launch
-        drafts = {
-            part.forward.windows[0].row: tuple(part.draft.tolist())
-            for part in launch.passes
-            if part.draft is not None
-        }
-        sent = Plan.from_bytes(launch.plan.with_drafts(drafts).to_bytes())
-        assert sent == launch.plan.with_drafts(drafts)
-        self.ops.update(op.op for op in sent.ops)
-        self.symbols += sum(window.tokens == LAST for window in sent.windows)
-        self.runner.launch(ScheduledStep(sent, images=self.images))
-        agree(self.bench.loop.runner.caches, self.runner.caches)
-
-
-def agree(one: CacheTable, other: CacheTable) -> None:
-    assert one.lengths == other.lengths
-    assert one.members == other.members
-    assert list(one.single) == list(other.single)
-    other.check()
-    for row, cache in one.single.items():
-        assert same_state(cache, other.single[row]), row
-    assert set(one.kept) == set(other.kept)
-    assert all(same_arrays(one.kept[piece].arrays, other.kept[piece].arrays) for piece in one.kept)
-    assert same_state(one.batch, other.batch)
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -72,27 +26,26 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
     loop = loop_of(family, limits=replace(LIMITS, prefill_slice=6, prefix_bytes=2 * room))
     loop.use_drafters([Corrupted(model(family), lambda position: position % 5 == 2)])
     bench = Bench(loop)
-    follower = Follower(bench, Runner(model(family), VOCAB_SIZE, cache_maker(model(family))))
+    replay = Replay(bench, Runner(model(family), VOCAB_SIZE, cache_maker(model(family))))
     first = request("a", prompt(13), WARM, max_tokens=40)
     bench.submit(first)
     while len(bench.tokens["a"]) < 8:
-        follower.step()
+        replay.step()
     bench.submit(*(request(f"b{i}", prompt(9 + 5 * i, i), WARM, max_tokens=6) for i in range(2)))
     while loop.has_work:
-        follower.step()
+        replay.step()
     bench.submit(request("c", (*first.tokens, *bench.tokens["a"], 3, 4), WARM, max_tokens=6))
     while loop.has_work:
-        follower.step()
+        replay.step()
     loop.clear_prefixes()
     while loop.has_work:
-        follower.step()
+        replay.step()
     assert bench.tokens["a"] == plain(family, first)
-    assert {"open", "rewind", "restore", "save", "drop", "evict"} <= follower.ops
+    assert {"open", "rewind", "restore", "save", "drop", "evict"} <= replay.ops
     assert (
-        loop.scheduler.batch.off_reason is not None
-        or {"merge", "extract", "filter"} <= follower.ops
+        loop.scheduler.batch.off_reason is not None or {"merge", "extract", "filter"} <= replay.ops
     )
-    assert follower.symbols > 0
+    assert any(window.tokens == LAST for plan in replay.plans for window in plan.windows)
 
 
 def test_every_part_of_a_plan_survives_the_trip() -> None:

@@ -22,6 +22,7 @@ from omlx.engine.prefix.block import Block, similar_children
 class PrefixTree:
     """Blocks and pieces, and their size in bytes and tokens.
 
+    `blocks` are in the order of their creation, so that equal requests cause equal evictions.
     `used` is the time on `clock` at which each window or state was last read, by id of the piece.
     """
 
@@ -29,7 +30,7 @@ class PrefixTree:
         self.layout = layout
         self.block_tokens = block_tokens
         self.root = Block(0, (), None)
-        self.blocks: set[Block] = set()
+        self.blocks: dict[Block, None] = {}
         self.nbytes = 0
         self.tokens = 0
         self.clock = 0
@@ -95,7 +96,7 @@ class PrefixTree:
             parent = self._last(path)
             block = Block(at * self.block_tokens, held, parent)
             parent.children.insert(parent.place(held), block)
-            self.blocks.add(block)
+            self.blocks[block] = None
             path.append(block)
         else:  # the last, partly filled one: no sibling begins with its tokens, so the order holds
             path[at].tokens = held
@@ -109,7 +110,7 @@ class PrefixTree:
         removed: list[int] = []
         for lost in list(block.below()):
             removed += [self._count_out(piece) for piece in lost.pieces]
-            self.blocks.discard(lost)
+            self.blocks.pop(lost, None)
             self.tokens -= len(lost.tokens)
         return removed
 
@@ -132,7 +133,7 @@ class PrefixTree:
 
     def check(self) -> None:
         """Raise AssertionError if blocks, pieces and sizes disagree."""
-        assert set(self.root.below()) - {self.root} == self.blocks
+        assert set(self.root.below()) - {self.root} == self.blocks.keys()
         pieces = self.pieces
         assert len({piece.id for piece in pieces}) == len(pieces)
         assert self.nbytes == self.bytes_of(pieces)

@@ -8,6 +8,7 @@ an error.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -15,7 +16,7 @@ from typing import Any, Final, Literal, cast
 import mlx.core as mx
 from mlx import nn
 
-from omlx.errors import Reason
+from omlx.errors import Reason, StageError
 
 Cut = Literal["pipeline", "layers"]
 """How a model is cut: by mlx-lm's own `pipeline()`, which also finds the layers of each kind that
@@ -67,6 +68,29 @@ def stage_refusal(module: str, *, tensor: bool) -> Reason | None:
     if module in STAGED:
         return None
     return Reason("stage.unsupported", {"architecture": module})
+
+
+def check_heads(model: nn.Module, ranks: int) -> None:
+    """Raise StageError if so many ranks cannot have equal numbers of attention heads: mlx-lm would
+    round their number down.
+    """
+    for module in model.modules():
+        for name, heads in vars(module).items():
+            if name.endswith("heads") and isinstance(heads, int) and heads % ranks:
+                raise StageError("stage.heads", heads=heads, ranks=ranks)
+
+
+def check_split(model: nn.Module, counts: Sequence[int]) -> None:
+    """Raise StageError if a rank could not have these layers: some models need one of each kind on
+    every rank, some are split evenly only.
+    """
+    module = _module(model)
+    if STAGED[module] == "pipeline":
+        for rank, count in enumerate(counts):
+            body = copy.copy(_body(model))
+            _pipelined(body, Place(rank, len(counts)), module, counts)
+            if body.end_idx - body.start_idx != count:
+                raise StageError("stage.split", detail=f"{module} is split evenly only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +147,7 @@ def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
 
     The weights of other layers are dropped without being read, as long as they are lazy.
     """
-    module = type(model).__module__.rpartition(".")[2]
+    module = _module(model)
     body = _body(model)
     if STAGED[module] == "pipeline":
         _pipelined(body, Place(rank, len(counts)), module, counts)
@@ -144,6 +168,11 @@ def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
     return body
 
 
+def _module(model: nn.Module) -> str:
+    """The module of mlx-lm, by which models are listed in the tables."""
+    return type(model).__module__.rpartition(".")[2]
+
+
 def _body(model: Any) -> Any:
     """The module below the head."""
     inner = model.language_model if hasattr(model, "language_model") else model
@@ -152,8 +181,9 @@ def _body(model: Any) -> Any:
 
 def _pipelined(body: Any, place: Place, module: str, counts: Sequence[int]) -> None:
     """Have mlx-lm trim the layers. The rank that it stores is reset: sending is done by `Ends`."""
-    if module in EVEN_ONLY:
-        body.pipeline(place)
-    else:
-        body.pipeline(place, split=list(counts))
+    given = {} if module in EVEN_ONLY else {"split": list(counts)}
+    try:
+        body.pipeline(place, **given)
+    except ValueError as error:
+        raise StageError("stage.split", detail=str(error)) from error
     body.pipeline_rank, body.pipeline_size = 0, 1

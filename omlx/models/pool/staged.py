@@ -24,7 +24,13 @@ from omlx.engine.inspection.forward_probe import forward_failure
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Layout
 from omlx.engine.runner import Runner
-from omlx.engine.stage.ends import place, stage_refusal
+from omlx.engine.stage.ends import (
+    EVEN_ONLY,
+    check_heads,
+    check_split,
+    place,
+    stage_refusal,
+)
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Kind
 from omlx.engine.stage.runners import Follower, Leader
@@ -104,6 +110,8 @@ class StagedReader:
         whole, config = open_model(entry.path, dtype, trusted=trusted)
         facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
         counts = self._counts(entry, whole)
+        self._note_layers(counts, whole)
+        cut(whole, self._group, counts)
         self.stages.ask(
             Kind.LOAD,
             {
@@ -115,8 +123,6 @@ class StagedReader:
                 "fingerprint": fingerprint(entry.path),
             },
         )
-        self._note_layers(counts, whole)
-        cut(whole, self._group, counts)
         nbytes = yield from read_weights(whole)
         loaded = yield from self._replies()
         self.stages.own.weights_bytes = nbytes
@@ -138,7 +144,9 @@ class StagedReader:
         return replace(model, stage=stage)
 
     def _counts(self, entry: ModelEntry, whole: nn.Module) -> list[int]:
-        """Layers by rank. Raises ModelError for an architecture that cannot be cut."""
+        """Layers by rank. Raises ModelError for an architecture that cannot be cut, StageError for
+        a cut that leaves a rank without room or without what it must have.
+        """
         size, statuses = self.stages.size, self.stages.statuses.values()
         architecture = _architecture(whole)
         refusal = stage_refusal(architecture, tensor=self._group.tensor)
@@ -151,13 +159,17 @@ class StagedReader:
         arrays = cast(list[tuple[str, mx.array]], tree_flatten(whole.parameters()))
         total = sum(array.nbytes for _, array in arrays)
         if self._group.tensor:
+            check_heads(whole, size)
             check_rooms([total // size] * size, rooms, hosts)
             return []
         counts = [*self._options.layers]
         if counts:
             check_counts(counts, layers, size)
+        elif architecture in EVEN_ONLY:
+            counts = [(layers + rank) // size for rank in range(size)]
         else:
             counts = split_layers(by_layer, others, rooms)
+        check_split(whole, counts)
         cast_to = total / (sum(by_layer) + others)  # weights of another width than the files have
         firsts = [sum(counts[rank + 1 :]) for rank in range(size)]
         held = [sum(by_layer[first : first + n]) for first, n in zip(firsts, counts, strict=True)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 def free_ports(count: int) -> list[int]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlx import nn
 
-from omlx.engine.stage.ends import EVEN_ONLY, SHARDED, STAGED
+from omlx.engine.stage.ends import SHARDED, STAGED, check_split
+from omlx.errors import StageError
 from tests import zoo
 from tests.engine.stage.ranks import run_ranks
 
 SCENARIO = "tests.engine.stage.scenario"
+ROUNDING = 1e-3
+"""By how much logprobs may differ where parts of a layer are summed in another order. The largest
+gap of the table is 1e-4.
+"""
 
 QUICK = [
     ("qwen2", "2,1"),
@@ -24,42 +32,55 @@ QUICK = [
 """Every way to cut a model and every kind of cache."""
 
 
-def splits(family: str) -> list[str]:
-    """Every uneven split over two ranks; the even one where there is no other."""
-    layers = len(zoo.build(family).layers)
-    if family in EVEN_ONLY:
-        return [f"{layers // 2},{layers - layers // 2}"]
-    return [f"{layers - count},{count}" for count in range(1, layers)]
+def ways(family: str) -> list[str]:
+    """Every split over two ranks that mlx-lm allows, and one over three."""
+    model = zoo.build(family)
+    layers = len(model.layers)
+    splits = [[layers - count, count] for count in range(1, layers)]
+    if layers > 2:
+        splits.append([1, layers - 2, 1])
+    return [",".join(map(str, split)) for split in splits if allowed(model, split)]
 
 
-def prove(family: str, split: str, folder: Path) -> None:
-    ranks = 2 if split == "tensor" else split.count(",") + 1
-    result = run_ranks(SCENARIO, ranks, [family, split], folder)
+def allowed(model: nn.Module, split: list[int]) -> bool:
+    with suppress(StageError):
+        check_split(model, split)
+        return True
+    return False
+
+
+def prove(family: str, ways: list[str], folder: Path) -> None:
+    ranks = max(2 if way == "tensor" else way.count(",") + 1 for way in ways)
+    for way, result in run_ranks(SCENARIO, ranks, [family, *ways], folder).items():
+        check(result, ROUNDING if way == "tensor" else 0.0)
+
+
+def check(result: dict[str, Any], tolerance: float) -> None:
     assert not result["failed"]
-    assert all(result["same"].values()), result
-    assert result["same_logprobs"] or split == "tensor"  # parts of layers are summed in turn
-    assert result["drafted"] > 20
-    assert result["restored"] > 0
-    assert result["plans"] > 60
+    assert not result["different"], result
+    assert result["same_plans"]
+    assert result["logprob_gap"] is not None, result
+    assert result["logprob_gap"] <= tolerance, result
+    assert result["cancelled"] == 5
+    assert sum(result["drafted"].values()) > 20
+    assert {"open", "restore", "save", "rewind", "drop", "evict"} <= result["ops"].keys()
+    assert result["plans"] > 100
 
 
-@pytest.mark.parametrize(("family", "split"), QUICK)
-def test_stages_change_nothing(family: str, split: str, tmp_path: Path) -> None:
-    prove(family, split, tmp_path)
+@pytest.mark.parametrize(("family", "way"), QUICK)
+def test_stages_change_nothing(family: str, way: str, tmp_path: Path) -> None:
+    prove(family, [way], tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(STAGED))
+@pytest.mark.parametrize("family", sorted([*STAGED, "llama_quantized"]))
 def test_every_architecture_of_the_table_is_exact_in_all_splits(
     family: str, tmp_path: Path
 ) -> None:
-    for split in splits(family):
-        if family == "bailing_hybrid" and split != "1,3":
-            continue  # mlx-lm asks for a layer of each kind on every rank
-        prove(family, split, tmp_path)
+    prove(family, ways(family), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(SHARDED))
 def test_every_sharded_architecture_is_exact(family: str, tmp_path: Path) -> None:
-    prove(family, "tensor", tmp_path)
+    prove(family, ["tensor"], tmp_path)

@@ -1,0 +1,75 @@
+"""A second runner beside a loop: it knows of each step only what a plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.kv import CacheTable
+from omlx.engine.plan import Plan, ScheduledStep
+from omlx.engine.runner import Runner
+from tests.engine.fakes import same_arrays, same_state
+from tests.engine.harness import Bench
+
+ALL = slice(None)
+
+
+class Replay:
+    """Steps `bench` and carries out each of its plans, as bytes, by `runner` too; it has `images`.
+
+    After every step the caches of the bench's runner equal those of the layers `own` of this one;
+    None: they are not comparable. `plans` have the draft tokens that were left to the device.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        runner: Runner,
+        own: slice | None = ALL,
+        images: Mapping[str, PreparedImage] | None = None,
+    ) -> None:
+        self.bench = bench
+        self.runner = runner
+        self.plans: list[Plan] = []
+        self._own = own
+        self._images = images or {}
+        self._seen: object = None
+
+    @property
+    def ops(self) -> set[str]:
+        """The kinds of cache operations so far."""
+        return {op.op for plan in self.plans for op in plan.ops}
+
+    def step(self) -> None:
+        self.bench.step()
+        launch = self.bench.loop._in_flight
+        if launch is None or launch is self._seen:
+            return
+        self._seen = launch
+        drafts = {
+            part.forward.windows[0].row: tuple(part.draft.tolist())
+            for part in launch.passes
+            if part.draft is not None
+        }
+        plan = launch.plan.with_drafts(drafts)
+        sent = Plan.from_bytes(plan.to_bytes())
+        assert sent == plan
+        self.plans.append(sent)
+        self.runner.launch(ScheduledStep(sent, images=self._images))
+        if self._own is not None:
+            agree(self.runner.caches, self.bench.loop.runner.caches, self._own)
+
+
+def agree(whole: CacheTable, held: CacheTable, own: slice = ALL) -> None:
+    """Prove that `held` is bit-equal to the layers `own` of the caches of a whole model."""
+    whole.check()
+    assert whole.lengths == held.lengths
+    assert whole.members == held.members
+    assert list(whole.single) == list(held.single)
+    for row, cache in whole.single.items():
+        assert same_state(cache[own], held.single[row]), row
+    assert same_state(whole.batch[own] if whole.batch else [], held.batch)
+    assert set(whole.kept) == set(held.kept)
+    if own == ALL:  # elsewhere a piece has other layers
+        for piece in whole.kept:
+            assert same_arrays(whole.kept[piece].arrays, held.kept[piece].arrays), piece

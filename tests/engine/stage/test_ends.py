@@ -1,0 +1,51 @@
+"""What cannot be cut is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.engine.stage.ends import SHARDED, STAGED, check_heads, check_split
+from omlx.errors import StageError
+from tests import zoo
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_5", "deepseek_v32", "step3p5"])
+def test_heads_that_do_not_divide_are_refused_with_both_numbers(family: str) -> None:
+    model = zoo.build(family)
+    check_heads(model, 2)
+    with pytest.raises(StageError) as refusal:
+        check_heads(model, 3)
+    assert refusal.value.code == "stage.heads"
+    assert refusal.value.params["ranks"] == 3
+    assert refusal.value.params["heads"] in (2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(SHARDED))
+def test_the_heads_of_every_sharded_architecture_are_found(family: str) -> None:
+    with pytest.raises(StageError):
+        check_heads(zoo.build(family), 3)
+
+
+def test_a_rank_without_a_layer_of_each_kind_is_refused() -> None:
+    model = zoo.build("bailing_hybrid")
+    layers = len(model.layers)
+    check_split(model, [1, 3])
+    assert len(model.layers) == layers
+    with pytest.raises(StageError) as refusal:
+        check_split(model, [3, 1])
+    assert refusal.value.code == "stage.split"
+    assert "MLA" in refusal.value.message
+
+
+def test_what_is_split_evenly_only_is_refused_otherwise() -> None:
+    model = zoo.build("kimi_k3")
+    check_split(model, [1, 2])
+    with pytest.raises(StageError):
+        check_split(model, [2, 1])
+
+
+def test_other_models_are_cut_anywhere() -> None:
+    for family in ("llama", "qwen3_next", "kimi_k25"):
+        assert family in STAGED
+        check_split(zoo.build(family), [1, 2])
