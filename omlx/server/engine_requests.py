@@ -223,7 +223,7 @@ def _speculation(
 
 
 def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt) -> OutputSpec:
-    continues = request.continue_last or bool(request.prompts or prompt.opening)
+    continues = request.continue_last or bool(request.prompts)
     return OutputSpec(
         stop_ids=_stop_ids(served, request),
         stops=request.stop_strings,
@@ -232,7 +232,6 @@ def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt
         raw=bool(request.prompts),
         tools=() if request.tools is None else request.tools.functions,
         strict=frozenset() if request.tools is None else request.tools.strict,
-        opening=prompt.opening,
         single=request.tools is not None and request.tools.single,
     )
 

@@ -8,20 +8,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher
 
 from omlx.errors import BadRequest, Reason
 from omlx.text.calls.grammar import (
     LENIENT,
     SPACING,
+    CallGrammar,
     Schema,
-    answer_grammar,
     arguments_schema,
-    call_grammar,
-    calls_grammar,
 )
 from omlx.text.calls.markup import CallMarkup, call_markup
 from omlx.text.exact_integers import check_integers
@@ -36,9 +33,10 @@ from omlx.text.grammar_mask import (
     State,
     Thought,
 )
+from omlx.text.grammar_tokens import GrammarTokens
 from omlx.text.lark import to_lark
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
-from omlx.text.reasoning import channel_markers, reasoning_format
+from omlx.text.reasoning import channel_markers
 from omlx.text.relax_schema import relax
 from omlx.text.schema_depth import check_depth
 from omlx.text.time_formats import TIMES, without_leap_seconds
@@ -46,11 +44,6 @@ from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-_LIMITS: Final = LLParserLimits(verbose_errors=False, initial_lexer_fuel=200_000)
-"""llguidance holds Python's lock while it builds a lexer: the fuel, a count of expressions, keeps
-that below 0.1 CPU seconds. A list of 20,000 words fits."""
-
 
 _SHOWN: Final = 500
 """Characters of a warning's detail."""
@@ -87,8 +80,9 @@ class CompiledGrammar:
     param: str
     matcher: LLMatcher
     warnings: tuple[Reason, ...] = ()
-    unmarked: LLMatcher | None = None
-    """Of a whole answer whose calls are held, for calls that may begin it without a marker."""
+    whole: LLMatcher | None = None
+    """Of a whole answer in which a call may occur without a marker: with the texts and the
+    reasoning beside it, where these are messages of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +108,7 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
-        self._stop_ids = sorted(stop_ids)
+        self._tokens = GrammarTokens(tokenizer, stop_ids)
         self._cache: GrammarCache[CompiledGrammar] = GrammarCache()
 
     def compile(self, output: StructuredOutput) -> CompiledGrammar:
@@ -125,12 +119,12 @@ class GrammarCompiler:
         removed: list[str] = []
         try:
             try:
-                matcher = self._matcher(_source(output))
+                matcher = self._tokens.matcher(_source(output))
             except ValueError:
                 output, removed = self._relaxed(output)
                 if not removed:
                     raise
-                matcher = self._matcher(_source(output))
+                matcher = self._tokens.matcher(_source(output))
             return _compiled(output.param, matcher, removed)
         except ValueError as error:
             param, detail = output.param, str(error).strip()
@@ -151,26 +145,28 @@ class GrammarCompiler:
     def _compile_tool_calls(self, use: ToolUse, markup: CallMarkup) -> CompiledGrammar:
         removed: Sequence[str] = ()
         try:
-            matcher = self._calls_matcher(use, markup)
+            compiled = self._compiled_calls(use, markup, removed)
         except BadRequest:
             use, removed = self._relaxed_tools(use)
             if not removed:
                 raise
-            matcher = self._calls_matcher(use, markup)
-        compiled = _compiled("tools", matcher, removed)
-        if markup.form.marked or use.forced:
-            return compiled
-        added = self._tokenizer._tokenizer.get_added_vocab()
-        return replace(compiled, unmarked=self._matcher(answer_grammar(markup, use, added)))
+            compiled = self._compiled_calls(use, markup, removed)
+        return compiled
 
-    def _calls_matcher(self, use: ToolUse, markup: CallMarkup) -> LLMatcher:
+    def _compiled_calls(
+        self, use: ToolUse, markup: CallMarkup, removed: Sequence[str]
+    ) -> CompiledGrammar:
         if markup.form.parameter is not None or markup.form.syntax is not None:
             # Schemas that are not JSON in the grammar fail silently.
             self._check_schemas(use)
-        added = self._tokenizer._tokenizer.get_added_vocab()
-        source = calls_grammar if use.forced else call_grammar
+        grammar = CallGrammar(markup, use, self._tokens.added)
         try:
-            return self._matcher(source(markup, use, added))
+            matcher = self._tokens.matcher(grammar.forced() if use.forced else grammar.inside())
+            compiled = _compiled("tools", matcher, [*removed, *dict.fromkeys(grammar.unheld)])
+            answer = grammar.answer()
+            if answer is None:
+                return compiled
+            return replace(compiled, whole=self._tokens.matcher(answer))
         except ValueError as error:
             self._check_schemas(use)
             names = ", ".join(function["name"] for function in use.allowed)[:200]
@@ -182,25 +178,15 @@ class GrammarCompiler:
         Raises BadRequest if the answer's prefix does not follow the grammar.
         """
         if answer is None:
-            return GrammarMask(self._free(preamble), self._without_stops)
+            return GrammarMask(self._free(preamble), self._tokens.without_stops)
+        if answer.whole is not None and preamble.may_think:
+            whole = Constrained(answer.whole.deep_copy())
+            return GrammarMask(whole, self._tokens.without_stops)
         constrained = Constrained(answer.matcher.deep_copy())
-        prefix = self._known.tokenize_str(preamble.answer_prefix)
+        prefix = self._tokens.known.tokenize_str(preamble.answer_prefix)
         if constrained.matcher.try_consume_tokens(prefix) < len(prefix):
             raise BadRequest("format.begun", param=answer.param, field=answer.param)
-        return GrammarMask(self._start(constrained, preamble), self._without_stops)
-
-    def _matcher(self, source: str) -> LLMatcher:
-        """Compile a source. Raises ValueError, also if the grammar allows no first token."""
-        matcher = LLMatcher(self._known, source, log_level=0, limits=_LIMITS)
-        ahead = matcher.deep_copy()
-        ahead.consume_tokens(ahead.compute_ff_tokens())
-        ahead.compute_bitmask()
-        if ahead.is_error():
-            complaint = ahead.get_error().removesuffix("<non-verbose/>").strip()
-            if complaint == "NoExtensionBias":
-                complaint = "nothing has this form"
-            raise ValueError(complaint)
-        return matcher
+        return GrammarMask(self._start(constrained, preamble), self._tokens.without_stops)
 
     def _relaxed(self, output: StructuredOutput) -> tuple[StructuredOutput, list[str]]:
         """Return the output with what can be enforced of its schema, and what was removed. Raises
@@ -230,7 +216,7 @@ class GrammarCompiler:
         """
         schema = {"type": "string", "pattern": pattern}
         try:
-            self._matcher(LLMatcher.grammar_from_json_schema(schema))
+            self._tokens.matcher(LLMatcher.grammar_from_json_schema(schema))
         except ValueError as error:
             detail = str(error).strip().splitlines()[-1].removeprefix("error: ")
             if "not supported" in detail or _is_regex(pattern):
@@ -242,113 +228,58 @@ class GrammarCompiler:
         for function in use.allowed:
             schema: Schema = arguments_schema(function, use)
             try:
-                self._matcher(LLMatcher.grammar_from_json_schema(dict(schema)))
+                self._tokens.matcher(LLMatcher.grammar_from_json_schema(dict(schema)))
             except ValueError as error:
                 raise _bad_schema(function["name"], error) from error
 
     def _free(self, preamble: Preamble) -> State:
         """Return the first state of an answer whose calls alone are constrained."""
         free = Free(self._call_start(preamble))
-        if preamble.calls is not None and preamble.calls.unmarked is not None:
-            whole = Constrained(preamble.calls.unmarked.deep_copy())
+        if preamble.calls is not None and preamble.calls.whole is not None:
+            whole = Constrained(preamble.calls.whole.deep_copy())
+            if not preamble.may_think and channel_markers(self._tokenizer) is not None:
+                # A message that is continued has no header before it.
+                whole = Constrained(self._tokens.message_text.deep_copy())
             return self._thought(whole) if preamble.thinking else whole
         if preamble.thinking:
             return self._thought(free)
-        if preamble.may_think and self._thought_ids is not None:
-            return Free(free.call, Marker(self._thought_ids[0], self._thought(free)))
+        if preamble.may_think and self._tokens.thought_ids is not None:
+            return Free(free.call, Marker(self._tokens.thought_ids[0], self._thought(free)))
         return free
 
     def _start(self, answer: Constrained, preamble: Preamble) -> State:
         """Return the first state of a constrained answer."""
         markers: tuple[Marker, ...] = ()
         if preamble.may_call:
-            markers = (Marker(self._call_ids, self._call_start(preamble) or Free()),)
-        if not preamble.thinking and (not preamble.may_think or self._thought_ids is None):
+            markers = (Marker(self._tokens.call_ids, self._call_start(preamble) or Free()),)
+        if not preamble.thinking and (not preamble.may_think or self._tokens.thought_ids is None):
             return AnswerStart(answer, markers)
         thought = self._thought(self._after_thought(answer, markers))
         if preamble.thinking:
             return thought
-        assert self._thought_ids is not None
-        return AnswerStart(answer, (*markers, Marker(self._thought_ids[0], thought)))
+        assert self._tokens.thought_ids is not None
+        return AnswerStart(answer, (*markers, Marker(self._tokens.thought_ids[0], thought)))
 
     def _call_start(self, preamble: Preamble) -> CallStart | None:
         if preamble.calls is None:
             return None
-        return CallStart(self._call_ids, preamble.calls.matcher)
+        return CallStart(self._tokens.call_ids, preamble.calls.matcher)
 
     def _thought(self, then: State) -> State:
         """Return the state inside of reasoning."""
-        if self._thought_ids is not None:
-            return Thought(self._thought_ids[1], then)
+        if self._tokens.thought_ids is not None:
+            return Thought(self._tokens.thought_ids[1], then)
         if isinstance(then, Free):
             return then
-        return Constrained(self._thought_text.deep_copy(), then)
+        return Constrained(self._tokens.thought_text.deep_copy(), then)
 
     def _after_thought(self, answer: Constrained, markers: tuple[Marker, ...]) -> AnswerStart:
         """Return the state before an answer with up to two line breaks, in one token or in two."""
         start = AnswerStart(answer, markers)
-        line, blank = (tuple(self._known.tokenize_str(text)) for text in ("\n", "\n\n"))
+        line, blank = (tuple(self._tokens.known.tokenize_str(text)) for text in ("\n", "\n\n"))
         second = AnswerStart(answer, (*markers, Marker(line, start)))
         both = (Marker(blank, start),) if len(blank) == 1 else ()
         return AnswerStart(answer, (*markers, *both, Marker(line, second)))
-
-    @cached_property
-    def _thought_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Tokens that open and close reasoning; None for a model without it, or whose markers are
-        plain text.
-        """
-        channels = channel_markers(self._tokenizer)
-        if channels is not None:
-            return self._marker_ids(channels[0]), self._marker_ids(channels[1])
-        form = reasoning_format(self._tokenizer)
-        if form is None or not form.opens:
-            return None
-        if form.opens == self._tokenizer.think_start:
-            tokenizer = self._tokenizer
-            return tuple(tokenizer.think_start_tokens), tuple(tokenizer.think_end_tokens)
-        added = self._tokenizer._tokenizer.get_added_vocab()
-        if not any(token in form.closes for token in added):
-            return None
-        return self._marker_ids(form.opens), self._marker_ids(form.closes)
-
-    @cached_property
-    def _thought_text(self) -> LLMatcher:
-        """Matcher of reasoning whose closing marker is plain text, with the marker."""
-        form = reasoning_format(self._tokenizer)
-        assert form is not None
-        closes = re.escape(form.closes).replace("/", r"\/")
-        return self._matcher(f"start: thought\nthought[lazy]: /(?s:.*){closes}/")
-
-    @cached_property
-    def _call_ids(self) -> tuple[int, ...]:
-        markup = call_markup(self._tokenizer, ())
-        assert markup is not None
-        return self._marker_ids(markup.start)
-
-    def _marker_ids(self, marker: str) -> tuple[int, ...]:
-        return tuple(self._known.tokenize_str(marker, parse_special=True))
-
-    @cached_property
-    def _known(self) -> LLTokenizer:
-        """llguidance's view of the tokenizer. Raises BadRequest for a tokenizer that it cannot
-        read.
-        """
-        # Imports transformers, as the first tokenizer does: slow.
-        from llguidance import hf  # noqa: PLC0415
-        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
-
-        inner = self._tokenizer._tokenizer
-        if not isinstance(inner, PreTrainedTokenizerFast):
-            raise BadRequest("format.tokenizer")
-        return hf.from_tokenizer(inner, eos_token=self._stop_ids or None)
-
-    @cached_property
-    def _without_stops(self) -> bytes:
-        """Bitmask of all tokens but the stop tokens."""
-        mask = bytearray(b"\xff" * ((self._known.vocab_size + 7) // 8))
-        for token in self._stop_ids:
-            mask[token // 8] &= ~(1 << token % 8)
-        return bytes(mask)
 
 
 def _compiled(param: str, matcher: LLMatcher, removed: Sequence[str] = ()) -> CompiledGrammar:

@@ -44,8 +44,8 @@ class OutputSpec:
 
     `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
     output continues. `raw`: text only, without reasoning and calls. `tools` are as chat templates
-    take them; `strict` names those whose arguments must follow their schema. `opening` is the
-    beginning of the answer that is in the prompt. `single`: the output ends with its first call.
+    take them; `strict` names those whose arguments must follow their schema. `single`: the
+    output ends with its first call.
     """
 
     stop_ids: frozenset[int] = frozenset()
@@ -55,7 +55,6 @@ class OutputSpec:
     raw: bool = False
     tools: tuple[Mapping[str, Any], ...] = ()
     strict: frozenset[str] = frozenset()
-    opening: str = ""
     single: bool = False
 
 
@@ -80,7 +79,6 @@ class OutputParser:
         self._hidden = 0  # how many of these will never have a piece
         self._reasoning_tokens = 0
         self._ended = False  # after the only call
-        self._pending = self._parse(spec.opening)
 
     @property
     def stopped(self) -> bool:
@@ -93,7 +91,7 @@ class OutputParser:
         """Return the events of new tokens. Stop tokens have no text; `logprobs`, if any, are one
         per token.
         """
-        pieces, self._pending = self._pending, []
+        pieces: list[Piece] = []
         for token, logprob in zip_longest(tokens, logprobs):
             if token not in self._stop_ids:
                 pieces += self._feed_token(token, logprob)
@@ -103,9 +101,9 @@ class OutputParser:
         """Return what was held back, then the `Finish`. A stop string completed by the very last
         bytes counts.
         """
-        pieces = self._pending
+        pieces: list[Piece] = []
         if not self._ended:
-            pieces = pieces + self._attach_logprobs(self._rest(reason))
+            pieces = self._attach_logprobs(self._rest(reason))
         calls = self._calls.count + self._open.count
         if self._ended:
             calls = 1

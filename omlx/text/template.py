@@ -14,11 +14,11 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.errors import BadRequest, Reason
-from omlx.text.calls.opening import opening
+from omlx.text.calls.markup import call_format
 from omlx.text.calls.write import write_calls
 from omlx.text.conversation import adapt
 from omlx.text.encode import MAX_TOKENS, check_length, encode
-from omlx.text.reasoning import opens_reasoning, reasoning_format
+from omlx.text.reasoning import opens_reasoning
 from omlx.text.template_abilities import template_abilities
 from omlx.text.template_process import render_template
 from omlx.text.tools import ToolUse
@@ -33,15 +33,13 @@ Message: TypeAlias = Mapping[str, Any]
 class Prompt:
     """A rendered prompt.
 
-    `thinking`: the template has opened reasoning, in which the output starts. `opening` is the end
-    of the prompt that belongs to the answer: the beginning of a forced call. The first `stable`
+    `thinking`: the template has opened reasoning, in which the output starts. The first `stable`
     tokens are the messages, which the next turn repeats; the generation prompt follows. `changes`:
     how the messages were rewritten, because the template does not take them as they are.
     """
 
     tokens: tuple[int, ...]
     thinking: bool = False
-    opening: str = ""
     stable: int = 0
     changes: tuple[Reason, ...] = ()
 
@@ -67,9 +65,8 @@ def render(
         if message["role"] == "user" and isinstance(message["content"], str):
             # Before it is rendered: renders of one model take turns.
             check_length(tokenizer, message["content"], context_length, "messages")
-    beginning = ""
     if tools is not None:
-        beginning = opening(tokenizer, tools)
+        _check_calls(tokenizer, tools)
         variables = {"tools": [dict(tool) for tool in tools.functions], **variables}
     abilities = template_abilities(tokenizer)
     if abilities.needs_tools:
@@ -95,15 +92,18 @@ def render(
     if not tokens:
         raise BadRequest("template.empty", param="messages")
     thinking = opens_reasoning(tokenizer, tokens)
-    if not beginning:
-        return Prompt(tuple(tokens), thinking, stable=stable, changes=changes)
-    closed = beginning
-    if thinking:
-        form = reasoning_format(tokenizer)
-        assert form is not None
-        closed = f"\n{form.closes}\n\n{beginning}"
-    ending = tokenizer.encode(closed, add_special_tokens=False)
-    return Prompt((*tokens, *ending), False, beginning, stable, changes)
+    return Prompt(tuple(tokens), thinking, stable, changes)
+
+
+def _check_calls(tokenizer: TokenizerWrapper, use: ToolUse) -> None:
+    """Raise BadRequest for a model without tool calls, and for a forced call in a form that is not
+    known.
+    """
+    form = call_format(tokenizer)
+    if form is None:
+        raise BadRequest("tools.no_format", param="tools")
+    if use.forced and form.written is None:
+        raise BadRequest("tools.cannot_force", param="tool_choice")
 
 
 def _check(

@@ -15,9 +15,7 @@ from omlx.text.reasoning import channel_markers, message_channels, reasoning_for
 from tests.templates.fetched import ROOT, TEMPLATES, tokenizer
 
 PAGE: Final[Path] = ROOT / "docs/tool-calls.md"
-HEADER: Final = (
-    "| template | a call begins with | forced, strict | reasoning |\n|---|---|---|---|\n"
-)
+HEADER: Final = "| template | a call begins with | reasoning |\n|---|---|---|\n"
 END: Final = "\n\nThe templates"
 
 
@@ -26,7 +24,7 @@ def table() -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for name in TEMPLATES:
         model = tokenizer(name)
-        rows.setdefault((*_calls(model), _reasoning(model)), []).append(name)
+        rows.setdefault((_calls(model), _reasoning(model)), []).append(name)
     lines = [f"| {', '.join(names)} | {' | '.join(row)} |" for row, names in rows.items()]
     return HEADER + "\n".join(lines)
 
@@ -38,18 +36,16 @@ def page() -> str:
     return text[:start] + table() + text[text.index(END, start) :]
 
 
-def _calls(model: TokenizerWrapper) -> tuple[str, str]:
+def _calls(model: TokenizerWrapper) -> str:
     form = call_format(model)
     if form is None:
-        return "no tools in the template", ""
+        return "no tools in the template"
     begins = _code(form.start)
     if form.leading:
         begins = f"the function's name, or {begins}"
     if form.leading.startswith(r"\{"):
         begins = f"`{{` at the start of the answer, or {_code(form.start)}"
-    if form.written is None:
-        return begins, "the name"
-    return begins, "name and arguments"
+    return begins
 
 
 def _reasoning(model: TokenizerWrapper) -> str:

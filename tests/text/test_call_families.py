@@ -54,8 +54,12 @@ def calls(output: Output) -> list[tuple[str, Any]]:
 
 def walk(of: GrammarMask, model: TokenizerWrapper, family: str, seed: int) -> list[int]:
     """Say something at random that the mask allows, and now and then the tag that ends a text."""
-    tags = EXAMPLES[family].form.tags
-    return test_tag_grammar.walk(of, model, seed, tags.closes if tags is not None else '"')
+    form, closing = EXAMPLES[family].form, '"'
+    if form.tags is not None:
+        closing = form.tags.closes
+    elif form.syntax is not None:
+        closing = form.syntax.ender
+    return test_tag_grammar.walk(of, model, seed, closing)
 
 
 def parse_pieces(model: TokenizerWrapper, pieces: Sequence[Sequence[int]]) -> Output:

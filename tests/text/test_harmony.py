@@ -23,10 +23,12 @@ from omlx.text.events import (
 )
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.output import OutputParser, OutputSpec
-from omlx.text.template import render
 from omlx.text.tools import ToolUse
-from tests.text.test_call_grammar import allowed, ids_of, say
+from tests.schemas import SMALL, WORD, record
+from tests.templates.parsing import Output, parse
+from tests.text.test_call_grammar import allowed, ids_of, mask, say, use, valid
 from tests.text.test_output import STATS
+from tests.text.test_tag_grammar import walk
 from tests.text.tokenizers import decode_byte_level
 
 TEMPLATE = (
@@ -160,13 +162,80 @@ def test_any_chunking_gives_the_same(
     assert read(oss, [[token] for token in tokens]) == whole
 
 
-def test_a_call_that_must_come_begins_in_the_prompt(oss: TokenizerWrapper) -> None:
-    prompt = render(oss, ASK, tools=ToolUse((LOOK,), forced=True, name="look", single=True))
-    assert oss.decode(prompt.tokens).endswith(
-        "<|start|>assistant to=functions.look<|channel|>commentary json<|message|>"
-    )
-    spec = {"opening": prompt.opening, "context": prompt.tokens[-4:]}
-    assert read(oss, [ids_of(oss, '{"at": 1}<|call|>')], **spec) == ("", "", ['look{"at": 1}'])
+SCHEMAS = {"look": record(["at"], at=WORD, days=SMALL), "wait": record()}
+
+
+def held(oss: TokenizerWrapper, seed: int, more: ToolUse, said: str = "") -> Output:
+    """What may be said at random behind a text, as clients get it."""
+    of = mask(oss, more, may_think=True)
+    tokens = say(of, oss, said)
+    tokens += walk(of, oss, seed, "<|end|>")
+    if more.forced:
+        assert of.ended
+    return parse(oss, tokens, more.functions)
+
+
+def valid_calls(output: Output) -> set[str]:
+    calls = [(name, json.loads(arguments)) for _, name, arguments in output.calls]
+    assert valid(calls, SCHEMAS)
+    return {name for name, _ in calls}
+
+
+def test_a_forced_answer_is_a_call_behind_reasoning_at_most(oss: TokenizerWrapper) -> None:
+    seen, thoughts = set[str](), set[bool]()
+    for seed in range(12):
+        output = held(oss, seed, use(SCHEMAS, forced=True))
+        assert (output.text, len(output.calls)) == ("", 1)
+        seen |= valid_calls(output)
+        thoughts.add(bool(output.reasoning))
+    assert seen == set(SCHEMAS)
+    named = use(SCHEMAS, forced=True, single=True, name="wait")
+    assert valid_calls(held(oss, 1, named, f"{THOUGHT}{NEXT}")) == {"wait"}
+
+
+def test_a_forced_call_without_reasoning_begins_with_its_header(oss: TokenizerWrapper) -> None:
+    of = mask(oss, use(SCHEMAS, forced=True))
+    assert {oss.decode([token]) for token in allowed(of)} == {"<|channel|>", " ", " t"}
+    say(of, oss, "<|channel|>")
+    assert oss.decode(forced_tokens(of, 40)) == "commentary to=functions."
+
+
+@pytest.mark.parametrize("call", CALLS[:1] + CALLS[2:3])
+@pytest.mark.parametrize(
+    "before", ["", f"{THOUGHT}{NEXT}", f"<|channel|>commentary<|message|>So.{NEXT}"]
+)
+def test_a_strict_call_is_held_in_its_message(
+    oss: TokenizerWrapper, before: str, call: str
+) -> None:
+    strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
+    for seed in range(4):
+        output = held(oss, seed, strict, before + call[: call.index("{") + 1])
+        assert (output.text, len(output.calls)) == ("So." if "So." in before else "", 1)
+        assert valid_calls(output) == {"look"}
+
+
+def test_an_answer_beside_strict_functions_is_free_but_for_markup(oss: TokenizerWrapper) -> None:
+    strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
+    of = mask(oss, strict, may_think=True)
+    said = f"{THOUGHT}{NEXT}<|channel|>final<|message|>Use to=functions.look, é <|x|> {{}}"
+    tokens = say(of, oss, said)
+    for marker in MARKERS:
+        spelled = [token for letter in f"<|{marker}|>" for token in ids_of(oss, letter)]
+        before = len(of.tokens)
+        assert not all(of.advance(token) for token in spelled)
+        of.rollback(len(of.tokens) - before)
+    assert of.advance(next(iter(oss.eos_token_ids)))
+    output = parse(oss, tokens, strict.functions)
+    assert (output.text, output.calls) == ("Use to=functions.look, é <|x|> {}", [])
+
+
+def test_a_continued_answer_needs_no_header(oss: TokenizerWrapper) -> None:
+    of = mask(oss, use(SCHEMAS, strict=frozenset(SCHEMAS)))
+    tokens = say(of, oss, "So it goes on. to=functions.look")
+    assert of.advance(next(iter(oss.eos_token_ids)))
+    of.rollback(1)
+    assert not any(of.advance(token) for token in ids_of(oss, "<|channel|><|message|><|end|>"))
+    assert parse(oss, tokens, use(SCHEMAS).functions).text == oss.decode(tokens)
 
 
 def test_an_answer_in_a_form_comes_behind_a_thought_and_its_header(oss: TokenizerWrapper) -> None:

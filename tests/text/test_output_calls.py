@@ -13,6 +13,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import BadRequest
+from omlx.text.calls import markup
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -35,7 +36,6 @@ LOOK = {
 }
 CALL = '<tool_call>{"name": "look", "arguments": {"a": "é"}}</tool_call>'
 ASK = [{"role": "user", "content": "hello"}]
-M3 = "]<]minimax[>["
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +46,6 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
         "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
     )
     return decode_byte_level(tmp_path_factory.mktemp("caller"), tools + CHATML)
-
-
-@pytest.fixture(scope="module")
-def coder(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    """One whose calls no grammar holds."""
-    tools = (
-        f"{{# {M3} <tool_call> #}}"
-        "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
-    )
-    return decode_byte_level(tmp_path_factory.mktemp("coder"), tools + CHATML)
 
 
 def ids(tokenizer: TokenizerWrapper, text: str) -> list[int]:
@@ -146,42 +136,25 @@ def test_the_watcher_stops_where_the_output_is_over(
     assert said(run(caller, [tokens[:at]], spec)) == said(run(caller, [tokens], spec))
 
 
-def test_an_opening_is_part_of_the_answer(coder: TokenizerWrapper) -> None:
-    prompt = render(coder, ASK, tools=ToolUse((LOOK,), forced=True, name="look"))
-    assert prompt.opening == f'{M3}<tool_call>\n{M3}<invoke name="look">'
-    assert coder.decode(prompt.tokens).endswith(prompt.opening)
-    spec = OutputSpec(tools=(LOOK,), opening=prompt.opening, context=prompt.tokens[-4:])
-    events = run(coder, [ids(coder, f"{M3}<a>b{M3}</a>{M3}</invoke>\n{M3}</tool_call>")], spec)
-    assert said(events) == [
-        ("ToolCallStart", "look"),
-        ("ToolCallArguments", '{"a": "b"}'),
-        ("ToolCallEnd", ""),
-        ("Finish", "1 None"),
-    ]
-    assert said(run(coder, [ids(coder, "no")], spec)) == [
-        ("TextDelta", prompt.opening + "no"),
-        ("Finish", "0 None"),
-    ]
+def test_a_forced_call_adds_nothing_to_the_prompt(caller: TokenizerWrapper) -> None:
+    free = render(caller, ASK, {"deep": True}, tools=ToolUse((LOOK,)))
+    assert render(caller, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True)) == free
+    assert free.thinking
 
 
-def test_an_opening_closes_reasoning(coder: TokenizerWrapper) -> None:
-    prompt = render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True))
-    assert not prompt.thinking
-    assert coder.decode(prompt.tokens).endswith(
-        f'<think>\n\n</think>\n\n{M3}<tool_call>\n{M3}<invoke name="'
-    )
-    assert render(coder, ASK, {"deep": True}, tools=ToolUse((LOOK,))).thinking
-
-
-def test_a_call_that_a_grammar_binds_needs_no_opening(caller: TokenizerWrapper) -> None:
-    prompt = render(caller, ASK, {"deep": True}, tools=ToolUse((LOOK,), forced=True))
-    assert (prompt.opening, prompt.thinking) == ("", True)
+def test_a_call_of_unknown_form_cannot_be_forced(
+    caller: TokenizerWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markup, "FAMILIES", ())
+    monkeypatch.setattr(markup, "PARSERS", {})
+    with pytest.raises(BadRequest) as caught:
+        render(caller, ASK, tools=ToolUse((LOOK,), forced=True))
+    assert (caught.value.code, caught.value.param) == ("tools.cannot_force", "tool_choice")
 
 
 def test_tools_are_in_the_prompt_and_are_left_alone(caller: TokenizerWrapper) -> None:
     prompt = render(caller, ASK, tools=ToolUse((LOOK,)))
     assert "look" in caller.decode(prompt.tokens)
-    assert prompt.opening == ""
 
 
 def test_a_model_without_calls_cannot_be_given_tools(bpe: TokenizerWrapper) -> None:

@@ -14,7 +14,6 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.masking import forced_tokens
 from omlx.errors import BadRequest
 from omlx.text.grammar_mask import GrammarMask
-from omlx.text.template import render
 from omlx.text.tools import ToolUse
 from tests.schemas import SMALL, WORD, listed, record
 from tests.text.test_call_grammar import allowed, grammars, ids_of, mask, read, say, use, valid
@@ -108,7 +107,6 @@ def test_whatever_a_forced_answer_may_say_is_valid_calls(coder: TokenizerWrapper
 
 def test_a_named_function_is_the_only_one_and_ends_the_answer(coder: TokenizerWrapper) -> None:
     one = use(TWO, forced=True, single=True, name="get_weather")
-    assert render(coder, [{"role": "user", "content": "x"}], tools=one).opening == ""
     of = mask(coder, one)
     assert (
         coder.decode(forced_tokens(of, 200))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
 from omlx.text.calls import markup as formats
+from omlx.text.calls.families import harmony, mistral
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.parser import Piece, ToolCallParser
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
@@ -349,25 +350,9 @@ def test_ids() -> None:
     assert len(set(ids)) == 2
 
 
-def test_a_call_that_is_demanded_is_held_to_a_grammar_or_has_an_opening() -> None:
-    assert all(
-        (form.written is None) != (form.opening is None) for form in formats.PARSERS.values()
-    )
-
-
-@pytest.mark.parametrize("parser", [each for each in PARSERS if form(each).form.written is None])
-def test_an_opening_is_how_a_call_begins(parser: str) -> None:
-    markup = form(parser)
-    whole = markup.opening("get_weather")
-    some = markup.opening(None)
-    assert whole is not None
-    assert some is not None
-    assert whole.startswith(some)
-    assert "get_weather" in whole
-    assert "get_weather" not in some
-    for text in (whole, some):
-        begins = markup.patterns.begins.match(text.removeprefix(markup.start), partial=True)
-        assert begins is not None
+def test_a_call_that_is_demanded_is_held_to_a_grammar() -> None:
+    known = [*formats.PARSERS.values(), *formats.FAMILIES, harmony.FORMAT, mistral.LISTING]
+    assert all(form.written is not None for form in known)
 
 
 FRAGMENTS = [

@@ -13,7 +13,7 @@ from omlx.errors import BadRequest
 from omlx.text.calls.markup import call_format
 from omlx.text.calls.write import write_calls
 from tests.schemas import SMALL, WORD, listed, record
-from tests.text.test_call_grammar import grammars, ids_of, mask, read, say, use, valid
+from tests.text.test_call_grammar import grammars, mask, read, say, use, valid
 from tests.text.test_tag_grammar import UNIONS, walk
 from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
 
@@ -48,6 +48,8 @@ WORDS: Final = {
         ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
         "<|close|>argument<|sep|>",
     ),
+    "minimax m3": ("]<]minimax[>[ <tool_call>", ("]<]minimax[>[",), "]<]minimax[>["),
+    "minimax m3, markers as text": ("]<]minimax[>[ <tool_call>", (), "]<]minimax[>["),
     "muse": ("<atem:function_calls>", (), "</atem:parameter>"),
 }
 """By family: words of its template, tokens of its tokenizers, and what ends a text."""
@@ -128,8 +130,9 @@ def test_given_calls_are_written_as_they_are_read_and_may_be_said(
     )
     one = use({"it": schema}, forced=True, single=True)
     call = {"id": "call_1", "function": {"name": "it", "arguments": ARGUMENTS}}
-    text = write_calls(model, [call])
-    tokens = ids_of(model, text)
+    of = mask(model, one)
+    tokens = say(of, model, write_calls(model, [call]))
+    assert of.ended
     assert read(model, tokens, one) == ("", [("it", ARGUMENTS)])
 
 

@@ -10,19 +10,37 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from omlx.text.calls.values import ArgumentTypes
+from omlx.text.map_schemas import map_schemas
+from omlx.text.prune_nonterminating_schema import references
 
 Literal: TypeAlias = Callable[[str], str]
 """Returns a text in the grammar's form."""
 
 SHARED: Final = ("$defs", "definitions", "x-guidance")
 """Keys of a schema that the schema of one argument needs too."""
+_DEFINITIONS: Final = ("#/$defs/", "#/definitions/")
 _NUMBER: Final = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]+)?([eE][+\-]?[0-9]{1,2})?/"
 _INTEGER: Final = "/-?(0|[1-9][0-9]{0,999})/"
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "$comment"})
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """What a grammar of arguments needs to know of the whole.
+
+    `added` are the tokens that the tokenizer does not compose of smaller ones; `literal` returns a
+    text in the grammar's form; `unheld` takes a description of what is not enforced of a schema,
+    and raises ValueError where all of it must be.
+    """
+
+    added: Collection[str]
+    literal: Literal
+    unheld: Callable[[str], None]
 
 
 class ArgumentSyntax(Protocol):
@@ -33,15 +51,34 @@ class ArgumentSyntax(Protocol):
         """Text that ends a free text, for the rule `text`; empty if the syntax has none."""
 
     def rules(
-        self, schema: Mapping[str, Any], rule: str, added: Collection[str], literal: Literal
+        self, schema: Mapping[str, Any] | None, rule: str, notation: Notation
     ) -> Iterator[str]:
-        """Yield the rule for the arguments of a schema, and those that it needs. `added` are the
-        tokens that the tokenizer does not compose of smaller ones. Raises ValueError for a schema
-        that cannot be written.
+        """Yield the rule for the arguments of a schema, or for any arguments (None), and those that
+        it needs. Raises ValueError for a schema that cannot be written.
         """
 
     def text(self, arguments: Mapping[str, Any]) -> str:
         """Return the text of given arguments."""
+
+
+def embedded(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part of a schema as a schema of its own, with what its references lead to."""
+    shared = {key: root[key] for key in SHARED if key in root}
+    outside = [name for name in references([schema, shared]) if not name.startswith(_DEFINITIONS)]
+    if not outside:
+        return {**schema, **shared}
+
+    def moved(part: dict[str, Any]) -> dict[str, Any]:
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            part["$ref"] = f"#/$defs/root{reference[1:]}"
+        return part
+
+    guidance = {key: root[key] for key in ("x-guidance",) if key in root}
+    whole = {key: value for key, value in root.items() if key not in guidance}
+    part = {key: value for key, value in schema.items() if key not in SHARED}
+    defined = {"$defs": {"root": map_schemas(whole, moved)}}
+    return {**map_schemas(part, moved), **defined, **guidance}
 
 
 def members(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
@@ -85,9 +122,10 @@ class ValueRules(ABC):
     Raises ValueError for a schema that cannot be written.
     """
 
-    def __init__(self, root: Mapping[str, Any], rule: str, literal: Literal) -> None:
+    def __init__(self, root: Mapping[str, Any], rule: str, notation: Notation) -> None:
         self.root = root
-        self.literal = literal
+        self.notation = notation
+        self.literal = notation.literal
         self.rules: list[str] = []
         self._rule = rule
         self._known: dict[str, str] = {}

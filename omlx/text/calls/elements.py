@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import regex as re
 
+from omlx.text.calls.format import Incomplete
 from omlx.text.calls.values import ArgumentTypes
 
 ITEM: Final = "item"
@@ -30,7 +31,7 @@ class Element:
 def elements(text: str, tag: re.Pattern[str]) -> list[Element]:
     """Return the elements of a text. `tag` matches a tag, with groups `name` and `close`.
 
-    Raises ValueError for a tag without its partner.
+    Raises ValueError for a tag without its partner, and Incomplete where the text ends inside.
     """
     root = Element("", 0)
     opened = [root]
@@ -46,7 +47,7 @@ def elements(text: str, tag: re.Pattern[str]) -> list[Element]:
             if len(opened) > _DEPTH:
                 raise ValueError("elements are nested too deep")
     if len(opened) > 1:
-        raise ValueError(f"{opened[-1].name} is not closed")
+        raise Incomplete(f"{opened[-1].name} is not closed")
     return root.children
 
 

@@ -53,6 +53,24 @@ class Tags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Messages of an answer, each behind a header, for a grammar that enforces the last one."""
+
+    calls: tuple[str, ...]
+    """Texts of a call with its header, with places for {name} and {arguments}."""
+    thought: str
+    """Header of reasoning."""
+    preamble: str
+    """Header of a text that precedes a call."""
+    answer: str
+    """Header of the answer, where no function is called."""
+    between: str
+    """Text between two messages."""
+    markers: str
+    """Pattern of what no text holds: it would be read as markup."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallFormat:
     """Format of the calls of one family."""
 
@@ -80,10 +98,8 @@ class CallFormat:
     """Parser of calls that do not begin with `head`; None: mlx-lm's for this model, if any."""
     json: bool = True
     """A text for `read` that begins with a bracket is JSON, and ends where that does."""
-    opening: str | None = None
-    """Text of a call up to its arguments, to force a call that no grammar can enforce."""
     before: str = ""
-    """Text before the marker of a forced call."""
+    """Text before the marker of a call that is written."""
     written: str | None = None
     """Text of a call between the markers, for a grammar that enforces the schema of its function,
     with places for {name}, {arguments}, {number} and {id}.
@@ -94,6 +110,8 @@ class CallFormat:
     """
     syntax: ArgumentSyntax | None = None
     """How {arguments} of `written` are written, if in neither of these forms."""
+    messages: Messages | None = None
+    """How an answer of several messages is written, where calls are messages of their own."""
     marked: bool = True
     """A forced call is written behind the opening marker."""
     between: str = ""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.errors import BadRequest
 from omlx.text.calls import tag_grammar
-from omlx.text.calls.format import CallFormat
+from omlx.text.calls.argument_syntax import Notation
+from omlx.text.calls.format import Messages
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.exact_integers import check_integers
 from omlx.text.prune_nonterminating_schema import prune_nonterminating
@@ -41,42 +43,153 @@ ANY_ARGUMENTS: Final[Schema] = {"type": "object"}
 _PLACES: Final = re.compile(r"(\{name\}|\{number\}|\{id\}|\{arguments\})")
 
 
-def calls_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
-    """Return the grammar of an answer that consists of calls to the allowed functions: of one, or
-    of one or more.
+class CallGrammar:
+    """Grammars of one request's calls, by the markup of a model's family.
 
-    `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids. Raises
-    BadRequest for a function whose arguments cannot be an object.
+    `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids.
+    `unheld` describes what of the schemas of functions that are not strict is not enforced.
+
+    Methods raise BadRequest for a function whose arguments cannot be an object, and for what of a
+    strict function's schema cannot be enforced.
     """
-    form = markup.form
-    several = ""
-    if not (use.single or form.together):
-        several = f" ({_between(form, added)}one)*"
-    marker = markup.start if form.marked else ""
-    first = f"one: {_literal(marker, added)} inside"
-    return "\n".join([f"start: one{several}", first, *_inside(markup, use, added)])
+
+    def __init__(self, markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> None:
+        self.unheld: list[str] = []
+        self._form = markup.form
+        self._use = use
+        self._added = added
+        self._literal = partial(_literal, added=added)
+
+    def forced(self) -> str:
+        """Return the grammar of an answer that consists of calls to the allowed functions: of one,
+        or of one or more.
+        """
+        form = self._form
+        if form.messages is not None:
+            return "\n".join(["start: call", *self._calls(form.messages.calls)])
+        several = marker = ""
+        if not (self._use.single or form.together):
+            between = f"({self._literal(form.between)})? " if form.between else ""
+            several = f" ({between}one)*"
+        if form.marked:
+            marker = form.start
+        first = f"one: {self._literal(marker)} inside"
+        return "\n".join([f"start: one{several}", first, *self._inside()])
+
+    def inside(self) -> str:
+        """Return the grammar of what follows the opening marker of a call."""
+        return "\n".join(["start: inside", *self._inside()])
+
+    def answer(self) -> str | None:
+        """Return the grammar of a whole answer in which a call may occur without a marker, or in a
+        message of its own; None in families where a marker begins every call.
+        """
+        if self._form.messages is not None:
+            return "\n".join(self._messages(self._form.messages))
+        if self._form.marked or self._use.forced:
+            return None
+        return "\n".join(self._prose())
+
+    def _prose(self) -> Iterator[str]:
+        """Yield the rules for an answer that is a call without a marker, or a text in which a call
+        may follow the marker.
+        """
+        start, begins = self._form.start, _slashed(self._form.begins)
+        prose = f"/(?s:.+)/ & ~/(?s:{begins}.*)/"
+        if start in self._added:
+            yield f"start: inside | PROSE | PROSE? {self._literal(start)} inside"
+        else:
+            marker = _slashed(re.escape(start))
+            yield "start: inside | PROSE | marked inside"
+            yield "marked[lazy]: MARKED"
+            yield f"MARKED: /(?s:.*){marker}/ & ~/(?s:{begins}.*)/"
+            prose += f" & ~/(?s:.*){marker}(?s:.*)/"
+        yield f"PROSE: {prose}"
+        yield from self._inside()
+
+    def _messages(self, messages: Messages) -> Iterator[str]:
+        """Yield the rules for all messages of an answer. A forced call follows reasoning at most;
+        else texts may precede it, and an answer may stand in its place.
+        """
+        thought, preamble, answer = map(
+            self._literal, (messages.thought, messages.preamble, messages.answer)
+        )
+        markup = f"(?s:.*){messages.markers}(?s:.*)"
+        if self._use.forced:
+            yield f"start: ({thought} said)? call"
+        else:
+            yield f"start: (({thought} | {preamble}) said)* (call | {answer} ANSWER?)"
+            yield answer_text(messages)
+        yield from self._syntax("{value}" + messages.between).texts("said", [markup])
+        yield from self._calls(messages.calls)
+
+    def _inside(self) -> Iterator[str]:
+        """Yield the rules for the text between two markers, with the closing one."""
+        form = self._form
+        assert form.written is not None
+        several = ""
+        if form.together and not self._use.single:
+            several = f" ({self._literal(form.separator)} call)*"
+        before, behind = form.section
+        ends = self._literal(behind + form.end)
+        yield f"inside: {self._literal(before)} call{several} {ends}"
+        yield from self._calls((form.written,))
+        if form.parameter is not None:
+            yield from self._syntax(form.parameter).texts()
+        if form.syntax is not None and form.syntax.ender:
+            yield from self._syntax("{value}" + form.syntax.ender).texts()
+
+    def _calls(self, written: Sequence[str]) -> Iterator[str]:
+        """Yield the rule for a call, whose text is one of `written`, and those that it needs."""
+        yield "call: " + " | ".join(f"call_{i}" for i in range(len(self._use.allowed)))
+        for i, function in enumerate(self._use.allowed):
+            texts = (self._call(text, function["name"], f"arguments_{i}") for text in written)
+            yield f"call_{i}: {' | '.join(texts)}"
+            yield from self._arguments(function, f"arguments_{i}")
+
+    def _call(self, written: str, name: str, rule: str) -> str:
+        """Return the term for a call of one function; `rule` is that of its arguments."""
+        pattern = f"/{self._form.id_pattern}/"
+        places = {"{number}": "/[0-9]{1,3}/", "{id}": pattern, "{arguments}": rule}
+        terms, text = [], ""
+        for part in _PLACES.split(written):
+            if part in places:
+                terms += [self._literal(text), places[part]]
+                text = ""
+            else:
+                text += part.replace("{name}", name)
+        return " ".join([*terms, self._literal(text)])
+
+    def _arguments(self, function: Schema, rule: str) -> Iterator[str]:
+        form, name = self._form, function["name"]
+        schema = arguments_schema(function, self._use)
+        syntax = self._syntax(form.parameter or "{value}", name)
+        try:
+            if form.syntax is not None:
+                obliged = self._use.forced or name in self._use.strict
+                yield from form.syntax.rules(schema if obliged else None, rule, syntax.notation)
+            elif form.parameter is not None:
+                yield from tag_grammar.arguments(syntax, schema, rule)
+            else:
+                yield f"{rule}: %json {json.dumps(schema)}"
+        except ValueError as error:
+            raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
+
+    def _syntax(self, parameter: str, name: str = "") -> tag_grammar.Syntax:
+        """Return how the arguments of function `name` are written."""
+        notation = Notation(self._added, self._literal, partial(self._note, name))
+        return tag_grammar.Syntax(parameter, notation)
+
+    def _note(self, name: str, detail: str) -> None:
+        """Note what is not enforced. Raises ValueError for a strict function."""
+        if name in self._use.strict:
+            raise ValueError(detail)
+        self.unheld.append(f"{name}: {detail}")
 
 
-def call_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
-    """Return the grammar of what follows the opening marker of a call. Raises BadRequest like
-    `calls_grammar`.
-    """
-    return "\n".join(["start: inside", *_inside(markup, use, added)])
-
-
-def answer_grammar(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> str:
-    """Return the grammar of an answer that is a call without a marker, or a text in which a call
-    may follow the marker. Raises BadRequest like `calls_grammar`.
-    """
-    begins = markup.form.begins.replace("/", r"\/")
-    prose = f"/(?s:.+)/ & ~/(?s:{begins}.*)/"
-    rules = [f"start: inside | PROSE | PROSE? {_literal(markup.start, added)} inside"]
-    if markup.start not in added:
-        marker = re.escape(markup.start).replace("/", r"\/")
-        rules = ["start: inside | PROSE | marked inside", "marked[lazy]: MARKED"]
-        rules.append(f"MARKED: /(?s:.*){marker}/ & ~/(?s:{begins}.*)/")
-        prose += f" & ~/(?s:.*){marker}(?s:.*)/"
-    return "\n".join([*rules, f"PROSE: {prose}", *_inside(markup, use, added)])
+def answer_text(messages: Messages) -> str:
+    """Return the rule for the text of an answer, which cannot hold the markup of messages."""
+    return f"ANSWER: /(?s:.+)/ & ~/(?s:.*){messages.markers}(?s:.*)/"
 
 
 def arguments_schema(function: Schema, use: ToolUse) -> Schema:
@@ -112,77 +225,25 @@ def arguments_schema(function: Schema, use: ToolUse) -> Schema:
     return schema
 
 
-def _inside(markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> Iterator[str]:
-    """Yield the rules for the text between two markers, with the closing one."""
-    form = markup.form
-    several = ""
-    if form.together and not use.single:
-        several = f" ({_literal(form.separator, added)} call)*"
-    before, behind = form.section
-    ends = _literal(behind + markup.end, added)
-    yield f"inside: {_literal(before, added)} call{several} {ends}"
-    yield "call: " + " | ".join(f"call_{i}" for i in range(len(use.allowed)))
-    for i, function in enumerate(use.allowed):
-        yield f"call_{i}: {_call(form, function['name'], f'arguments_{i}', added)}"
-        yield from _arguments(form, arguments_schema(function, use), f"arguments_{i}", added)
-    if form.parameter is not None:
-        yield from _syntax(form.parameter, added).texts()
-    if form.syntax is not None and form.syntax.ender:
-        yield from _syntax("{value}" + form.syntax.ender, added).texts()
-
-
-def _call(form: CallFormat, name: str, rule: str, added: Mapping[str, int]) -> str:
-    """Return the right side of the rule for a call of one function; `rule` is that of its
-    arguments.
-    """
-    assert form.written is not None
-    places = {"{number}": "/[0-9]{1,3}/", "{id}": f"/{form.id_pattern}/", "{arguments}": rule}
-    terms, text = [], ""
-    for part in _PLACES.split(form.written):
-        if part in places:
-            terms += [_literal(text, added), places[part]]
-            text = ""
-        else:
-            text += part.replace("{name}", name)
-    return " ".join([*terms, _literal(text, added)])
-
-
-def _arguments(
-    form: CallFormat, schema: Schema, rule: str, added: Mapping[str, int]
-) -> Iterator[str]:
-    if form.syntax is not None:
-        yield from form.syntax.rules(schema, rule, added, lambda text: _literal(text, added))
-        return
-    if form.parameter is None:
-        yield f"{rule}: %json {json.dumps(schema)}"
-        return
-
-    yield from tag_grammar.arguments(_syntax(form.parameter, added), schema, rule)
-
-
-def _syntax(parameter: str, added: Mapping[str, int]) -> tag_grammar.Syntax:
-    return tag_grammar.Syntax(parameter, added, lambda text: _literal(text, added))
-
-
-def _between(form: CallFormat, added: Mapping[str, int]) -> str:
-    """Return the optional text between two pairs of markers."""
-    if not form.between:
-        return ""
-    return f"({_literal(form.between, added)})? "
+def _slashed(pattern: str) -> str:
+    """Return a pattern as it stands between slashes."""
+    return pattern.replace("/", r"\/")
 
 
 def _literal(text: str, added: Mapping[str, int]) -> str:
-    """Return a text in the grammar's form, with added tokens by their ids; longer tokens take
-    precedence.
-    """
-    known = sorted((token for token in added if token and token in text), key=len, reverse=True)
-    parts = [text]
-    if known:
-        parts = re.split(f"({'|'.join(map(re.escape, known))})", text)
+    """Return a text in the grammar's form, with added tokens by their ids."""
     terms = []
-    for part in filter(None, parts):
-        if part in known:
+    for part in split_added(text, added):
+        if part in added:
             terms.append(f"<[{added[part]}]>")
         else:
             terms.append(json.dumps(part, ensure_ascii=False))
     return " ".join(terms) or '""'
+
+
+def split_added(text: str, added: Collection[str]) -> list[str]:
+    """Split a text into added tokens and what is between; longer tokens take precedence."""
+    known = sorted((token for token in added if token and token in text), key=len, reverse=True)
+    if not known:
+        return [text] if text else []
+    return [part for part in re.split(f"({'|'.join(map(re.escape, known))})", text) if part]

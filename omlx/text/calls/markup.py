@@ -146,16 +146,6 @@ class CallMarkup:
             raise ValueError("no call")
         return read(text, self.tools)
 
-    def opening(self, name: str | None) -> str | None:
-        """Return the text that begins a call of `name`, or up to the name; None if the format's
-        opening is unknown.
-        """
-        if self.form.opening is None:
-            return None
-        inside, _, behind = self.form.opening.partition("{name}")
-        text = self.form.before + self.start + inside
-        return text if name is None else text + name + behind
-
     def new_id(self) -> str:
         """Return a new id for a call."""
         if self.form.short_ids:

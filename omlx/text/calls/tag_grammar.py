@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from omlx.text.calls.argument_syntax import SHARED
+from omlx.text.calls.argument_syntax import Notation, embedded
 from omlx.text.calls.values import ArgumentTypes
 
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+\-]?[0-9]+)?"
@@ -25,14 +25,14 @@ _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", 
 class Syntax:
     """How arguments are written: `parameter` is the text of one, with places for its {name} and
     {value}, {text} for whether the value is a string, and {type} for its JSON type.
-
-    `added` are the tokens that the tokenizer does not compose of smaller ones; `literal` returns a
-    text in the grammar's form.
     """
 
     parameter: str
-    added: Collection[str]
-    literal: Callable[[str], str]
+    notation: Notation
+
+    def literal(self, text: str) -> str:
+        """Return a text in the grammar's form."""
+        return self.notation.literal(text)
 
     @property
     def behind(self) -> str:
@@ -50,7 +50,7 @@ class Syntax:
         A text cannot hold added tokens: where the tag has one, the text ends before it.
         """
         tag = self.behind.rstrip()
-        tokens = [token for token in self.added if token and token in tag]
+        tokens = [token for token in self.notation.added if token and token in tag]
         before, rest = tag, ""
         if tokens:
             start = min(map(tag.index, tokens))
@@ -135,8 +135,7 @@ def value_rule(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str)
         words = [word for word in types.choices(value) if tag not in word]
         forms += [f"{syntax.literal(word)} {syntax.literal(syntax.behind)}" for word in words]
     if others:
-        shared = {key: schema[key] for key in SHARED if key in schema}
-        json_schema = {**value, **shared}
+        json_schema = embedded(value, schema)
         if "string" in kinds:
             json_schema["type"] = sorted(others)
         forms.append(f"%json {json.dumps(json_schema)} {syntax.literal(syntax.behind)}")

@@ -29,7 +29,7 @@ def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]])
     if form.together:
         bodies = [form.separator.join(bodies)]
     before, behind = form.section
-    start = form.start if form.marked else ""
+    start = form.before + form.start if form.marked else ""
     bodies = [f"{start}{before}{body}{behind}{form.end}" for body in bodies]
     return (form.between or "\n").join(bodies)
 

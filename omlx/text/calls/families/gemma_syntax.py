@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from omlx.text.calls.argument_syntax import (
-    Literal,
+    Notation,
     ValueRules,
     in_order,
     is_open,
@@ -30,9 +30,10 @@ class GemmaArguments:
     ender: str
 
     def rules(
-        self, schema: Mapping[str, Any], rule: str, added: Collection[str], literal: Literal
+        self, schema: Mapping[str, Any] | None, rule: str, notation: Notation
     ) -> Iterator[str]:
-        values = _Rules(schema, rule, literal, self)
+        schema = schema or {}
+        values = _Rules(schema, rule, notation, self)
         values.rules.append(f"{rule}: {values.members(schema, rule)}")
         yield from values.rules
 
@@ -61,9 +62,9 @@ class GemmaArguments:
 
 class _Rules(ValueRules):
     def __init__(
-        self, root: Mapping[str, Any], rule: str, literal: Literal, syntax: GemmaArguments
+        self, root: Mapping[str, Any], rule: str, notation: Notation, syntax: GemmaArguments
     ) -> None:
-        super().__init__(root, rule, literal)
+        super().__init__(root, rule, notation)
         self._syntax = syntax
 
     def members(self, schema: Mapping[str, Any], rule: str) -> str:

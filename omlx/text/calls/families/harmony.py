@@ -8,13 +8,27 @@ from __future__ import annotations
 from typing import Final
 
 from omlx.text import harmony
-from omlx.text.calls.format import NAME, CallFormat
+from omlx.text.calls.format import NAME, CallFormat, Messages
+
+_NAMED: Final = f"{harmony.CALL}{{name}}"
 
 FORMAT: Final = CallFormat(
     start=harmony.CALL,
     end="",
     begins=r"[\w.:/-]+(?:\s+\w+)?\s*<\|",
     head=rf"{NAME}[^<{{]*(?:<\|(?:channel|constrain)\|>[^<{{]*)*<\|message\|>\s*(?=\{{)",
-    opening="{name}<|channel|>commentary json<|message|>",
     before=" ",
+    written="{name}<|channel|>commentary json<|message|>{arguments}",
+    messages=Messages(
+        calls=(
+            f"<|channel|>commentary {_NAMED} <|constrain|>json<|message|>{{arguments}}",
+            f" {_NAMED}<|channel|>commentary <|constrain|>json<|message|>{{arguments}}",
+            f" {_NAMED}<|channel|>commentary json<|message|>{{arguments}}",
+        ),
+        thought="<|channel|>analysis<|message|>",
+        preamble="<|channel|>commentary<|message|>",
+        answer="<|channel|>final<|message|>",
+        between="<|end|><|start|>assistant",
+        markers=r"<\|(?:start|end|message|channel|constrain|call|return)\|>",
+    ),
 )

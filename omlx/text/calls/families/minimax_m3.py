@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import regex as re
 
+from omlx.text.calls.element_grammar import ElementArguments
 from omlx.text.calls.elements import elements, property_of, value_of
 from omlx.text.calls.format import NAME, CallFormat, Tools
-from omlx.text.calls.values import argument_types
+from omlx.text.calls.values import argument_types, parse_json
 
 TOKEN: Final = "]<]minimax[>["
 _TOKEN: Final = re.escape(TOKEN)
@@ -31,7 +32,10 @@ def read(text: str, tools: Tools) -> list[dict[str, Any]]:
             raise ValueError("no call")
         name = opening["function"]
         types = argument_types(tools, name)
+        inside = text[invoke.start : invoke.end].strip()
         arguments = {}
+        if not invoke.children and inside.startswith("{"):
+            arguments = parse_json(inside)
         for element in invoke.children:
             schema = property_of(types, types.root, element.name)
             arguments[element.name] = value_of(element, text, schema, types)
@@ -47,5 +51,8 @@ FORMAT: Final = CallFormat(
     templates=((TOKEN, "<tool_call>"),),
     begins=rf"\s*{_TOKEN}<invoke name=[\"']?{NAME}",
     read=read,
-    opening=f'\n{TOKEN}<invoke name="{{name}}">',
+    written=f'{TOKEN}<invoke name="{{name}}">{{arguments}}{TOKEN}</invoke>\n',
+    syntax=ElementArguments(TOKEN),
+    together=True,
+    section=("\n", ""),
 )

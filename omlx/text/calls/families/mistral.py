@@ -24,4 +24,10 @@ FORMAT: Final = CallFormat(
     short_ids=True,
 )
 NUMBERED: Final = replace(FORMAT, written="{name}[CALL_ID]{id}[ARGS]{arguments}")
-LISTING: Final = replace(FORMAT, written=None, opening="{name}[ARGS]")
+LISTING: Final = replace(
+    FORMAT,
+    written='{"name": "{name}", "arguments": {arguments}, "id": "{id}"}',
+    together=True,
+    section=("[", "]"),
+    separator=", ",
+)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import regex as re
 
-from omlx.text.calls.argument_syntax import SHARED, Literal, in_order, is_open, members
+from omlx.text.calls.argument_syntax import Notation, embedded, in_order, is_open, members
 from omlx.text.calls.format import CallFormat, Incomplete, Tools
 from omlx.text.calls.json_repair import JsonRepair
 from omlx.text.calls.values import argument_types, parse_json, properties
@@ -133,11 +133,12 @@ class PythonArguments:
     ender = ""
 
     def rules(
-        self, schema: Mapping[str, Any], rule: str, added: Collection[str], literal: Literal
+        self, schema: Mapping[str, Any] | None, rule: str, notation: Notation
     ) -> Iterator[str]:
-        shared = {key: schema[key] for key in SHARED if key in schema}
+        schema, literal = schema or {}, notation.literal
         if is_open(schema):
-            value = f"/[a-zA-Z_][a-zA-Z0-9_]*/ {literal('=')} %json {json.dumps(shared)}"
+            any_value = json.dumps(embedded({}, schema))
+            value = f"/[a-zA-Z_][a-zA-Z0-9_]*/ {literal('=')} %json {any_value}"
             yield f"{rule}: ({rule}_any ({literal(', ')} {rule}_any)*)?"
             yield f"{rule}_any: {value}"
             return
@@ -145,7 +146,7 @@ class PythonArguments:
         for number, (name, value, needed) in enumerate(members(schema)):
             if _KEY.fullmatch(f"{name}=") is None:
                 raise ValueError(f"the parameter '{name}' cannot be written as a keyword")
-            value_schema = {**(value if isinstance(value, Mapping) else {}), **shared}
+            value_schema = embedded(value if isinstance(value, Mapping) else {}, schema)
             yield f"{rule}_{number}: {literal(f'{name}=')} %json {json.dumps(value_schema)}"
             parts.append((f"{rule}_{number}", needed))
         yield from in_order(parts, literal(", "), rule)
