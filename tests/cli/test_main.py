@@ -123,7 +123,7 @@ def test_no_models_at_all(tmp_path: Path) -> None:
             ["--draft-min", "-2"],
             "--draft-min: '-2' is not allowed. Enter a whole number from 1 to 64",
         ),
-        (["--speculation", "ngram;drft"], "--speculation: Column 7: “drft” is not a drafter"),
+        (["--speculation", "ngram;drft"], "--speculation: Column 7: 'drft' is not a drafter"),
         (["--host", "0.0.0.0"], "an API key is required"),
         (["--host", "::"], "an API key is required"),
         (

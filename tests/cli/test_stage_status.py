@@ -115,7 +115,7 @@ def test_embeddings_are_refused(running: Group) -> None:
         ("en", "2 processes on this machine", "layers 3 to 8"),
         ("ko", "이 컴퓨터의 프로세스 2개", "레이어 3~8"),
         ("ja", "このマシンの2プロセス", "レイヤー3～8"),
-        ("zh", "这台机器的 2 个进程", "第 3 至 8 层"),
+        ("zh", "本机的 2 个进程", "第 3 至 8 层"),
     ],
 )
 def test_the_dashboard_shows_stages(

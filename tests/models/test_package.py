@@ -125,8 +125,8 @@ def test_an_unknown_default_type_is_the_reason(tmp_path: Path) -> None:
     ("strategies", "default", "code", "at"),
     [
         ({"one": DRAFT}, "other", "package.unknown_default", "default"),
-        ({"one": DRAFT}, 3, "package.type", "default"),
-        ({"one": []}, "one", "package.type", "strategies.one"),
+        ({"one": DRAFT}, 3, "package.text", "default"),
+        ({"one": []}, "one", "package.object", "strategies.one"),
         ({"one": {}}, "one", "package.missing", "strategies.one.type"),
         ({"one": {"type": "draft-model"}}, "one", "package.missing", "strategies.one.draft_model"),
         (
@@ -162,13 +162,13 @@ def test_an_unknown_default_type_is_the_reason(tmp_path: Path) -> None:
         (
             {"one": windowed(max_window=2.5)},
             "one",
-            "package.type",
+            "package.number",
             "strategies.one.window_policy.max_window",
         ),
         (
             {"one": windowed(max_window=True)},
             "one",
-            "package.type",
+            "package.number",
             "strategies.one.window_policy.max_window",
         ),
         (

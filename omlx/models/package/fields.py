@@ -38,16 +38,16 @@ class Fields:
         return self
 
     def object(self, key: str) -> Fields | None:
-        value = self._of_type(key, dict, "an object")
+        value = self._of_type(key, dict, "package.object")
         return None if value is None else Fields(value, self.at(key), self.warnings)
 
     def text(self, key: str) -> str | None:
-        value: str | None = self._of_type(key, str, "a string")
+        value: str | None = self._of_type(key, str, "package.text")
         return value
 
     def number(self, key: str, low: int, high: int) -> int | None:
         """Return an integer field. Raises ModelError outside `low` to `high`."""
-        value: int | None = self._of_type(key, int, "a whole number")
+        value: int | None = self._of_type(key, int, "package.number")
         if value is not None and not low <= value <= high:
             raise ModelError("package.range", at=self.at(key), value=value, low=low, high=high)
         return value
@@ -57,9 +57,10 @@ class Fields:
         unknown = [key for key in self._values if key not in known]
         self.warnings += [Reason("package.unknown_key", {"at": self.at(key)}) for key in unknown]
 
-    def _of_type(self, key: str, kind: type, expected: str) -> Any:
+    def _of_type(self, key: str, kind: type, code: str) -> Any:
+        """Return a field of that type, None if it is missing. Raises ModelError with `code`."""
         value = self._values.get(key)
         is_bool_for_int = kind is int and isinstance(value, bool)
         if value is not None and (not isinstance(value, kind) or is_bool_for_int):
-            raise ModelError("package.type", at=self.at(key), expected=expected)
+            raise ModelError(code, at=self.at(key))
         return value

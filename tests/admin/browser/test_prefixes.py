@@ -21,8 +21,8 @@ def test_cached_prefixes_are_shown_probed_and_cleared(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
         page.goto(PAGE)
-        card = page.get_by_role("region", name="Prompt cache")
-        expect(card).to_contain_text("The model is not loaded, so its prompt cache is empty.")
+        card = page.get_by_role("region", name="Prefix cache")
+        expect(card).to_contain_text("The model is not loaded, so its prefix cache is empty.")
         status, clear = card.get_by_role("status"), card.get_by_role("button", name="Clear")
         expect(clear).to_have_count(0)
 

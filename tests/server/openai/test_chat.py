@@ -128,7 +128,7 @@ def test_timings_have_the_names_of_llama_server() -> None:
                 {
                     "code": "strategy.read_as",
                     "params": {"name": "draftless", "meant": "ngram"},
-                    "message": "“draftless” is interpreted as ngram.",
+                    "message": "'draftless' is interpreted as ngram.",
                 }
             ],
             "gates": {"ngram": {"state": "on", "reason": None}},
