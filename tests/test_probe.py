@@ -15,6 +15,7 @@ from tests.probe.batching import life
 from tests.probe.reference import TOLERANCE, Row, references
 from tests.probe.report import examine
 from tests.probe.rewinding import draft, shorten, verify
+from tests.probe.uneven import uneven_rounds
 
 ROW_OF = {
     line.split(" | ")[0].lstrip("| "): line
@@ -56,6 +57,16 @@ def test_a_draft_model_and_a_stored_conversation_after_rollback_give_the_logits_
 def test_rows_of_a_batch_give_the_logits_of_each_alone() -> None:
     rows = references(zoo.build("recurrent_gemma"))
     assert life(rows) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next"])
+def test_rows_that_draft_in_a_batch_give_the_logits_of_each_alone(name: str) -> None:
+    assert uneven_rounds(references(zoo.build(name))) <= TOLERANCE
+
+
+def test_the_probe_detects_rejected_tokens_that_stay() -> None:
+    rows = references(zoo.build("llama"))
+    assert uneven_rounds(rows, rolls=False) > TOLERANCE
 
 
 def test_the_probe_detects_a_wrong_trim_and_a_wrong_position() -> None:

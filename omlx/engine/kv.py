@@ -6,15 +6,18 @@ the layers' own counters must agree, which `check` proves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from omlx.engine.model import Cache, MakeCache, merge_caches
+from omlx.engine.model import Cache, MakeCache
 from omlx.engine.plan import (
     CacheOp,
     Drop,
     Evict,
     Extract,
     Filter,
+    Forward,
     Merge,
     Open,
     Restore,
@@ -22,7 +25,9 @@ from omlx.engine.plan import (
     Save,
 )
 from omlx.engine.prefix.payload import Payloads
-from omlx.engine.rewind import Mark, length_of, mark, rewind
+from omlx.engine.ragged import batch
+from omlx.engine.ragged.cache import RaggedKVCache
+from omlx.engine.rewind import Mark, leaves, length_of, mark, rewind
 from omlx.errors import RewindError
 
 
@@ -37,6 +42,7 @@ class CacheTable:
         self.kept = Payloads(make_cache)
         self._make_cache = make_cache
         self._marks: dict[int, Mark] = {}
+        self._batch_mark: batch.BatchMark | None = None
 
     def apply(self, op: CacheOp) -> None:
         """Carry out one operation. Raises RewindError if a cache cannot be rolled back."""
@@ -64,13 +70,31 @@ class CacheTable:
             case Evict(pieces=pieces):
                 self.kept.evict(pieces)
 
-    def mark(self, row: int) -> None:
-        """Mark a single row's cache before a pass, for layers that cannot step back."""
-        self._marks[row] = mark(self.single[row], self.lengths[row])
+    @contextmanager
+    def reading(self, forward: Forward, *, marked: bool) -> Iterator[Cache]:
+        """Give the cache for a pass over a forward's windows, padded to the widest, and count it.
+
+        If `marked`, windows with a draft can be rolled back in layers that cannot step back.
+        """
+        row, widths = forward.rows[0], [window.width for window in forward.windows]
+        marked = marked and any(window.draft_n for window in forward.windows)
+        if forward.batched and marked:
+            self._batch_mark = batch.mark(self.batch, self.members)
+        elif marked:
+            self._marks[row] = mark(self.single[row], self.lengths[row])
+        for window in forward.windows:
+            self.advance(window.row, window.width)
+        if not forward.batched:
+            yield self.single[row]
+            return
+        batch.prepare(self.batch, widths)
+        yield self.batch
+        batch.finalize(self.batch, widths)
 
     def forget_marks(self) -> None:
         """Drop every mark: a pass that writes in place would copy arrays that marks hold."""
         self._marks.clear()
+        self._batch_mark = None
 
     def advance(self, row: int, tokens: int) -> None:
         """Count the tokens of a pass."""
@@ -95,14 +119,19 @@ class CacheTable:
             held = length_of(cache)
             assert held is None or held == self.lengths[row], (row, held, self.lengths[row])
         assert len(set(self.members)) == len(self.members)
-        for layer in self.batch:
-            if getattr(layer, "offset", None) is not None:
-                assert layer.offset.tolist() == [self.lengths[row] for row in self.members]
+        lengths = [self.lengths[row] for row in self.members]
+        for leaf in leaves(self.batch):
+            if isinstance(leaf, RaggedKVCache):
+                assert leaf.lengths == leaf.offset.tolist() == lengths, (leaf.lengths, lengths)
 
     def _batch_bytes(self) -> int:
         return sum(int(layer.nbytes) for layer in self.batch)
 
     def _rewind(self, row: int, length: int) -> None:
+        if row in self.members:
+            batch.rewind(self.batch, self.members, row, length, self._batch_mark)
+            self.lengths[row] = length
+            return
         marks = [self._marks[row]] if row in self._marks else []
         reached = rewind(self.single[row], self.lengths[row], length, marks)
         if reached != length:
@@ -111,7 +140,7 @@ class CacheTable:
         self.lengths[row] = length
 
     def _merge(self, rows: tuple[int, ...]) -> None:
-        merged = merge_caches([self.single.pop(row) for row in rows])
+        merged = batch.merge_caches([self.single.pop(row) for row in rows])
         if self.batch:
             for layer, joining in zip(self.batch, merged, strict=True):
                 layer.extend(joining)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -65,12 +65,3 @@ def id_limit(model: Model, make_cache: MakeCache) -> int:
 def cache_maker(model: Model) -> MakeCache:
     """Return a function that makes empty caches of the model's own kind."""
     return cast(MakeCache, partial(make_prompt_cache, cast(Any, model)))
-
-
-def merge_caches(caches: Sequence[Cache]) -> list[Any]:
-    """Return one batch cache per layer, rows in the order of `caches`, which are not modified."""
-    batch: list[Any] = []
-    for layers in zip(*caches, strict=True):
-        first: Any = layers[0]
-        batch.append(type(first).merge(list(layers)))
-    return batch

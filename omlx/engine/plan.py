@@ -163,7 +163,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One pass of the target: one row with its own cache, or the batch, one token per row."""
+    """One pass of the target: one row with its own cache, or the batch, one window per row."""
 
     windows: tuple[Window, ...]
     batched: bool = False
@@ -189,7 +189,8 @@ class Plan:
         """
 
         def read(window: Window) -> Window:
-            return replace(window, draft=drafts[window.row]) if window.draft_n else window
+            known = drafts.get(window.row)
+            return window if known is None else replace(window, draft=known)
 
         forwards = [replace(f, windows=tuple(map(read, f.windows))) for f in self.forwards]
         return replace(self, forwards=tuple(forwards))

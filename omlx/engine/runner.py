@@ -7,9 +7,9 @@ token yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import chain
 from math import isfinite
 from typing import Any, Final, cast
 
@@ -61,17 +61,18 @@ class _Row:
 class ForwardPass:
     """One forward in flight, with the masks of its rows.
 
-    sampled: [rows], or [draft_n + 1] of a single row; draft: [draft_n]; logprobs as `logprobs_of`
-    returns them, of the sampled tokens or of a prompt's; peaks: the largest of each row of logits
-    that is sampled; done: computed when a pass that samples nothing has ended, where a
-    runner waits for it. `error` ends all of its rows, `failed` single ones.
+    sampled: draft_n + 1 tokens of each window, one behind the other; drafts: by row, [draft_n],
+    where only the device knows them; logprobs as `logprobs_of` returns them, of the sampled tokens
+    or of a prompt's; peaks: the largest of each row of logits that is sampled; done: computed when
+    a pass that samples nothing has ended, where a runner waits for it. `error` ends all of its
+    rows, `failed` single ones.
     """
 
     forward: Forward
     masks: Mapping[int, TokenMask] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
     sampled: mx.array | None = None
-    draft: mx.array | None = None
+    drafts: dict[int, mx.array] = field(default_factory=dict)
     peaks: mx.array | None = None
     done: mx.array | None = None
     logprobs: tuple[mx.array, mx.array, mx.array] | None = None
@@ -205,77 +206,60 @@ class Runner:
         launched.error = next((failed[row] for row in rows if row in failed), None)
         if launched.error is None:
             with isolate() as outcome:
-                if forward.batched:
-                    self._batch_pass(forward, launched)
+                if forward.windows[0].sample:
+                    self._decode(forward, launched, step.drafts)
                 else:
-                    self._single_pass(forward.windows[0], launched, step.drafts)
+                    self._prefill(forward.windows[0], launched)
             launched.error = outcome.error
         return launched
 
-    def _single_pass(
-        self, window: Window, launched: ForwardPass, drafts: Mapping[int, mx.array]
-    ) -> None:
+    def _prefill(self, window: Window, launched: ForwardPass) -> None:
         cache = self.caches.single[window.row]
-        if window.draft_n:
-            launched.draft = self._draft(window, drafts)
-            if self.traits.recurrent:
-                self.caches.mark(window.row)
-        tokens = self._tokens(window, launched.draft)
+        tokens = mx.array(self._known(window), mx.uint32)
         self.caches.advance(window.row, window.width)
-        row = self._rows[window.row]
-        if not window.sample:
-            logits = self._logits(window, tokens, cache)  # [width, V], evaluated if scored
-            if window.end is not None:
-                following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
-                self._score(launched, logits, following, row.prompt_logprobs or 0)
-            mx.async_eval([layer.state for layer in cache], *(launched.logprobs or ()))
-            mx.clear_cache()
-            return
-        used = window.width - window.pad
-        sampled = slice(used - window.draft_n - 1, used)
-        logits = self._logits(window, tokens, cache)[sampled]  # [draft_n + 1, V]
-        first = window.start + window.pending
-        draws = [
-            Draw(row.sampler, first + i, self._history(window, tokens, window.pending + i))
-            for i in range(0 if row.sampler.bare else window.draft_n + 1)
-        ]
-        self._sample(launched, logits, draws)
+        logits = self._logits((window,), tokens[None], cache)[0]  # [width, V], evaluated if scored
+        if window.end is not None:
+            following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
+            top = self._rows[window.row].prompt_logprobs or 0
+            self._score(launched, logits, following, top)
+        mx.async_eval([layer.state for layer in cache], *(launched.logprobs or ()))
+        mx.clear_cache()
 
-    def _batch_pass(self, forward: Forward, launched: ForwardPass) -> None:
-        windows, rows = forward.windows, forward.rows
-        if any(window.tokens == LAST for window in windows):
-            tokens = self._newest(rows)
-        else:
-            tokens = mx.array([window.tokens[0] for window in windows], mx.uint32)
-        for row in rows:
-            self.caches.advance(row, 1)
-        cache = self.caches.batch
-        if self.vision is not None:
-            cache = self.vision.batch(cache, [self._rows[row].spans for row in rows])
-        logits = self.model(tokens[:, None], cache=cache)[:, -1]  # [rows, V]
-        bare = all(self._rows[row].sampler.bare for row in rows)
-        draws = [
-            Draw(self._rows[w.row].sampler, w.start + 1, self._history(w, tokens[i : i + 1], 1))
-            for i, w in enumerate(() if bare else windows)
-        ]
-        self._sample(launched, logits, draws)
+    def _decode(
+        self, forward: Forward, launched: ForwardPass, drafts: Mapping[int, mx.array]
+    ) -> None:
+        """Read the windows of a single row, or of the batch, padded to the widest; sample."""
+        windows = forward.windows
+        for window in windows:
+            if window.draft_n and window.draft is None:
+                launched.drafts[window.row] = self._draft(window, drafts)
+        tokens = self._tokens(windows, launched.drafts)
+        with self.caches.reading(forward, marked=self.traits.recurrent) as cache:
+            logits = self._logits(windows, tokens, cache)  # [rows, widest, V]
+        bare = all(self._rows[row].sampler.bare for row in forward.rows)
+        draws: list[Draw] = []
+        for i, window in enumerate(() if bare else windows):
+            for at in range(window.pending, window.pending + window.draft_n + 1):
+                history = self._history(window, tokens[i], at)
+                draws.append(Draw(self._rows[window.row].sampler, window.start + at, history))
+        self._sample(launched, _sampled_places(logits, windows), draws)
 
-    def _logits(self, window: Window, tokens: mx.array, cache: Cache) -> mx.array:
-        """Read a single row's window of ids `tokens` [width]. Return its logits [width, V]."""
-        spans = self._rows[window.row].spans
-        if self.vision is None or not spans:
-            return self.model(tokens[None], cache=cache)[0]
-        return self.vision.read(tokens, cache, window.start, spans)[0]
+    def _logits(self, windows: Sequence[Window], tokens: mx.array, cache: Cache) -> mx.array:
+        """Read the ids `tokens` of windows. Return logits, both [rows, widest, …]."""
+        spans = [self._rows[window.row].spans for window in windows]
+        if self.vision is None or not any(spans):
+            return self.model(tokens, cache=cache)
+        if len(windows) > 1:
+            return self.model(tokens, cache=self.vision.batch(cache, spans))
+        return self.vision.read(tokens[0], cache, windows[0].start, spans[0])
 
     def _newest(self, rows: tuple[int, ...]) -> mx.array:
         """The ids [rows] that the step in flight samples: the host does not know them yet."""
         return self._last[rows]
 
     def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
-        """The ids [draft_n] of a window's draft, which may be on the device only."""
-        if window.draft is None:
-            return drafts[window.row]
-        return mx.array(window.draft, mx.uint32)
+        """The ids [draft_n] of a window's draft that is on the device only."""
+        return drafts[window.row]
 
     def _score(
         self, launched: ForwardPass, logits: mx.array, following: mx.array, top: int
@@ -296,7 +280,7 @@ class Runner:
         most = max((top for top in tops if top is not None), default=None)
         if most is not None:
             launched.logprobs = logprobs_of(logits, sampled, most)
-        drafts = () if launched.draft is None else (launched.draft,)
+        drafts = launched.drafts.values()
         mx.async_eval(sampled, launched.peaks, *(launched.logprobs or ()), *drafts)
 
     def _allowed(self, launched: ForwardPass, logits: mx.array) -> list[bytes | None]:
@@ -314,17 +298,25 @@ class Runner:
             allowed += masks
         return allowed
 
-    def _tokens(self, window: Window, draft: mx.array | None) -> mx.array:
-        """The ids that a single row's window reads, [width]."""
-        if window.tokens == LAST:
-            return self._newest((window.row,))
-        ids = window.tokens
-        if self.vision is not None:
-            ids = self.vision.ids(ids)
-        pending = mx.array(ids, mx.uint32)
-        if draft is None:
-            return pending
-        return mx.concatenate([pending, draft, mx.zeros(window.pad, mx.uint32)])
+    def _tokens(self, windows: Sequence[Window], drafts: Mapping[int, mx.array]) -> mx.array:
+        """The ids that windows read, [rows, widest]."""
+        if any(window.tokens == LAST for window in windows):
+            return self._newest(tuple(window.row for window in windows))[:, None]
+        widest = max(window.width for window in windows)
+        rows: list[list[int]] = []
+        for window in windows:
+            known = [*self._known(window), *(window.draft or ())]
+            rows.append(known + [0] * (widest - len(known)))
+        tokens = mx.array(rows, mx.uint32)
+        for i, window in enumerate(windows):
+            if window.row in drafts:
+                tokens[i, window.pending : window.pending + window.draft_n] = drafts[window.row]
+        return tokens
+
+    def _known(self, window: Window) -> tuple[int, ...]:
+        """The pending ids of a window, as the model can embed them."""
+        tokens = cast(tuple[int, ...], window.tokens)
+        return tokens if self.vision is None else self.vision.ids(tokens)
 
     def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array | None:
         """The tokens that penalties see at a position, as if the draft up to it were accepted."""
@@ -335,19 +327,35 @@ class Runner:
         return known[-sampling.history :]
 
 
+def _sampled_places(logits: mx.array, windows: Sequence[Window]) -> mx.array:
+    """The logits behind the newest known token and each draft token of every window, [places, V],
+    of those at all tokens [rows, widest, V].
+    """
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    places = []
+    for row, window in zip(logits, windows, strict=True):
+        places.append(row[window.pending - 1 : window.pending + window.draft_n])
+    return mx.concatenate(places) if len(places) > 1 else places[0]
+
+
 def _read_pass(launched: ForwardPass) -> list[Read]:
     windows = launched.forward.windows
     logprobs = _read_logprobs(launched.logprobs)
     if launched.sampled is None:
         return [Read(logprobs=logprobs) for _ in windows]
     sampled = cast(list[int], launched.sampled.tolist())
-    if not launched.forward.batched:
-        draft = [] if launched.draft is None else cast(list[int], launched.draft.tolist())
-        return [Read(sampled=tuple(sampled), draft=tuple(draft), logprobs=logprobs)]
-    if logprobs is None:
-        return [Read(sampled=(token,)) for token in sampled]
-    rows = zip(sampled, logprobs, strict=True)
-    return [Read(sampled=(token,), logprobs=(row,)) for token, row in rows]
+    reads: list[Read] = []
+    end = 0
+    for window in windows:
+        here = slice(end, end + window.draft_n + 1)
+        end = here.stop
+        draft = window.draft or ()
+        if window.row in launched.drafts:
+            draft = tuple(cast(list[int], launched.drafts[window.row].tolist()))
+        scores = None if logprobs is None else logprobs[here]
+        reads.append(Read(sampled=tuple(sampled[here]), draft=draft, logprobs=scores))
+    return reads
 
 
 def _non_finite(launched: ForwardPass) -> dict[int, Exception]:
@@ -355,9 +363,10 @@ def _non_finite(launched: ForwardPass) -> dict[int, Exception]:
     peaks = [0.0] if launched.peaks is None else cast(list[float], launched.peaks.tolist())
     if all(map(isfinite, peaks)):
         return {}
-    rows = cycle(launched.forward.rows)  # a batch has one place a row, a single row has several
+    windows = launched.forward.windows
+    rows = chain.from_iterable([window.row] * (window.draft_n + 1) for window in windows)
     error = NonFiniteLogits("engine.not_finite")
-    return {row: error for row, peak in zip(rows, peaks, strict=False) if not isfinite(peak)}
+    return {row: error for row, peak in zip(rows, peaks, strict=True) if not isfinite(peak)}
 
 
 def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> LogprobRows | None:

@@ -47,9 +47,9 @@ class Replay:
             return
         self._seen = launch
         drafts = {
-            part.forward.windows[0].row: tuple(part.draft.tolist())
+            row: tuple(draft.tolist())
             for part in launch.passes
-            if part.draft is not None
+            for row, draft in part.drafts.items()
         }
         plan = launch.plan.with_drafts(drafts)
         sent = Plan.from_bytes(plan.to_bytes())

@@ -10,7 +10,7 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from omlx.engine.inspection.batch_probe import batching_refusal
+from omlx.engine.inspection.batch_probe import batching_refusal, uneven_refusal
 from omlx.engine.steps import run_through
 from omlx.errors import Reason
 from tests import zoo
@@ -18,6 +18,10 @@ from tests import zoo
 
 def reason(model: nn.Module) -> Reason | None:
     return run_through(batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE))
+
+
+def uneven_reason(model: nn.Module) -> Reason | None:
+    return run_through(uneven_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE))
 
 
 @pytest.mark.parametrize(
@@ -81,3 +85,20 @@ def test_sixteen_bit_weights_pass_within_their_rounding() -> None:
     model = zoo.build("llama")
     model.set_dtype(mx.bfloat16)
     assert reason(model) is None
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "deepseek_v3"])
+def test_rows_of_a_batch_draft(name: str) -> None:
+    assert uneven_reason(zoo.build(name)) is None
+
+
+@pytest.mark.parametrize("name", ["recurrent_gemma", "nemotron_h"])
+def test_recurrent_layers_that_read_padding_are_found(name: str) -> None:
+    error = "rows differ after one was rolled back"
+    assert uneven_reason(zoo.build(name)) == Reason("batch.off.uneven", {"error": error})
+
+
+def test_a_layer_that_cannot_roll_back_one_row_is_named() -> None:
+    error = "QuantizedKVCache cannot roll back one row"
+    found = uneven_reason(zoo.build("llama_quantized"))
+    assert found == Reason("batch.off.uneven", {"error": error})

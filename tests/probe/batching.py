@@ -1,13 +1,11 @@
-"""Batching and joint prefill: the logits of every row must equal those of the row alone."""
+"""Batching: the logits of every row must equal those of the row alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import mlx.core as mx
-
-from omlx.engine.model import merge_caches
+from omlx.engine.ragged.batch import merge_caches
 from tests import zoo
 from tests.probe.reference import Row, window
 
@@ -58,28 +56,6 @@ class Batch:
         # A window of several tokens, as a verification reads them.
         self.gap = max(self.gap, row.read(at + DECODED, at + DECODED + 5, cache))
 
-    def prefill(self, chunks: Sequence[int], step: int) -> None:
-        """Compute the next `chunks[i]` tokens of each row in one right-padded pass, `step` columns
-        at a time.
-        """
-        longest = max(chunks)
-        padding = [longest - chunk for chunk in chunks]
-        parts = [
-            row.tokens[at : at + chunk] + [0] * pad
-            for row, at, chunk, pad in zip(self.rows, self.at, chunks, padding, strict=True)
-        ]
-        for layer in self.cache:
-            layer.prepare(lengths=list(chunks), right_padding=padding)
-        for start in range(0, longest, step):
-            mx.eval(
-                self.model(
-                    mx.array([part[start : start + step] for part in parts]), cache=self.cache
-                )
-            )
-        for layer in self.cache:
-            layer.finalize()
-        self.at = [at + chunk for at, chunk in zip(self.at, chunks, strict=True)]
-
 
 def life(rows: Sequence[Row], lengths: tuple[int, int, int] = (21, 7, 12)) -> float:
     """Merge two rows, decode, add a third, remove the first, extract another. Returns the largest
@@ -106,25 +82,6 @@ def long_life(rows: Sequence[Row]) -> float:
     batch.keep([0])
     batch.decode()
     batch.leave_with_cache(0)
-    return batch.gap
-
-
-def joint_prefill(rows: Sequence[Row], step: int = 64) -> float:
-    """Prefill three prompts of different lengths in one right-padded pass, then decode. Returns the
-    largest gap.
-    """
-    batch = Batch(rows, [zoo.make_cache(row.model) for row in rows], (0, 0, 0))
-    batch.prefill((19, 7, 12), step)
-    batch.decode()
-    return batch.gap
-
-
-def joint_continuation(rows: Sequence[Row]) -> float:
-    """Prefill further tokens of rows in one right-padded pass. Returns the largest gap."""
-    lengths = (11, 5, 20)
-    batch = Batch(rows, _alone(rows, lengths), lengths)
-    batch.prefill((3, 9, 1), 64)
-    batch.decode()
     return batch.gap
 
 

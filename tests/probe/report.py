@@ -9,33 +9,34 @@ from functools import partial
 
 from mlx_lm.models.cache import KVCache
 
-from omlx.engine.inspection.batch_probe import batching_refusal
+from omlx.engine.inspection.batch_probe import batching_refusal, uneven_refusal
 from omlx.engine.rewind import leaves, unsupported
 from omlx.engine.steps import run_through
 from tests import zoo
-from tests.probe.batching import joint_continuation, joint_prefill, life, long_life
+from tests.probe.batching import life, long_life
 from tests.probe.reference import TOLERANCE, Row, references
 from tests.probe.rewinding import draft, shorten, verify, way_back
+from tests.probe.uneven import uneven_rounds
 
-HEADER = "| architecture | layer caches | rollback | rows share a batch | joint prefill |"
+HEADER = "| architecture | layer caches | rollback | rows share a batch | drafts in a batch |"
 RULE = "|---|---|---|---|---|"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`rewinds`: trim, slice, snapshot, or no with the reason. `batches` and `joint`: yes, or no
-    with the reason.
+    """`rewinds`: trim, slice, snapshot, or no with the reason. `batches` and `drafts`: yes, or
+    no with the reason.
     """
 
     name: str
     caches: str
     rewinds: str
     batches: str
-    joint: str
+    drafts: str
 
     @property
     def line(self) -> str:
-        return f"| {self.name} | {self.caches} | {self.rewinds} | {self.batches} | {self.joint} |"
+        return f"| {self.name} | {self.caches} | {self.rewinds} | {self.batches} | {self.drafts} |"
 
 
 def examine(name: str) -> Verdict:
@@ -44,7 +45,12 @@ def examine(name: str) -> Verdict:
     parts = leaves(zoo.make_cache(model))
     rows = references(model)
     caches = " ".join(sorted({type(leaf).__name__ for leaf in parts}))
-    return Verdict(name, caches, rewinds(rows), *_batches(rows))
+    rollback = rewinds(rows)
+    batches = _batches(rows)
+    drafts = "no"
+    if batches.startswith("yes") and not rollback.startswith("no"):
+        drafts = _drafts(rows)
+    return Verdict(name, caches, rollback, batches, drafts)
 
 
 def rewinds(rows: list[Row]) -> str:
@@ -65,12 +71,12 @@ def rewinds(rows: list[Row]) -> str:
     return f"no: wrong logits after {', '.join(wrong)}" if wrong else way_back(rows[0].model)
 
 
-def _batches(rows: list[Row]) -> tuple[str, str]:
-    """Return whether rows share a batch, and whether joint prefill is correct."""
+def _batches(rows: list[Row]) -> str:
+    """Return whether rows share a batch."""
     model = rows[0].model
     reason = run_through(batching_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE))
     if reason is not None and "layer" in reason.params:
-        return f"no: {reason.params['layer']} does not merge", "no"
+        return f"no: {reason.params['layer']} does not merge"
     lived = _first_fault(
         {
             "": lambda: life(rows),
@@ -80,20 +86,21 @@ def _batches(rows: list[Row]) -> tuple[str, str]:
     )
     assert reason is None or lived, f"{reason} but the long probe finds nothing"
     if lived:
-        return f"no: {lived}", "no"
-    batches = (
+        return f"no: {lived}"
+    return (
         "yes, once each holds a token"
         if _first_fault({"": lambda: life(rows, (5, 3, 0))})
         else "yes"
     )
-    joined = _first_fault(
-        {
-            "": lambda: joint_prefill(rows),
-            "in several passes: ": lambda: joint_prefill(rows, 8),
-            "onto a filled cache: ": lambda: joint_continuation(rows),
-        }
-    )
-    return batches, f"no: {joined}" if joined else "yes"
+
+
+def _drafts(rows: list[Row]) -> str:
+    """Return whether rows of a batch read windows of different lengths and are rolled back."""
+    model = rows[0].model
+    reason = run_through(uneven_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE))
+    fault = _first_fault({"": lambda: uneven_rounds(rows)})
+    assert (reason is None) == (not fault), f"{reason}, and the long probe finds: {fault}"
+    return f"no: {fault}" if fault else "yes"
 
 
 def _first_fault(probes: dict[str, Callable[[], float]]) -> str:
@@ -113,10 +120,10 @@ def table(verdicts: Iterable[Verdict]) -> str:
     ways = Counter(verdict.rewinds.split(":")[0] for verdict in verdicts)
     speculable = ", ".join(f"{way} {ways[way]}" for way in ("trim", "slice", "snapshot", "no"))
     shared = sum(verdict.batches.startswith("yes") for verdict in verdicts)
-    joint = sum(verdict.joint == "yes" for verdict in verdicts)
+    drafts = sum(verdict.drafts == "yes" for verdict in verdicts)
     counts = (
         f"{len(verdicts)} configurations: {speculable}; "
-        f"rows share a batch in {shared}, joint prefill in {joint}."
+        f"rows share a batch in {shared}, and draft in it in {drafts}."
     )
     left_out = "\n".join(f"- {name}: {reason}." for name, reason in sorted(zoo.SKIPPED.items()))
     lines = "\n".join(verdict.line for verdict in verdicts)

@@ -1,19 +1,22 @@
-"""Whether rows of a model can share a batch: all caches merge, and a probe finds no difference.
+"""Whether rows of a model can share a batch, and speculate in it: a probe finds no difference.
 
 The probe prefills rows alone, merges, decodes, adds a row, filters and extracts, and compares the
-logits with those of the rows alone: nine passes over at most eight tokens. It finds wrong masks,
-positions and states, but not what only shows on long rows (tests/probe covers that, on tiny
-models).
+logits with those of the rows alone; then rows read windows of different lengths, and one is rolled
+back: thirteen passes over at most eight tokens. It finds wrong masks, positions and states, but not
+what only shows on long rows (tests/probe covers that, on tiny models).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
-from omlx.engine.model import Cache, MakeCache, Model, merge_caches
+from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.ragged import batch as ragged
+from omlx.engine.ragged.batch import merge_caches
 from omlx.engine.rewind import leaves
 from omlx.engine.steps import Steps
 from omlx.errors import Reason
@@ -50,14 +53,21 @@ def batching_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> St
     refusal = merge_refusal(model, make_cache)
     if refusal is not None:
         return refusal
-    try:
-        for fault in batching_faults(model, make_cache, vocab_size):
-            if fault is not None:
-                return Reason("batch.off.probe", {"error": fault})
-            yield
-    except _PROBE_ERRORS as failure:
-        return Reason("batch.off.probe", {"error": f"{type(failure).__name__}: {failure}"})
-    return None
+    faults = batching_faults(model, make_cache, vocab_size)
+    return (yield from _probe_refusal("batch.off.probe", faults))
+
+
+def uneven_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Steps[Reason | None]:
+    """Return why rows that share a batch cannot read windows of different lengths, or None: a
+    pass a step.
+
+    Without that, a row cannot draft in company.
+    """
+    refusal = layer_refusal(make_cache)
+    if refusal is not None:
+        return refusal
+    faults = uneven_faults(model, make_cache, vocab_size)
+    return (yield from _probe_refusal("batch.off.uneven", faults))
 
 
 def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
@@ -72,6 +82,16 @@ def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
     return None
 
 
+def layer_refusal(make_cache: MakeCache) -> Reason | None:
+    """Return which layer's cache cannot roll back one row of a batch, or None. Runs nothing."""
+    known = (KVCache, RotatingKVCache, ArraysCache)
+    for leaf in leaves(make_cache()):
+        if type(leaf) not in known:
+            error = f"{type(leaf).__name__} cannot roll back one row"
+            return Reason("batch.off.uneven", {"error": error})
+    return None
+
+
 def batching_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Iterator[str | None]:
     """Yield the fault that each pass shows, None if it shows none: batched rows must give the
     logits of the rows alone.
@@ -80,44 +100,104 @@ def batching_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Ite
     that a model computes, so that the stages of one model stay in step. Raises what the model
     raises.
     """
+    probe = _Probe(model, make_cache, vocab_size)
+    caches = yield from probe.prefill()
+    batch = merge_caches(caches[:2])
+    yield probe.decode("merged rows differ", [0, 1], batch)
+    for layer, joining in zip(batch, merge_caches(caches[2:]), strict=True):
+        layer.extend(joining)
+    yield probe.decode("rows differ after another joined", [0, 1, 2], batch)
+    for layer in batch:
+        layer.filter([1, 2])
+    yield probe.decode("rows differ after one left", [1, 2], batch)
+    yield probe.decode("an extracted row differs", [2], [layer.extract(1) for layer in batch])
 
-    def run(ids: mx.array, cache: Cache) -> mx.array:
-        logits = model(ids, cache=cache)
+
+def uneven_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Iterator[str | None]:
+    """As `batching_faults`, where two rows read windows of different lengths.
+
+    Row 0 drafts two wrong tokens and is rolled back to its window's start.
+    """
+    probe = _Probe(model, make_cache, vocab_size)
+    caches = yield from probe.prefill()
+    batch = merge_caches(caches[:2])
+    marked = ragged.mark(batch, (0, 1))
+    yield probe.read("rows with windows of different lengths differ", batch, (3, 1), (1, 1))
+    ragged.rewind(batch, (0, 1), 0, probe.lengths[0], marked)
+    probe.lengths[1] += 1
+    yield probe.read("rows differ after one was rolled back", batch, (2, 4), (2, 4))
+
+
+def _probe_refusal(code: str, faults: Iterator[str | None]) -> Steps[Reason | None]:
+    try:
+        for fault in faults:
+            if fault is not None:
+                return Reason(code, {"error": fault})
+            yield
+    except _PROBE_ERRORS as failure:
+        return Reason(code, {"error": f"{type(failure).__name__}: {failure}"})
+    return None
+
+
+class _Probe:
+    """Rows of random text, and their logits alone. Row 2 reads the text of row 0."""
+
+    def __init__(self, model: Model, make_cache: MakeCache, vocab_size: int) -> None:
+        self._model = model
+        self._make_cache = make_cache
+        texts = mx.random.randint(0, vocab_size, (2, 8), key=mx.random.key(0))
+        self._texts = [texts[0], texts[1], texts[0]]
+        self._alone: list[mx.array] = []
+        self.lengths = [5, 1, 4]  # one token is less history than some recurrent layers keep
+
+    def prefill(self) -> Generator[None, None, list[Cache]]:
+        """Compute the logits of rows alone; return caches of their first tokens. A pass a step."""
+        for text in self._texts[:2]:
+            self._alone.append(self._run(text[None], self._make_cache())[0])
+            yield
+        self._alone.append(self._alone[0])
+        caches = [self._make_cache() for _ in self._texts]
+        for text, length, cache in zip(self._texts, self.lengths, caches, strict=True):
+            self._run(text[None, :length], cache)
+            yield
+        return caches
+
+    def decode(self, fault: str, rows: list[int], cache: Cache) -> str | None:
+        """Decode one token of each of `rows`; return `fault` if logits differ from those alone."""
+        window = mx.stack([self._texts[row][self.lengths[row]] for row in rows])[:, None]
+        logits = self._run(window, cache)[:, -1]  # [rows, V]
+        wanted = mx.stack([self._alone[row][self.lengths[row]] for row in rows])
+        for row in rows:
+            self.lengths[row] += 1
+        return self._fault(fault, logits, wanted)
+
+    def read(
+        self, fault: str, batch: Cache, widths: tuple[int, int], right: tuple[int, int]
+    ) -> str | None:
+        """Read windows of rows 0 and 1, of which the first `right` tokens are the text; compare
+        these.
+        """
+        windows, wanted = [], []
+        for row in (0, 1):
+            first, end = self.lengths[row], self.lengths[row] + right[row]
+            padding = max(widths) - right[row]
+            windows.append(mx.pad(self._texts[row][first:end], (0, padding)))
+            wanted.append(self._alone[row][first:end])
+        ragged.prepare(batch, widths)
+        logits = self._run(mx.stack(windows), batch)
+        ragged.finalize(batch, widths)
+        read = mx.concatenate([logits[row, : right[row]] for row in (0, 1)])
+        return self._fault(fault, read, mx.concatenate(wanted))
+
+    def _run(self, ids: mx.array, cache: Cache) -> mx.array:
+        logits = self._model(ids, cache=cache)
         mx.eval(logits)
         return logits
 
-    text = mx.random.randint(0, vocab_size, (2, 8), key=mx.random.key(0))
-    alone: list[mx.array] = []  # each [8, V]
-    for i in (0, 1):
-        alone.append(run(text[i : i + 1], make_cache())[0])
-        yield None
-    scale = mx.maximum(*(mx.abs(logits).max() for logits in alone)).astype(mx.float32)
-    tolerance = scale * _TOLERANCE.get(alone[0].dtype, _TOLERANCE_16_BITS)
-    texts = [0, 1, 0]  # by row; row 2 reads text 0 too, at other positions
-    lengths = [5, 1, 4]  # one token is less history than some recurrent layers keep
-    caches = [make_cache() for _ in texts]
-    for row, cache in enumerate(caches):
-        run(text[texts[row]][None, : lengths[row]], cache)
-        yield None
-
-    def differs(fault: str, rows: list[int], cache: Cache) -> str | None:
-        """Decode one token of each of `rows`; return `fault` if logits differ from those alone."""
-        window = mx.stack([text[texts[row], lengths[row]] for row in rows])[:, None]
-        logits = run(window, cache)[:, -1]  # [rows, V]
-        wanted = mx.stack([alone[texts[row]][lengths[row]] for row in rows])
-        for row in rows:
-            lengths[row] += 1
+    def _fault(self, fault: str, logits: mx.array, wanted: mx.array) -> str | None:
         gap = mx.abs(logits.astype(mx.float32) - wanted.astype(mx.float32)).max()
+        scale = mx.maximum(*(mx.abs(alone).max() for alone in self._alone[:2])).astype(mx.float32)
+        tolerance = scale * _TOLERANCE.get(logits.dtype, _TOLERANCE_16_BITS)
         if (gap <= tolerance).item():
             return None
         return fault  # NaN differs
-
-    batch = merge_caches(caches[:2])
-    yield differs("merged rows differ", [0, 1], batch)
-    for layer, joining in zip(batch, merge_caches(caches[2:]), strict=True):
-        layer.extend(joining)
-    yield differs("rows differ after another joined", [0, 1, 2], batch)
-    for layer in batch:
-        layer.filter([1, 2])
-    yield differs("rows differ after one left", [1, 2], batch)
-    yield differs("an extracted row differs", [2], [layer.extract(1) for layer in batch])

@@ -6,9 +6,17 @@ a whole before it is cut. `probed` adds what only passes show.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from omlx.engine.inspection.batch_probe import batching_faults, batching_refusal, merge_refusal
+from omlx.engine.inspection.batch_probe import (
+    batching_faults,
+    batching_refusal,
+    layer_refusal,
+    merge_refusal,
+    uneven_faults,
+    uneven_refusal,
+)
 from omlx.engine.limits import Traits
 from omlx.engine.model import MakeCache, Model, id_limit, weight_bytes
 from omlx.engine.piece import Layout
@@ -23,8 +31,9 @@ class ModelFacts:
     """`vocab_size` is the number of ids that tokenizer and model both have; `weight_bytes` what a
     pass reads at most.
 
-    Reasons say what the model cannot do: `unbatchable`, share passes between rows; `uncacheable`,
-    keep prefixes; `no_rewind`, roll back, and so verify drafts.
+    Reasons say what the model cannot do: `unbatchable`, share passes between rows; `no_uneven`,
+    read windows of different lengths in such a pass; `uncacheable`, keep prefixes; `no_rewind`,
+    roll back, and so verify drafts.
     """
 
     vocab_size: int
@@ -32,6 +41,7 @@ class ModelFacts:
     traits: Traits
     layout: Layout
     unbatchable: Reason | None
+    no_uneven: Reason | None
     uncacheable: Reason | None
     no_rewind: Reason | None
 
@@ -45,15 +55,20 @@ def facts_of(model: Model, vocab_size: int, make_cache: MakeCache) -> ModelFacts
         traits=traits(cache),
         layout=Layout(0),
         unbatchable=merge_refusal(model, make_cache),
+        no_uneven=layer_refusal(make_cache),
         uncacheable=uncacheable(cache),
         no_rewind=rewind_refusal(cache, model),
     )
 
 
 def probed(facts: ModelFacts, model: Model, make_cache: MakeCache) -> Steps[ModelFacts]:
-    """Add the layout of the caches and whether rows can share a batch: a short pass a step."""
+    """Add the layout of the caches and how rows can share a batch: a short pass a step."""
     unbatchable = yield from batching_refusal(model, make_cache, facts.vocab_size)
-    return replace(facts, layout=_layout(facts, model, make_cache), unbatchable=unbatchable)
+    no_uneven = unbatchable
+    if unbatchable is None:
+        no_uneven = yield from uneven_refusal(model, make_cache, facts.vocab_size)
+    layout = _layout(facts, model, make_cache)
+    return replace(facts, layout=layout, unbatchable=unbatchable, no_uneven=no_uneven)
 
 
 def probed_in_stages(facts: ModelFacts, stage: Model, make_cache: MakeCache) -> ModelFacts:
@@ -62,12 +77,19 @@ def probed_in_stages(facts: ModelFacts, stage: Model, make_cache: MakeCache) -> 
     The passes depend on `facts` alone, which are those of the whole model. Raises what they raise.
     """
     layout = _layout(facts, stage, make_cache)
-    unbatchable = facts.unbatchable
+    unbatchable, no_uneven = facts.unbatchable, facts.no_uneven
     if unbatchable is None:
         faults = [*batching_faults(stage, make_cache, facts.vocab_size)]
-        fault = next(filter(None, faults), None)
-        unbatchable = None if fault is None else Reason("batch.off.probe", {"error": fault})
-    return replace(facts, layout=layout, unbatchable=unbatchable)
+        unbatchable = _first("batch.off.probe", faults)
+    if no_uneven is None:
+        faults = [*uneven_faults(stage, make_cache, facts.vocab_size)]
+        no_uneven = _first("batch.off.uneven", faults)
+    return replace(facts, layout=layout, unbatchable=unbatchable, no_uneven=no_uneven)
+
+
+def _first(code: str, faults: Iterable[str | None]) -> Reason | None:
+    fault = next(filter(None, faults), None)
+    return None if fault is None else Reason(code, {"error": fault})
 
 
 def _layout(facts: ModelFacts, model: Model, make_cache: MakeCache) -> Layout:

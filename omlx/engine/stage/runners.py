@@ -98,10 +98,7 @@ class Leader(_StageRunner):
         return Leader(*args)
 
     def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
-        draft = super()._draft(window, drafts)
-        if window.draft is None:
-            return self.group.share(draft)
-        return draft
+        return self.group.share(super()._draft(window, drafts))
 
 
 def _last_of(cache: Cache) -> mx.array:
@@ -134,9 +131,7 @@ class Follower(_StageRunner):
         self.launch(ScheduledStep(plan))
 
     def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
-        if window.draft is None:
-            return self.group.share(mx.zeros(window.draft_n, mx.uint32))
-        return super()._draft(window, drafts)
+        return self.group.share(mx.zeros(window.draft_n, mx.uint32))
 
     def _score(
         self, launched: ForwardPass, logits: mx.array, following: mx.array, top: int

@@ -1,0 +1,1 @@
+"""KV caches of rows that share a pass and are rolled back one by one."""

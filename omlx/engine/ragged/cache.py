@@ -1,0 +1,244 @@
+"""The keys and values of one attention layer for several rows, each rolled back for itself.
+
+    column      0 1 2 3 4 5 6 7
+    row 0       a a a a a a . .      start  0, length 6
+    row 1       . . . b b b b .      start -3, length 4
+
+The token at position p of a row is in column p - start. Lengths are on the host, so a rollback
+changes a number. A copy lays rows out so that all end in one column; while they advance alike, one
+write serves them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias, cast
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+from omlx.errors import RewindError
+
+COLUMNS: Final = 256
+"""A buffer has a multiple of so many columns; at least half of them are free behind a copy."""
+
+SPARE: Final = 128
+"""Tokens that a sliding layer holds beyond its window, so that rows can be rolled back: more than
+a draft and its pending tokens."""
+
+KeysValues: TypeAlias = tuple[mx.array, mx.array]
+"""Keys and values, each [rows, heads, tokens, width]; the widths may differ."""
+
+
+class RaggedKVCache:
+    """Provides what mlx-lm's models ask of a cache: offset, make_mask, update_and_fetch.
+
+    `lengths` are the tokens of each row, of which the first `firsts` are no longer held; `window`
+    is how far back the layer attends, None for all tokens. Garbage that a rolled-back row leaves
+    behind its end is finite, and masked.
+    """
+
+    def __init__(self, lengths: Sequence[int], window: int | None = None) -> None:
+        self.keys: Any = None
+        self.values: Any = None
+        self.window = window
+        self.lengths = list(lengths)
+        self.starts = [0] * len(self.lengths)
+        self.firsts = [0] * len(self.lengths)
+        self._offset: mx.array | None = None
+        self._shown = (0, 0)  # columns that the newest pass attended to
+
+    @classmethod
+    def merge(cls, caches: Sequence[KVCache | RotatingKVCache]) -> RaggedKVCache:
+        """Return a cache with one row for each of `caches`, which are not modified."""
+        first = caches[0]
+        window = first.max_size if isinstance(first, RotatingKVCache) else None
+        merged = cls([cache.offset for cache in caches], window)
+        merged._lay_out([_ordered(cache) for cache in caches])
+        return merged
+
+    # -- what models call --------------------------------------------------------------------------
+
+    @property
+    def offset(self) -> mx.array:
+        """The position of each row's next token, [rows]."""
+        if self._offset is None:
+            self._offset = mx.array(self.lengths)
+        return self._offset
+
+    def make_mask(
+        self, n: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | str | None:
+        """Return which columns the next `n` tokens of each row attend to, [rows, 1, n, columns].
+
+        None or "causal" where that says the same, unless `return_array`.
+        """
+        self._make_room(n)
+        ends = self._ends
+        low, high = self._columns(n)
+        windows = [size for size in (self.window, window_size) if size is not None]
+        window = min(windows, default=None)
+        lowest = [first - start for first, start in zip(self.firsts, self.starts, strict=True)]
+        all_seen = max(lowest) <= low and (window is None or high - low <= window)
+        if all_seen and min(ends) == max(ends) and not return_array:
+            return None if n == 1 else "causal"
+        columns = mx.arange(low, high)
+        newest = mx.array(ends)[:, None, None] + mx.arange(n)[:, None]  # [rows, n, 1]
+        mask = columns <= newest
+        if window is not None:
+            mask = mask & (columns > newest - window)
+        if max(lowest) > low:
+            mask = mask & (columns >= mx.array(lowest)[:, None, None])
+        return mask[:, None]
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> KeysValues:
+        """Append keys and values [rows, heads, n, width]; return those that the rows attend to."""
+        n = keys.shape[2]
+        if self.keys is None:
+            self._lay_out([(keys[:1, :, :0], values[:1, :, :0])] * len(self.lengths), n)
+        self._make_room(n)
+        ends = self._ends
+        if min(ends) == max(ends):
+            here = slice(ends[0], ends[0] + n)
+            self.keys[..., here, :], self.values[..., here, :] = keys, values
+        else:
+            for i, end in enumerate(ends):
+                self.keys[i, :, end : end + n] = keys[i]
+                self.values[i, :, end : end + n] = values[i]
+        self._shown = self._columns(n)
+        self.lengths = [length + n for length in self.lengths]
+        self._offset = None
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> KeysValues:
+        """Return the keys and values that the newest pass attended to."""
+        shown = slice(*self._shown)
+        return self.keys[..., shown, :], self.values[..., shown, :]
+
+    @property
+    def state(self) -> Any:
+        return self.keys, self.values
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.keys is None else int(self.keys.nbytes + self.values.nbytes)
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def rewind(self, row: int, length: int) -> None:
+        """Roll one row back to `length` tokens. Raises RewindError if it no longer holds them."""
+        first = self.firsts[row]
+        needed = first + self.window - 1 if first and self.window is not None else first
+        if not needed <= length <= self.lengths[row]:
+            detail = f"{self.lengths[row]} tokens from {first}"
+            raise RewindError("rewind.failed", length=length, detail=detail)
+        self.lengths[row] = length
+        self._offset = None
+
+    def filter(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order."""
+        held = [self._row(row) for row in rows]
+        self.lengths = [self.lengths[row] for row in rows]
+        self._lay_out(held)
+
+    def extend(self, other: RaggedKVCache) -> None:
+        """Append the rows of another cache."""
+        held = [cache._row(i) for cache in (self, other) for i in range(len(cache.lengths))]
+        self.lengths += other.lengths
+        self._lay_out(held)
+
+    def extract(self, row: int) -> Any:
+        """Return a copy of one row as mlx-lm's cache of a row alone."""
+        single: Any = KVCache() if self.window is None else RotatingKVCache(self.window)
+        single.offset = self.lengths[row]
+        held = self._row(row)
+        if held is None:
+            return single
+        kept = slice(0 if self.window is None else -self.window, None)
+        single.keys, single.values = (mx.contiguous(array[..., kept, :]) for array in held)
+        if self.window is not None:
+            single._idx = single.keys.shape[2]
+        return single
+
+    # -- columns -----------------------------------------------------------------------------------
+
+    @property
+    def _ends(self) -> list[int]:
+        """The column behind each row."""
+        return [length - start for length, start in zip(self.lengths, self.starts, strict=True)]
+
+    def _columns(self, n: int) -> tuple[int, int]:
+        """The columns that the next `n` tokens of any row attend to: [first, behind the last)."""
+        ends = self._ends
+        low = 0 if self.window is None else max(0, min(ends) + 1 - self.window)
+        return low, max(ends) + n
+
+    def _make_room(self, n: int) -> None:
+        """Lay the rows out again if `n` more columns do not fit behind each."""
+        if self.keys is not None and max(self._ends) + n > self.keys.shape[2]:
+            self._lay_out([self._row(i) for i in range(len(self.lengths))], n)
+
+    def _row(self, row: int) -> KeysValues | None:
+        """What a row holds, in order, [1, heads, tokens, width]; None before the first pass."""
+        if self.keys is None:
+            return None
+        start = self.starts[row]
+        held = slice(self.firsts[row] - start, self.lengths[row] - start)
+        return self.keys[row : row + 1, :, held], self.values[row : row + 1, :, held]
+
+    def _lay_out(self, rows: Sequence[KeysValues | None], room: int = 1) -> None:
+        """Copy rows into a buffer where all end in one column, with `room` columns behind it.
+
+        A sliding layer leaves out what no row will attend to. Rows of None hold nothing.
+        """
+        like = next((held for held in rows if held is not None), None)
+        self._offset = None
+        if like is None:
+            self.firsts, self.starts = [0] * len(rows), [0] * len(rows)
+            return
+        most = None if self.window is None else self.window + SPARE
+        empty = (like[0][..., :0, :], like[1][..., :0, :])
+        held = [_newest(empty if row is None else row, most) for row in rows]
+        tokens = [keys.shape[2] for keys, _ in held]
+        edge = max(tokens)
+        columns = -(-(edge + room + COLUMNS // 2) // COLUMNS) * COLUMNS
+        self.keys = _aligned([keys for keys, _ in held], edge, columns)
+        self.values = _aligned([values for _, values in held], edge, columns)
+        self.starts = [length - edge for length in self.lengths]
+        self.firsts = [length - n for length, n in zip(self.lengths, tokens, strict=True)]
+
+
+def _newest(row: KeysValues, most: int | None) -> KeysValues:
+    keys, values = row
+    if most is None or keys.shape[2] <= most:
+        return row
+    return keys[..., -most:, :], values[..., -most:, :]
+
+
+def _aligned(rows: Sequence[mx.array], edge: int, columns: int) -> mx.array:
+    """Copy rows [1, heads, tokens, width] into one array with `columns` columns, all ending at
+    column `edge`.
+    """
+    padded = []
+    for row in rows:
+        left = edge - row.shape[2]
+        padded.append(mx.pad(row, [(0, 0), (0, 0), (left, columns - edge), (0, 0)]))
+    return mx.concatenate(padded)
+
+
+def _ordered(cache: KVCache | RotatingKVCache) -> KeysValues | None:
+    """What the cache of a row alone holds, in order of positions; None before its first pass."""
+    keys, values = cast(tuple[Any, Any], (cache.keys, cache.values))
+    if keys is None:
+        return None
+    if not isinstance(cache, RotatingKVCache):
+        held = slice(0, cache.offset)
+        return keys[..., held, :], values[..., held, :]
+    at = cache._idx
+    if at == keys.shape[2] or at == cache.offset:
+        return keys[..., :at, :], values[..., :at, :]
+    return _turned(keys, at), _turned(values, at)  # a ring: its oldest row is at `_idx`
+
+
+def _turned(ring: mx.array, at: int) -> mx.array:
+    return mx.concatenate([ring[..., at:, :], ring[..., :at, :]], axis=2)
