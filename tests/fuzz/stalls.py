@@ -36,6 +36,9 @@ PROMPT_WORDS: Final = 400
 """Words of the other client's prompt, new ones each time: an agent's turn, of some 800 tokens."""
 
 PATIENCE_S: Final = 120
+PREFIX_BYTES: Final = "8MB"
+"""The prefixes of the other client fill them before anything is measured; else they would count as
+memory that a stalling request has left."""
 SETTLE_S: Final = 1.5
 """Before memory is measured: idle memory is returned within it."""
 
@@ -64,9 +67,9 @@ class Target:
         self._words = Random(0)
         self._pid = server.pid
         self._client = httpx.Client(base_url=server.url, timeout=PATIENCE_S)
-        self.first_token_s()  # loads the model
-        self._first = self._memory()
+        self.first_token_s()  # loads the model, and starts the process that renders templates
         self.alone_s = statistics.median(self.first_token_s() for _ in range(9))
+        self._first = self._memory()
 
     @property
     def kept(self) -> int:
@@ -80,8 +83,8 @@ class Target:
         start = monotonic()
         with self._client.stream("POST", CHAT, json=body) as answer:
             assert answer.status_code == 200, answer.read()
-            next(answer.iter_lines())
-            return monotonic() - start
+            next(line for line in answer.iter_lines() if line.startswith("data:"))
+            return monotonic() - start  # lines that keep the connection alive do not count
 
     def health_s(self) -> float:
         start = monotonic()
@@ -154,7 +157,7 @@ def attacked(prompt_words: int = 1) -> Iterator[Target]:
         for name, template in TEMPLATES.items():
             shutil.copytree(source, models / name)
             (models / name / "chat_template.jinja").write_text(template)
-        with serving(home, "--model-dir", str(models)) as server:
+        with serving(home, "--model-dir", str(models), "--prefix-bytes", PREFIX_BYTES) as server:
             yield Target(server, prompt_words)
 
 

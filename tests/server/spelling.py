@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Generator
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -21,7 +20,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
+from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress, LoadSteps, probe
 from omlx.models.pool.pool import build_pool
 
 CONTEXT = 4096
@@ -117,17 +116,20 @@ def read(
     trusted: bool,
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
-) -> Generator[LoadProgress, None, LoadedModel]:
+) -> LoadSteps:
     """A model that spells, with the tokenizer and template of the entry."""
     yield LoadProgress(0, 0)
     tokenizer = read_tokenizer(entry) if tokenizer is None else tokenizer
+    model = kind(tokenizer)
+    facts = yield from probe(model, tokenizer_length(tokenizer))
     return LoadedModel(
-        model=kind(tokenizer),
+        model=model,
         tokenizer=tokenizer,
         context_length=context,
         vocab_size=tokenizer_length(tokenizer),
         stop_ids=frozenset(tokenizer.eos_token_ids),
         sampling={},
+        facts=facts,
         size_bytes=0,
     )
 

@@ -111,6 +111,30 @@ def test_a_response(http: httpx.Client) -> None:
     assert set(warned(answer)) == {MOVED, JOINED}
 
 
+def test_assistant_messages_at_the_end_are_all_read(http: httpx.Client) -> None:
+    """Agents send them: after an interrupted answer, or a result that a sub-agent has written.
+
+    The last one is continued in `/v1/messages`, as Anthropic does, and elsewhere on request; else
+    an answer of its own follows, as with OpenAI.
+    """
+    messages = [
+        {"role": "user", "content": "ab\n\ncdef"},
+        {"role": "assistant", "content": "ab"},
+        {"role": "assistant", "content": "cd"},
+    ]
+    chat = ask(http, "/v1/chat/completions", {"messages": messages})
+    assert chat["choices"][0]["message"]["content"] == "ab\n\ncd"
+    response = ask(http, "/v1/responses", {"input": messages})
+    assert response["output"][-1]["content"][0]["text"] == "ab\n\ncd"
+    continued = {"messages": messages, "continue_final_message": True}
+    chat_continued = ask(http, "/v1/chat/completions", continued)
+    assert chat_continued["choices"][0]["message"]["content"] == "ef"
+    assert [warned(answer) for answer in (chat, response, chat_continued)] == [[JOINED]] * 3
+    message = ask(http, "/v1/messages", {"messages": messages, "max_tokens": 50})
+    assert [block["text"] for block in message["content"]] == ["ef"]
+    assert warned(message) == []  # successive messages of a role are one, by the API's definition
+
+
 def test_a_picture_in_a_result_becomes_a_note(http: httpx.Client) -> None:
     call = {"id": "abcdef123", "type": "function", "function": {"name": "f", "arguments": ""}}
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}

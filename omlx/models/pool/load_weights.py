@@ -147,11 +147,11 @@ def _steps(
         tokenizer = read_tokenizer(entry)
     model, config = open_model(entry.path, dtype, trusted=trusted)
     yield from read_weights(model)
-    facts = yield from _probe(cast("Model", model), tokenizer_length(tokenizer))
+    facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
     return describe(entry, model, config, tokenizer, facts)
 
 
-def _probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
+def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
     """Return what the engine must know of a model in memory: a pass a step. Raises ProbeFailed."""
     from omlx.engine.inspection.facts import facts_of, probed  # noqa: PLC0415 — see `import_mlx_lm`
     from omlx.engine.inspection.forward_probe import forward_failure  # noqa: PLC0415 — as above

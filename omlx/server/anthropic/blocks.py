@@ -126,8 +126,8 @@ def _user(role: str, blocks: Sequence[Block], field: str, called: set[str]) -> I
 
 def _merged(role: str, run: Sequence[Json]) -> Json:
     """Successive messages of one role as one."""
-    between = "" if role == "assistant" else _BETWEEN
-    message: Json = {"role": role, "content": between.join(part["content"] for part in run)}
+    texts = [part["content"] for part in run if part["content"]]
+    message: Json = {"role": role, "content": _BETWEEN.join(texts)}
     reasoning = [part["reasoning_content"] for part in run if "reasoning_content" in part]
     calls = list(chain.from_iterable(part.get("tool_calls", ()) for part in run))
     if reasoning:

@@ -105,10 +105,13 @@ class Conversation:
     def _add_output(self, name: str, text: str) -> None:
         """Add to the model's message.
 
-        Reasoning starts a new one, unless the message holds nothing else yet.
+        Reasoning starts a new one, unless the message holds nothing else yet; so does a text that
+        follows another one, unless a call stands between them.
         """
         last = self._assistant()
-        if name == "reasoning_content" and (last["content"] or "tool_calls" in last):
+        spoken, called = bool(last["content"]), "tool_calls" in last
+        is_reasoning = name == "reasoning_content"
+        if (spoken and not called) or (called and is_reasoning):
             self._new_turn = True
             last = self._assistant()
         if text:
