@@ -101,7 +101,7 @@ class MessageRequest(Sampled):
         self.refuse(UNSUPPORTED)
         conversation = blocks.rendered(self.messages)
         if not conversation:
-            raise field_error("request.empty", "messages", detail="there is nothing to answer")
+            raise field_error("request.empty", "messages")
         return GenerationRequest(
             messages=tooling.with_names(blocks.system(self.system) + conversation),
             model=self.model,

@@ -293,3 +293,17 @@ def test_an_origin_and_a_host_name_that_no_browser_sends_are_refused(fresh: Site
             expect(page.locator(f'[data-field="{name}"] [data-problem]')).to_be_visible()
             page.get_by_role("button", name="Discard").click()
         assert Store(fresh.home).read().layer().values == {}
+
+
+def test_the_controls_of_a_row_of_fields_are_in_line(busy: Site) -> None:
+    tops = """(fields) => [...fields.children].map((field) => {
+      const control = field.querySelector(".input, .select");
+      return [field.getBoundingClientRect().top, control.getBoundingClientRect().top];
+    })"""
+    with busy.visit() as visit:
+        visit.page.goto("/admin/settings")
+        for fields in visit.page.locator(".fields").all():
+            rows: dict[float, set[float]] = {}
+            for row, control in fields.evaluate(tops):
+                rows.setdefault(row, set()).add(control)
+            assert [row for row, controls in rows.items() if len(controls) > 1] == []

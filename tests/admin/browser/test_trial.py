@@ -116,6 +116,12 @@ def test_a_trial_is_followed_after_a_reload_and_cancelled(fresh: Site) -> None:
         expect(page.get_by_role("button", name="Start")).to_be_visible()
 
 
+def test_before_the_first_trial_no_place_is_left_for_its_outcome(fresh: Site) -> None:
+    with fresh.visit() as visit:
+        open_card(visit.page)
+        expect(visit.page.locator(".try-outcome")).to_be_hidden()
+
+
 def test_the_overview_shows_the_trial_while_it_runs_and_after_its_end(
     fresh: Site, axe: str
 ) -> None:

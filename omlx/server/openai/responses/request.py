@@ -112,7 +112,7 @@ class ResponseRequest(Sampled):
         for at, item in enumerate(self.items):
             conversation.add(item, f"input[{at}]")
         if not conversation.messages:
-            raise field_error("request.empty", "input", detail="there is nothing to answer")
+            raise field_error("request.empty", "input")
         return conversation.messages
 
     def generation_request(self, conversation: Sequence[Json]) -> GenerationRequest:
