@@ -158,7 +158,7 @@ class GrammarCompiler:
     ) -> CompiledGrammar:
         if markup.form.parameter is not None or markup.form.syntax is not None:
             # Schemas that are not JSON in the grammar fail silently.
-            self._check_schemas(use)
+            removed = [*removed, *self._check_schemas(use)]
         grammar = CallGrammar(markup, use, self._tokens.added)
         try:
             matcher = self._tokens.matcher(grammar.forced() if use.forced else grammar.inside())
@@ -223,14 +223,19 @@ class GrammarCompiler:
                 return detail
         return None
 
-    def _check_schemas(self, use: ToolUse) -> None:
-        """Raise BadRequest, naming the function, if its schema alone cannot be enforced."""
+    def _check_schemas(self, use: ToolUse) -> list[str]:
+        """Return what is not enforced of the schemas. Raises BadRequest, naming the function, if
+        its schema alone cannot be enforced.
+        """
+        ignored: list[str] = []
         for function in use.allowed:
             schema: Schema = arguments_schema(function, use)
             try:
-                self._tokens.matcher(LLMatcher.grammar_from_json_schema(dict(schema)))
+                matcher = self._tokens.matcher(LLMatcher.grammar_from_json_schema(dict(schema)))
             except ValueError as error:
                 raise _bad_schema(function["name"], error) from error
+            ignored += [f"{function['name']}: {each}" for each in matcher.get_grammar_warnings()]
+        return ignored
 
     def _free(self, preamble: Preamble) -> State:
         """Return the first state of an answer whose calls alone are constrained."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
+from omlx.text.calls.object_alternatives import object_alternatives
 from omlx.text.calls.values import ArgumentTypes
 from omlx.text.map_schemas import map_schemas
 from omlx.text.prune_nonterminating_schema import references
@@ -97,6 +98,42 @@ def is_open(schema: Mapping[str, Any]) -> bool:
     return not any(members(schema)) and schema.get("additionalProperties") is not False
 
 
+def unheld_of_object(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of an object's schema is not enforced where its members are written one by one."""
+    count = len(list(members(schema)))
+    if "patternProperties" in schema and (count or is_open(schema)):
+        yield "patternProperties"
+    if schema.get("minProperties", 0) > len(schema.get("required", ())):
+        yield "minProperties"
+    if "maxProperties" in schema and (schema["maxProperties"] < count or is_open(schema)):
+        yield "maxProperties"
+
+
+def alternatives_of(schema: Mapping[str, Any], notation: Notation) -> list[Mapping[str, Any]]:
+    """Return the alternatives at the root of a schema; the schema where these are too many."""
+    try:
+        return object_alternatives(embedded(schema, schema))
+    except ValueError as error:
+        notation.unheld(str(error))
+        return [schema]
+
+
+def in_alternatives(
+    alternatives: Sequence[Mapping[str, Any]],
+    rule: str,
+    rules: Callable[[Mapping[str, Any], str], Iterator[str]],
+) -> Iterator[str]:
+    """Yield the rule for one of several objects, and those that it needs; `rules` yields the rule
+    for an object, and its needs.
+    """
+    if len(alternatives) == 1:
+        yield from rules(alternatives[0], rule)
+        return
+    yield f"{rule}: " + " | ".join(f"{rule}_way{i}" for i in range(len(alternatives)))
+    for i, alternative in enumerate(alternatives):
+        yield from rules(alternative, f"{rule}_way{i}")
+
+
 def in_order(parts: Sequence[tuple[str, bool]], separator: str, rule: str) -> Iterator[str]:
     """Yield the rule for a list of parts, and those that it needs; of each part it is given whether
     it must be there.
@@ -127,7 +164,7 @@ class ValueRules(ABC):
         self.notation = notation
         self.literal = notation.literal
         self.rules: list[str] = []
-        self._rule = rule
+        self.name = rule
         self._known: dict[str, str] = {}
 
     @abstractmethod
@@ -160,7 +197,7 @@ class ValueRules(ABC):
         schema = _plain(schema)
         key = json.dumps(schema, sort_keys=True)
         if key not in self._known:
-            rule = self._known[key] = f"{self._rule}_value{len(self._known)}"
+            rule = self._known[key] = f"{self.name}_value{len(self._known)}"
             self.rules.append(f"{rule}: {self.alternatives(schema, rule)}")
         return self._known[key]
 
@@ -175,7 +212,8 @@ class ValueRules(ABC):
         rest = dict(schema)
         if "const" in schema or "enum" in schema:
             for value in schema.get("enum", [schema.get("const")]):
-                yield self.constant(value)
+                if "const" not in schema or value == schema["const"]:
+                    yield self.constant(value)
         elif "$ref" in schema:
             target = ArgumentTypes(self.root).resolve(rest.pop("$ref"))
             if target is None:
@@ -257,6 +295,8 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     both = {**first, **second}
     if "properties" in first and "properties" in second:
         both["properties"] = {**first["properties"], **second["properties"]}
+    if "enum" in first and "enum" in second:
+        both["enum"] = [value for value in first["enum"] if value in second["enum"]]
     if "required" in first and "required" in second:
         both["required"] = list(dict.fromkeys([*first["required"], *second["required"]]))
     return both

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from omlx.text.calls.argument_syntax import Notation, embedded, repeated
+from omlx.text.calls.argument_syntax import Notation, alternatives_of, embedded, repeated
 from omlx.text.calls.elements import ITEM
 from omlx.text.calls.tag_grammar import Syntax, value_rule
 from omlx.text.calls.values import ArgumentTypes
@@ -48,8 +48,11 @@ class ElementArguments:
             yield rf"{rule}_tag: {rule.upper()}_TAG"
             yield rf"{rule.upper()}_TAG: /<\/?[^<>\s\/]+>/ & ~/<\/invoke>/"
             return
-        rules = _Rules(schema, rule, Syntax(f"{{value}}{self.ender}", notation))
-        members = rules.members(schema, frozenset())
+        objects = alternatives_of(schema, notation)
+        rules = _Rules(objects[0], rule, Syntax(f"{{value}}{self.ender}", notation))
+        members = None
+        if len(objects) == 1:
+            members = rules.members(objects[0], frozenset())
         if members is None:
             yield f"{rule}: %json {json.dumps(embedded(schema, schema))}"
             return

@@ -2,8 +2,8 @@
 `<parameter=city>\\nOslo\\n</parameter>`.
 
 Arguments come in the order of the schema, and what is written is read as a value of the schema's
-types (`values`). Texts that the schema does not enumerate are free up to the closing tag: they are
-not escaped, so bounds of length and patterns would have to know that tag.
+types (`values`). Texts that the schema does not enumerate go up to the closing tag, which their
+bounds of length and patterns include.
 """
 
 from __future__ import annotations
@@ -12,10 +12,22 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from omlx.text.calls.argument_syntax import Notation, embedded
+from omlx.text.calls.argument_syntax import (
+    Notation,
+    alternatives_of,
+    embedded,
+    in_alternatives,
+    is_open,
+    members,
+    unheld_of_object,
+)
+from omlx.text.calls.text_bounds import TextBounds, text_bounds
 from omlx.text.calls.values import ArgumentTypes
+
+NO_BOUNDS: Final = TextBounds()
 
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+\-]?[0-9]+)?"
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
@@ -35,6 +47,11 @@ class Syntax:
         return self.notation.literal(text)
 
     @property
+    def typed(self) -> bool:
+        """Whether a tag says which values are strings."""
+        return "{text}" in self.parameter or "{type}" in self.parameter
+
+    @property
     def behind(self) -> str:
         """Text after a value."""
         return self.parameter.partition("{value}")[2]
@@ -44,8 +61,13 @@ class Syntax:
         """White space after the closing tag, which the terms for texts do not include."""
         return self.literal(self.behind[len(self.behind.rstrip()) :])
 
-    def texts(self, name: str = "text", excluded: Sequence[str] = ()) -> Iterator[str]:
-        """Yield terms for free texts with the closing tag, without those that match a pattern.
+    def texts(
+        self,
+        name: str = "text",
+        excluded: Sequence[str] = (),
+        bounds: TextBounds = NO_BOUNDS,
+    ) -> Iterator[str]:
+        """Yield terms for texts with the closing tag, without those that match a pattern.
 
         A text cannot hold added tokens: where the tag has one, the text ends before it.
         """
@@ -56,15 +78,15 @@ class Syntax:
             start = min(map(tag.index, tokens))
             before, rest = tag[:start], tag[start:]
         end = _regex(before)
-        term = rf"/(?s:.*){end}/"
-        if not rest:
-            term += rf" & ~/(?s:.*){_regex(tag.strip())}(?s:.+)/"
+        term = rf"/(?s:.*){end}/ & ~/(?s:.*){_regex(tag.strip())}(?s:.+)/"
         for pattern in excluded:
             term += rf" & ~/({pattern}){end}/"
+        for regex in bounds.regexes():
+            term += rf" & /({regex}){end}/"
         upper = name.upper()
         yield f"{upper}: {term}"
         if rest:
-            optional = "" if before else "?"
+            optional = "?" if bounds.allows_empty and not before else ""
             yield f"{name}: {upper}{optional} {self.literal(rest)}"
         else:
             yield f"{name}[lazy]: {upper}"
@@ -80,26 +102,44 @@ def arguments(syntax: Syntax, schema: Mapping[str, Any], rule: str) -> Iterator[
 
     Raises ValueError for a parameter whose name cannot stand in a tag.
     """
+    alternatives = alternatives_of(schema, syntax.notation)
+    if not syntax.typed:
+        for detail in _mistaken(ArgumentTypes(schema), alternatives):
+            syntax.notation.unheld(detail)
+    yield from in_alternatives(alternatives, rule, partial(_object, syntax))
+
+
+def _mistaken(types: ArgumentTypes, alternatives: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield parameters whose texts would be read by another alternative's types."""
+    for alternative in alternatives:
+        own = ArgumentTypes(alternative)
+        for name, value, _ in members(alternative):
+            kinds = types.kinds(types.property(name))
+            if "string" in kinds and kinds != own.kinds(value):
+                yield f"'{name}' has other types in other alternatives"
+
+
+def _object(syntax: Syntax, schema: Mapping[str, Any], rule: str) -> Iterator[str]:
+    """Yield the rule for the arguments of an object, and the rules that it needs."""
     before = syntax.parameter.partition("{value}")[0]
     types = ArgumentTypes(schema)
-    needed = schema.get("required", ())
-    properties = {**schema.get("properties", {})}
-    for name in needed:
-        properties.setdefault(name, True)
-    if not properties and schema.get("additionalProperties") is not False:
-        start, _, stop = before.partition("{name}")
-        stop = stop.replace("{text}", "true").replace("{type}", "string")
-        any_name = f"{syntax.literal(start)} /[^\\s<>]+/ {syntax.literal(stop)}"
-        yield f"{rule}: ({any_name} text {syntax.gap})*"
+    for detail in unheld_of_object(schema):
+        syntax.notation.unheld(detail)
+    if is_open(schema):
+        other = schema.get("additionalProperties", True)
+        start, _, stop = _filled(before, "{name}", types.kinds(other)).partition("{name}")
+        any_name = f'{syntax.literal(start)} /[^\\s<>"]+/ {syntax.literal(stop)}'
+        yield f"{rule}: ({any_name} {rule}_other)*"
+        yield from value_rule(syntax, schema, other, f"{rule}_other")
         return
     order = []
-    for number, (name, value) in enumerate(properties.items()):
+    for number, (name, value, needed) in enumerate(members(schema)):
         if any(character.isspace() or character in "<>" for character in name):
             raise ValueError(f"the parameter '{name}' cannot be written in a tag")
         start = syntax.literal(_filled(before, name, types.kinds(value)))
         yield f"{rule}_{number}: {start} {rule}_{number}_value"
         yield from value_rule(syntax, schema, value, f"{rule}_{number}_value")
-        if name in needed:
+        if needed:
             order.append(f"{rule}_{number}")
         else:
             order.append(f"{rule}_{number}?")
@@ -121,18 +161,24 @@ def value_rule(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str)
         yield f"{rule}: text {syntax.gap}"
         return
     others = kinds - {"string"}
-    if "string" in kinds and ("{text}" in syntax.parameter or "{type}" in syntax.parameter):
+    if "string" in kinds and syntax.typed:
         others = frozenset()
     forms = []
     if "string" in kinds and types.free_text(value):
         excluded = list(_excluded(value, others))
-        forms.append(f"{rule}_text {syntax.gap}" if excluded else f"text {syntax.gap}")
-        if excluded:
-            yield from syntax.texts(f"{rule}_text", excluded)
-        others &= {"array", "object"}
+        alternatives = bounds_of(syntax.notation, types, value)
+        free = not excluded and all(bounds.free for bounds in alternatives)
+        if free:
+            forms.append(f"text {syntax.gap}")
+            others &= {"array", "object"}
+        else:
+            for number, bounds in enumerate(alternatives):
+                forms.append(f"{rule}_text{number} {syntax.gap}")
+                yield from syntax.texts(f"{rule}_text{number}", excluded, bounds)
     elif "string" in kinds:
         tag = syntax.behind.strip()
         words = [word for word in types.choices(value) if tag not in word]
+        words = [word for word in words if types.lists(value, word)]
         forms += [f"{syntax.literal(word)} {syntax.literal(syntax.behind)}" for word in words]
     if others:
         json_schema = embedded(value, schema)
@@ -142,6 +188,15 @@ def value_rule(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str)
     yield f"{rule}: {' | '.join(forms) or 'text ' + syntax.gap}"
 
 
+def bounds_of(notation: Notation, types: ArgumentTypes, value: Any) -> list[TextBounds]:
+    """Return the alternatives of bounds of free texts; no bounds if they cannot be enforced."""
+    try:
+        return text_bounds(types, value)
+    except ValueError as error:
+        notation.unheld(str(error))
+        return [NO_BOUNDS]
+
+
 def _excluded(value: Mapping[str, Any], others: Collection[str]) -> Iterator[str]:
     """Yield patterns of texts that are read as values of other types than string, which the
     schema bounds.
@@ -149,5 +204,11 @@ def _excluded(value: Mapping[str, Any], others: Collection[str]) -> Iterator[str
     if {"array", "object"} & set(others):
         yield r"\s*[\[{](?s:.*)"
     text = json.dumps(value)
-    if {"integer", "number"} & set(others) and any(f'"{key}"' in text for key in _BOUNDS):
+    listed = '"enum"' in text or '"const"' in text or '"$ref"' in text
+    bounded = listed or any(f'"{key}"' in text for key in _BOUNDS)
+    if {"integer", "number"} & set(others) and bounded:
         yield _NUMBER
+    if "boolean" in others and listed:
+        yield "true|false"
+    if "null" in others and listed:
+        yield "null"

@@ -30,10 +30,11 @@ class ArgumentTypes:
     def __init__(self, parameters: Any) -> None:
         self.root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
         self._known: dict[int, frozenset[str]] = {}
+        self._properties: dict[str, Any] = {}
 
     def convert(self, name: str, text: str) -> Any:
         """Return the value of argument `name` that `text` stands for."""
-        return self.value(self._property(name), text)
+        return self.value(self.property(name), text)
 
     def value(self, schema: Any, text: str) -> Any:
         """Return the value of `schema`'s type that `text` stands for; a text that stands for none
@@ -58,6 +59,21 @@ class ArgumentTypes:
         """Return the strings that a schema enumerates."""
         return list(dict.fromkeys(self._choices(schema, 8)))
 
+    def lists(self, schema: Any, text: str, depth: int = 8) -> bool:
+        """Return whether the enumerations of a schema allow a text."""
+        if not isinstance(schema, Mapping) or not depth:
+            return schema is not False
+        if text not in schema.get("enum", [text]) or schema.get("const", text) != text:
+            return False
+        if "$ref" in schema and not self.lists(self.resolve(schema["$ref"]), text, depth - 1):
+            return False
+        if not all(self.lists(part, text, depth // 2) for part in schema.get("allOf", ())):
+            return False
+        options = [schema[key] for key in ("anyOf", "oneOf") if key in schema]
+        return all(
+            any(self.lists(option, text, depth // 2) for option in either) for either in options
+        )
+
     def free_text(self, schema: Any, depth: int = 8) -> bool:
         """Return whether a schema allows strings that it does not enumerate."""
         if not isinstance(schema, Mapping):
@@ -67,6 +83,9 @@ class ArgumentTypes:
         target = self.resolve(schema.get("$ref"))
         if target is not None and not self.free_text(target, depth - 1):
             return False
+        parts = schema.get("allOf")
+        if isinstance(parts, list) and not all(self.free_text(part, depth // 2) for part in parts):
+            return False
         for key in ("anyOf", "oneOf"):
             branches = schema.get(key)
             if isinstance(branches, list):
@@ -75,8 +94,7 @@ class ArgumentTypes:
 
     def declares(self, name: str) -> bool:
         """Return whether the schema has a property `name`."""
-        properties = self.root.get("properties")
-        return isinstance(properties, Mapping) and name in properties
+        return bool(self._declared(name))
 
     def branches(self, schema: Any, depth: int = 8) -> Iterator[Mapping[str, Any]]:
         """Yield a schema, and those that it refers to or combines."""
@@ -90,10 +108,24 @@ class ArgumentTypes:
                 for branch in combined:
                     yield from self.branches(branch, depth // 2)
 
-    def _property(self, name: str) -> Any:
-        if self.declares(name):
-            return self.root["properties"][name]
-        return self.root.get("additionalProperties", True)
+    def property(self, name: str) -> Any:
+        """Return the schema of argument `name`, by all alternatives at the root of the schema."""
+        if name not in self._properties:
+            declared = self._declared(name)
+            schema = self.root.get("additionalProperties", True)
+            if declared:
+                schema = declared[0] if len(declared) == 1 else {"anyOf": declared}
+            self._properties[name] = schema
+        return self._properties[name]
+
+    def _declared(self, name: str) -> list[Any]:
+        """Return the schemas of a property in all that the root combines."""
+        found = []
+        for branch in self.branches(self.root):
+            properties = branch.get("properties")
+            if isinstance(properties, Mapping) and name in properties:
+                found.append(properties[name])
+        return found
 
     def resolve(self, reference: Any) -> Any:
         """Return what a local `$ref` refers to; None for any other."""
@@ -145,7 +177,7 @@ class ArgumentTypes:
         if isinstance(schema.get("const"), str):
             yield schema["const"]
         yield from self._choices(self.resolve(schema.get("$ref")), depth - 1)
-        for key in ("anyOf", "oneOf"):
+        for key in ("anyOf", "oneOf", "allOf"):
             branches = schema.get(key)
             if isinstance(branches, list) and len(branches) < 64:
                 for branch in branches:

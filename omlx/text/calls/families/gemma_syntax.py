@@ -14,11 +14,16 @@ from typing import Any, Final
 from omlx.text.calls.argument_syntax import (
     Notation,
     ValueRules,
+    alternatives_of,
+    in_alternatives,
     in_order,
     is_open,
     members,
     repeated,
+    unheld_of_object,
 )
+from omlx.text.calls.tag_grammar import Syntax, bounds_of
+from omlx.text.calls.values import ArgumentTypes
 
 _WORD: Final = re.compile(r"[\w.-]+")
 
@@ -32,10 +37,13 @@ class GemmaArguments:
     def rules(
         self, schema: Mapping[str, Any] | None, rule: str, notation: Notation
     ) -> Iterator[str]:
-        schema = schema or {}
-        values = _Rules(schema, rule, notation, self)
-        values.rules.append(f"{rule}: {values.members(schema, rule)}")
-        yield from values.rules
+        def of_object(part: Mapping[str, Any], name: str) -> Iterator[str]:
+            values = _Rules(part, name, notation, self)
+            values.rules.append(f"{name}: {values.members(part, name)}")
+            yield from values.rules
+
+        alternatives = alternatives_of(schema or {}, notation)
+        yield from in_alternatives(alternatives, rule, of_object)
 
     def text(self, arguments: Mapping[str, Any]) -> str:
         return ",".join(f"{self.key(name)}:{self.value(arguments[name])}" for name in arguments)
@@ -66,12 +74,16 @@ class _Rules(ValueRules):
     ) -> None:
         super().__init__(root, rule, notation)
         self._syntax = syntax
+        self._texts = Syntax("{value}" + syntax.ender, notation)
 
     def members(self, schema: Mapping[str, Any], rule: str) -> str:
         """Return the term for the members of an object."""
         comma, colon = self.literal(","), self.literal(":")
+        for detail in unheld_of_object(schema):
+            self.notation.unheld(detail)
         if is_open(schema):
-            member = f"/[a-zA-Z_][a-zA-Z0-9_]*/ {colon} {self.value({})}"
+            other = self.value(schema.get("additionalProperties", {}))
+            member = f"/[a-zA-Z_][a-zA-Z0-9_]*/ {colon} {other}"
             return f"({member} ({comma} {member})*)?"
         parts: list[tuple[str, bool]] = []
         for name, value, needed in members(schema):
@@ -83,7 +95,15 @@ class _Rules(ValueRules):
         return f"{rule}_members"
 
     def string(self, schema: Mapping[str, Any]) -> str:
-        return f"{self.literal(self._syntax.ender)} text"
+        bounds = bounds_of(self.notation, ArgumentTypes(self.root), schema)
+        ender = self.literal(self._syntax.ender)
+        if all(each.free for each in bounds):
+            return f"{ender} text"
+        texts = []
+        for each in bounds:
+            texts.append(f"{self.name}_text{len(self.rules)}")
+            self.rules += self._texts.texts(texts[-1], bounds=each)
+        return f"{ender} ({' | '.join(texts)})"
 
     def array(self, schema: Mapping[str, Any], rule: str) -> str:
         items = repeated(self.value(schema.get("items", {})), self.literal(","), schema)

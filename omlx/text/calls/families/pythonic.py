@@ -10,11 +10,21 @@ import ast
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import regex as re
 
-from omlx.text.calls.argument_syntax import Notation, embedded, in_order, is_open, members
+from omlx.text.calls.argument_syntax import (
+    Notation,
+    alternatives_of,
+    embedded,
+    in_alternatives,
+    in_order,
+    is_open,
+    members,
+    unheld_of_object,
+)
 from omlx.text.calls.format import CallFormat, Incomplete, Tools
 from omlx.text.calls.json_repair import JsonRepair
 from omlx.text.calls.values import argument_types, parse_json, properties
@@ -135,9 +145,17 @@ class PythonArguments:
     def rules(
         self, schema: Mapping[str, Any] | None, rule: str, notation: Notation
     ) -> Iterator[str]:
-        schema, literal = schema or {}, notation.literal
+        of_object = partial(self._object, notation)
+        yield from in_alternatives(alternatives_of(schema or {}, notation), rule, of_object)
+
+    def _object(self, notation: Notation, schema: Mapping[str, Any], rule: str) -> Iterator[str]:
+        """Yield the rule for the arguments of an object, and those that it needs."""
+        literal = notation.literal
+        for detail in unheld_of_object(schema):
+            notation.unheld(detail)
         if is_open(schema):
-            any_value = json.dumps(embedded({}, schema))
+            other = schema.get("additionalProperties", {})
+            any_value = json.dumps(embedded(other if isinstance(other, Mapping) else {}, schema))
             value = f"/[a-zA-Z_][a-zA-Z0-9_]*/ {literal('=')} %json {any_value}"
             yield f"{rule}: ({rule}_any ({literal(', ')} {rule}_any)*)?"
             yield f"{rule}_any: {value}"

@@ -1,0 +1,181 @@
+"""Schemas of arguments with bounds of texts, and with alternatives at their root, in families whose
+arguments are no JSON: what may be said follows them, and what is not enforced is never silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jsonschema
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from omlx.errors import BadRequest
+from omlx.text.calls.write import write_calls
+from omlx.text.tools import ToolUse
+from tests.schemas import SMALL, record
+from tests.text.test_call_grammar import grammars, ids_of, mask, read, use, valid
+from tests.text.test_tag_grammar import walk
+from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
+
+TEXT: Final = {"type": "string"}
+NULL: Final = {"type": "null"}
+FAMILIES: Final = {
+    "qwen coder": ("<tool_call>\n<function=", (), "\n</parameter>"),
+    "glm": (
+        "<tool_call> <arg_key></arg_key><arg_value>",
+        ("<tool_call>", "</arg_value>"),
+        "</arg_value>",
+    ),
+    "deepseek v3.2": ("｜DSML｜ function_calls>", ("｜DSML｜",), "</｜DSML｜parameter>"),
+    "gemma 4": ("<|tool_call> <tool_call|>", ("<|tool_call>", "<tool_call|>", '<|"|>'), '<|"|>'),
+    "minimax m3": ("]<]minimax[>[ <tool_call>", ("]<]minimax[>[",), "]<]minimax[>["),
+    "lfm2": ("<|tool_call_start|>", ("<|tool_call_start|>", "<|tool_call_end|>"), '"'),
+}
+"""By family: words of its template, tokens of its tokenizers, and what ends a text."""
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    words, tokens, _ = FAMILIES[family]
+    template = "{% raw %}{# " + words + " #}{% endraw %}" + CHATML
+    return decode_byte_level(tmp_path_factory.mktemp("family"), template, (*SPECIAL, *tokens))
+
+
+def forced(schema: Any) -> ToolUse:
+    return use({"it": schema}, forced=True, single=True)
+
+
+def may_say(model: TokenizerWrapper, schema: Any, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call with these arguments may be said; if so, it is read as that."""
+    call = {"id": "call_1", "function": {"name": "it", "arguments": arguments}}
+    tokens = ids_of(model, write_calls(model, [call]))
+    of = mask(model, forced(schema))
+    if not all(of.advance(token) for token in tokens):
+        return False
+    assert read(model, tokens, forced(schema)) == ("", [("it", arguments)])
+    return of.ended
+
+
+BOUNDED: Final = [
+    ({"minLength": 2, "maxLength": 4}, ["ab", "日本語x"], ["", "a", "abcde"]),
+    ({"pattern": "^[A-Z]+$"}, ["A", "ABC"], ["", "aB", "Ab"]),
+    ({"pattern": "b+/"}, ["ab/c", "b/"], ["", "ab"]),
+    ({"pattern": "^a|b$"}, ["ax", "xb"], ["xa", "bx"]),
+    ({"pattern": "^(a|[/|^$]{2})*$"}, ["", "a", "|^", "/$a"], ["|", "b"]),
+    ({"format": "date"}, ["2026-02-03"], ["2026-02-30", "today", ""]),
+    ({"format": "uuid"}, ["0b41f5a6-7e26-4a53-9c3c-1a2b3c4d5e6f"], ["0b41f5a6"]),
+    ({"format": "date-time"}, ["2026-02-03T10:20:30Z"], ["2026-02-03"]),
+    ({"format": "email"}, ["a.b@example.org"], ["a.b", "@"]),
+]
+
+
+@pytest.mark.parametrize(("bounds", "good", "bad"), BOUNDED)
+def test_bounds_of_texts_are_enforced(
+    model: TokenizerWrapper, bounds: Any, good: list[str], bad: list[str]
+) -> None:
+    within = [
+        record(a={**TEXT, **bounds}),
+        record(["a"], {"$defs": {"b": {**TEXT, **bounds}}}, a={"$ref": "#/$defs/b"}),
+        record(a={"anyOf": [{**TEXT, **bounds}, NULL]}),
+    ]
+    for schema in within:
+        assert [text for text in good if not may_say(model, schema, {"a": text})] == []
+        assert [text for text in bad if may_say(model, schema, {"a": text})] == []
+
+
+SPOT: Final = record(["x"], x=SMALL, name={**TEXT, "maxLength": 5})
+ROOTS: Final[dict[str, Any]] = {
+    "reference": {"$ref": "#/$defs/spot", "$defs": {"spot": SPOT}},
+    "alternatives": {
+        "anyOf": [
+            record(kind={"const": "spot"}, x=SMALL),
+            record(kind={"const": "place"}, name={**TEXT, "maxLength": 5}),
+        ]
+    },
+    "alternatives beside properties": {
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}},
+        "required": ["kind"],
+        "oneOf": [
+            {"properties": {"kind": {"const": "a"}, "x": SMALL}, "required": ["x"]},
+            {"properties": {"kind": {"const": "b"}, "y": SMALL}, "required": ["y"]},
+        ],
+    },
+    "all of": {
+        "allOf": [
+            {"$ref": "#/definitions/spot"},
+            {"type": "object", "properties": {"x": {"minimum": 50}}, "required": ["name"]},
+        ],
+        "definitions": {"spot": SPOT},
+    },
+    "itself": record(["x"], x=SMALL, next={"$ref": "#"}),
+    "a map": {"type": "object", "additionalProperties": SMALL, "maxProperties": 9},
+}
+SAID: Final[dict[str, tuple[list[Any], list[Any]]]] = {
+    "reference": ([{"x": 1, "name": "a"}], [{}, {"name": "a"}, {"x": 1, "name": "abcdef"}]),
+    "alternatives": (
+        [{"kind": "spot", "x": 1}, {"kind": "place", "name": "5"}],
+        [{"kind": "spot", "name": "a"}, {"kind": "place"}, {}],
+    ),
+    "alternatives beside properties": (
+        [{"kind": "a", "x": 1}, {"kind": "b", "y": 2}],
+        [{"kind": "a"}, {"kind": "b", "x": 1}, {}],
+    ),
+    "all of": ([{"x": 50, "name": "a"}], [{"x": 1, "name": "a"}, {"x": 50}]),
+    "itself": ([{"x": 1}, {"x": 1, "next": {"x": 2}}], [{}, {"x": 1, "next": {"x": 200}}]),
+    "a map": ([{}, {"some": 3}], [{"some": 200}, {"some": "a"}]),
+}
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_the_root_of_a_schema_is_enforced(model: TokenizerWrapper, family: str, root: str) -> None:
+    schema = ROOTS[root]
+    good, bad = SAID[root]
+    written = [arguments for arguments in good if may_say(model, schema, arguments)]
+    # MiniMax-M3 writes as JSON what elements do not express.
+    assert written == good or family == "minimax m3"
+    assert [arguments for arguments in bad if may_say(model, schema, arguments)] == []
+    for seed in range(4):
+        tokens = walk(mask(model, forced(schema)), model, seed, FAMILIES[family][2])
+        text, calls = read(model, tokens, forced(schema))
+        assert (text, len(calls)) == ("", 1), model.decode(tokens)
+        assert valid(calls, {"it": schema})
+
+
+UNHELD: Final = {
+    "qwen coder": [
+        (record(a={**TEXT, "pattern": "a(^b)"}), "lookarounds not supported"),
+        (record(a={**TEXT, "maxLength": 100_000}), "100"),
+        (record(a={**TEXT, "format": "ipv6"}), "format 'ipv6'"),
+        ({"anyOf": [record(a=TEXT), record(a=SMALL)]}, "'a' has other types"),
+        (record([], {"minProperties": 1}, a=TEXT, b=TEXT), "minProperties"),
+    ],
+    "gemma 4": [
+        (record(a={**TEXT, "format": "ipv6"}), "format 'ipv6'"),
+        (record(a=record([], {"minProperties": 1}, b=TEXT, c=TEXT)), "minProperties"),
+    ],
+}
+
+
+@pytest.mark.parametrize("family", UNHELD, indirect=True)
+def test_what_is_not_enforced_is_refused_of_strict_functions_and_else_a_warning(
+    model: TokenizerWrapper, family: str
+) -> None:
+    for schema, detail in UNHELD[family]:
+        jsonschema.Draft202012Validator.check_schema(schema)
+        with pytest.raises(BadRequest) as caught:
+            grammars(model).compile_tool_calls(use({"it": schema}, strict=frozenset({"it"})))
+        assert (caught.value.code, caught.value.params["name"]) == ("tools.schema", "it")
+        assert detail in caught.value.message
+        compiled = grammars(model).compile_tool_calls(forced(schema))
+        assert compiled is not None
+        (warning,) = compiled.warnings
+        assert (warning.code, detail in warning.message) == ("format.relaxed", True)
+        assert warning.message.count(detail) == 1
