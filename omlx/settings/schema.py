@@ -199,6 +199,8 @@ class Settings:
         bool, _pool(scopes=MODEL_ALONE | {Scope.CLI}, applies=AppliesAt.RELOAD)
     ] = False
 
+    vision: Annotated[bool, _pool(scopes=PER_MODEL, applies=AppliesAt.RELOAD)] = True
+
     speculation: Annotated[str, _speculation("STRATEGY")] = "auto"
     draft_model: Annotated[str | None, _speculation("NAME")] = None
     num_draft_tokens: Annotated[int | None, _tokens(EVERYWHERE)] = None

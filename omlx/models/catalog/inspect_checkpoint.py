@@ -25,6 +25,7 @@ from omlx.models.catalog.model_config import (
     read_object,
     text_config,
 )
+from omlx.models.catalog.text_halves import text_half
 from omlx.terminal_text import escaped
 
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
@@ -165,7 +166,8 @@ def _config_reason(config: Mapping[str, Any]) -> Reason | None:
     model_type = _model_type(config)
     if model_type is None:
         return Reason("model.no_type")
-    if not is_supported(model_type):
+    text = text_half(config)
+    if not is_supported(model_type if text is None else str(text["model_type"])):
         return Reason("model.unsupported", {"model_type": model_type})
     return None
 

@@ -38,6 +38,11 @@ def check_whole(file: Path) -> int:
     return len(header.shapes)
 
 
+def tensor_names(file: Path) -> list[str]:
+    """Return the names of the tensors of a safetensors file. Raises ModelError."""
+    return list(_read_header(file).shapes)
+
+
 def count_parameters(files: Iterable[Path], group_size: int) -> int:
     """Return the number of parameters in safetensors files. Reads headers; raises ModelError.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
@@ -21,7 +21,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from omlx.engine.steps import Steps, run_through
-from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed
+from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason
 from omlx.models.catalog.check_config import check_counts
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import (
@@ -31,7 +31,10 @@ from omlx.models.catalog.model_config import (
     sampling_defaults,
     stop_ids,
 )
-from omlx.models.catalog.weight_files import check_whole, weight_files
+from omlx.models.catalog.text_halves import text_half
+from omlx.models.catalog.weight_files import check_whole, tensor_names, weight_files
+from omlx.models.eyes.open_eye import has_vision
+from omlx.models.eyes.sight import LazySight, Sight, lazy_sight
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 
 if TYPE_CHECKING:
@@ -76,7 +79,8 @@ class StagedLoop(Protocol):
 class LoadedModel:
     """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider.
 
-    `stage` is what a loop needs of a model of which this process holds some layers only.
+    `stage` is what a loop needs of a model of which this process holds some layers only. `sight`
+    says how it reads images.
     """
 
     model: Model
@@ -88,6 +92,7 @@ class LoadedModel:
     facts: ModelFacts
     size_bytes: int
     stage: StagedLoop | None = None
+    sight: Sight = field(default_factory=Sight)
 
 
 LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
@@ -117,15 +122,16 @@ def load_steps(
     *,
     tokenizer: TokenizerWrapper | None = None,
     trusted: bool = False,
+    sees: bool = False,
 ) -> LoadSteps:
     """Load a checked model in steps, so that other work can run in between; return it.
 
     The first progress has the total size, before anything is read; None is a step without progress.
-    `tokenizer`: the one to use, if it has been read already. Raises ModelError, ProbeFailed for a
-    model whose passes fail.
+    `tokenizer`: the one to use, if it has been read already. `sees`: read its vision tower too.
+    Raises ModelError, ProbeFailed for a model whose passes fail.
     """
     with _naming(entry):
-        return (yield from _steps(entry, dtype, tokenizer, trusted))
+        return (yield from _steps(entry, dtype, tokenizer, trusted, sees))
 
 
 @contextmanager
@@ -140,15 +146,23 @@ def _naming(entry: ModelEntry) -> Iterator[None]:
 
 
 def _steps(
-    entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool
+    entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool, sees: bool
 ) -> LoadSteps:
     read_config(entry.path, "generation_config.json")  # a damaged one is named before it is used
     if tokenizer is None:
         tokenizer = read_tokenizer(entry)
     model, config = open_model(entry.path, dtype, trusted=trusted)
-    yield from read_weights(model)
+    lazy = LazySight(off_reason=Reason("vision.off.setting"))
+    if sees or not has_vision(config):
+        lazy = lazy_sight(entry.path, config, tokenizer)
+    towers = [] if lazy.vlm is None else [lazy.vlm]
+    for tower in towers:
+        _cast(tower, config, dtype)
+    yield from read_weights(model, *towers)
+    sight = lazy.open(cast("Model", model), sum(map(_bytes, towers)))
     facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
-    return describe(entry, model, config, tokenizer, facts)
+    loaded = describe(entry, model, config, tokenizer, facts)
+    return replace(loaded, sight=sight, size_bytes=loaded.size_bytes + sight.tower_bytes)
 
 
 def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
@@ -204,13 +218,28 @@ def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     """Return the model, with lazy weights, and its config."""
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
+    from omlx.models.pool.text_half import text_half_classes  # noqa: PLC0415 — see `import_mlx_lm`
+
     config = read_config(directory, "config.json")
     if config.get("model_file") is not None and not trusted:
         raise ModelError("model.remote_code", file=str(config["model_file"]))
     try:
-        return utils.load_model(directory, lazy=True, trust_remote_code=trusted)
+        if text_half(config) is None:
+            return utils.load_model(directory, lazy=True, trust_remote_code=trusted)
+        tied = not any("lm_head" in name for name in _tensor_names(directory))
+        return utils.load_model(
+            directory,
+            lazy=True,
+            model_config={"tie_word_embeddings": tied},  # families disagree on where it stands
+            get_model_classes=text_half_classes,
+        )
     except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
         raise ModelError("model.build", detail=one_line(error)) from error
+
+
+def _tensor_names(directory: Path) -> Iterator[str]:
+    for file in weight_files(directory):
+        yield from tensor_names(file)
 
 
 def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
@@ -223,10 +252,9 @@ def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
         model.set_dtype(mx.float32)
 
 
-def read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
+def read_weights(*models: nn.Module) -> Generator[LoadProgress, None, int]:
     """Evaluate the parameters in portions; return their bytes."""
-    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    arrays = [array for _, array in parameters]
+    arrays = [array for model in models for array in _arrays(model)]
     total = sum(array.nbytes for array in arrays)
     yield LoadProgress(0, total)
     done = 0
@@ -238,6 +266,15 @@ def read_weights(model: nn.Module) -> Generator[LoadProgress, None, int]:
         done += sum(array.nbytes for array in portion)
         yield LoadProgress(done, total)
     return total
+
+
+def _arrays(model: nn.Module) -> list[mx.array]:
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    return [array for _, array in parameters]
+
+
+def _bytes(model: nn.Module) -> int:
+    return sum(array.nbytes for array in _arrays(model))
 
 
 def _portions(arrays: list[mx.array]) -> Iterator[list[mx.array]]:

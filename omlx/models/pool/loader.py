@@ -62,7 +62,13 @@ class WeightReader(Protocol):
     """The signature of `load_steps`."""
 
     def __call__(
-        self, entry: ModelEntry, dtype: Dtype, *, tokenizer: TokenizerWrapper | None, trusted: bool
+        self,
+        entry: ModelEntry,
+        dtype: Dtype,
+        *,
+        tokenizer: TokenizerWrapper | None,
+        trusted: bool,
+        sees: bool,
     ) -> LoadSteps: ...
 
 
@@ -123,6 +129,8 @@ class ModelLoader:
         self, choice: DraftChoice, reading: _Reading, weights_of: WeightsOf, make_room: MakeRoom
     ) -> tuple[LoadedModel, LoadedModel | None, DraftChoice]:
         target, draft = weights_of(choice.target, reading.dtype), None
+        if target is not None and not _sees_enough(target, choice):
+            target = None
         nbytes = 0 if target is not None else await reading.begin(choice.target, choice)
         if choice.draft is not None:
             failure = None
@@ -167,7 +175,7 @@ class ModelLoader:
         entry, speculation = choice.target, choice.speculation
         dtype = speculation.settings.dtype
         limits = limits_of(speculation, target.context_length)
-        stage, where = target.stage, machine()
+        stage, sight, where = target.stage, target.sight, machine()
         if stage is not None:
             where = f"{where} {stage.layout}"  # costs in stages are no others' costs
         loop = build_loop(
@@ -183,6 +191,7 @@ class ModelLoader:
             memory=self._memory,
             facts=target.facts,
             runner=None if stage is None else stage.runner(),
+            vision=None if sight.vision is None else sight.vision.sibling(),
         )
         snapshot = loop.snapshot()
         failure = snapshot.no_draft_reason
@@ -204,14 +213,10 @@ class ModelLoader:
             no_draft_reason=failure,
             off_reason=snapshot.off_reason,
             narrow=_narrow(loop.limits),
+            sight=sight,
             speculation=speculation,
         )
-        fields = {"model": entry.id}
-        if served.narrow is not None:
-            log.warning(served.narrow.message, extra={"fields": fields})
-        if draft_id is not None:
-            fields["draft"] = draft_id
-        log.info("loaded", extra={"fields": fields})
+        _log_loaded(served)
         return ResidentModel(entry, served, loop, limits, dtype, weights, costs, now)
 
     def _detach(self, resident: ResidentModel) -> None:
@@ -240,8 +245,14 @@ class _Reading:
         tokenizer = choice.tokenizers.get(entry.path)
         if tokenizer is None:
             tokenizer = await asyncio.to_thread(read_tokenizer, entry)
-        trusted = choice.speculation.settings.trust_remote_code and entry == choice.target
-        steps = self._read(entry, self.dtype, tokenizer=tokenizer, trusted=trusted)
+        settings, is_target = choice.speculation.settings, entry == choice.target
+        steps = self._read(
+            entry,
+            self.dtype,
+            tokenizer=tokenizer,
+            trusted=settings.trust_remote_code and is_target,
+            sees=settings.vision and is_target,
+        )
         self._begun[entry.path] = steps
         progress = await self._next(steps)
         assert isinstance(progress, LoadProgress)
@@ -285,6 +296,27 @@ def _narrow(limits: Limits) -> Reason | None:
         return None
     params: dict[str, Param] = {"missing": limits.missing_ids, "size": limits.vocab_size}
     return Reason("model.narrow", params)
+
+
+def _log_loaded(served: ServedModel) -> None:
+    fields = {"model": served.id}
+    if served.narrow is not None:
+        log.warning(served.narrow.message, extra={"fields": fields})
+    if served.draft is not None:
+        fields["draft"] = served.draft
+    log.info("loaded", extra={"fields": fields})
+
+
+def _sees_enough(target: LoadedModel, choice: DraftChoice) -> bool:
+    """Whether weights in memory have a tower just where the settings want one.
+
+    Those of a draft model have none.
+    """
+    sight = target.sight
+    unread = sight.off_reason is not None and sight.off_reason.code == "vision.off.setting"
+    if choice.speculation.settings.vision:
+        return not unread
+    return sight.eye is None
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:

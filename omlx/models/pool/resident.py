@@ -14,6 +14,7 @@ from omlx.engine.limits import Limits
 from omlx.engine.stage.stages import StageStatus
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.eyes.sight import Sight
 from omlx.models.pool.cost_file import LoadedCosts
 from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
 from omlx.models.pool.speculation_config import SpeculationConfig
@@ -66,7 +67,8 @@ class ServedModel:
 
     `no_draft_reason` says why no draft model is in use; `off_reason` why no drafter can be, where
     the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
-    `speculation` is the configuration that the model was loaded with.
+    `speculation` is the configuration that the model was loaded with. `sight` has the eye that
+    prepares images, or says why there is none.
     """
 
     id: str
@@ -81,6 +83,7 @@ class ServedModel:
     off_reason: Reason | None = None
     narrow: Reason | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    sight: Sight = field(default_factory=Sight)
     grammars: GrammarCompiler = field(init=False)
 
     def __post_init__(self) -> None:

@@ -36,9 +36,11 @@ from omlx.engine.stage.link import Kind
 from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages, StageStatus
 from omlx.engine.steps import Steps, run_through
-from omlx.errors import ModelError, StageError
+from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.eyes.open_eye import has_vision
+from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.footprint import free_bytes
 from omlx.models.pool.load_weights import (
@@ -98,10 +100,16 @@ class StagedReader:
         self._options = options
 
     def __call__(
-        self, entry: ModelEntry, dtype: Dtype, *, tokenizer: TokenizerWrapper | None, trusted: bool
+        self,
+        entry: ModelEntry,
+        dtype: Dtype,
+        *,
+        tokenizer: TokenizerWrapper | None,
+        trusted: bool,
+        sees: bool,
     ) -> LoadSteps:
         if entry.id != self._model:
-            return load_steps(entry, dtype, tokenizer=tokenizer, trusted=trusted)
+            return load_steps(entry, dtype, tokenizer=tokenizer, trusted=trusted, sees=sees)
         return self._steps(entry, dtype, tokenizer or read_tokenizer(entry), trusted)
 
     def _steps(
@@ -141,7 +149,8 @@ class StagedReader:
         layout = f"{split} of {self.stages.size} by {self._options.backend}"
         model = describe(entry, whole, config, tokenizer, facts)
         stage = StagedModel(whole, self._group, self.stages, facts, layout)
-        return replace(model, stage=stage)
+        off = "vision.off.staged" if has_vision(config) else "vision.off.text"
+        return replace(model, stage=stage, sight=Sight(off_reason=Reason(off)))
 
     def _counts(self, entry: ModelEntry, whole: nn.Module) -> list[int]:
         """Layers by rank. Raises ModelError for an architecture that cannot be cut, StageError for

@@ -1,0 +1,26 @@
+"""Vision-language models that mlx-lm does not open, but whose text model it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+WRAPPERS: Final = frozenset(
+    {
+        *("idefics3", "smolvlm", "lfm2_vl"),
+        *("internvl", "internvl_chat"),
+        *("llava_next", "llava_onevision"),
+    }
+)
+"""Values of `model_type`."""
+
+
+def text_half(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the config of the text model that has to be unwrapped; None for other models."""
+    if config.get("model_type") not in WRAPPERS:
+        return None
+    inner = config.get("text_config") or config.get("llm_config")
+    if not isinstance(inner, Mapping) or "model_type" not in inner:
+        return None
+    shared = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return {**inner, **shared}

@@ -1,0 +1,1 @@
+"""Eyes: how the families of vision-language models prepare, place and compute images."""

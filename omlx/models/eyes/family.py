@@ -1,0 +1,119 @@
+"""What all eyes have in common: a Pillow processor of transformers, and placeholders."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import mlx.core as mx
+from PIL import Image
+from transformers import AutoImageProcessor
+
+from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image.span import ImageSpan
+from omlx.engine.vision.reader import Features, Seeing
+from omlx.errors import BadRequest
+from omlx.models.eyes.eye import MAX_TOKENS, placed
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+Arrays = Mapping[str, Any]
+"""What an image processor returns for one image: numpy arrays, or mlx arrays for the tower."""
+
+
+class FamilyEye(ABC):
+    """An `Eye`, and how a tower of mlx-vlm is called. `token` is repeated for each feature."""
+
+    token: ClassVar[str]
+
+    def __init__(
+        self, directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
+    ) -> None:
+        self.config = config
+        self.vision = config["vision_config"]
+        self.processor = self._read_processor(directory)
+        self.token_id: int = tokenizer.convert_tokens_to_ids(self.token)
+        settings = {**self.processor.to_dict(), "eye": type(self).__name__}
+        self._settings = json.dumps(settings, sort_keys=True, default=str).encode()
+
+    @property
+    def marker(self) -> str:
+        return self.token
+
+    def image_name(self, data: bytes, most: int = MAX_TOKENS) -> str:
+        return sha256(b"%b\0%d\0%b" % (sha256(data).digest(), most, self._settings)).hexdigest()
+
+    def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
+        return self.patches(Image.new("RGB", (width, height)), "", most).features
+
+    def patches(self, image: Image.Image, name: str, most: int = MAX_TOKENS) -> PreparedImage:
+        try:
+            found = self.processor(images=[image], return_tensors="np", **self.options(most))
+        except ValueError as error:  # Qwen refuses ratios of more than 200
+            detail = " ".join(str(error).split())
+            raise BadRequest("image.shape", param="messages", detail=detail) from error
+        arrays = dict(found)
+        return PreparedImage(
+            name=name,
+            arrays=arrays,
+            patches=self.patch_count(arrays),
+            features=self.expansion(arrays).count(self.token),
+            grid=self.grid(arrays),
+            nbytes=sum(getattr(array, "nbytes", 0) for array in arrays.values()),
+        )
+
+    def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
+        parts = text.split(self.marker)
+        if len(parts) != len(images) + 1:
+            raise BadRequest("image.marker", param="messages")
+        shown = [self.expansion(image.arrays) for image in images]
+        pairs = zip(parts, [*shown, ""], strict=True)
+        return "".join(part + image for part, image in pairs)
+
+    def place(
+        self, ids: Sequence[int], images: Sequence[PreparedImage]
+    ) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
+        return placed(ids, images, self.token_id)
+
+    # -- what differs ------------------------------------------------------------------------------
+
+    def _read_processor(self, directory: Path) -> Any:
+        read: Any = AutoImageProcessor.from_pretrained
+        return read(str(directory), backend="pil")
+
+    def options(self, most: int) -> dict[str, Any]:
+        """Options of the processor for at most `most` tokens."""
+        return {}
+
+    def grid(self, arrays: Arrays) -> tuple[int, int] | None:
+        """Return the (rows, columns) of the features where positions have two axes."""
+        return None
+
+    def patch_count(self, arrays: Arrays) -> int:
+        """Return how many patches the tower reads: by default those of square tiles."""
+        *_, height, width = arrays["pixel_values"].shape
+        tiles = arrays["pixel_values"].size // (3 * height * width)
+        size = int(self.vision.get("patch_size", 14))
+        return int(max(1, tiles * (height // size) * (width // size)))
+
+    @abstractmethod
+    def expansion(self, arrays: Arrays) -> str:
+        """Return the text of an image: `token` for each feature, with what stands around them."""
+
+    @abstractmethod
+    def seeing(self, model: Any) -> Seeing:
+        """Return how the text model reads features."""
+
+    @abstractmethod
+    def look(self, vlm: Any, arrays: Arrays) -> Features:
+        """Compute features with tower and projector of mlx-vlm's model, lazily."""
+
+
+def single(rows: mx.array) -> Features:
+    """Features of arrays [..., features, D]."""
+    return Features(rows.reshape(-1, rows.shape[-1]))

@@ -1,0 +1,128 @@
+"""A vision tower of mlx-vlm, computed a layer at a time.
+
+The call of the tower only builds a graph. Its layers are recorded, so that the graph can be
+evaluated up to each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from omlx.engine.image.prepared import PreparedImage, TowerFacts
+from omlx.engine.model import Model, weight_bytes
+from omlx.engine.vision.reader import Features, Looking, Seeing, Vision
+from omlx.models.eyes.family import FamilyEye
+
+ACTIVATIONS = 24
+"""Bytes of activations of a tower per byte of a patch's hidden state, at most."""
+
+
+class BorrowedTower:
+    """A `Tower`. `vlm` is mlx-vlm's model without its language model."""
+
+    def __init__(self, eye: FamilyEye, vlm: nn.Module, facts: TowerFacts) -> None:
+        self.facts = facts
+        self._eye = eye
+        self._vlm = vlm
+        self._recorded: list[mx.array] = []
+        _record(_layers(vlm), self._recorded)
+
+    def look(self, image: PreparedImage) -> Looking:
+        dtype = _dtype(self._vlm)
+        self._recorded.clear()
+        arrays = {name: _array(value, dtype) for name, value in image.arrays.items()}
+        features = self._eye.look(self._vlm, arrays)
+        steps = list(self._recorded)
+        self._recorded.clear()
+        del arrays
+        for _ in range(self.facts.steps - 1):
+            yield steps.pop(0) if steps else features.rows
+        return Features(features.rows, tuple(features.marks))
+
+
+class _Recorded(nn.Module):
+    def __init__(self, layer: nn.Module, outputs: list[mx.array]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
+        self.layer = layer
+        self._outputs = (outputs,)  # in a tuple: a list would be searched for parameters
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.layer(*args, **kwargs)
+        self._outputs[0].append(output[0] if isinstance(output, tuple) else output)
+        return output
+
+
+def read_vlm(directory: Path) -> nn.Module:
+    """Return mlx-vlm's model with lazy weights, without its language model.
+
+    Raises what mlx-vlm raises.
+    """
+    from mlx_vlm.utils import load_model  # noqa: PLC0415 — an optional dependency
+
+    vlm: Any = load_model(directory, lazy=True)
+    del vlm["language_model"]
+    return cast(nn.Module, vlm)
+
+
+def open_vision(eye: FamilyEye, vlm: nn.Module, model: Model) -> Vision:
+    """Return the vision of a loaded text model."""
+    seeing, body = eye.seeing(model), body_of(model)
+    return Vision(model, body, seeing, BorrowedTower(eye, vlm, _facts(eye, vlm, model, seeing)))
+
+
+def body_of(model: Any) -> Any:
+    """Return the part of a text model that embeds and has the layers."""
+    whole = model.language_model if "language_model" in model else model
+    return whole.model
+
+
+def _facts(eye: FamilyEye, vlm: nn.Module, model: Model, seeing: Seeing) -> TowerFacts:
+    dtype = _dtype(vlm)
+    hidden = _text_width(eye.config)
+    return TowerFacts(
+        steps=max(1, len(_layers(vlm))),
+        patch_cost=weight_bytes(cast(Model, vlm)) / max(1, weight_bytes(model)),
+        patch_bytes=ACTIVATIONS * int(eye.vision.get("hidden_size", 1024)) * dtype.size,
+        feature_bytes=hidden * dtype.size * (1 + seeing.marks),
+        whole=seeing.open_layers != "none",
+    )
+
+
+def _text_width(config: Mapping[str, Any]) -> int:
+    text = config.get("text_config") or config.get("llm_config") or config
+    return int(text.get("hidden_size", 4096))
+
+
+def _layers(vlm: nn.Module) -> list[nn.Module]:
+    """Return the longest list of modules: the layers of the tower."""
+    lists = [
+        value
+        for _, module in vlm.named_modules()
+        for value in module.values()
+        if isinstance(value, list) and value and isinstance(value[0], nn.Module)
+    ]
+    return max(lists, key=len, default=[])
+
+
+def _record(layers: list[nn.Module], outputs: list[mx.array]) -> None:
+    for i, layer in enumerate(layers):
+        layers[i] = _Recorded(layer, outputs)
+
+
+def _dtype(vlm: nn.Module) -> mx.Dtype:
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(vlm.parameters()))
+    floats = (array.dtype for _, array in parameters if mx.issubdtype(array.dtype, mx.floating))
+    return next(floats, mx.float32)
+
+
+def _array(value: Any, dtype: mx.Dtype) -> Any:
+    if isinstance(value, Iterable) and not hasattr(value, "dtype"):
+        return value
+    array = mx.array(value)
+    return array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array

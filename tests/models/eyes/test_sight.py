@@ -1,0 +1,123 @@
+"""Why a model reads text alone; what a process without images imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx.models.catalog.entry import Status
+from omlx.models.eyes import open_eye
+from tests import zoo
+from tests.models.eyes.folders import DEMO, save_vlm
+from tests.models.eyes.sighted import entry, load_sighted
+
+
+def off_code(folder: Path) -> str:
+    sight = load_sighted(folder).sight
+    assert sight.eye is None
+    assert sight.vision is None
+    return sight.off_reason.code
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def drop_tensors(folder: Path, part: str) -> None:
+    path = str(folder / "model.safetensors")
+    kept = {name: array for name, array in mx.load(path).items() if part not in name}
+    mx.eval(kept)
+    mx.save_safetensors(path, kept)
+
+
+def test_a_text_model_has_no_eye() -> None:
+    assert off_code(DEMO) == "vision.off.text"
+
+
+def test_a_text_model_imports_no_package_of_the_extra() -> None:
+    # transformers imports Pillow by itself, where it is installed
+    code = (
+        "import sys; from pathlib import Path; from omlx.models.catalog.entry import ModelEntry; "
+        "from omlx.models.pool.load_weights import load_steps; import omlx.cli.serve; "
+        f"steps = load_steps(ModelEntry('demo', Path({str(DEMO)!r}), ''), 'auto', sees=True); "
+        "print(*steps, file=sys.stderr); "
+        "assert 'mlx_lm' in sys.modules; "
+        "used = ('mlx_vlm', 'mlx_audio', 'cv2', 'scipy', 'omlx.models.eyes.family'); "
+        "print([name for name in used if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout == "[]\n", run.stderr
+
+
+@pytest.mark.needs_extra
+@pytest.mark.parametrize(
+    ("model_type", "code"),
+    [("mllama", "vision.off.cross_attention"), ("newfamily_vl", "vision.off.family")],
+)
+def test_other_families_are_named(tmp_path: Path, model_type: str, code: str) -> None:
+    save_vlm("qwen2_5_vl", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    reason = open_eye.open_eye(tmp_path, {**config, "model_type": model_type}, None)  # type: ignore[arg-type]
+    assert (reason.code, reason.params) == (code, {"model_type": model_type})
+
+
+@pytest.mark.needs_extra
+def test_a_conversion_without_a_tower_serves_text(tmp_path: Path) -> None:
+    save_vlm("qwen2_5_vl", tmp_path)
+    drop_tensors(tmp_path, "vision_tower")
+    assert off_code(tmp_path) == "vision.off.no_weights"
+
+
+@pytest.mark.needs_extra
+def test_a_tower_that_cannot_be_built_leaves_the_text(tmp_path: Path) -> None:
+    save_vlm("qwen2_5_vl", tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "None"}')
+    change(tmp_path, rope_scaling={"type": "mrope", "mrope_section": [4, 6, 6]})
+    assert off_code(tmp_path) == "vision.off.failed"
+
+
+@pytest.mark.needs_extra
+def test_without_the_extra_text_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_vlm("qwen2_5_vl", tmp_path)
+    monkeypatch.setattr(open_eye, "_PACKAGES", ("no_such_package",))
+    model = load_sighted(tmp_path)
+    reason = model.sight.off_reason
+    assert (reason.code, reason.params) == ("vision.off.extra", {"extra": "omlx[vision]"})
+    assert "omlx[vision]" in reason.message
+    ids = mx.array([[5, 6, 7]])
+    assert model.model(ids, cache=zoo.make_cache(model.model)).shape[-1]
+
+
+@pytest.mark.needs_extra
+@pytest.mark.parametrize("layout", ["mlx_vlm", "transformers", "older"])
+def test_a_folder_that_mlx_lm_cannot_open_serves_its_text_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    whole = save_vlm("smolvlm", tmp_path)
+    path = str(tmp_path / "model.safetensors")
+    prefixes = {"transformers": "model.text_model.", "older": "language_model.model."}
+    if layout in prefixes:
+        arrays = mx.load(path)
+        renamed = {
+            name.replace("language_model.", prefixes[layout], 1)
+            if "lm_head" not in name
+            else name: array
+            for name, array in arrays.items()
+        }
+        mx.eval(renamed)
+        mx.save_safetensors(path, renamed)
+    monkeypatch.setattr(open_eye, "_PACKAGES", ("no_such_package",))
+    assert entry(tmp_path).status is Status.USABLE
+    model = load_sighted(tmp_path)
+    assert model.sight.off_reason.code == "vision.off.extra"
+    ids = mx.array([[5, 9, 200, 31]])
+    logits = model.model(ids, cache=zoo.make_cache(model.model))
+    wanted = whole.language_model(ids).logits
+    assert mx.allclose(logits, wanted, atol=1e-4).item()

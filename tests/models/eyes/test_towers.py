@@ -1,0 +1,121 @@
+"""Eyes against the libraries that they borrow from: towers, preprocessing, text of prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx.errors import BadRequest
+from tests import zoo
+from tests.models.eyes.folders import CONFIGS, MARKERS, save_vlm
+from tests.models.eyes.sighted import (
+    difference,
+    features_of,
+    load_sighted,
+    picture,
+)
+
+pytestmark = pytest.mark.needs_extra
+FAMILIES = tuple(CONFIGS)
+FEW = ((1, 40), (50, 70), (300, 500))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Directory and mlx-vlm's model of each family, made once."""
+    made: dict[str, tuple[Path, Any]] = {}
+
+    def make(family: str) -> tuple[Path, Any]:
+        if family not in made:
+            folder = tmp_path_factory.mktemp("vlm") / family
+            made[family] = folder, save_vlm(family, folder)
+        return made[family]
+
+    return make
+
+
+def whole_features(family: str, whole: Any, ids: list[int], image: Any, token_id: int) -> Any:
+    """What mlx-vlm puts in the places of an image, before the text model scales it."""
+    arrays = {k: mx.array(v) for k, v in image.arrays.items() if hasattr(v, "dtype")}
+    pixels = arrays.pop("pixel_values")
+    mask = mx.ones((1, len(ids)), mx.int32)
+    found = whole.get_input_embeddings(mx.array([ids]), pixels, mask=mask, **arrays)
+    places = [i for i, token in enumerate(ids) if token == token_id]
+    return found.inputs_embeds[0][mx.array(places)], found
+
+
+@pytest.mark.parametrize("size", FEW, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_are_those_of_mlx_vlm(folders: Any, family: str, size: tuple[int, int]) -> None:
+    folder, whole = folders(family)
+    model = load_sighted(folder)
+    eye, vision = model.sight.eye, model.sight.vision
+    assert eye is not None, model.sight.off_reason
+    image = eye.patches(picture(*size), "name")
+    text = eye.expand(f"Look: {MARKERS[family]} What is it?", [image])
+    ids = model.tokenizer.encode(text, add_special_tokens=False)
+    wanted, found = whole_features(family, whole, ids, image, eye.token_id)
+    features = features_of(vision, image)
+    scale = vision.seeing.scale if family.startswith("gemma3") else 1.0
+    assert features.rows.shape == wanted.shape == (image.features, 64)
+    assert difference(features.rows / scale, wanted) < 1e-5
+    if features.marks:
+        for mark, other in zip(features.marks, found.deepstack_visual_embeds, strict=True):
+            assert difference(mark, other) < 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_slices_of_a_tower_make_the_same_features(folders: Any, family: str) -> None:
+    model = load_sighted(folders(family)[0])
+    eye, vision = model.sight.eye, model.sight.vision
+    image = eye.patches(picture(50, 70), "name")
+    at_once = features_of(vision, image, stride=vision.tower.facts.steps)
+    assert vision.tower.facts.steps > 1
+    assert (features_of(vision, image).rows == at_once.rows).all().item()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_places_of_images_are_spans_of_ids_below_zero(folders: Any, family: str) -> None:
+    model = load_sighted(folders(family)[0])
+    eye = model.sight.eye
+    images = [eye.patches(picture(40, 60, seed), f"image {seed}") for seed in (1, 2)]
+    text = eye.expand(f"{MARKERS[family]} and {MARKERS[family]}, so", images)
+    ids = model.tokenizer.encode(text, add_special_tokens=False)
+    tokens, spans = eye.place(ids, images)
+    hidden = [i for i, token in enumerate(tokens) if token < 0]
+    assert hidden == [i for span in spans for i in range(span.start, span.stop)]
+    assert [t for t in tokens if t >= 0] == [t for t in ids if t != eye.token_id]
+    for image in images:
+        shown = [span for span in spans if span.image == image.name]
+        assert sum(span.stop - span.start for span in shown) == image.features
+        assert [span.at for span in shown] == sorted(span.at for span in shown)
+    assert len({tokens[i] for i in hidden}) == len(hidden)
+    assert eye.tokens(40, 60) == images[0].features
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_placeholders_that_a_user_types_are_refused(folders: Any, family: str) -> None:
+    model = load_sighted(folders(family)[0])
+    eye = model.sight.eye
+    image = eye.patches(picture(40, 60), "name")
+    for text in (f"{MARKERS[family]} and {eye.marker}", "none"):
+        with pytest.raises(BadRequest) as refused:
+            eye.expand(text, [image])
+        assert refused.value.code == "image.marker"
+    with pytest.raises(BadRequest) as refused:
+        eye.place([5, eye.token_id], [image])
+    assert refused.value.code == "image.marker"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_alone_is_bit_equal(folders: Any, family: str) -> None:
+    folder, _ = folders(family)
+    sees, blind = load_sighted(folder), load_sighted(folder, sees=False)
+    assert blind.sight.off_reason.code == "vision.off.setting"
+    ids = mx.array([[5, 9, 200, 31, 7, 7, 1500]])
+    logits = [each.model(ids, cache=zoo.make_cache(each.model)) for each in (sees, blind)]
+    assert (logits[0] == logits[1]).all().item()
+    assert sees.size_bytes == blind.size_bytes + sees.sight.tower_bytes
