@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from omlx.catalog import data_dir
+from omlx.catalog import data_dir, languages
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.load_weights import LoadProgress
@@ -258,3 +258,13 @@ def test_snippets_of_another_model_need_no_script(busy: Site) -> None:
         expect(page.locator("details.snippet code").first).to_contain_text(HYBRID)
         page.goto("/admin?model=no/such")
         expect(page.locator("#connect-model")).to_have_value(TARGET)
+
+
+@pytest.mark.parametrize("language", languages())
+def test_the_latest_requests_fit_a_desktop_without_scrolling(busy: Site, language: str) -> None:
+    body = {"model": "no/such", "messages": [{"role": "user", "content": "x"}]}
+    assert httpx.post(f"{busy.url}{CHAT}", json=body).status_code == 404
+    with busy.visit(locale=language) as visit:
+        visit.page.goto("/admin")
+        hidden = "({ scrollWidth, clientWidth }) => scrollWidth - clientWidth"
+        assert visit.page.locator("#answers-scroll").evaluate(hidden) <= 0
