@@ -18,8 +18,12 @@ LINGER_STEPS: Final = 16
 
 
 class CacheSizes(Protocol):
+    """`unseen` is the share of the caches' bytes that other processes hold: 0 but in stages."""
+
+    unseen: float
+
     def row_bytes(self, row: int) -> int:
-        """Bytes of a row's cache arrays now."""
+        """Bytes of a row's cache now."""
         ...
 
 

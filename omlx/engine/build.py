@@ -55,18 +55,18 @@ def build_loop(
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
     prefix_bytes = limits.prefix_bytes - draft_bytes
     prefix = PrefixReuse(facts.layout, limits.block_tokens, prefix_bytes, facts.uncacheable)
+    known, first = facts.vocab_size, runner.prefill_first
+    own_limits = replace(
+        limits, vocab_size=known, missing_ids=vocab_size - known, prefill_first=first
+    )
     loop = EngineLoop(
         runner,
         Scheduler(
-            replace(
-                limits,
-                vocab_size=facts.vocab_size,
-                missing_ids=vocab_size - facts.vocab_size,
-            ),
+            own_limits,
             facts.traits,
             Speculator([], cost_model=cost_model),
             prefix,
-            runner.caches,
+            runner.sizes,
             facts.unbatchable,
             memory=memory,
             tower=None if runner.vision is None else runner.vision.tower.facts,

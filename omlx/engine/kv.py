@@ -34,6 +34,8 @@ from omlx.errors import RewindError
 class CacheTable:
     """Caches by row: `batch` holds those of its `members`, in order, `single` all others."""
 
+    unseen = 0.0
+
     def __init__(self, make_cache: MakeCache) -> None:
         self.single: dict[int, Cache] = {}
         self.batch: list[Any] = []

@@ -10,8 +10,9 @@ class Limits:
     """`*_rows` and `max_waiting` count sequences, `*_bytes` bytes of cache arrays, all else tokens.
 
     `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do: it
-    is the longest stall of a stream. `prefix_bytes` bounds the prefix caches, the draft model's
-    included, in blocks of `block_tokens`. `num_draft_tokens` fixes the draft length of requests
+    is the longest stall of a stream. Passes grow from `prefill_first` while they are short; None:
+    they do not grow. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks
+    of `block_tokens`. `num_draft_tokens` fixes the draft length of requests
     that set none; None leaves it to the policy. Token ids from `vocab_size` on are refused;
     `missing_ids` counts those that the tokenizer has nevertheless.
     """
@@ -22,6 +23,7 @@ class Limits:
     max_rows: int = 8
     max_waiting: int = 512
     prefill_chunk: int = 2048
+    prefill_first: int | None = None
     prefill_slice: int = 256
     batch_bytes: int = 4 << 30
     prefix_bytes: int = 1 << 30

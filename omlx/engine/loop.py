@@ -131,7 +131,7 @@ class EngineLoop:
         runner = self.runner.sibling()
         prefix = PrefixReuse(Layout(0), limits.block_tokens, 0)
         speculator = Speculator([], cost_model=self.cost_model)
-        scheduler = Scheduler(limits, runner.traits, speculator, prefix, runner.caches)
+        scheduler = Scheduler(limits, runner.traits, speculator, prefix, runner.sizes)
         sibling = EngineLoop(runner, scheduler)
         own = (d.sibling() for d in self.scheduler.speculator.drafters if isinstance(d, DraftModel))
         sibling.use_drafters([drafter] if drafter is not None else [*own])
@@ -211,6 +211,7 @@ class EngineLoop:
         overlapped = None
         if _reads_one_row(launch.plan) and (following is None or _reads_one_row(following.plan)):
             overlapped = following is not None
+        self.scheduler.planner.observe(launch.plan, now - max(launch.at, self._read_at))
         interval = None
         if overlapped is not None and overlapped == self._overlapped:
             width = launch.plan.forwards[0].windows[0].width

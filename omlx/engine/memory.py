@@ -303,7 +303,12 @@ class MemoryGuard:
 def cache_need(request: Request, layout: Layout) -> int:
     """Bytes of a request's KV cache after its prompt and `CACHE_STEP` tokens of output."""
     tokens = len(request.tokens) + min(CACHE_STEP, request.max_tokens or CACHE_STEP)
-    return layout.cache_bytes(-(-tokens // CACHE_STEP) * CACHE_STEP)
+    return layout.cache_bytes(stepped(tokens))
+
+
+def stepped(tokens: int) -> int:
+    """The tokens that a KV cache of so many has room for."""
+    return -(-tokens // CACHE_STEP) * CACHE_STEP
 
 
 def _evict_prefixes(clients: Iterable[MemoryClient], nbytes: int) -> int:

@@ -49,8 +49,10 @@ class ModelMemory:
         pending = (*self._ops.next, *self._ops.later)
         saves = [sum(map(layout.nbytes, op.pieces)) for op in pending if isinstance(op, Save)]
         prefilling = [s.request for s in self._running if s.status is Status.PREFILL]
+        rows = (self._sizes.row_bytes(sequence.row) for sequence in self._running)
+        unseen = int(self._sizes.unseen * (self.cached + sum(rows)))
         images = sum(map(self._planner.looks.need, prefilling))
-        return sum(saves) + sum(need for need in needs if need > 0) + images
+        return sum(saves) + sum(need for need in needs if need > 0) + images + unseen
 
     @property
     def cached(self) -> int:

@@ -15,7 +15,8 @@ from omlx.engine.batch import Batch
 from omlx.engine.image.span import spans_within, words_before
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
-from omlx.engine.plan import LAST, CacheOp, Forward, Window
+from omlx.engine.plan import LAST, CacheOp, Forward, Plan, Window
+from omlx.engine.prefill_chunk import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Sequence, Status
 from omlx.engine.speculation.proposal import Draft
@@ -45,6 +46,10 @@ class Planner:
         self.looks = looks
         self._batch = batch
         self._prefix = prefix
+        self._passes: PrefillChunk | None = None
+        if limits.prefill_first is not None:
+            first = min(limits.prefill_first, limits.prefill_chunk)
+            self._passes = PrefillChunk(first, limits.prefill_chunk)
         # Rows that the newest plan samples; None: it verifies a draft.
         self._sampled: set[int] | None = None
 
@@ -71,6 +76,12 @@ class Planner:
         if any(window.draft_n for window in windows):
             self._sampled = None
         return forwards
+
+    def observe(self, plan: Plan, seconds: float) -> None:
+        """Learn how long a step took."""
+        if self._passes is not None:
+            read = sum(window.width for window in plan.windows if not window.sample)
+            self._passes.observe(read, seconds)
 
     def _drafts_alone(self, sequence: Sequence) -> bool:
         if sequence.row in self._batch.members:
@@ -134,6 +145,8 @@ class Planner:
         """
         limits = self.limits
         budget = limits.prefill_slice if stall_matters else limits.prefill_chunk
+        if self._passes is not None:
+            budget = min(budget, self._passes.tokens)
         forwards = []
         for sequence in running:
             if sequence.status is not Status.PREFILL or budget < 1:

@@ -7,6 +7,7 @@ token yet.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,6 +16,7 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
+from omlx.engine.batch import CacheSizes
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.isolation import isolate
 from omlx.engine.kv import CacheTable
@@ -82,12 +84,13 @@ class ForwardPass:
 
 @dataclass(slots=True)
 class Launch:
-    """A step in flight. `failed` holds the errors of cache operations, by row.
+    """A step in flight, launched at `at` (s). `failed` holds the errors of operations, by row.
 
     `looks` are computed when a tower has looked at an image for a row.
     """
 
     plan: Plan
+    at: float = field(default_factory=time.perf_counter)
     passes: list[ForwardPass] = field(default_factory=list)
     looks: list[tuple[int, mx.array]] = field(default_factory=list)
     failed: dict[int, Exception] = field(default_factory=dict)
@@ -97,8 +100,10 @@ class Runner:
     """Owns the target's caches. `vocab_size` is the tokenizer's length: logits are cut to it.
 
     `whole` are the traits of the whole model where this process holds some of its layers only.
-    `vision` None: the model reads no images.
+    `vision` None: the model reads no images. `prefill_first` is what `Limits` says.
     """
+
+    prefill_first: int | None = None
 
     def __init__(
         self,
@@ -112,6 +117,7 @@ class Runner:
         self.vocab_size = vocab_size
         self.make_cache = make_cache
         self.caches = CacheTable(make_cache)
+        self.sizes: CacheSizes = self.caches
         self.traits = whole or traits(make_cache())
         self.vision = vision
         self._rows: dict[int, _Row] = {}

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TypeVar
 
 from omlx.draft_length import DraftLength
+from omlx.engine.batch import CacheSizes
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.piece import Layout, Piece
@@ -34,6 +35,7 @@ from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Status
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.stage.sizes import StageSizes
 from omlx.engine.types import Event, Request, Sampling, TokensCommitted
 from omlx.errors import Reason
 
@@ -44,6 +46,8 @@ RECURRENT = Traits(recurrent=True, sliding_window=None, unsupported=())
 
 
 class Device:
+    unseen = 0.0
+
     def __init__(self) -> None:
         self.single: dict[int, list[int]] = {}
         self.batch: dict[int, list[int]] = {}
@@ -52,7 +56,10 @@ class Device:
         self._last: dict[int, int] = {}
 
     def row_bytes(self, row: int) -> int:
-        return self.bytes_per_token * len(self.single.get(row) or self.batch.get(row) or [])
+        return self.bytes_per_token * self.length(row)
+
+    def length(self, row: int) -> int:
+        return len(self.single.get(row) or self.batch.get(row) or [])
 
     def launch(self, plan: Plan) -> dict[int, Read]:
         for op in plan.ops:
@@ -123,7 +130,7 @@ class Device:
 class Desk:
     """A scheduler over a `Device`, stepped the way EngineLoop does it.
 
-    `plans` and `events` are kept.
+    `plans` and `events` are kept. A token takes a byte here, and `elsewhere` bytes on another rank.
     """
 
     def __init__(
@@ -134,15 +141,21 @@ class Desk:
         unbatchable: Reason | None = None,
         clock: Callable[[], float] = lambda: 1.0,
         memory: MemoryGuard | None = None,
+        elsewhere: int = 0,
     ) -> None:
         self.device = Device()
-        layout = Layout(1, state_bytes=9 * traits.recurrent, recurrent=traits.recurrent)
+        sizes: CacheSizes = self.device
+        if elsewhere:
+            sizes = StageSizes(self.device.length, Layout(1), Layout(elsewhere))
+        layout = Layout(
+            elsewhere or 1, state_bytes=9 * traits.recurrent, recurrent=traits.recurrent
+        )
         prefix = PrefixReuse(layout, limits.block_tokens, limits.prefix_bytes)
         speculator = Speculator(
             drafters, draft_length=DraftLength.exactly(limits.num_draft_tokens or 0)
         )
         self.scheduler = Scheduler(
-            limits, traits, speculator, prefix, self.device, unbatchable, clock, memory
+            limits, traits, speculator, prefix, sizes, unbatchable, clock, memory
         )
         self.plans: list[Plan] = []
         self.events: list[Event] = []

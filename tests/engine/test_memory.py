@@ -94,9 +94,9 @@ def test_only_one_thread_may_write_to_the_guard() -> None:
         other.submit(memory.changed).result()
 
 
-def desk(limit: int) -> tuple[Desk, MemoryGuard]:
+def desk(limit: int, elsewhere: int = 0) -> tuple[Desk, MemoryGuard]:
     memory = guard(limit)
-    desk = Desk(ROOMY, PLAIN, memory=memory)
+    desk = Desk(ROOMY, PLAIN, memory=memory, elsewhere=elsewhere)
     memory.join(desk.scheduler.memory_client)
     memory.used = lambda: (
         sum(map(len, (*desk.device.single.values(), *desk.device.batch.values())))
@@ -347,6 +347,18 @@ def test_prefixes_are_kept_within_what_memory_has_room_for() -> None:
         assert busiest(at_work, memory) <= 0.95 * 10_000
         assert at_work.said(name) == answer(one, 300)
     assert at_work.scheduler.prefix.index.nbytes > 2000
+
+
+def test_a_rank_that_holds_more_of_each_cache_stays_within_its_memory_too() -> None:
+    at_work, memory = desk(40_000, elsewhere=4)
+    together = [ask("h", prompt=3000, max_tokens=200), ask("i", prompt=2500, max_tokens=200)]
+    at_work.submit(*together)
+    assert 4 * busiest(at_work, memory) <= 0.95 * 40_000
+    at_work.submit(last := ask("j", prompt=3000, max_tokens=200))
+    assert 4 * busiest(at_work, memory) <= 0.95 * 40_000
+    for one in (*together, last):
+        assert at_work.said(one.id) == answer(one, 200)
+    assert at_work.scheduler.prefix.index.nbytes > 4 * 2000
 
 
 def test_two_that_end_their_prompts_together_do_not_both_get_the_room() -> None:

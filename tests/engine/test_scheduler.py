@@ -76,6 +76,28 @@ def test_requests_are_admitted_and_read_in_the_order_they_came() -> None:
         assert desk.said(one.id) == answer(one, 5)
 
 
+def test_passes_grow_from_a_short_one_while_they_take_little_time() -> None:
+    desk = Desk(replace(LIMITS, context_length=2000, prefill_first=100, prefill_chunk=350))
+    desk.submit(ask("h", prompt=1800))
+    seconds = [0.1, 0.7, 0.8, 1.4, 1.6, 0.1]
+    read = []
+    for took in seconds:
+        plan = desk.step()
+        assert plan is not None
+        read.append(prefilled(plan))
+        desk.scheduler.planner.observe(plan, took)
+    assert read == [100, 200, 350, 350, 350, 175]
+
+
+def test_a_short_rest_of_a_prompt_does_not_make_passes_grow() -> None:
+    desk = Desk(replace(LIMITS, prefill_first=100, prefill_chunk=350))
+    desk.submit(ask("a", prompt=40), ask("b", prompt=300))
+    first = desk.step()
+    assert first is not None
+    desk.scheduler.planner.observe(replace(first, forwards=first.forwards[:1]), 0.1)
+    assert prefilled(desk.step()) <= 100
+
+
 def test_rows_never_exceed_the_limit_and_a_free_row_is_taken_at_once() -> None:
     desk = Desk(LIMITS).submit(*(ask(f"r{i}", max_tokens=4 + 3 * i) for i in range(4)))
     while desk.scheduler.has_work:

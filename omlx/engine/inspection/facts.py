@@ -29,7 +29,7 @@ from omlx.errors import Reason
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """`vocab_size` is the number of ids that tokenizer and model both have; `weight_bytes` what a
-    pass reads at most.
+    pass reads at most. In stages `own_layout` is that of this rank's layers, `layout` that of all.
 
     Reasons say what the model cannot do: `unbatchable`, share passes between rows; `no_uneven`,
     read windows of different lengths in such a pass; `uncacheable`, keep prefixes; `no_rewind`,
@@ -44,6 +44,7 @@ class ModelFacts:
     no_uneven: Reason | None
     uncacheable: Reason | None
     no_rewind: Reason | None
+    own_layout: Layout | None = None
 
 
 def facts_of(model: Model, vocab_size: int, make_cache: MakeCache) -> ModelFacts:
@@ -84,7 +85,13 @@ def probed_in_stages(facts: ModelFacts, stage: Model, make_cache: MakeCache) -> 
     if no_uneven is None:
         faults = [*uneven_faults(stage, make_cache, facts.vocab_size)]
         no_uneven = _first("batch.off.uneven", faults)
-    return replace(facts, layout=layout, unbatchable=unbatchable, no_uneven=no_uneven)
+    return replace(
+        facts,
+        layout=layout,
+        own_layout=layout,
+        unbatchable=unbatchable,
+        no_uneven=no_uneven,
+    )
 
 
 def _first(code: str, faults: Iterable[str | None]) -> Reason | None:

@@ -85,7 +85,14 @@ def check_split(model: nn.Module, counts: Sequence[int]) -> None:
     every rank, some are split evenly only.
     """
     module = _module(model)
-    if STAGED[module] == "pipeline":
+    if STAGED[module] == "layers":
+        behind = sum(counts) - len(
+            _body(model).layers
+        )  # layers that read what the last of these kept
+        if counts[0] <= behind:
+            detail = f"the first machine must hold more than {behind} layers"
+            raise StageError("stage.split", detail=detail)
+    else:
         for rank, count in enumerate(counts):
             body = copy.copy(_body(model))
             _pipelined(body, Place(rank, len(counts)), module, counts)

@@ -20,10 +20,12 @@ from mlx.utils import tree_flatten
 from omlx.engine.inspection.facts import ModelFacts
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.plan import Plan, Read, ScheduledStep, Window
+from omlx.engine.prefill_chunk import FIRST
 from omlx.engine.runner import ForwardPass, Launch, Runner
 from omlx.engine.sampling import Draw
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Kind
+from omlx.engine.stage.sizes import StageSizes
 from omlx.engine.stage.stages import Stages
 
 
@@ -55,6 +57,8 @@ class _StageRunner(Runner):
 class Leader(_StageRunner):
     """The runner of rank 0, which samples. Its plans travel on `lane` of the links."""
 
+    prefill_first = FIRST
+
     def __init__(
         self,
         model: Model,
@@ -65,6 +69,8 @@ class Leader(_StageRunner):
         lane: int,
     ) -> None:
         super().__init__(model, make_cache, facts, group)
+        if facts.own_layout is not None and facts.uncacheable is None:
+            self.sizes = StageSizes(self._length, facts.own_layout, facts.layout)
         self._stages = stages
         weakref.finalize(self, stages.drop_lane, lane)
         self._lane = lane
@@ -90,6 +96,9 @@ class Leader(_StageRunner):
                 if launched.lost is not None:
                     raise launched.lost
             return reads
+
+    def _length(self, row: int) -> int:
+        return self.caches.lengths.get(row, 0)
 
     def sibling(self) -> Runner:
         """Return a runner of the same stages on a lane of its own."""

@@ -38,6 +38,14 @@ def test_a_rank_without_a_layer_of_each_kind_is_refused() -> None:
     assert "MLA" in refusal.value.message
 
 
+def test_layers_that_read_the_cache_of_another_stay_with_it() -> None:
+    model = zoo.build("afm7")
+    check_split(model, [2, 1])
+    with pytest.raises(StageError) as refusal:
+        check_split(model, [1, 2])
+    assert refusal.value.code == "stage.split"
+
+
 def test_what_is_split_evenly_only_is_refused_otherwise() -> None:
     model = zoo.build("kimi_k3")
     check_split(model, [1, 2])
