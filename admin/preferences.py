@@ -80,5 +80,5 @@ def _store(
     if value is None:
         return
     if value not in choices:
-        raise BadRequest("request.value", param=name, field=name, detail=", ".join(choices))
+        raise BadRequest("request.value", param=name, field=name, expected=", ".join(choices))
     response.set_cookie(cookie, value, max_age=_YEAR_S, path=HOME, samesite="lax", httponly=True)

@@ -80,8 +80,8 @@ def check_finite(outside: bytes) -> None:
     """
     for name in (b"N", b"I"):
         if name in outside:
-            raise BadRequest("request.json", detail="NaN and Infinity are not JSON")
+            raise BadRequest("request.json", detail="NaN, Infinity")
     for match in _LARGE_NUMBER.finditer(outside):
         number = match["number"]
         if number.strip(b"-0123456789") and isinf(float(number)):
-            raise BadRequest("request.json", detail=f"number out of range: {match[0][:40]!r}")
+            raise BadRequest("request.json", detail=match[0][:40].decode())

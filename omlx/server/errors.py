@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -47,19 +45,6 @@ _ANTHROPIC_TYPES = {
 }
 _TYPES = {401: "authentication_error", 403: "permission_error"}
 
-_VALIDATION_CODES: Final = {
-    "json_invalid": "request.json",
-    "missing": "request.missing",
-    "too_short": "request.empty",
-    "string_too_short": "request.empty",
-    "literal_error": "request.value",
-    "greater_than": "request.range",
-    "greater_than_equal": "request.range",
-    "less_than": "request.range",
-    "less_than_equal": "request.range",
-}
-"""Our codes by pydantic's error type."""
-_UNION_TAGS = ("str", "constrained-str")
 _SHOWN: Final = 200
 """Characters of an unknown path that an error repeats."""
 
@@ -128,21 +113,6 @@ def response(error: OmlxError, scope: Scope) -> Response:
     return JSONResponse(openai(error, prompt), error.status, headers)
 
 
-def from_validation(error: ValidationError) -> BadRequest:
-    """The first invalid field of a body, named as the client wrote it: `messages[0].role`.
-
-    Where a field may have one of several types, the error is that of the type which matched most of
-    the value.
-    """
-    details = error.errors(include_url=False, include_context=False, include_input=False)
-    of_field = [detail for detail in details if detail["loc"][:1] == details[0]["loc"][:1]]
-    detail = max(of_field, key=_match_depth)
-    field = _field(detail)
-    default = "request.type" if _mistyped(detail) else "request.invalid"
-    code = _VALIDATION_CODES.get(detail["type"], default)
-    return BadRequest(code, param=field or None, field=field, detail=detail["msg"])
-
-
 def from_http(error: HTTPException, scope: Scope) -> OmlxError:
     """A routing error of the framework: an unknown path, or a method that the path does not
     have."""
@@ -172,23 +142,3 @@ def _type(error: OmlxError, by_status: Mapping[int, str], fault: str) -> str:
     if error.status < 500:
         return by_status.get(error.status, "invalid_request_error")
     return by_status.get(error.status, fault)
-
-
-def _match_depth(error: ErrorDetails) -> tuple[int, bool]:
-    """How deep into a value validation as one type got."""
-    return len(error["loc"]), not _mistyped(error)
-
-
-def _mistyped(error: ErrorDetails) -> bool:
-    return error["type"].endswith("_type")
-
-
-def _field(error: ErrorDetails) -> str:
-    path = ""
-    for part in error["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part not in _UNION_TAGS and "[" not in part and not part[:1].isupper():
-            # Parts in upper case are names of pydantic models.
-            path += f".{part}" if path else part
-    return path

@@ -17,6 +17,7 @@ from omlx.errors import BadRequest
 from omlx.server import errors
 from omlx.server.body import check_finite, outside_strings
 from omlx.server.generation_request import sampling_fields
+from omlx.server.validation import from_validation
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
@@ -128,8 +129,8 @@ class Lengths(Body):
         """Return the least number of tokens. Raises BadRequest if it is above the most."""
         least = self.min_tokens or 0
         if max_tokens is not None and least > max_tokens:
-            detail = f"must not be greater than max_tokens, {max_tokens}"
-            raise errors.field_error("request.range", "min_tokens", detail=detail)
+            expected = f"≤ {max_tokens} (max_tokens)"
+            raise errors.field_error("request.range", "min_tokens", expected=expected)
         return least
 
 
@@ -138,8 +139,7 @@ def limit(tokens: int | None, field: str, least: int = 1) -> int | None:
     if tokens is None or tokens == NO_LIMIT:
         return None
     if tokens < least:
-        detail = f"Input should be greater than or equal to {least}, or -1"
-        raise errors.field_error("request.range", field, detail=detail)
+        raise errors.field_error("request.range", field, expected=f"≥ {least} | = {NO_LIMIT}")
     return tokens
 
 
@@ -154,8 +154,8 @@ def bias(given: Mapping[str, float] | None) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in (given or {}).items()}
     except ValueError as error:
-        detail = "keys must be token ids"
-        raise errors.field_error("request.type", "logit_bias", detail=detail) from error
+        expected = "object[integer, number]"
+        raise errors.field_error("request.type", "logit_bias", expected=expected) from error
 
 
 def join_thinking(content: str | list[ContentPart] | None) -> str:
@@ -203,7 +203,7 @@ def read(kind: type[B], body: bytes) -> B:
     try:
         parsed = kind.model_validate_json(body)
     except ValidationError as error:
-        raise errors.from_validation(error) from error
+        raise from_validation(error) from error
     check_finite(outside)
     return parsed
 
@@ -213,4 +213,4 @@ def read_query(kind: type[B], query: Mapping[str, str]) -> B:
     try:
         return kind.model_validate_strings(dict(query))
     except ValidationError as error:
-        raise errors.from_validation(error) from error
+        raise from_validation(error) from error

@@ -20,6 +20,7 @@ from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
 from omlx.server.model_cards import ModelCards
 from omlx.server.services import Services
+from omlx.server.validation import from_validation
 
 SNAPSHOT_TIMEOUT_S: Final = 2.0
 _SHARED: Final = ("context_length", "loaded", "quantization", "size_bytes")
@@ -113,7 +114,7 @@ def _unload_timeout(body: bytes) -> float | None:
     try:
         return UnloadRequest.model_validate_json(body).timeout
     except ValidationError as error:
-        raise errors.from_validation(error) from error
+        raise from_validation(error) from error
 
 
 def _anthropic_list(records: Sequence[Json]) -> Json:

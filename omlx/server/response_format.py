@@ -78,7 +78,7 @@ def _vllm(value: object) -> list[StructuredOutput | None]:
     if value is None:
         return []
     if not isinstance(value, Mapping):
-        raise _mistyped(VLLM, "an object")
+        raise _mistyped(VLLM, "object")
     given = {name: option for name, option in value.items() if option not in (None, False)}
     if "structural_tag" in given:
         raise BadRequest("request.unsupported", param=VLLM, field=f"{VLLM}.structural_tag")
@@ -114,12 +114,12 @@ def _read(
 
 
 _EXPECTED: Final = {
-    GrammarKind.JSON: "a JSON schema",
-    GrammarKind.REGEX: "a regular expression",
-    GrammarKind.CHOICE: "a list of texts, none of them empty",
-    GrammarKind.GRAMMAR: "a grammar",
+    GrammarKind.JSON: "object | boolean | string",
+    GrammarKind.REGEX: "string",
+    GrammarKind.CHOICE: "[string, …], length ≥ 1",
+    GrammarKind.GRAMMAR: "string",
 }
 
 
 def _mistyped(param: str, expected: str) -> BadRequest:
-    return field_error("request.type", param, detail=f"expected {expected}")
+    return field_error("request.type", param, expected=expected)

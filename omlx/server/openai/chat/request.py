@@ -235,8 +235,8 @@ class ChatRequest(Sampled, Lengths):
         """Whether the answer completes the last message, in any of the ways in which servers let
         clients say so."""
         if self.continue_final_message and self.add_generation_prompt:
-            detail = "cannot be true together with add_generation_prompt"
-            raise field_error("request.value", "continue_final_message", detail=detail)
+            expected = "false (add_generation_prompt = true)"
+            raise field_error("request.value", "continue_final_message", expected=expected)
         last = self.messages[-1]
         no_prompt = self.add_generation_prompt is False and last.role == "assistant"
         return bool(self.continue_final_message or last.prefix or no_prompt)

@@ -15,6 +15,7 @@ from omlx.server import sse
 from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.dialect import NAMED, Encoder, Json
+from omlx.server.errors import field_error
 from omlx.server.fields import Body, read_query
 from omlx.server.generation import GenerationService
 from omlx.server.openai.responses import request as response_request
@@ -26,6 +27,8 @@ from omlx.server.responder import Exchange, Responder
 from omlx.server.stream import GenerationStream
 
 ID_PREFIX: Final = "resp_"
+_SHOWN: Final = 20
+"""Ids that an error names."""
 
 
 class Page(Body):
@@ -44,8 +47,7 @@ class Page(Body):
         if self.after is not None:
             ids = [item["id"] for item in ordered]
             if self.after not in ids:
-                detail = f"there is no item '{self.after}'"
-                raise BadRequest("request.value", param="after", field="after", detail=detail)
+                raise field_error("request.value", "after", expected=", ".join(ids[:_SHOWN]))
             ordered = ordered[ids.index(self.after) + 1 :]
         data = ordered[: self.limit]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
