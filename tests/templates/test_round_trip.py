@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -17,6 +18,7 @@ from omlx.text.tools import ToolUse
 from tests.templates.fetched import TEMPLATES, tokenizer
 from tests.templates.parsing import parse
 from tests.templates.values import DEFINITIONS, VALUES
+from tests.text.test_call_grammar import mask
 
 NAME: Final = "look_up"
 ASKED, RESULT = "zyxasked", "zyxresult"
@@ -53,6 +55,23 @@ UNRENDERED: Final = {
     "llama-cpp-deepseek-r1": "functions are rendered by filters that only llama.cpp has",
 }
 """Templates that render no call at all, and why."""
+UNSAID: Final[dict[str, list[int]]] = {
+    # Members of a value without a schema, which could be read as any type.
+    "MiniMax-M3": STRUCTURES,
+    # Lists and objects are written as Python does.
+    "ByteDance-Seed-OSS": STRUCTURES,
+    "openbmb-MiniCPM5-1B": STRUCTURES,
+}
+"""Values that a template writes and a grammar does not allow."""
+OTHERWISE: Final = {
+    "Apriel-1.6-15b-Thinker-fixed": "an id follows the arguments",
+    "CohereForAI-c4ai-command-r-plus-tool_use": "members stand on lines of their own",
+    "LFM2.5-8B-A1B": "texts stand between single quotes",
+    "Reka-Edge": "letters are escaped as \\u00f6",
+    "inclusionai-ling-3.0-flash": "no line break between arguments, against its own instruction",
+    "unsloth-Apriel-1.5": "an id follows the arguments",
+}
+"""Templates whose calls are written otherwise than a grammar allows, and how."""
 WITH_TOOLS: Final = [name for name in TEMPLATES if name not in WITHOUT_TOOLS]
 ROUND_TRIPS: Final = [name for name in WITH_TOOLS if name not in UNRENDERED]
 
@@ -66,13 +85,15 @@ def use(numbers: Collection[int]) -> ToolUse:
     return ToolUse(({"type": "function", "function": function},))
 
 
-def rendered(model: TokenizerWrapper, tools: ToolUse, arguments: dict[str, Any]) -> str:
+def rendered(
+    model: TokenizerWrapper, tools: ToolUse, arguments: dict[str, Any], call_id: str = CALL_ID
+) -> str:
     """Return what a template writes between a question and the result of a call."""
-    call = {"id": CALL_ID, "function": {"name": NAME, "arguments": arguments}, "type": "function"}
+    call = {"id": call_id, "function": {"name": NAME, "arguments": arguments}, "type": "function"}
     messages = [
         {"role": "user", "content": ASKED},
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": CALL_ID, "content": RESULT},
+        {"role": "tool", "tool_call_id": call_id, "content": RESULT},
     ]
     prompt = render(model, messages, tools=tools)
     text = str(model.decode(list(prompt.tokens)))
@@ -104,6 +125,26 @@ def test_every_value_comes_back(name: str) -> None:
     parsed = json.loads(call[2])
     assert repr([parsed.get(key) for key in arguments]) == repr(list(arguments.values()))
     assert len(parsed) == len(arguments)
+
+
+@pytest.mark.parametrize("name", [name for name in ROUND_TRIPS if name not in OTHERWISE])
+def test_what_a_template_writes_may_be_said(name: str) -> None:
+    model = tokenizer(name)
+    lost = [*FAULTS.get(name, ()), *UNSAID.get(name, ())]
+    numbers = [number for number in range(len(VALUES)) if number not in lost]
+    # By their names, as some templates sort them.
+    numbers.sort(key=lambda number: f"v{number}")
+    arguments = {f"v{number}": VALUES[number][1] for number in numbers}
+    tools = replace(use(numbers), forced=True, single=True, name=NAME)
+    form = call_format(model)
+    assert form is not None
+    call_id = "a1b2c3d4e5" if "Solar" in name else CALL_ID
+    text = rendered(model, tools, arguments, call_id)
+    text = form.before + from_the_call(text, form).removeprefix(">>>")
+    of = mask(model, tools)
+    tokens = model.encode(text, add_special_tokens=False)
+    assert all(of.ended or of.advance(token) for token in tokens), model.decode(of.tokens)[-200:]
+    assert of.ended
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_TOOLS))

@@ -32,6 +32,7 @@ WIDE: Final = record(
     either={"anyOf": [SMALL, record(a=WORD), {"type": "null"}]},
     both={"allOf": [{"$ref": "#/$defs/spot"}], "description": "x"},
     empty=record(),
+    one=listed(SMALL, most=1),
 )
 BOTH: Final = {"wide": WIDE, "unions": UNIONS, "look": record()}
 WORDS: Final = {

@@ -274,10 +274,12 @@ def repeated(item: str, separator: str, schema: Mapping[str, Any]) -> str:
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     if most == 0:
         return '""'
-    end = "" if most is None else most - 1
-    more = f"({separator} {item}){{{max(least - 1, 0)},{end}}}"
+    more = ""
+    if most != 1:
+        end = "" if most is None else most - 1
+        more = f" ({separator} {item}){{{max(least - 1, 0)},{end}}}"
     optional = "" if least else "?"
-    return f"({item} {more}){optional}"
+    return f"({item}{more}){optional}"
 
 
 def _plain(schema: Any) -> Mapping[str, Any]:

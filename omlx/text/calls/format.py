@@ -106,7 +106,8 @@ class CallFormat:
     """
     parameter: str | None = None
     """Text of one argument in `written`, with {name} and {value}, where the arguments are no JSON
-    object. {text} is "true" for a string, else "false"; {type} is the value's JSON type.
+    object. {text} is "true" for a string, else "false"; {type} is the value's JSON type,
+    "number" for integers too.
     """
     syntax: ArgumentSyntax | None = None
     """How {arguments} of `written` are written, if in neither of these forms."""

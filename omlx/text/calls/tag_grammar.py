@@ -30,6 +30,7 @@ from omlx.text.calls.values import ArgumentTypes
 NO_BOUNDS: Final = TextBounds()
 
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+\-]?[0-9]+)?"
+_PYTHON: Final[Mapping[str, Sequence[str]]] = {"boolean": ("True", "False"), "null": ("None",)}
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
@@ -150,6 +151,7 @@ def _filled(before: str, name: str, kinds: Collection[str]) -> str:
     """Return the tag before a value of some types; one that may be a string is one."""
     kind = min(kinds, key=lambda each: (each != "string", each == "null", each))
     text = json.dumps(kind == "string")
+    kind = "number" if kind == "integer" else kind
     return before.replace("{name}", name).replace("{text}", text).replace("{type}", kind)
 
 
@@ -185,6 +187,10 @@ def value_rule(syntax: Syntax, schema: Mapping[str, Any], value: Any, rule: str)
         if "string" in kinds:
             json_schema["type"] = sorted(others)
         forms.append(f"%json {json.dumps(json_schema)} {syntax.literal(syntax.behind)}")
+        if "string" not in kinds and not syntax.typed and not _listed(value):
+            # Words of Python, which templates write.
+            words = [word for kind in sorted(others) for word in _PYTHON.get(kind, ())]
+            forms += [f"{syntax.literal(word)} {syntax.literal(syntax.behind)}" for word in words]
     yield f"{rule}: {' | '.join(forms) or 'text ' + syntax.gap}"
 
 
@@ -197,15 +203,20 @@ def bounds_of(notation: Notation, types: ArgumentTypes, value: Any) -> list[Text
         return [NO_BOUNDS]
 
 
+def _listed(value: Mapping[str, Any]) -> bool:
+    """Return whether a schema may enumerate values."""
+    text = json.dumps(value)
+    return any(f'"{key}"' in text for key in ("enum", "const", "$ref"))
+
+
 def _excluded(value: Mapping[str, Any], others: Collection[str]) -> Iterator[str]:
     """Yield patterns of texts that are read as values of other types than string, which the
     schema bounds.
     """
     if {"array", "object"} & set(others):
         yield r"\s*[\[{](?s:.*)"
-    text = json.dumps(value)
-    listed = '"enum"' in text or '"const"' in text or '"$ref"' in text
-    bounded = listed or any(f'"{key}"' in text for key in _BOUNDS)
+    listed = _listed(value)
+    bounded = listed or any(f'"{key}"' in json.dumps(value) for key in _BOUNDS)
     if {"integer", "number"} & set(others) and bounded:
         yield _NUMBER
     if "boolean" in others and listed:

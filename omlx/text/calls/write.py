@@ -55,7 +55,8 @@ def _arguments(form: CallFormat, arguments: Mapping[str, Any] | str) -> str:
     parameters = []
     for name, value in arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        places = {"name": name, "value": text, "type": type_of(value)}
+        kind = type_of(value)
+        places = {"name": name, "value": text, "type": "number" if kind == "integer" else kind}
         places["text"] = json.dumps(isinstance(value, str))
         parameters.append(_filled(form.parameter, places))
     return "".join(parameters)

@@ -83,7 +83,7 @@ class _Rules(ValueRules):
             self.notation.unheld(detail)
         if is_open(schema):
             other = self.value(schema.get("additionalProperties", {}))
-            member = f"/[a-zA-Z_][a-zA-Z0-9_]*/ {colon} {other}"
+            member = f"/[a-zA-Z_][a-zA-Z0-9_.\\-]*/ {colon} {other}"
             return f"({member} ({comma} {member})*)?"
         parts: list[tuple[str, bool]] = []
         for name, value, needed in members(schema):

@@ -32,7 +32,11 @@ def _format(prefix: str, line: str, templates: tuple[tuple[str, ...], ...]) -> C
     )
 
 
-GLM_LINES: Final = _format("", "\n", (("</arg_key>\n<arg_value>", "<tool_call>"),))
-"""GLM 4.5 and 4.6."""
+GLM_LINES: Final = _format(
+    "",
+    "\n",
+    (("</arg_key>\n<arg_value>", "<tool_call>"), ("</arg_key>\\n", "<arg_value>", "<tool_call>")),
+)
+"""GLM 4.5 and 4.6, Ling, Laguna XS."""
 GLM: Final = _format("", "", (("<arg_key>", "<tool_call>"),))
 LONGCAT: Final = _format("longcat_", "\n", (("<longcat_arg_key>",),))
