@@ -7,9 +7,7 @@ from typing import Any, Final
 
 WRAPPERS: Final = frozenset(
     {
-        *("idefics3", "smolvlm", "lfm2_vl"),
-        *("internvl", "internvl_chat"),
-        *("llava_next", "llava_onevision"),
+        *("idefics3", "smolvlm", "lfm2_vl", "internvl"),
     }
 )
 """Values of `model_type`."""

@@ -98,7 +98,8 @@ class FamilyEye(ABC):
         """Return how many patches the tower reads: by default those of square tiles."""
         *_, height, width = arrays["pixel_values"].shape
         tiles = arrays["pixel_values"].size // (3 * height * width)
-        size = int(self.vision.get("patch_size", 14))
+        size = self.vision.get("patch_size", 14)
+        size = size[0] if isinstance(size, list) else size
         return int(max(1, tiles * (height // size) * (width // size)))
 
     @abstractmethod

@@ -25,6 +25,14 @@ FAMILIES: Final = {
     "qwen3_5_moe": "qwen:Qwen35Eye",
     "idefics3": "idefics:IdeficsEye",
     "smolvlm": "idefics:IdeficsEye",
+    "gemma3": "gemma:Gemma3Eye",
+    "gemma4": "gemma:Gemma4Eye",
+    "gemma4_unified": "gemma:Gemma4Eye",
+    "pixtral": "pixtral:PixtralEye",
+    "mistral3": "pixtral:Mistral3Eye",
+    "llava": "llava:LlavaEye",
+    "lfm2_vl": "lfm2:Lfm2Eye",
+    "internvl": "intern:InternEye",
 }
 """Module and class in `families`, by `model_type`."""
 

@@ -59,14 +59,15 @@ class _Recorded(nn.Module):
 
 
 def read_vlm(directory: Path) -> nn.Module:
-    """Return mlx-vlm's model with lazy weights, without its language model.
+    """Return mlx-vlm's model with lazy weights, without what reads text or sound.
 
     Raises what mlx-vlm raises.
     """
     from mlx_vlm.utils import load_model  # noqa: PLC0415 — an optional dependency
 
     vlm: Any = load_model(directory, lazy=True)
-    del vlm["language_model"]
+    for part in ("language_model", "audio_tower", "embed_audio"):
+        vlm.pop(part, None)
     return cast(nn.Module, vlm)
 
 

@@ -30,6 +30,7 @@ SPECIAL: Final = (
     *("<IMG_CONTEXT>", "<img>", "</img>"),
     *("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
     *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
+    *(f"<|img_row_{row}_col_{column}|>" for row in range(1, 11) for column in range(1, 3)),
 )
 IDS: Final = {token: FIRST + i for i, token in enumerate(SPECIAL)}
 
@@ -72,6 +73,11 @@ QWEN_IMAGES: Final = {
     "merge_size": 2,
     "temporal_patch_size": 2,
     "size": {"shortest_edge": 256, "longest_edge": 65536},
+}
+PIXTRAL_IMAGES: Final = {
+    "image_processor_type": "PixtralImageProcessor",
+    "patch_size": 4,
+    "size": {"longest_edge": 64},
 }
 QWEN_IDS: Final = {
     "image_token_id": IDS["<|image_pad|>"],
@@ -139,11 +145,112 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "smolvlm": {
         "image_token_id": IDS["<image>"],
         "scale_factor": 2,
-        "text_config": {**TEXT, "model_type": "llama"},
+        "text_config": {**TEXT, "model_type": "llama", "tie_word_embeddings": False},
         "vision_config": {**TOWER, "image_size": 32},
     },
 }
 CONFIGS["idefics3"] = CONFIGS["smolvlm"]
+CONFIGS |= {
+    "gemma3": {
+        "image_token_index": IDS["<image_soft_token>"],
+        "mm_tokens_per_image": 16,
+        "hidden_size": 64,
+        "pad_token_id": 0,
+        "text_config": {
+            **TEXT,
+            "model_type": "gemma3_text",
+            "rope_theta": 1000000.0,
+            "sliding_window": 32,
+            "sliding_window_pattern": 2,
+            "query_pre_attn_scalar": 32,
+            "mm_tokens_per_image": 16,
+        },
+        "vision_config": {**TOWER, "image_size": 32},
+    },
+    "gemma4": {
+        "image_token_id": IDS["<|image|>"],
+        "boi_token_id": IDS["<|image>"],
+        "eoi_token_id": IDS["<image|>"],
+        "audio_config": None,
+        "hidden_size": 64,
+        "text_config": {
+            **TEXT,
+            "model_type": "gemma4_text",
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {
+                "full_attention": {
+                    "partial_rotary_factor": 0.25,
+                    "rope_theta": 1000000.0,
+                    "rope_type": "proportional",
+                },
+                "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+            },
+            "num_hidden_layers": 4,
+            "global_head_dim": 32,
+            "vocab_size_per_layer_input": VOCAB,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "sliding_window": 64,
+            "sliding_window_pattern": 2,
+            "use_bidirectional_attention": "vision",
+            "use_double_wide_mlp": False,
+        },
+        "vision_config": {
+            **TOWER,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "global_head_dim": 16,
+            "pooling_kernel_size": 3,
+            "default_output_length": 70,
+            "position_embedding_size": 256,
+        },
+    },
+    "pixtral": {
+        "image_token_index": IDS["[IMG]"],
+        "text_config": {**TEXT, "model_type": "mistral"},
+        "vision_config": {**TOWER, "head_dim": 16, "image_size": 64},
+    },
+    "mistral3": {
+        "image_token_index": IDS["[IMG]"],
+        "spatial_merge_size": 2,
+        "text_config": {**TEXT, "model_type": "mistral"},
+        "vision_config": {**TOWER, "head_dim": 16, "image_size": 64},
+    },
+    "llava": {
+        "image_token_index": IDS["<image>"],
+        "text_config": {**TEXT, "model_type": "llama"},
+        "vision_config": {**TOWER, "image_size": 32, "projection_dim": 32, "vocab_size": 64},
+    },
+    "lfm2_vl": {
+        "image_token_id": IDS["<image>"],
+        "image_token_index": IDS["<image>"],
+        "downsample_factor": 2,
+        "projector_hidden_size": 64,
+        "vision_feature_layer": -1,
+        "text_config": {
+            **TEXT,
+            "model_type": "lfm2",
+            "num_hidden_layers": 4,
+            "block_ff_dim": 96,
+            "block_dim": 64,
+            "conv_L_cache": 3,
+            "conv_bias": False,
+            "block_multiple_of": 8,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_auto_adjust_ff_dim": False,
+            "norm_eps": 1e-5,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+        },
+        "vision_config": {**TOWER, "num_patches": 64},
+    },
+    "internvl": {
+        "image_token_id": IDS["<IMG_CONTEXT>"],
+        "downsample_ratio": 0.5,
+        "image_seq_length": 16,
+        "text_config": {**TEXT, "model_type": "qwen3", "tie_word_embeddings": False},
+        "vision_config": {**TOWER, "image_size": [32, 32], "patch_size": [4, 4]},
+    },
+}
 IMAGES: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"), QWEN_IMAGES),
     **{
@@ -158,16 +265,59 @@ IMAGES: Final[dict[str, dict[str, Any]]] = {
         )
     },
 }
-TOWERS: Final = {"smolvlm": "idefics3"}
+TOWERS: Final = {
+    "smolvlm": "idefics3",
+    "gemma3": "siglip_vision_model",
+    "gemma4": "gemma4_vision",
+    "pixtral": "pixtral",
+    "mistral3": "pixtral",
+    "llava": "clip_vision_model",
+    "internvl": "internvl_vision",
+}
 """`model_type` of a tower, where it is another one."""
 
+IMAGES |= {
+    "gemma3": {
+        "image_processor_type": "Gemma3ImageProcessor",
+        "size": {"height": 32, "width": 32},
+    },
+    "gemma4": {
+        "image_processor_type": "Gemma4ImageProcessor",
+        "patch_size": 4,
+        "max_soft_tokens": 70,
+        "pooling_kernel_size": 3,
+    },
+    "pixtral": PIXTRAL_IMAGES,
+    "mistral3": PIXTRAL_IMAGES,
+    "llava": {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 32},
+        "crop_size": {"height": 32, "width": 32},
+    },
+    "lfm2_vl": {
+        "image_processor_type": "Lfm2VlImageProcessorFast",
+        "encoder_patch_size": 4,
+        "downsample_factor": 2,
+        "min_image_tokens": 4,
+        "max_image_tokens": 16,
+        "tile_size": 32,
+    },
+    "internvl": {
+        "image_processor_type": "GotOcr2ImageProcessorFast",
+        "size": {"height": 32, "width": 32},
+        "max_patches": 4,
+    },
+}
 MARKERS: Final = {
     **dict.fromkeys(
         ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"),
         "<|vision_start|><|image_pad|><|vision_end|>",
     ),
-    "smolvlm": "<image>",
-    "idefics3": "<image>",
+    **dict.fromkeys(("smolvlm", "idefics3", "llava", "lfm2_vl"), "<image>"),
+    **dict.fromkeys(("pixtral", "mistral3"), "[IMG]"),
+    "gemma3": "<start_of_image>",
+    "gemma4": "<|image|>",
+    "internvl": "<IMG_CONTEXT>",
 }
 
 
@@ -228,7 +378,7 @@ def randomise(model: Any, seed: int) -> None:
     keys = mx.random.split(mx.random.key(seed), len(flat))
     drawn = []
     for (name, weight), key in zip(flat, keys, strict=True):
-        if not mx.issubdtype(weight.dtype, mx.floating):
+        if not weight.ndim or not mx.issubdtype(weight.dtype, mx.floating):
             continue
         noise = mx.random.normal(weight.shape, key=key)
         if weight.ndim == 1:

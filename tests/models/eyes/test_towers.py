@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from omlx.engine.plan import Look
 from omlx.errors import BadRequest
 from tests import zoo
 from tests.models.eyes.folders import CONFIGS, MARKERS, save_vlm
@@ -59,7 +61,7 @@ def test_features_are_those_of_mlx_vlm(folders: Any, family: str, size: tuple[in
     ids = model.tokenizer.encode(text, add_special_tokens=False)
     wanted, found = whole_features(family, whole, ids, image, eye.token_id)
     features = features_of(vision, image)
-    scale = vision.seeing.scale if family.startswith("gemma3") else 1.0
+    scale = vision.seeing.scale if family == "gemma3" else 1.0
     assert features.rows.shape == wanted.shape == (image.features, 64)
     assert difference(features.rows / scale, wanted) < 1e-5
     if features.marks:
@@ -119,3 +121,31 @@ def test_text_alone_is_bit_equal(folders: Any, family: str) -> None:
     logits = [each.model(ids, cache=zoo.make_cache(each.model)) for each in (sees, blind)]
     assert (logits[0] == logits[1]).all().item()
     assert sees.size_bytes == blind.size_bytes + sees.sight.tower_bytes
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_mlx_vlm(folders: Any, family: str) -> None:
+    """Positions, marks and scales of a prompt with two images; masks are tested by themselves."""
+    folder, whole = folders(family)
+    model = load_sighted(folder)
+    eye, vision = model.sight.eye, model.sight.vision
+    images = [eye.patches(picture(40, 60, 1), "one")]
+    text = f"Say {MARKERS[family]} and more."
+    ids = model.tokenizer.encode(eye.expand(text, images), add_special_tokens=False)
+    tokens, spans = eye.place(ids, images)
+    causal = replace(vision.sibling(), seeing=replace(vision.seeing, open_layers="none"))
+    for image in images:
+        causal.look(Look(1, image.name, 0, vision.tower.facts.steps), image)
+    logits = causal.read(mx.array(causal.ids(tokens)), zoo.make_cache(model.model), 0, spans)
+    wanted = whole_logits(family, whole, ids, images[0], eye.token_id)
+    assert difference(logits[0], wanted) < 1e-4
+    blind = model.model(mx.array([causal.ids(tokens)]), cache=zoo.make_cache(model.model))
+    assert difference(blind[0], wanted) > 1e-2, "else the test proves nothing"
+
+
+def whole_logits(family: str, whole: Any, ids: list[int], image: Any, token_id: int) -> Any:
+    """What mlx-vlm's whole model says."""
+    _, found = whole_features(family, whole, ids, image, token_id)
+    more = {k: v for k, v in found.to_dict().items() if v is not None and "mask_4d" not in k}
+    embeddings = more.pop("inputs_embeds")
+    return whole.language_model(mx.array([ids]), inputs_embeds=embeddings, **more).logits[0]
