@@ -1,6 +1,7 @@
 """A verdict as a sentence, in every language that has a catalog.
 
-The sentence of its code has room for lists: `{gains}` becomes "code edits 1.8× and prose 1.1×".
+The sentence of its code has room for lists: `{gains}` becomes "code edits 1.8× (1.7–1.9) and prose
+1.1× (1.1–1.2)".
 """
 
 from __future__ import annotations
@@ -31,4 +32,9 @@ def join_list(parts: Sequence[str], language: str = "en") -> str:
 
 def _change(change: Mapping[str, Any], language: str) -> str:
     kind = sentence(f"trial.kind.{change['kind']}", {}, language)
-    return sentence("trial.change", {"kind": kind, "speedup": f"{change['speedup']:.1f}"}, language)
+    names = ("speedup", "low", "high")
+    params = {name: f"{change[name]:.1f}" for name in names if name in change}
+    code = "trial.change"
+    if "low" not in change:  # a result that was stored before verdicts had a spread
+        code = "trial.change.median"
+    return sentence(code, {"kind": kind, **params}, language)

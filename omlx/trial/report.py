@@ -136,7 +136,13 @@ def verdict_record(verdict: Verdict) -> Json:
 
 
 def _change(change: Change) -> Json:
-    return {"kind": change.kind.value, "speedup": round(change.speedup, 3)}
+    spread = change.spread
+    return {
+        "kind": change.kind.value,
+        "speedup": round(spread.median, 3),
+        "low": round(spread.low, 3),
+        "high": round(spread.high, 3),
+    }
 
 
 def _reason(reason: Reason) -> Json:

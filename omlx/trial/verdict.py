@@ -24,7 +24,11 @@ class Change:
     """The speed-up of one kind of text."""
 
     kind: Kind
-    speedup: float
+    spread: Spread
+
+    @property
+    def speedup(self) -> float:
+        return self.spread.median
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ def _changes(
     for kind in kinds:
         spread = samples.spread(configuration, kind)
         if spread is not None and spread.gain is gain:
-            changes.append(Change(kind, spread.median))
+            changes.append(Change(kind, spread))
     return tuple(sorted(changes, key=lambda change: change.speedup, reverse=gain is Gain.FASTER))
 
 

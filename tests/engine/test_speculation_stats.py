@@ -8,7 +8,7 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.engine.sequence import Interval, Sequence
-from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.speculation.cost_model import MIN_SAMPLES, PLAIN, CostModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Proposal
@@ -28,7 +28,8 @@ def asked(strategy: Strategy, window: int = 3) -> Speculation:
 
 def test_times_are_those_of_rounds_that_were_timed() -> None:
     loop = loop_of("llama", model("llama"))
-    loop.cost_model.target.learn(0, 10, 10.0)
+    for _ in range(MIN_SAMPLES):
+        loop.cost_model.target.learn(PLAIN, 10, 10.0)
     bench = Bench(loop)
     bench.run(request(max_tokens=60))
     stats = bench.stats()
@@ -105,6 +106,15 @@ def test_a_prompt_that_is_read_alone_says_what_wide_passes_cost() -> None:
     assert bench.loop.cost_model.target.sample_count(128, 130) == 1
     bench.run(request("d", tokens=(8, *prompt[:-1], 7), max_tokens=2))
     assert bench.loop.cost_model.target.sample_count(128, 130) == 1  # most of it was kept
+
+
+def test_a_single_slow_plain_step_gives_no_speed_up() -> None:
+    loop = loop_of("llama", model("llama"))
+    loop.cost_model.target.learn(PLAIN, 10, 10.0)  # kernels were compiled, memory was new
+    bench = Bench(loop)
+    bench.run(request(max_tokens=60))
+    assert bench.stats().drafters["tiny"].rounds > MIN_SAMPLES
+    assert bench.stats().speedup is None
 
 
 def test_without_a_measured_plain_step_there_is_no_speed_up() -> None:

@@ -24,10 +24,21 @@ def test_a_draft_that_pays_is_recommended_with_its_gains() -> None:
     result = judged({NGRAM: steady(1.3, 1.0), ALONE: steady(1.8, 1.1), AUTO: steady(1.8, 1.12)})
     assert result.code == "trial.verdict.auto"
     assert result.configuration == AUTO
-    assert (
-        render_verdict(verdict_record(result))
-        == "Faster with draft model org/small: code edits 1.8× and prose 1.1×. Keep auto."
+    record = verdict_record(result)
+    assert render_verdict(record) == (
+        "Faster with draft model org/small: "
+        "code edits 1.8× (1.8–1.8) and prose 1.1× (1.1–1.1). Keep auto."
     )
+    for change in record["gains"]:  # as results were stored before
+        del change["low"], change["high"]
+    assert render_verdict(record) == (
+        "Faster with draft model org/small: code edits 1.8× and prose 1.1×. Keep auto."
+    )
+
+
+def test_a_verdict_states_the_spread_of_its_figures() -> None:
+    ratios = {Kind.CODE: [1.5, 1.8, 2.4], Kind.PROSE: [1.0, 1.0, 1.0]}
+    assert "code edits 1.8× (1.5–2.4)" in render_verdict(verdict_record(judged({AUTO: ratios})))
 
 
 def test_a_draft_that_is_no_faster_than_prompt_lookup_is_not_recommended() -> None:
@@ -49,7 +60,8 @@ def test_a_verdict_names_what_becomes_slower() -> None:
     result = judged({AUTO: steady(2.0, 0.8)})
     assert result.code == "trial.verdict.auto_but"
     assert render_verdict(verdict_record(result)) == (
-        "Faster with draft model org/small: code edits 2.0×. Slower: prose 0.8×. Keep auto."
+        "Faster with draft model org/small: code edits 2.0× (2.0–2.0). "
+        "Slower: prose 0.8× (0.8–0.8). Keep auto."
     )
 
 

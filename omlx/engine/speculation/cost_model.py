@@ -113,6 +113,15 @@ class LatencyTable:
         return len(self._samples.get(bucket_of(context), {}).get(width, ()))
 
     @property
+    def knows_plain(self) -> bool:
+        """Whether plain decoding, or passes of one token, have been measured often enough to be
+        trusted: the first steps after a start may be many times slower."""
+        for entries in self._samples.values():
+            if len(entries.get(PLAIN, ())) >= MIN_SAMPLES or len(entries.get(1, ())) >= MIN_SAMPLES:
+                return True
+        return False
+
+    @property
     def widest(self) -> int:
         """The widest verification ever measured, in tokens."""
         widths = chain.from_iterable(self._medians.values())

@@ -68,7 +68,7 @@ class RowRecord:
 
     @property
     def speedup(self) -> float | None:
-        """Plain time / time of the timed steps; None if either is not measured."""
+        """Plain time / time of the timed steps; None if either is not measured often enough."""
         return self.plain_s / self.timed_s if self.plain_s and self.timed_s else None
 
     def add_step(self, tokens: Seq[int], interval: Interval | None, context: int) -> bool:
@@ -97,7 +97,8 @@ class RowRecord:
         self._shadow = self._shadow or next(lookups, None)
 
     def _add_time(self, tokens: int, seconds: float, context: int) -> None:
-        expected = plain = self.policy.cost_model.target.plain(context) or 0.0
+        target = self.policy.cost_model.target
+        expected = plain = target.plain(context) or 0.0
         if self.proposal is not None:
             expected = self.expected_s
             stats = self.stats.get(self.proposal.drafter)
@@ -105,7 +106,7 @@ class RowRecord:
                 drafting = min(self.draft_s, seconds)
                 stats.draft_ms += 1000 * drafting
                 stats.verify_ms += 1000 * (seconds - drafting)
-        if plain and seconds <= OUTLIER * expected:
+        if plain and seconds <= OUTLIER * expected and target.knows_plain:
             self.plain_s += tokens * plain
             self.timed_s += seconds
 
