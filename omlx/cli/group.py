@@ -6,8 +6,9 @@ import argparse
 import logging
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from omlx.catalog import sentence
@@ -19,6 +20,11 @@ from omlx.errors import ConfigError
 from omlx.server.guard import check_exposure
 from omlx.telemetry import log
 
+TIMEOUT_S: Final = 10.0
+LEAST_TIMEOUT_S: Final = 1
+"""Two beats."""
+MOST_TIMEOUT_S: Final = 3600
+
 _FLAGS: Final = ("--hosts", "--split", "--stage-layers", "--stage-timeout")
 
 
@@ -28,7 +34,6 @@ def add_group_flags(parser: ArgumentParser) -> None:
     group.add_argument(
         "--split",
         choices=("pipeline", "tensor"),
-        default="pipeline",
         help=sentence("cli.serve.split", {}),
     )
     group.add_argument(
@@ -37,8 +42,7 @@ def add_group_flags(parser: ArgumentParser) -> None:
     group.add_argument(
         "--stage-timeout",
         metavar="SECONDS",
-        type=float,
-        default=10.0,
+        type=_seconds,
         help=sentence("cli.serve.stage_timeout", {}),
     )
     group.add_argument("--lead", action="store_true", help=argparse.SUPPRESS)
@@ -48,6 +52,8 @@ def supervise(arguments: Namespace) -> int:
     """Serve a model in stages until a signal. Raises ConfigError before anything is started."""
     if arguments.model is None:
         raise ConfigError("stage.no_model")
+    if arguments.split == "tensor" and arguments.stage_layers:
+        raise ConfigError("stage.tensor_layers")
     hosts = read_hosts(arguments.hosts)
     configuration = configured(arguments)
     settings = configuration.current.resolve().settings
@@ -56,9 +62,9 @@ def supervise(arguments: Namespace) -> int:
         hosts=hosts,
         command=tuple(without(_FLAGS, sys.argv[2:])),
         model=arguments.model,
-        split=arguments.split,
+        split=arguments.split or "pipeline",
         layers=arguments.stage_layers or (),
-        timeout_s=arguments.stage_timeout,
+        timeout_s=arguments.stage_timeout or TIMEOUT_S,
     )
     listening = listen(settings.host, settings.port)
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
@@ -70,10 +76,15 @@ def supervise(arguments: Namespace) -> int:
         log.tear_down()
 
 
-def refuse_launcher() -> None:
-    """Raise ConfigError under `mlx.launch`, which would start a whole server on every rank."""
+def refuse_misuse(arguments: Namespace) -> None:
+    """Raise ConfigError under `mlx.launch`, which would start a whole server on every rank, and for
+    flags of a group without hosts.
+    """
     if "MLX_RANK" in os.environ:
         raise ConfigError("stage.launcher")
+    for flag in _FLAGS[1:]:
+        if arguments.hosts is None and getattr(arguments, flag[2:].replace("-", "_")) is not None:
+            raise ConfigError("stage.no_hosts", flag=flag)
 
 
 def without(flags: Sequence[str], arguments: Sequence[str]) -> list[str]:
@@ -91,4 +102,15 @@ def without(flags: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    return tuple(int(count) for count in text.split(","))
+    try:
+        return tuple(int(count) for count in text.split(","))
+    except ValueError:
+        raise ArgumentTypeError(sentence("cli.serve.counts", {"value": text})) from None
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if LEAST_TIMEOUT_S <= (seconds := float(text)) <= MOST_TIMEOUT_S:
+            return seconds
+    values = {"value": text, "least": LEAST_TIMEOUT_S, "most": MOST_TIMEOUT_S}
+    raise ArgumentTypeError(sentence("cli.serve.seconds", values))

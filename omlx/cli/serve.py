@@ -34,7 +34,7 @@ from omlx.catalog import sentence
 from omlx.cli.address import BACKLOG, listen, published, url
 from omlx.cli.arguments import configured, find_models, model_id
 from omlx.cli.download import download, download_hint
-from omlx.cli.group import add_group_flags, refuse_launcher, supervise
+from omlx.cli.group import add_group_flags, refuse_misuse, supervise
 from omlx.cli.output import LoadingBars
 from omlx.cli.stage_order import JOINED, LOST, SERVING, Order, end_without_supervisor
 from omlx.engine.thread import EngineThread
@@ -84,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    refuse_launcher()
+    refuse_misuse(arguments)
     if arguments.hosts is not None:
         return supervise(arguments)
     configuration = configured(arguments, rename_broken=True)

@@ -6,7 +6,6 @@ the process: ranks that disagree would go on with wrong answers.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -14,18 +13,17 @@ import sys
 import threading
 from argparse import ArgumentParser, Namespace
 from types import FrameType
+from typing import Any, NoReturn
 
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured, find_models
+from omlx.cli.arguments import configured
 from omlx.cli.stage_join import follow
-from omlx.cli.stage_order import LOST, Order
-from omlx.cli.stage_probe import answer_probe
+from omlx.cli.stage_order import LOST, SILENT, Order
+from omlx.cli.stage_probe import answer_probe, find_model
 from omlx.engine.plan import Plan
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind, Link
-from omlx.errors import ConfigError, ModelError, NotFound, OmlxError, StageError
-from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.entry import ModelEntry
+from omlx.errors import ConfigError, ModelError, NotFound, StageError
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.footprint import free_bytes, release_memory
 from omlx.models.pool.staged import FollowerModel
@@ -52,7 +50,7 @@ def run(arguments: Namespace) -> int:
     link, group = follow(order)
     process = StageProcess(link, group, arguments.model, configuration)
     signal.signal(signal.SIGTERM, process.leave)
-    return process.run()
+    process.run()
 
 
 class StageProcess:
@@ -63,26 +61,31 @@ class StageProcess:
     ) -> None:
         self._link = link
         self._group = group
-        self._discovery = find_models([model], configuration.current)
+        self._name = model
         self._configuration = configuration
         self._model: FollowerModel | None = None
         self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
 
-    def run(self) -> int:
-        """Serve until the leader says that all is over. Ends the process if it is lost."""
+    def run(self) -> NoReturn:
+        """Serve until the leader has gone, and end this process: the other thread may wait in a
+        collective for good.
+        """
         threading.Thread(target=self._carry_out, name="omlx-stage", daemon=True).start()
+        status = LOST
         try:
             while (frame := self._link.receive()) is not None:
                 if frame.kind is Kind.BEAT:
-                    beat = {**frame.json(), "free_bytes": free_bytes()}
-                    self._link.send(Kind.BEAT, json.dumps(beat).encode())
-                elif frame.kind is Kind.BYE:
-                    return 0
+                    self._link.send_json(Kind.BEAT, {**frame.json(), "free_bytes": free_bytes()})
                 else:
                     self._frames.put(frame)
-        except (OSError, StageError) as error:
-            sys.stderr.write(f"omlx: the leader was lost: {error}\n")
-        os._exit(LOST)  # the other thread may wait in a collective for good
+        except TimeoutError:
+            status = SILENT
+        except OSError:  # the leader has gone
+            pass
+        except BaseException as error:  # noqa: BLE001 — any error here is the end of the group
+            sys.stderr.write(f"omlx: this stage failed: {type(error).__name__}: {error}\n")
+        finally:
+            os._exit(status)
 
     def leave(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM: tell the leader, and end."""
@@ -107,7 +110,10 @@ class StageProcess:
     def _handle(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.LOAD:
-                self._load(frame)
+                self._open(frame)
+            case Kind.READ:
+                loaded = {"weights_bytes": self._loaded.read()}
+                self._link.send_json(Kind.LOADED, loaded, frame.lane)
             case Kind.PROBE:
                 self._link.send_json(Kind.PROBED, self._loaded.probe(), frame.lane)
             case Kind.CLOSE:
@@ -124,23 +130,20 @@ class StageProcess:
         self._model = None
         release_memory()
 
-    def _load(self, frame: Frame) -> None:
-        """Load own layers, or tell the leader why not."""
+    def _open(self, frame: Frame) -> None:
+        """Open the model that this process was started for, or tell the leader why not."""
         order = frame.json()
         self._free()
+        answer: dict[str, Any] = {}
         try:
-            self._model = FollowerModel(self._entry(order["model"]), order, self._group)
-            self._link.send_json(Kind.LOADED, {"weights_bytes": self._model.read()}, frame.lane)
-        except (ModelError, NotFound, StageError) as error:
-            refusal: OmlxError = error
-            params = dict(refusal.params)
-            self._link.send_json(
-                Kind.LOADED, {"refused": refusal.code, "params": params}, frame.lane
-            )
-
-    def _entry(self, model: str) -> ModelEntry:
-        """Find the leader's model here, by its id. Raises NotFound or ModelError."""
-        return Catalog(self._discovery.scan(), self._configuration).resolve(model)
+            entry = find_model(self._name, self._configuration)
+            self._model = FollowerModel(entry, order, self._group)
+        except StageError as error:
+            answer = {"refused": error.code, "params": error.params}
+        except (ModelError, NotFound) as error:
+            params = {"model": self._name, "detail": error.message}
+            answer = {"refused": "stage.model_missing", "params": params}
+        self._link.send_json(Kind.OPENED, answer, frame.lane)
 
     @property
     def _loaded(self) -> FollowerModel:

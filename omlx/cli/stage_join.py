@@ -6,13 +6,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Final
 
 from omlx import __version__
-from omlx.cli.stage_order import JOIN_S, Order
+from omlx.cli.stage_order import JOIN_S, REFUSED, Order
 from omlx.engine.stage.group import Group, join
 from omlx.engine.stage.link import Kind, Link, introduce, welcome
 from omlx.engine.stage.stages import Stages
@@ -38,34 +38,47 @@ def facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def lead(order: Order, on_lost: Callable[[StageLost], None]) -> tuple[Stages, Group]:
-    """Wait for every follower, join the group, and watch it. Raises StageError."""
-    links: dict[int, Link] = {}
-    with socket.create_server(order.control) as listener:
-        until = time.monotonic() + JOIN_S
-        while missing := sorted(set(range(1, len(order.hosts))) - set(links)):
-            listener.settimeout(max(0.0, until - time.monotonic()) or 0.001)
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                hosts = ", ".join(order.hosts[rank] for rank in missing)
-                raise StageError("stage.unreachable", hosts=hosts, seconds=int(JOIN_S)) from None
-            link = Link(connection)
-            rank = _welcomed(link, order, set(missing))
-            if rank is not None:
-                links[rank] = link
-    for link in links.values():
-        link.send_json(Kind.JOIN, order.ring_order)
-    group = join(0, order.ring_order)
+    """Wait for every follower, join the group, and watch it.
+
+    Raises StageError for what the user must mend, StageLost for anything else.
+    """
+    with _joining():
+        links = _links(order)
+        for link in links.values():
+            link.send_json(Kind.JOIN, order.ring_order)
+        group = join(0, order.ring_order)
+        free = {rank: link.expect(Kind.JOINED).json() for rank, link in links.items()}
     names = {rank: order.hosts[rank] for rank in links}
     leader, restarts = order.hosts[0], order.restarts
     stages = Stages(links, names, order.timeout_s, on_lost, leader=leader, restarts=restarts)
-    for rank, link in links.items():
-        stages.statuses[rank].free_bytes = link.expect(Kind.JOINED).json()["free_bytes"]
+    for rank, values in free.items():
+        stages.statuses[rank].free_bytes = values["free_bytes"]
     stages.start()
     return stages, group
 
 
-def _welcomed(link: Link, order: Order, missing: set[int]) -> int | None:
+def _links(order: Order) -> dict[int, Link]:
+    """Wait for every follower; return their links by rank."""
+    links: dict[int, Link] = {}
+    missing = {rank: host for rank, host in enumerate(order.hosts) if rank}
+    with socket.create_server(order.control) as listener:
+        until = time.monotonic() + JOIN_S
+        while missing:
+            listener.settimeout(max(0.001, until - time.monotonic()))
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                hosts = ", ".join(missing.values())
+                raise StageError("stage.unreachable", hosts=hosts, seconds=int(JOIN_S)) from None
+            link = Link(connection)
+            rank = _welcomed(link, order, missing)
+            if rank is not None:
+                links[rank] = link
+                del missing[rank]
+    return links
+
+
+def _welcomed(link: Link, order: Order, missing: Mapping[int, str]) -> int | None:
     """Return the rank of a follower; None for a stranger.
 
     Raises StageError for a follower that cannot take part: another version, say.
@@ -84,15 +97,29 @@ def _welcomed(link: Link, order: Order, missing: set[int]) -> int | None:
 
 
 def follow(order: Order) -> tuple[Link, Group]:
-    """Connect to the leader and join the group. Raises StageError."""
-    link = Link(connect(order))
-    link.settimeout(JOIN_S)
-    introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
-    ring = link.expect(Kind.JOIN).json()
-    group = join(order.rank, ring)
-    link.send_json(Kind.JOINED, {"free_bytes": free_bytes()})
-    link.settimeout(max(order.timeout_s, 1.0))
+    """Connect to the leader and join the group. Raises as `lead`."""
+    with _joining():
+        link = Link(connect(order))
+        link.settimeout(JOIN_S)
+        try:
+            introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
+        except StageError as error:
+            if error.code == "stage.protocol":
+                raise
+            sys.exit(REFUSED)  # the leader says why
+        group = join(order.rank, link.expect(Kind.JOIN).json())
+        link.send_json(Kind.JOINED, {"free_bytes": free_bytes()})
+        link.settimeout(order.timeout_s)
     return link, group
+
+
+@contextmanager
+def _joining() -> Iterator[None]:
+    """Raise StageLost for a process that has gone, or an address that was taken meanwhile."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise StageLost("stage.not_joined", detail=str(error)) from None
 
 
 def connect(order: Order) -> socket.socket:

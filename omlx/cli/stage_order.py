@@ -18,8 +18,14 @@ from typing import Any, Final
 JOINED: Final = b"j"
 SERVING: Final = b"s"
 
+REFUSED: Final = 2
+"""Exit status for what the user must mend."""
+
 LOST: Final = 75
 """Exit status after a stage was lost: the supervisor starts the group again."""
+
+SILENT: Final = 76
+"""Exit status of a follower that has not heard of the leader in time: it cannot end by itself."""
 
 _GRACE_S: Final = 2.0
 
@@ -77,6 +83,7 @@ class Order:
             "rdma": list(self.rdma),
             "coordinator": self.ring[0][0],
             "tensor": self.split == "tensor",
+            "timeout_s": self.timeout_s,
         }
 
 

@@ -28,7 +28,8 @@ from omlx.cli.stage_order import JOIN_S, Order
 from omlx.engine.stage.link import Kind, Link, introduce, welcome
 from omlx.errors import ConfigError, ModelError, NotFound, OmlxError, StageError
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.fingerprint import check_same, fingerprint
 from omlx.models.pool.footprint import free_bytes
 from omlx.settings.configuration import LiveConfiguration
 
@@ -81,7 +82,7 @@ def probe_hosts(
     Raises NotFound or ModelError if this machine has no such model, ConfigError for an address
     that is not this machine's.
     """
-    own = {} if model is None else _fingerprint(model, configuration)
+    own = {} if model is None else fingerprint(find_model(model, configuration).path)
     first = hosts.hosts[0].address
     try:
         listener = socket.create_server((first, 0))
@@ -100,20 +101,20 @@ def answer_probe(order: Order, model: str | None, configuration: LiveConfigurati
     told: dict[str, Any] = {"free_bytes": free_bytes()}
     if model is not None:
         try:
-            told["fingerprint"] = _fingerprint(model, configuration)
+            told["fingerprint"] = fingerprint(find_model(model, configuration).path)
         except (ModelError, NotFound) as error:
             told["refused"] = error.message
     link.send_json(Kind.PROBED, told)
-    while (frame := link.receive()) is not None and frame.kind is not Kind.BYE:
+    while (frame := link.receive()) is not None:
         if frame.kind is Kind.BEAT:
             link.send(Kind.BEAT)
     return 0
 
 
-def _fingerprint(model: str, configuration: LiveConfiguration) -> dict[str, str]:
-    registry = find_models([model], configuration.current).scan()
-    entry = Catalog(registry, configuration).resolve(model_id(model))
-    return fingerprint(entry.path)
+def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:
+    """Return the model of this machine that a command line names. Raises NotFound, ModelError."""
+    registry = find_models([name], configuration.current).scan()
+    return Catalog(registry, configuration).resolve(model_id(name))
 
 
 def _probe(
@@ -137,7 +138,6 @@ def _probe(
             with closing(_accepted(order, process, listener, hosts)) as link:
                 told = link.expect(Kind.PROBED).json()
                 rtt_us, mb_per_s = _measured(link)
-                link.send(Kind.BYE)
         except (OSError, StageError) as error:
             process.kill()
             failure = error if isinstance(error, StageError) else _failed(host.ssh, str(error))
@@ -167,7 +167,7 @@ def _accepted(
         link = Link(connection)
         link.settimeout(_GREETING_S)
         try:
-            welcome(link, bytes.fromhex(order.secret), expected, {order.rank})
+            welcome(link, bytes.fromhex(order.secret), expected, {order.rank: host})
         except (OSError, StageError) as error:
             link.close()
             if isinstance(error, StageError) and error.code == "stage.mismatch":
@@ -201,11 +201,11 @@ def _difference(
     """Return why the model of a host is not the one of this machine."""
     if "refused" in told:
         return StageError("stage.model_missing", host=host, model=model, detail=told["refused"])
-    theirs = told["fingerprint"]
-    for name, value in own.items():
-        if theirs.get(name) != value:
-            values = {"leader": value, "follower": theirs.get(name)}
-            return StageError("stage.files", model=model, file=name, **values)
+    try:
+        check_same(model, own, told["fingerprint"])
+    except StageError as error:
+        values: dict[str, Any] = {**error.params, "host": host}
+        return StageError(error.code, **values)
     return None
 
 

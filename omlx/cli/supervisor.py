@@ -21,8 +21,8 @@ from types import FrameType
 from typing import Final
 
 from omlx.cli.hostfile import Hosts
-from omlx.cli.stage_order import JOIN_S, JOINED, SERVING, Order
-from omlx.errors import ConfigError
+from omlx.cli.stage_order import JOIN_S, JOINED, REFUSED, SERVING, SILENT, Order
+from omlx.errors import ConfigError, StageError
 
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds before each further start; the last one repeats. A group that served starts over."""
@@ -32,8 +32,11 @@ SERVED_S: Final = 60.0
 
 _GRACE_S: Final = 2.0
 _POLL_S: Final = 0.1
-_INVALID: Final = 2
-"""The exit status for what the user must mend."""
+_FINAL: Final = (REFUSED, 141)
+"""The exit statuses for what the user must mend, and without a reader of standard output."""
+
+_NOT_STARTED: Final = (126, 127, 255)
+"""The exit statuses of ssh and of a shell for a host or a command that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Supervisor:
         self._listening = listening
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stopping = False  # set by a signal
+        self._joined = False  # this group has come together
         self._served_once = False
         self._restarts = 0
 
@@ -68,7 +72,7 @@ class Supervisor:
         while not self._stopping:
             started = time.monotonic()
             status = self._run_group()
-            if status == 0 or (status == _INVALID and not self._served_once):
+            if self._stopping or (status in _FINAL and not self._served_once):
                 break
             if time.monotonic() - started > SERVED_S:
                 failures = 0
@@ -81,6 +85,7 @@ class Supervisor:
 
     def _run_group(self) -> int:
         """Start all processes; return the status with which the group ended. None is left."""
+        self._joined = False
         reading, writing = os.pipe()
         try:
             orders = self._orders(writing)
@@ -97,31 +102,32 @@ class Supervisor:
     def _watch(self, reading: int) -> int:
         """Wait until one process has ended, or the group does not come together in time."""
         until = time.monotonic() + JOIN_S + _GRACE_S
-        joined = False
         while True:
             if select.select([reading], [], [], 0)[0]:
                 news = os.read(reading, 64)
-                joined = joined or JOINED in news
+                self._joined = self._joined or JOINED in news
                 self._served_once = self._served_once or SERVING in news
             for rank, process in enumerate(self._processes):
                 status = process.poll()
                 if status is not None and (rank == 0 or not self._stopping):
                     return self._ended(rank, status)
-            if not joined and time.monotonic() > until:
+            if not self._joined and time.monotonic() > until:
                 sys.stderr.write("omlx: the group did not come together\n")
                 return 1
             time.sleep(_POLL_S)  # processes and signals have no common event
 
     def _ended(self, rank: int, status: int) -> int:
-        """Judge the end of one process. The leader says itself what was wrong."""
-        host = self._options.hosts.hosts[rank]
-        if rank == 0:
+        """Judge the end of one process; return the status of the group."""
+        if self._stopping or (rank == 0 and status >= 0):  # the leader says itself what was wrong
             return status
-        sys.stderr.write(f"omlx: rank {rank} on {host.ssh} has ended with status {status}\n")
-        leader = self._processes[0]
-        status = self._wait(leader, _GRACE_S)  # it tells open requests why they end
-        leader.kill()
-        return 1 if self._served_once else status or 1
+        host = self._options.hosts.hosts[rank].ssh
+        if status in _NOT_STARTED and not self._served_once:
+            detail = f"status {status}"
+            raise StageError("stage.not_started", host=host, detail=detail)
+        sys.stderr.write(f"omlx: rank {rank} on {host} has ended with status {status}\n")
+        if self._joined and rank and status != SILENT:
+            return self._wait(self._processes[0], _GRACE_S)  # it tells open requests why they end
+        return status
 
     def _orders(self, report: int) -> list[Order]:
         """Fresh addresses and a fresh secret for each start."""
@@ -170,16 +176,11 @@ class Supervisor:
         return process
 
     def _end_all(self) -> None:
-        """End every process: politely, then not."""
+        """End every process. On another machine it ends when it has lost its leader."""
         for process in self._processes:
-            if process.poll() is None:
-                process.terminate()
-        until = time.monotonic() + _GRACE_S
+            process.kill()
         for process in self._processes:
-            self._wait(process, max(0.0, until - time.monotonic()))
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.wait()
             if process.stdin is not None:
                 with suppress(OSError):
                     process.stdin.close()

@@ -49,7 +49,7 @@ def _gauges(engine: EngineThread, pool: Pool, stages: Stages | None) -> Gauges:
         prefixes={model: stats for model, stats in prefixes.items() if stats is not None},
         memory={"used": pool.used_bytes, "limit": pool.limit_bytes},
         stage_rtts=_round_trips(stages),
-        stage_restarts=None if stages is None else stages.restarts,
+        stage_restarts=None if stages is None else stages.own.restarts,
     )
 
 

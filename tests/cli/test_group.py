@@ -1,178 +1,191 @@
-"""`omlx serve MODEL --hosts 127.0.0.1,127.0.0.1`: processes, failures, mistakes."""
+"""`omlx serve MODEL --hosts 127.0.0.1,127.0.0.1`: answers, and what differs or is mistaken."""
 
 from __future__ import annotations
 
-import os
+import json
+import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
 
+from omlx.cli.hostfile import Host, Hosts
+from omlx.cli.main import main
+from omlx.cli.supervisor import GroupOptions, Supervisor
+from omlx.errors import StageError
+from omlx.models.catalog.discovery import BUNDLED
+from tests.cli.changed_rank import Fault, faults
+from tests.cli.staged_group import LOCAL, changed_ranks, chat, group
+from tests.cli.test_main import Capture, alone
 from tests.server.running import DRAFT, TARGET
 
-LOCAL = "127.0.0.1,127.0.0.1"
-PATIENCE_S = 90.0
-QUESTION = {"role": "user", "content": "Repeat: the cat reads a table of numbers."}
-LONG: dict[str, Any] = {
-    "messages": [QUESTION],
-    "max_tokens": 3000,
-    "seed": 3,
-    "temperature": 1.5,
-    "ignore_eos": True,
-    "stream": True,
+__all__ = ["alone"]
+
+OTHERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "weights": ({"environment": {"OMLX_MODEL_DIR": "weights"}}, ("model.safetensors",)),
+    "mlx-lm": ({"facts": {"mlx-lm": "0.1.2"}}, ("mlx-lm", "0.1.2", "127.0.0.1")),
+    "config": ({"environment": {"OMLX_MODEL_DIR": "config"}}, ("config.json", "127.0.0.1")),
+    "missing": ({"environment": {"OMLX_BUNDLED": "off"}}, (TARGET, "omlx pull", "127.0.0.1")),
+    "mlx": ({"facts": {"mlx": "0.1.2"}}, ("mlx", "0.1.2")),
+    "omlx": ({"facts": {"omlx": "0.0.9"}}, ("omlx", "0.0.9")),
+    "device": ({"facts": {"device": "gpu"}}, ("device", "cpu", "gpu")),
+    "memory": ({"free_bytes": 1 << 20}, ("0.0 GB", "--stage-layers")),
+    "model": ({"ask": {"model": DRAFT}}, (TARGET, DRAFT, "127.0.0.1")),
 }
-
-
-class Group:
-    """A running supervisor with its processes."""
-
-    def __init__(self, process: subprocess.Popen[str], http: httpx.Client) -> None:
-        self.process = process
-        self.http = http
-
-    def pids(self, command: str) -> list[int]:
-        """The processes that the supervisor has started, by a word of their command lines."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                arguments = (folder / "cmdline").read_bytes().split(b"\0")
-            except OSError:  # it has ended meanwhile
-                continue
-            if parent == self.process.pid and command.encode() in arguments:
-                found.append(int(folder.name))
-        return found
-
-    def wait_for(self, holds: Callable[[], bool]) -> float:
-        """Return the seconds until something holds."""
-        start = time.monotonic()
-        while not holds():
-            assert time.monotonic() - start < PATIENCE_S
-            time.sleep(0.05)  # another process is watched
-        return time.monotonic() - start
-
-    def healthy(self) -> bool:
-        try:
-            return self.http.get("/health").status_code == 200
-        except httpx.TransportError:
-            return False
-
-
-@contextmanager
-def group(home: Path, *flags: str, model: str = TARGET) -> Iterator[Group]:
-    command = [sys.executable, "-m", "omlx", "serve", model, "--draft-model", DRAFT]
-    process = subprocess.Popen(
-        [*command, "--port", "0", "--hosts", LOCAL, *flags],
-        env={**os.environ, "OMLX_HOME": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    lines: list[str] = []
-    drain = Thread(target=process.stdout.read)
-    try:
-        for line in process.stdout:
-            lines.append(line)
-            if "http://" in line:
-                break
-        else:
-            pytest.fail("".join(lines))
-        drain.start()
-        url = next(word for word in lines[-1].split() if word.startswith("http://"))
-        with httpx.Client(base_url=url, timeout=PATIENCE_S) as http:
-            yield Group(process, http)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(PATIENCE_S)
-        finally:
-            process.kill()
-            if drain.ident is not None:
-                drain.join()
-            process.stdout.close()
+"""What is different on a follower, and what the sentence names."""
 
 
 def test_stages_stream_with_accepted_drafts_and_leave_nothing(tmp_path: Path) -> None:
     with group(tmp_path) as running:
-        body = {"messages": [QUESTION], "max_tokens": 60, "seed": 1}
+        body = chat(max_tokens=60, seed=1)
         staged = running.http.post("/v1/chat/completions", json=body).json()
         assert staged["timings"]["draft_n_accepted"] > 0
-        assert all(running.pids(command) for command in ("serve", "stage"))
         plain = running.http.post("/v1/chat/completions", json={**body, "speculation": "off"})
         assert plain.json()["choices"] == staged["choices"]
-        pids = [*running.pids("serve"), *running.pids("stage")]
-        assert len(pids) == 2
+        assert len(running.pids("--lead")) == len(running.pids("stage")) == 1
     assert running.process.returncode == 0
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-def test_a_lost_stage_ends_open_requests_and_is_started_again(
-    number: signal.Signals, tmp_path: Path
+def changed_copy(folder: Path, name: str) -> None:
+    """A copy of the model below `folder`, with one byte of its weights or its config changed."""
+    copy = folder / TARGET
+    shutil.copytree(BUNDLED / TARGET, copy)
+    if name == "config":
+        config = json.loads((copy / "config.json").read_text())
+        quantization = {"group_size": 64, "bits": 4}
+        (copy / "config.json").write_text(json.dumps({**config, "quantization": quantization}))
+        return
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[len(weights) // 2] ^= 1
+    (copy / "model.safetensors").write_bytes(weights)
+
+
+def refusal(home: Path, changes: dict[str, Any], *flags: str, **options: Any) -> list[str]:
+    """Start a group that is refused before weights are read; return what it says."""
+    reads = [Fault(rank, "loading", "exit", str(home / f"read-{rank}")) for rank in (0, 1)]
+    environment = changed_ranks({**changes, **faults(*reads)})
+    with group(home, *flags, environment=environment, **options) as running:
+        running.wait_for(lambda: running.process.poll() is not None)
+    assert running.process.returncode == 2, running.lines
+    assert [read.moment for read in reads] == [None, None]
+    return [line for line in running.lines if line.startswith("omlx: ")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("weights", "mlx-lm") else pytest.param(name, marks=pytest.mark.slow)
+        for name in OTHERS
+    ],
+)
+def test_what_differs_on_a_follower_is_named(name: str, tmp_path: Path) -> None:
+    changes, parts = OTHERS[name]
+    folder = changes.get("environment", {}).get("OMLX_MODEL_DIR")
+    if folder is not None:
+        changed_copy(tmp_path / folder, name)
+        changes = {"environment": {"OMLX_MODEL_DIR": str(tmp_path / folder)}}
+    lines = refusal(tmp_path, changes)
+    assert len(lines) == 1
+    assert all(part in lines[0] for part in parts), lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "flags", "part"),
+    [
+        ("omlx-demo/hybrid", (), "lfm2"),
+        ("org/none", (), "org/none"),
+        (TARGET, ("--stage-layers", "9,9"), "9,9"),
+        (TARGET, ("--stage-layers", "8,0"), "8,0"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(
+    model: str, flags: tuple[str, ...], part: str, tmp_path: Path
 ) -> None:
-    with group(tmp_path, "--stage-timeout", "2") as running:
-        (follower,) = running.pids("stage")
-        lines: list[str] = []
-        with running.http.stream("POST", "/v1/chat/completions", json=LONG) as answer:
-            for line in answer.iter_lines():
-                lines.append(line)
-                if len(lines) == 20:
-                    os.kill(follower, number)
-        assert '"stage.lost"' in "".join(lines[-4:])
-        restarted = running.wait_for(lambda: running.pids("stage") not in ([], [follower]))
-        assert restarted < 20  # seconds: the pause, and the time to end what hangs
-        running.wait_for(running.healthy)
-        body = {"messages": [QUESTION], "max_tokens": 8}
-        assert running.http.post("/v1/chat/completions", json=body).status_code == 200
-        assert not Path(f"/proc/{follower}").exists()
+    lines = refusal(tmp_path, {}, *flags, model=model)
+    assert len(lines) == 1
+    assert part in lines[0]
 
 
-def test_without_its_supervisor_a_group_ends(tmp_path: Path) -> None:
-    with group(tmp_path) as running:
-        pids = [*running.pids("serve"), *running.pids("stage")]
-        running.process.kill()
-        running.wait_for(lambda: not any(Path(f"/proc/{pid}/fd").exists() for pid in pids))
+@pytest.mark.slow
+def test_strangers_and_a_second_follower_are_refused(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    environment = changed_ranks({"attack": str(report)})
+    with group(tmp_path, hosts=f"{LOCAL},127.0.0.1", environment=environment) as running:
+        answer = running.http.post("/v1/chat/completions", json=chat())
+        assert answer.status_code == 200
+        assert "omlx_stage_restarts_total 0.0" in running.http.get("/metrics").text, "".join(
+            running.lines
+        )
+        ports = running.listening
+        assert json.loads(report.read_text()) == ["stage.secret", "stage.rank"]
+        assert ports == {int(str(running.url).rpartition(":")[2])}  # none of a link or the ring
 
 
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
         (("--hosts", "127.0.0.1"), "two hosts"),
+        (("--hosts", ""), "--hosts"),
         (("--hosts", "nowhere.json"), "nowhere.json"),
-        (("--hosts", LOCAL, "--stage-layers", "9,9"), "9,9"),
+        (("--hosts", "127.0.0.1,0.0.0.0"), "0.0.0.0"),
+        (("--hosts", "::1,::1"), "::1"),
+        (("--hosts", "203.0.113.1,203.0.113.2"), "203.0.113.1"),
         (("--hosts", LOCAL, "--split", "tensor", "--stage-layers", "2,2"), "tensor"),
+        (("--split", "pipeline"), "--split"),
+        (("--stage-timeout", "3"), "--stage-timeout"),
+        (("--stage-layers", "4,4"), "--stage-layers"),
+        (("--hosts", LOCAL, "--stage-layers", "a,b"), "a,b"),
+        (("--hosts", LOCAL, "--stage-timeout", "nan"), "nan"),
+        (("--hosts", LOCAL, "--stage-timeout", "0"), "3600"),
     ],
 )
-def test_mistakes_end_with_status_2(flags: tuple[str, ...], part: str, tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "omlx", "serve", "omlx-demo/hybrid", "--port", "0", *flags],
-        env={**os.environ, "OMLX_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 2, ended.stderr
-    assert part in ended.stderr or "lfm2" in ended.stderr
+def test_mistakes_end_before_anything_starts(
+    flags: tuple[str, ...], part: str, alone: Path, capsys: Capture
+) -> None:
+    try:
+        status = main(["serve", TARGET, "--port", "0", *flags])
+    except SystemExit as ended:  # from argparse
+        status = int(str(ended.code))
+    assert status == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert part in line
 
 
-def test_the_launcher_of_mlx_is_refused(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "omlx", "serve", TARGET, "--port", "0"],
-        env={**os.environ, "OMLX_HOME": str(tmp_path), "MLX_RANK": "0"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 2
-    assert "--hosts" in ended.stderr
+def test_the_launcher_of_mlx_is_refused(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("MLX_RANK", "0")
+    assert main(["serve", TARGET, "--port", "0"]) == 2
+    assert "--hosts" in capsys.readouterr().err
+
+
+class Unreachable(Hosts):
+    """Followers that ssh does not reach."""
+
+    def follower(self, rank: int, *arguments: str) -> list[str]:
+        return ["sh", "-c", "exit 255"]
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The handlers of signals as they were."""
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_host_that_ssh_does_not_reach_is_named(alone: Path) -> None:
+    hosts = Unreachable((Host("mac1", "127.0.0.1"), Host("mac2", "127.0.0.1")))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        supervisor = Supervisor(GroupOptions(hosts, (TARGET,), TARGET), listening)
+        with pytest.raises(StageError) as refusal:
+            supervisor.run()
+    assert refusal.value.code == "stage.not_started"
+    assert refusal.value.params["host"] == "mac2"

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.test_group import PATIENCE_S, QUESTION, Group, group
+from tests.cli.staged_group import PATIENCE_S, QUESTION, Group, group
 from tests.server.running import TARGET
 
 LOCAL_MODEL = "omlx-demo/hybrid"

@@ -16,7 +16,8 @@ import pytest
 from omlx.engine.stage.stages import StageStatus
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.resident import ModelStatus, State
-from tests.cli.test_group import QUESTION, Group, group
+from tests.cli.changed_rank import Fault, faults
+from tests.cli.staged_group import QUESTION, Group, changed_ranks, group
 from tests.server.running import TARGET
 
 MODEL = "org/embedding"
@@ -39,7 +40,9 @@ def running(home: Path) -> Iterator[Group]:
     (model / "modules.json").write_text(json.dumps(MODULES))
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    with group(home, "--stage-layers", "6,2", model=MODEL) as started:
+    fault = Fault(1, "loading", "kill", str(home / "moment"))
+    environment = changed_ranks(faults(fault))  # so that all is started again once
+    with group(home, "--stage-layers", "6,2", model=MODEL, environment=environment) as started:
         yield started
 
 
@@ -73,6 +76,7 @@ def test_a_status_lists_every_stage(running: Group) -> None:
     assert [leader["layers"], follower["layers"]] == [[2, 8], [0, 2]]
     assert leader["host"] == follower["host"] == "127.0.0.1"
     assert leader["state"] == follower["state"] == "ready"
+    assert leader["restarts"] == follower["restarts"] == 1
     assert leader["rtt_ms"] is leader["beat_age_s"] is None
     for figure in ("weights_bytes", "free_bytes", "rtt_ms"):
         assert float(str(follower[figure])) > 0
@@ -98,7 +102,7 @@ def test_metrics_have_round_trips_and_restarts(running: Group) -> None:
     name, seconds = trip.split()
     assert name == 'omlx_stage_rtt_seconds{rank="1"}'
     assert 0 < float(seconds) < 60
-    assert "omlx_stage_restarts_total 0.0" in lines
+    assert "omlx_stage_restarts_total 1.0" in lines
 
 
 def test_embeddings_are_refused(running: Group) -> None:
@@ -110,19 +114,20 @@ def test_embeddings_are_refused(running: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("language", "overview", "line"),
+    ("language", "overview", "line", "restarts"),
     [
-        ("en", "2 processes on this machine", "layers 3 to 8"),
-        ("ko", "이 컴퓨터의 프로세스 2개", "레이어 3~8"),
-        ("ja", "このマシンの2プロセス", "レイヤー3～8"),
-        ("zh", "本机的 2 个进程", "第 3 至 8 层"),
+        ("en", "2 processes on this machine", "layers 3 to 8", "restarts: 1"),
+        ("ko", "이 컴퓨터의 프로세스 2개", "레이어 3~8", "다시 시작한 횟수: 1"),
+        ("ja", "このマシンの2プロセス", "レイヤー3～8", "再起動回数: 1"),
+        ("zh", "本机的 2 个进程", "第 3 至 8 层", "重启次数：1"),
     ],
 )
 def test_the_dashboard_shows_stages(
-    language: str, overview: str, line: str, dashboard: httpx.Client
+    language: str, overview: str, line: str, restarts: str, dashboard: httpx.Client
 ) -> None:
     headers = {"Accept-Language": language}
     assert overview in dashboard.get("/admin/parts/overview", headers=headers).text
     page = dashboard.get(f"/admin/parts/model/{MODEL}", headers=headers).text
     assert line in page
+    assert page.count(restarts) == 1
     assert page.count('id="stage-') == 2

@@ -12,12 +12,13 @@ import signal
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Final
 
 import mlx.core as mx
 
-INIT_S: Final = 15
-"""Seconds in which processes that know each other's addresses connect."""
+INIT_S: Final = 5
+"""Least seconds in which processes that know each other's addresses must connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ def join(rank: int, order: Mapping[str, Any]) -> Group:
     """Connect this process to its group as rank `rank`, by mlx's distributed engine.
 
     `order`: `backend`; `ring`, the addresses of each rank; for jaccl `rdma`, the devices of each
-    rank, and its `coordinator`; `tensor`. Blocks until all ranks have joined, in part without
-    letting other threads run: call it once all are known to be there. Raises RuntimeError; the
-    process ends by SIGALRM if the others do not join within `INIT_S`.
+    rank, and its `coordinator`; `tensor`; `timeout_s`. Blocks until all ranks have joined, in part
+    without letting other threads run: call it once all are known to be there. Raises RuntimeError;
+    the process ends by SIGALRM if the others do not join in time.
     """
     if order["backend"] == "jaccl":
         variable, content = "MLX_IBV_DEVICES", order["rdma"]
@@ -67,7 +68,9 @@ def join(rank: int, order: Mapping[str, Any]) -> Group:
         file.flush()
         file.seek(0)
         os.environ |= {"MLX_RANK": str(rank), variable: f"/dev/fd/{file.fileno()}"}
-        signal.alarm(INIT_S)  # no thread of Python's could end this process meanwhile
+        signal.alarm(
+            max(INIT_S, ceil(order["timeout_s"]))
+        )  # no thread of Python's could end this process meanwhile
         try:
             world = mx.distributed.init(strict=True, backend=order["backend"])
         finally:

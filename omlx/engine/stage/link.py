@@ -36,7 +36,8 @@ class Kind(IntEnum):
     JOIN = 4
     JOINED = 16
     LOAD = 5
-    PROGRESS = 6
+    OPENED = 6
+    READ = 18
     LOADED = 7
     PROBE = 8
     PROBED = 9
@@ -62,7 +63,7 @@ class Frame:
         """The payload as an object. Raises StageError if it is none."""
         try:
             value = json.loads(self.payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StageError("stage.protocol", detail="a payload is no JSON") from error
         if not isinstance(value, dict):
             raise StageError("stage.protocol", detail="a payload is no object")
@@ -104,14 +105,11 @@ class Link:
     def expect(self, *kinds: Kind) -> Frame:
         """Wait for a frame of one of these kinds.
 
-        Raises StageError for another kind, a refusal, or the end of the connection.
+        Raises StageError for another kind, OSError for the end of the connection.
         """
         frame = self.receive()
         if frame is None:
-            raise StageError("stage.closed")
-        if frame.kind is Kind.REFUSED or frame.kind is Kind.FAILED:
-            refusal = frame.json()
-            raise StageError(refusal["code"], **refusal["params"])
+            raise ConnectionError("the connection ended")
         if frame.kind not in kinds:
             detail = f"{frame.kind.name} came where {kinds[0].name} was due"
             raise StageError("stage.protocol", detail=detail)
@@ -134,8 +132,8 @@ class Link:
         return bytes(received)
 
 
-def welcome(link: Link, secret: bytes, facts: Mapping[str, str], ranks: set[int]) -> int:
-    """Accept a follower; return its rank, which is one of `ranks`.
+def welcome(link: Link, secret: bytes, facts: Mapping[str, str], hosts: Mapping[int, str]) -> int:
+    """Accept a follower; return its rank, which is one of `hosts`.
 
     Both sides must have the same `facts`, such as versions. Raises StageError, after telling the
     other side why; one that does not know the secret learns nothing else.
@@ -145,15 +143,14 @@ def welcome(link: Link, secret: bytes, facts: Mapping[str, str], ranks: set[int]
     hello = link.expect(Kind.HELLO).json()
     try:
         _check_proof(secret, nonce, hello)
-        rank = hello.get("rank")
-        if rank not in ranks:
-            raise StageError("stage.rank", rank=str(rank), free=", ".join(map(str, sorted(ranks))))
-        _check_facts(facts, hello.get("facts"))
+        rank = int(hello.get("rank", 0))
+        if rank not in hosts:
+            raise StageError("stage.rank", rank=rank, free=", ".join(map(str, sorted(hosts))))
+        _check_facts(facts, hello.get("facts"), hosts[rank])
     except StageError as refusal:
         link.send_json(Kind.REFUSED, {"code": refusal.code, "params": refusal.params})
         raise
     link.send_json(Kind.WELCOME, {"proof": _proof(secret, str(hello.get("nonce")))})
-    assert isinstance(rank, int)
     return rank
 
 
@@ -163,7 +160,11 @@ def introduce(link: Link, secret: bytes, facts: Mapping[str, str], rank: int) ->
     nonce = secrets.token_hex(_NONCE_BYTES)
     proof = _proof(secret, str(theirs.get("nonce")))
     link.send_json(Kind.HELLO, {"rank": rank, "nonce": nonce, "proof": proof, "facts": dict(facts)})
-    _check_proof(secret, nonce, link.expect(Kind.WELCOME).json())
+    answer = link.expect(Kind.WELCOME, Kind.REFUSED)
+    if answer.kind is Kind.REFUSED:
+        refusal = answer.json()
+        raise StageError(refusal["code"], **refusal["params"])
+    _check_proof(secret, nonce, answer.json())
 
 
 def _proof(secret: bytes, nonce: str) -> str:
@@ -175,9 +176,10 @@ def _check_proof(secret: bytes, nonce: str, message: Mapping[str, Any]) -> None:
         raise StageError("stage.secret")
 
 
-def _check_facts(ours: Mapping[str, str], theirs: object) -> None:
+def _check_facts(ours: Mapping[str, str], theirs: object, host: str) -> None:
     theirs = theirs if isinstance(theirs, dict) else {}
     for name, value in ours.items():
         other = str(theirs.get(name, "unknown"))
         if other != value:
-            raise StageError("stage.mismatch", fact=name, leader=value, follower=other)
+            values = {"leader": value, "follower": other}
+            raise StageError("stage.mismatch", fact=name, host=host, **values)

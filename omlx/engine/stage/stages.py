@@ -32,11 +32,13 @@ SILENT_S: Final = 3 * BEAT_S
 class StageStatus:
     """A stage as last heard of. `layers` are [first, behind the last) of the whole model.
 
-    `rtt_ms` is None for the leader, rank 0, and before the first beat.
+    `rtt_ms` is None for the leader, rank 0, and before the first beat. The supervisor has started
+    the group again `restarts` times.
     """
 
     rank: int
     host: str
+    restarts: int = 0
     layers: tuple[int, int] = (0, 0)
     weights_bytes: int = 0
     free_bytes: int = 0
@@ -70,14 +72,14 @@ class StageStatus:
             "rtt_ms": self.rtt_ms,
             "beat_age_s": age,
             "state": self.state,
+            "restarts": self.restarts,
         }
 
 
 class Stages:
     """The followers of one group, by rank from 1.
 
-    `own` is the status of the leader's stage; the supervisor has started the group again `restarts`
-    times.
+    `own` is the status of the leader's stage.
     """
 
     def __init__(
@@ -90,9 +92,8 @@ class Stages:
         leader: str = "127.0.0.1",
         restarts: int = 0,
     ) -> None:
-        self.own = StageStatus(0, leader)
-        self.restarts = restarts
-        self.statuses = {rank: StageStatus(rank, hosts[rank]) for rank in sorted(links)}
+        self.own = StageStatus(0, leader, restarts)
+        self.statuses = {rank: StageStatus(rank, hosts[rank], restarts) for rank in sorted(links)}
         self._links = dict(sorted(links.items()))
         self._timeout_s = timeout_s
         self._on_lost = on_lost
@@ -112,21 +113,15 @@ class Stages:
         return len(self._links) + 1
 
     def start(self) -> None:
-        """Watch the followers until `close`."""
-        for rank in self._links:
+        """Watch the followers until this process ends, or one is lost."""
+        for rank, link in self._links.items():
+            link.settimeout(
+                self._timeout_s
+            )  # of beats, and of what a stopped process does not read
             threading.Thread(
                 target=self._read, args=(rank,), name=f"omlx-stage-{rank}", daemon=True
             ).start()
         threading.Thread(target=self._beat, name="omlx-stage-beat", daemon=True).start()
-
-    def close(self) -> None:
-        """Tell every follower that all is over."""
-        self._over.set()
-        for link in self._links.values():
-            try:
-                link.send(Kind.BYE)
-            except OSError:  # it has gone already
-                continue
 
     # -- on the engine thread ----------------------------------------------------------------------
 
@@ -151,16 +146,17 @@ class Stages:
         """Return one reply of each follower, by rank, if all have come within `seconds`; else
         nothing, and those that have come are kept.
 
-        Raises StageError for a follower's refusal.
+        Raises StageError for a follower's refusal, naming its host.
         """
         until = time.monotonic() + seconds
         while any(replies.empty() for replies in self._replies.values()):
             if self._over.wait(0.005) or time.monotonic() > until:
                 return {}
         answers = {rank: replies.get() for rank, replies in self._replies.items()}
-        for answer in answers.values():
+        for rank, answer in answers.items():
             if "refused" in answer:
-                raise StageError(answer["refused"], **answer["params"])
+                values = {**answer["params"], "host": self.statuses[rank].host}
+                raise StageError(answer["refused"], **values)
         return answers
 
     def open_lane(self) -> int:
@@ -204,6 +200,8 @@ class Stages:
                 elif frame.lane == self._question:
                     self._replies[rank].put(frame.json())
             self._lose(rank, "its connection ended")
+        except TimeoutError:
+            self._lose(rank, f"it has been silent for {self._timeout_s:g} s")
         except (OSError, StageError) as error:
             self._lose(rank, str(error))
         return None
@@ -226,8 +224,6 @@ class Stages:
                     link.send(Kind.BEAT, beat)
                 except OSError as error:
                     return self._lose(rank, str(error))
-                if now - self.statuses[rank].beat_at > self._timeout_s:
-                    return self._lose(rank, f"it has been silent for {self._timeout_s:g} s")
             since = self._waiting_since
             if since is not None and now - since > self._timeout_s:
                 return self._lose(0, f"a step has not ended within {self._timeout_s:g} s")

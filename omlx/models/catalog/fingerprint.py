@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from omlx.errors import StageError
 from omlx.models.catalog.weight_files import weight_files
 
 _SAMPLE: Final = 64 << 10
@@ -25,3 +27,11 @@ def fingerprint(directory: Path) -> dict[str, str]:
             digest.update(stream.read(_SAMPLE))
         hashes[file.name] = digest.hexdigest()[:16]
     return hashes
+
+
+def check_same(model: str, leader: Mapping[str, str], follower: Mapping[str, str]) -> None:
+    """Raise StageError for the first file that is not the same on both machines."""
+    for file in sorted({*leader, *follower}):
+        ours, theirs = leader.get(file, "missing"), follower.get(file, "missing")
+        if ours != theirs:
+            raise StageError("stage.files", model=model, file=file, leader=ours, follower=theirs)

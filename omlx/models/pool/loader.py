@@ -254,7 +254,9 @@ class _Reading:
             sees=settings.vision and is_target,
         )
         self._begun[entry.path] = steps
-        progress = await self._next(steps)
+        progress = None
+        while progress is None:  # others are asked first whether they can read it too
+            progress = await self._next(steps)
         assert isinstance(progress, LoadProgress)
         self._report(entry, progress)
         return progress.total

@@ -2,7 +2,8 @@
 
 leader                                   followers
 open, judge, split ──── load ─────────►  open, compare fingerprints, cut
-cut, read own layers                     read own layers
+◄─────────────────────── opened ───────  or why not
+read own layers ─────── read ─────────►  read own layers
 ◄─────────────────────── loaded ───────  bytes
 probe, on all ranks at once ─ probe ──►  the same passes
 ◄─────────────────────── probed ───────  layout of own caches
@@ -38,7 +39,7 @@ from omlx.engine.stage.stages import Stages, StageStatus
 from omlx.engine.steps import Steps, run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.catalog.fingerprint import check_same, fingerprint
 from omlx.models.eyes.open_eye import has_vision
 from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
@@ -131,6 +132,8 @@ class StagedReader:
                 "fingerprint": fingerprint(entry.path),
             },
         )
+        yield from self._replies()
+        self.stages.ask(Kind.READ, {})
         nbytes = yield from read_weights(whole)
         loaded = yield from self._replies()
         self.stages.own.weights_bytes = nbytes
@@ -211,12 +214,9 @@ class FollowerModel:
 
     def __init__(self, entry: ModelEntry, order: Mapping[str, Any], group: Group) -> None:
         """Open the model as the leader's `load` says. Raises ModelError and StageError."""
-        own = fingerprint(entry.path)
-        for name, value in order["fingerprint"].items():
-            if own.get(name) != value:
-                raise StageError(
-                    "stage.files", model=entry.id, file=name, leader=value, follower=own.get(name)
-                )
+        if entry.id != order["model"]:
+            raise StageError("stage.other_model", leader=order["model"], follower=entry.id)
+        check_same(entry.id, order["fingerprint"], fingerprint(entry.path))
         self._group = group
         self._model, _ = open_model(entry.path, order["dtype"], trusted=order["trusted"])
         self._facts = facts_of(self._model, order["vocab_size"], cache_maker(self._model))

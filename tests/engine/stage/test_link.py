@@ -100,7 +100,7 @@ def greeted(
     thread = threading.Thread(target=follow)
     thread.start()
     try:
-        results["leader"] = welcome(one, SECRET, FACTS, {1, 2})
+        results["leader"] = welcome(one, SECRET, FACTS, {1: "mac1", 2: "mac2"})
     except StageError as error:
         results["leader"] = error.code
     thread.join()
