@@ -4,6 +4,7 @@ arguments are no JSON: what may be said follows them, and what is not enforced i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -147,6 +148,16 @@ def test_the_root_of_a_schema_is_enforced(model: TokenizerWrapper, family: str, 
         text, calls = read(model, tokens, forced(schema))
         assert (text, len(calls)) == ("", 1), model.decode(tokens)
         assert valid(calls, {"it": schema})
+
+
+@pytest.mark.parametrize("family", ["qwen coder", "glm", "deepseek v3.2", "lfm2"], indirect=True)
+def test_a_number_out_of_range_within_an_object_loses_no_call(model: TokenizerWrapper) -> None:
+    schema = record(a=record(b={"type": "number"}))
+    call = {"id": "call_1", "function": {"name": "it", "arguments": {"a": {"b": 12.5}}}}
+    text = write_calls(model, [call]).replace("12.5", "-12e999")
+    _, ((name, arguments),) = read(model, ids_of(model, text), forced(schema))
+    assert name == "it"
+    assert arguments == {"a": {"b": -sys.float_info.max}}
 
 
 UNHELD: Final = {

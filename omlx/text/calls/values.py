@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from math import isinf
+from math import copysign, isinf
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
@@ -205,10 +206,12 @@ def is_function(tools: Iterable[Mapping[str, Any]], name: str) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON that may hold raw control characters. Raises ValueError, also for numbers out of
-    range and NaN.
+    """Parse JSON that may hold raw control characters. Raises ValueError, also for NaN and for a
+    number out of range; within a list or an object that becomes the largest one, as grammars of
+    JSON allow it.
     """
-    return json.loads(text, strict=False, parse_constant=_refuse, parse_float=_finite)
+    number = _nearest if text.lstrip().startswith(("{", "[")) else _finite
+    return json.loads(text, strict=False, parse_constant=_refuse, parse_float=number)
 
 
 def _declared(types: Any) -> frozenset[str]:
@@ -270,6 +273,11 @@ def _finite(text: str) -> float:
     if isinf(number):
         raise ValueError("a number out of range")
     return number
+
+
+def _nearest(text: str) -> float:
+    number = float(text)
+    return copysign(sys.float_info.max, number) if isinf(number) else number
 
 
 def _refuse(constant: str) -> NoReturn:
