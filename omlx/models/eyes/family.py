@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -52,11 +53,8 @@ class FamilyEye(ABC):
         return self.patches(Image.new("RGB", (width, height)), "", most).features
 
     def patches(self, image: Image.Image, name: str, most: int = MAX_TOKENS) -> PreparedImage:
-        try:
+        with shape_errors():
             found = self.processor(images=[image], return_tensors="np", **self.options(most))
-        except ValueError as error:  # Qwen refuses ratios of more than 200
-            detail = " ".join(str(error).split())
-            raise BadRequest("image.shape", param="messages", detail=detail) from error
         arrays = dict(found)
         return PreparedImage(
             name=name,
@@ -113,6 +111,16 @@ class FamilyEye(ABC):
     @abstractmethod
     def look(self, vlm: Any, arrays: Arrays) -> Features:
         """Compute features with tower and projector of mlx-vlm's model, lazily."""
+
+
+@contextmanager
+def shape_errors() -> Iterator[None]:
+    """Turn the error of a processor into a BadRequest: Qwen's refuse ratios of more than 200."""
+    try:
+        yield
+    except ValueError as error:
+        detail = " ".join(str(error).split())
+        raise BadRequest("image.shape", param="messages", detail=detail) from error
 
 
 def single(rows: mx.array) -> Features:

@@ -304,6 +304,9 @@ def _log_loaded(served: ServedModel) -> None:
     fields = {"model": served.id}
     if served.narrow is not None:
         log.warning(served.narrow.message, extra={"fields": fields})
+    blind = served.sight.off_reason
+    if blind is not None and blind.code not in ("vision.off.text", "vision.off.setting"):
+        log.warning(blind.message, extra={"fields": fields})
     if served.draft is not None:
         fields["draft"] = served.draft
     log.info("loaded", extra={"fields": fields})

@@ -145,18 +145,18 @@ def loop_of(
     )
 
 
-def decode(vision: Vision, of: Request) -> list[int]:
+def decode(vision: Vision, of: Request, vocab_size: int = zoo.VOCAB_SIZE) -> list[int]:
     """What a model says to a request: the prompt in one pass, then token by token, by no code of
     the engine but its sampling function and `Vision.read`.
     """
     seer = vision.sibling()
     for each in of.images:
         seer.look(Look(0, each.name, 0, vision.tower.facts.steps), each)
-    cache, sampler = make_prompt_cache(vision.model), RowSampler(of.sampling, zoo.VOCAB_SIZE)
+    cache, sampler = make_prompt_cache(vision.model), RowSampler(of.sampling, vocab_size)
     tokens, start = list(of.tokens), 0
     for _ in range(of.max_tokens or 0):
         ids = mx.array(seer.ids(tuple(tokens[start:])), mx.uint32)
-        logits = seer.read(ids, cache, start, of.spans)[0, -1:, : zoo.VOCAB_SIZE]
+        logits = seer.read(ids, cache, start, of.spans)[0, -1:, :vocab_size]
         start = len(tokens)
         history = None
         if of.sampling.penalised:

@@ -7,7 +7,7 @@ from typing import Any
 
 from omlx.engine.vision.reader import Features, Rotary, Seeing
 from omlx.models.eyes.eye import MAX_TOKENS
-from omlx.models.eyes.family import Arrays, FamilyEye, single
+from omlx.models.eyes.family import Arrays, FamilyEye, shape_errors, single
 
 
 class Qwen2Eye(FamilyEye):
@@ -21,7 +21,10 @@ class Qwen2Eye(FamilyEye):
         return {"size": {"shortest_edge": shortest, "longest_edge": longest}}
 
     def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
-        count = self.processor.get_number_of_image_patches(height, width, self.options(most))
+        size = self.options(most)["size"]
+        bounds = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+        with shape_errors():
+            count = self.processor.get_number_of_image_patches(height, width, bounds)
         return int(count) // int(self.processor.merge_size) ** 2
 
     def patch_count(self, arrays: Arrays) -> int:

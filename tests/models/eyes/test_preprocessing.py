@@ -1,0 +1,106 @@
+"""What a tower reads equals what the processors of transformers make of an image by themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import AutoImageProcessor
+
+from omlx.errors import BadRequest
+from omlx.models.eyes.open_eye import open_eye
+from omlx.models.package.tokenizer import read_tokenizer
+from tests.models.eyes.folders import CONFIGS, save_vlm
+from tests.models.eyes.sighted import SIZES, entry, picture
+
+pytestmark = pytest.mark.needs_extra
+FAMILIES = (
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "smolvlm",
+    "gemma3",
+    "gemma4",
+    "mistral3",
+    "llava",
+    "internvl",
+)
+FEW = {(1, 1), (37, 91)}
+OFTEN = [pytest.param(size, id=f"{size[0]}x{size[1]}") for size in SIZES if size in FEW]
+RARELY = [
+    pytest.param(size, id=f"{size[0]}x{size[1]}", marks=pytest.mark.slow)
+    for size in SIZES
+    if size not in FEW
+]
+PLAIN: dict[str, dict[str, Any]] = {
+    "smolvlm": {"return_row_col_info": True},
+    "mistral3": {"patch_size": 8},
+    "internvl": {"crop_to_patches": True},
+}
+"""What the processor of a family gives its image processor."""
+
+
+@pytest.fixture(scope="module")
+def eyes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made: dict[str, Any] = {}
+
+    def make(family: str) -> tuple[Any, Path]:
+        if family not in made:
+            folder = tmp_path_factory.mktemp("eyes") / family
+            save_vlm(family, folder)
+            config = json.loads((folder / "config.json").read_text())
+            made[family] = open_eye(folder, config, read_tokenizer(entry(folder))), folder
+        return made[family]
+
+    return make
+
+
+@pytest.mark.parametrize("size", [*OFTEN, *RARELY])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_arrays_are_bit_equal(eyes: Any, family: str, size: tuple[int, int]) -> None:
+    eye, folder = eyes(family)
+    processor: Any = AutoImageProcessor.from_pretrained(str(folder), backend="pil")
+    image = picture(*size)
+    wanted = processor(images=[image], return_tensors="np", **PLAIN.get(family, {}))
+    prepared = eye.patches(image, "name")
+    assert prepared.arrays.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert np.array_equal(prepared.arrays[name], array), name
+    assert prepared.features == eye.tokens(*size) > 0
+    assert prepared.patches > 0
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_fewer_tokens_where_they_are_bounded(eyes: Any, family: str) -> None:
+    eye, _ = eyes(family)
+    image = picture(640, 480)
+    whole, least = eye.patches(image, "name"), eye.patches(image, "name", 16)
+    assert least.features <= whole.features
+    assert eye.tokens(640, 480, 16) == least.features
+    if family.startswith(("qwen", "pixtral", "mistral")):
+        assert least.features <= 16 < whole.features
+    assert eye.image_name(b"file") != eye.image_name(b"file", 16) != eye.image_name(b"other", 16)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_shapes_that_a_family_refuses_are_bad_requests(eyes: Any, family: str) -> None:
+    eye, _ = eyes(family)
+    for call in (lambda: eye.patches(picture(1, 300), "name"), lambda: eye.tokens(300, 1)):
+        with pytest.raises(BadRequest) as refused:
+            call()
+        assert refused.value.code == "image.shape"
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_images_of_one_colour_have_all_their_features(eyes: Any, family: str) -> None:
+    eye, _ = eyes(family)
+    gray = Image.new("RGB", (64, 48), (127, 127, 127))
+    assert eye.patches(gray, "name").features == eye.patches(picture(64, 48), "name").features
+
+
+def test_names_depend_on_the_preprocessing(eyes: Any) -> None:
+    names = {eyes(family)[0].image_name(b"file") for family in FAMILIES if family != "qwen3_vl"}
+    assert len(names) == len(FAMILIES) - 1

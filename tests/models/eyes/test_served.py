@@ -1,0 +1,65 @@
+"""Real towers in the engine: two turns about an image, in chunks, drafted, in company."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx.engine.build import build_loop
+from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.strategy import NGRAM, OFF
+from omlx.engine.types import Request, Speculation
+from tests.engine.harness import GREEDY, LIMITS, WARM, Bench
+from tests.engine.vision.sighted import decode
+from tests.models.eyes.folders import CONFIGS, MARKERS, save_vlm
+from tests.models.eyes.sighted import load_sighted, picture
+
+pytestmark = pytest.mark.needs_extra
+OFTEN = ("qwen2_5_vl", "gemma3")
+FAMILIES = [
+    pytest.param(family, marks=() if family in OFTEN else pytest.mark.slow) for family in CONFIGS
+]
+
+
+def count_looks(vision: Any) -> list[str]:
+    """The names of images that its tower looks at from now on."""
+    looked: list[str] = []
+    look = vision.tower.look
+
+    def counted(image: PreparedImage) -> Any:
+        looked.append(image.name)
+        return look(image)
+
+    vision.tower.look = counted
+    return looked
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_turns_look_once(tmp_path: Path, family: str) -> None:
+    save_vlm(family, tmp_path)
+    model = load_sighted(tmp_path)
+    eye, vision = model.sight.eye, model.sight.vision
+    image = eye.patches(picture(60, 40), eye.image_name(b"file"))
+    text = eye.expand(f"Here {MARKERS[family]} we see, and so on", [image])
+    ids = model.tokenizer.encode(text, add_special_tokens=False)
+    tokens, spans = eye.place(ids, [image])
+    limits = replace(LIMITS, prefill_chunk=32, prefill_slice=16, context_length=2048)
+    loop = build_loop(model.model, model.vocab_size, limits, vision=vision.sibling())
+    looked = count_looks(vision)
+    request = Request("a", tokens, GREEDY, max_tokens=12, spans=spans, images=(image,))
+    first = replace(request, speculation=Speculation(NGRAM))
+    bench = Bench(loop).run(first)
+    answer = bench.tokens["a"]
+    turn = replace(first, id="turn", tokens=(*tokens, *answer, 40, 41), sampling=WARM)
+    other = replace(first, id="other", tokens=(60, 61, *tokens), speculation=Speculation(OFF))
+    moved = [replace(span, start=span.start + 2, stop=span.stop + 2) for span in spans]
+    other = replace(other, spans=tuple(moved))
+    bench.run(turn, other)
+    assert not bench.failed, bench.failed
+    assert looked == [image.name], "one look for three prompts"
+    assert bench.stats("turn").cached_n > spans[-1].stop
+    for each in (first, turn, other):
+        assert bench.tokens[each.id] == decode(vision, each, model.vocab_size), each.id
