@@ -114,6 +114,7 @@ def read(
     *,
     tokenizer: TokenizerWrapper | None,
     trusted: bool,
+    sees: bool,
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
 ) -> LoadSteps:
