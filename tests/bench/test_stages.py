@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from omlx.bench.stages import command
-from omlx.bench.stages.command import comparisons
+from omlx.bench.stages.command import BARS, MIN_CORES, MIN_STEP_MS, comparisons
 from omlx.measure.spread import Series
 from omlx.models.catalog.discovery import BUNDLED
 
@@ -26,7 +26,29 @@ def test_gains_are_compared_within_trials() -> None:
     found = comparisons(times)
     assert found["plain step, stages / alone"].values == (1.1, 1.05)
     assert found["prefill, alone / stages"].values == (1.5, 2.0)
-    assert found["drafting's gain, stages / alone"].values == (1.0, 1.0)
+    assert found["gain in stages / alone"].values == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "verdict"),
+    [
+        ("plain step", 1.05, "goal met"),
+        ("plain step", 1.1, "gate met"),
+        ("plain step", 1.2, "missed"),
+        ("prefill", 1.7, "goal met"),
+        ("prefill", 1.5, "gate met"),
+        ("prefill", 0.9, "missed"),
+        ("gain in stages / alone", 0.95, "gate met"),
+    ],
+)
+def test_figures_are_judged_by_gate_and_goal(name: str, value: float, verdict: str) -> None:
+    assert BARS[name].judge(value, MIN_CORES, MIN_STEP_MS)[2] == verdict
+
+
+def test_speed_is_judged_only_where_the_machine_and_the_model_allow_it() -> None:
+    for cores, step_ms, word in ((2, 50.0, "2 cores"), (8, 5.0, "5.0 ms")):
+        assert word in BARS["prefill"].judge(9.9, cores, step_ms)[2]
+        assert BARS["control path"].judge(9.9, cores, step_ms)[2] == "goal met"
 
 
 def test_every_figure_is_measured(
@@ -45,4 +67,5 @@ def test_every_figure_is_measured(
     assert all(figures["median"] > 0 for figures in report["ms"].values())
     assert len(report["ms"]) == 6
     assert 0 < report["control_us"]["plain"]["median"] < 1e6
-    assert "drafting's gain, stages / alone" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in BARS)

@@ -2,7 +2,8 @@
 
 Two servers run, and take turns with the same requests: plain decoding, decoding with the draft
 model, and a prompt of `--prompt` tokens that no cache knows. Also measured: the control path of a
-step without a model, and what the processes of the group use while idle.
+step without a model, and what the processes of the group use while idle. Each figure is printed
+beside its bar; those of speed are judged only where the machine and the model allow it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from omlx.measure.interleave import rotate
 from omlx.measure.spread import Series
 
 IDLE_S: Final = 10.0
-LOCAL: Final = ("--hosts", "127.0.0.1,127.0.0.1")
+MIN_CORES: Final = 4
+"""A stage computes on one core, and its ring waits on another."""
+
+MIN_STEP_MS: Final = 10.0
+"""Shorter steps show what a hop takes, not what it adds to a model that is worth splitting."""
+
+LOCAL: Final = ("--hosts", "127.0.0.1,127.0.0.1", "--stage-timeout", "600")
+"""On a busy machine a step may take longer than the default time-out."""
+
 Cell = tuple[str, str]
 """A server (`alone`, `stages`) and what it does (`plain`, `draft`, `prefill`)."""
 
@@ -123,16 +132,65 @@ _WORKS: Final[dict[str, Callable[[int, int, argparse.Namespace], float]]] = {
 
 
 def to_text(paths: dict[str, Series], idle: dict[str, float], times: dict[Cell, Series]) -> str:
-    """Return the tables: control path, idle, times and their ratios."""
-    control = [("control path", "µs a step", "least", "most")]
-    control += [(name, *_cells(series, 1)) for name, series in paths.items()]
-    rows = [("", "ms", "least", "most")]
+    """Return two tables: times, and figures beside their bars."""
+    rows = [("ms", "median", "least", "most")]
     rows += [(f"{server}, {work}", *_cells(series, 2)) for (server, work), series in times.items()]
-    ratios = [("ratio", "median", "least", "most")]
-    ratios += [(name, *_cells(series, 3)) for name, series in comparisons(times).items()]
-    shares = [("idle process", "share of a core")]
-    shares += [(name, f"{100 * share:.2f} %") for name, share in idle.items()]
-    return "\n\n".join(table(part) for part in (control, rows, ratios, shares)) + "\n"
+    cores, step = os.cpu_count() or 1, times["alone", "plain"].median
+    judged = [("figure", "median", "least", "most", "gate", "goal", "")]
+    for name, series in figures(paths, idle, times).items():
+        bar = BARS[name.partition(",")[0]]
+        judged.append((name, *_cells(series, bar.digits), *bar.judge(series.median, cores, step)))
+    return "\n\n".join(table(part) for part in (rows, judged)) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a figure must reach (`gate`) and should (`goal`); None: it has no bar.
+
+    A figure of `speed` says something only with two cores a stage, and of steps of `MIN_STEP_MS`.
+    """
+
+    gate: float | None = None
+    goal: float | None = None
+    speed: bool = False
+    digits: int = 2
+
+    def judge(self, value: float, cores: int, step_ms: float) -> tuple[str, str, str]:
+        """Return gate, goal and a verdict."""
+        if self.gate is None or self.goal is None:
+            return "", "", ""
+        most = self.goal < self.gate  # less is better
+        sign = "≤" if most else "≥"
+        bars = (f"{sign} {self.gate:g}", f"{sign} {self.goal:g}")
+        if self.speed and cores < MIN_CORES:
+            return *bars, f"not judged: {cores} cores, {MIN_CORES} are needed"
+        if self.speed and step_ms < MIN_STEP_MS:
+            return *bars, f"not judged: steps of {step_ms:.1f} ms, {MIN_STEP_MS:g} are needed"
+        for name, bound in (("goal", self.goal), ("gate", self.gate)):
+            if value == bound or (value < bound) == most:
+                return *bars, f"{name} met"
+        return *bars, "missed"
+
+
+BARS: Final = {
+    "control path": Bar(100, 40, digits=1),
+    "idle": Bar(1, 0.2),
+    "plain step": Bar(1.15, 1.05, speed=True),
+    "drafting's gain": Bar(),
+    "gain in stages / alone": Bar(0.9, 1.0, speed=True),
+    "prefill": Bar(1.4, 1.7, speed=True),
+}
+"""By the beginning of a figure's name."""
+
+
+def figures(
+    paths: dict[str, Series], idle: dict[str, float], times: dict[Cell, Series]
+) -> dict[str, Series]:
+    """Return all figures that are judged, by name and unit."""
+    found = {f"control path, {name}, µs a step": series for name, series in paths.items()}
+    shares = {name: Series((100 * share,)) for name, share in idle.items()}
+    found |= {f"idle, {name}, % of a core": share for name, share in shares.items()}
+    return found | comparisons(times)
 
 
 def comparisons(times: dict[Cell, Series]) -> dict[str, Series]:
@@ -146,7 +204,7 @@ def comparisons(times: dict[Cell, Series]) -> dict[str, Series]:
             name: times[name, "plain"].over(times[name, "draft"]) for name in ("alone", "stages")
         }
         found |= {f"drafting's gain, {name}": gain for name, gain in gains.items()}
-        found["drafting's gain, stages / alone"] = gains["stages"].over(gains["alone"])
+        found["gain in stages / alone"] = gains["stages"].over(gains["alone"])
     return found
 
 
