@@ -118,7 +118,7 @@ def read(
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
 ) -> LoadSteps:
-    """A model that spells, with the tokenizer and template of the entry."""
+    """A model that spells, with the tokenizer and template of the entry; it has no vision tower."""
     yield LoadProgress(0, 0)
     tokenizer = read_tokenizer(entry) if tokenizer is None else tokenizer
     model = kind(tokenizer)
