@@ -128,10 +128,14 @@ def _tell(values: Mapping[str, str]) -> None:
 def _attack(report: Path) -> None:
     """Send the leader what a stranger may send, before rank 1 connects; then be rank 1 twice."""
     connect, introduce = stage_join.connect, stage_join.introduce
-    answers = []
+    answers, silent = list[str](), list[socket.socket]()
 
     def connecting(order: Order) -> socket.socket:
-        connect(order).close()  # a stranger that says nothing; and the leader listens
+        while order.rank == 2 and not report.exists():
+            time.sleep(0.02)  # the leader accepts connections until all ranks are there
+        if order.rank == 2:
+            return connect(order)
+        silent.append(connect(order))  # the leader listens; this one never says anything
         deep = b"[" * 100_000
         greeting = len(deep).to_bytes(4, "big") + b"\1\0\0\0\0" + deep
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2\3\0\0\0\0{}", b"\0\0", greeting):
@@ -141,8 +145,6 @@ def _attack(report: Path) -> None:
         return connect(order)
 
     def introducing(link: Link, secret: bytes, facts: Mapping[str, str], rank: int) -> None:
-        while rank == 2 and not report.exists():
-            time.sleep(0.02)  # the leader accepts connections until all ranks are there
         introduce(link, secret, facts, rank)
         if rank == 1:
             answers.append(_refusal(link._socket.getpeername(), secret, rank))

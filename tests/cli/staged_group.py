@@ -21,7 +21,7 @@ from tests.server.running import DRAFT, TARGET
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).parent / "rank_site"
 LOCAL = "127.0.0.1,127.0.0.1"
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 QUESTION = {"role": "user", "content": "Repeat: the cat reads a table of numbers."}
 
 

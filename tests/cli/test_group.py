@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from omlx.cli import stage_join
 from omlx.cli.hostfile import Host, Hosts
 from omlx.cli.main import main
+from omlx.cli.stage_order import Order
 from omlx.cli.supervisor import GroupOptions, Supervisor
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
@@ -161,6 +163,15 @@ def test_the_launcher_of_mlx_is_refused(
     monkeypatch.setenv("MLX_RANK", "0")
     assert main(["serve", TARGET, "--port", "0"]) == 2
     assert "--hosts" in capsys.readouterr().err
+
+
+def test_hosts_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_join, "JOIN_S", 0.1)
+    order = Order("00", 0, ("127.0.0.1", 0), ("mac1", "mac2", "mac3"))
+    with pytest.raises(StageError) as refusal:
+        stage_join.lead(order, lambda failure: None)
+    assert refusal.value.code == "stage.unreachable"
+    assert refusal.value.params["hosts"] == "mac2, mac3"
 
 
 class Unreachable(Hosts):

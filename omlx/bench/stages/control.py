@@ -40,9 +40,8 @@ def control_path(plan: Plan, trials: int) -> Series:
                 trips.append(_seconds(near, None))
             figures.append(1e6 * (median(steps) - median(trips) / 2))
     finally:
-        near.send(Kind.BYE)
-        follower.join()
         near.close()
+        follower.join()
         far.close()
     return Series(tuple(figures))
 
@@ -58,7 +57,7 @@ def _seconds(link: Link, plan: Plan | None) -> float:
 
 
 def _follow(link: Link) -> None:
-    while (frame := link.receive()) is not None and frame.kind is not Kind.BYE:
+    while (frame := link.receive()) is not None:
         if frame.kind is Kind.PLAN:
             Plan.from_bytes(frame.payload)
         link.send(Kind.BEAT)

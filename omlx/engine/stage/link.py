@@ -46,7 +46,6 @@ class Kind(IntEnum):
     BEAT = 12
     FAILED = 13
     LEAVING = 14
-    BYE = 15
     CLOSE = 17
 
 

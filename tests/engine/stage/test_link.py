@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx.engine.stage.link import MAX_PAYLOAD, Frame, Kind, Link, introduce, welcome
-from omlx.errors import StageError
+from omlx.engine.stage.stages import Stages
+from omlx.errors import StageError, StageLost
 
 SECRET = b"a secret of this group"
 FACTS = {"omlx": "0.1.0", "mlx": "1"}
@@ -121,3 +122,28 @@ def test_a_second_follower_of_a_rank_is_refused(pair: tuple[Link, Link]) -> None
 
 def test_versions_that_differ_are_refused_and_both_are_named(pair: tuple[Link, Link]) -> None:
     assert greeted(pair, facts={**FACTS, "mlx": "2"}) == ("stage.mismatch", "stage.mismatch")
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [(Kind.REFUSED, b"{}"), (Kind.HELLO, b"[" * 100_000), (Kind.HELLO, b"[]"), (Kind.HELLO, b"{}")],
+)
+def test_a_stranger_is_refused_whatever_it_sends(
+    kind: Kind, payload: bytes, pair: tuple[Link, Link]
+) -> None:
+    one, other = pair
+    other.send(kind, payload)
+    with pytest.raises(StageError):
+        welcome(one, SECRET, FACTS, {1: "mac1"})
+
+
+def test_a_follower_that_reads_nothing_is_lost() -> None:
+    near, far = socket.socketpair()
+    lost: list[StageLost] = []
+    with near, far:
+        stages = Stages({1: Link(near)}, {1: "mac2"}, 1.0, lost.append)
+        stages.start()
+        with pytest.raises(StageLost) as refusal:
+            stages.broadcast(Kind.PLAN, bytes(16 << 20))
+        assert refusal.value.params["host"] == "mac2"
+        assert [failure.code for failure in lost] == ["stage.lost"]
