@@ -54,8 +54,7 @@ class FamilyEye(ABC):
 
     def patches(self, image: Image.Image, name: str, most: int = MAX_TOKENS) -> PreparedImage:
         with shape_errors():
-            found = self.processor(images=[image], return_tensors="np", **self.options(most))
-        arrays = dict(found)
+            arrays = self.arrays(image, most)
         return PreparedImage(
             name=name,
             arrays=arrays,
@@ -83,6 +82,10 @@ class FamilyEye(ABC):
     def _read_processor(self, directory: Path) -> Any:
         read: Any = AutoImageProcessor.from_pretrained
         return read(str(directory), backend="pil")
+
+    def arrays(self, image: Image.Image, most: int) -> dict[str, Any]:
+        """Return what the tower reads of an image, with at most `most` tokens."""
+        return dict(self.processor(images=[image], return_tensors="np", **self.options(most)))
 
     def options(self, most: int) -> dict[str, Any]:
         """Options of the processor for at most `most` tokens."""

@@ -27,7 +27,7 @@ FAMILIES: Final = {
     "smolvlm": "idefics:IdeficsEye",
     "gemma3": "gemma:Gemma3Eye",
     "gemma4": "gemma:Gemma4Eye",
-    "gemma4_unified": "gemma:Gemma4Eye",
+    "gemma4_unified": "gemma:Gemma4UnifiedEye",
     "pixtral": "pixtral:PixtralEye",
     "mistral3": "pixtral:Mistral3Eye",
     "llava": "llava:LlavaEye",

@@ -55,6 +55,10 @@ TOWER: Final = {
     "patch_size": 4,
     "in_channels": 3,
 }
+QWENS: Final = (
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
+    *("qwen3_5", "qwen3_5_moe"),
+)
 QWEN_TOWER: Final = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -251,8 +255,39 @@ CONFIGS |= {
         "vision_config": {**TOWER, "image_size": [32, 32], "patch_size": [4, 4]},
     },
 }
+CONFIGS["gemma4_unified"] = {
+    **CONFIGS["gemma4"],
+    "text_config": {
+        **CONFIGS["gemma4"]["text_config"],
+        "model_type": "gemma4_unified_text",
+        "attention_k_eq_v": False,
+    },
+    "vision_config": {
+        "patch_size": 4,
+        "pooling_kernel_size": 3,
+        "model_patch_size": 12,
+        "mm_embed_dim": 64,
+        "mm_posemb_size": 256,
+        "num_soft_tokens": 70,
+        "output_proj_dims": 64,
+    },
+}
+EXPERTS: Final = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "tie_word_embeddings": False,
+}
+for name in ("qwen3_vl", "qwen3_5"):
+    dense = CONFIGS[name]
+    text = {**dense["text_config"], **EXPERTS, "model_type": f"{name}_moe_text"}
+    CONFIGS[f"{name}_moe"] = {**dense, "text_config": text}
 IMAGES: Final[dict[str, dict[str, Any]]] = {
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"), QWEN_IMAGES),
+    **dict.fromkeys(QWENS, QWEN_IMAGES),
     **{
         name: {
             "image_processor_type": kind,
@@ -269,6 +304,7 @@ TOWERS: Final = {
     "smolvlm": "idefics3",
     "gemma3": "siglip_vision_model",
     "gemma4": "gemma4_vision",
+    "gemma4_unified": "gemma4_unified_vision",
     "pixtral": "pixtral",
     "mistral3": "pixtral",
     "llava": "clip_vision_model",
@@ -276,17 +312,19 @@ TOWERS: Final = {
 }
 """`model_type` of a tower, where it is another one."""
 
+GEMMA4_IMAGES: Final = {
+    "image_processor_type": "Gemma4ImageProcessor",
+    "patch_size": 4,
+    "max_soft_tokens": 70,
+    "pooling_kernel_size": 3,
+}
 IMAGES |= {
     "gemma3": {
         "image_processor_type": "Gemma3ImageProcessor",
         "size": {"height": 32, "width": 32},
     },
-    "gemma4": {
-        "image_processor_type": "Gemma4ImageProcessor",
-        "patch_size": 4,
-        "max_soft_tokens": 70,
-        "pooling_kernel_size": 3,
-    },
+    "gemma4": GEMMA4_IMAGES,
+    "gemma4_unified": GEMMA4_IMAGES,
     "pixtral": PIXTRAL_IMAGES,
     "mistral3": PIXTRAL_IMAGES,
     "llava": {
@@ -309,14 +347,12 @@ IMAGES |= {
     },
 }
 MARKERS: Final = {
-    **dict.fromkeys(
-        ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"),
-        "<|vision_start|><|image_pad|><|vision_end|>",
-    ),
+    **dict.fromkeys(QWENS, "<|vision_start|><|image_pad|><|vision_end|>"),
     **dict.fromkeys(("smolvlm", "idefics3", "llava", "lfm2_vl"), "<image>"),
     **dict.fromkeys(("pixtral", "mistral3"), "[IMG]"),
     "gemma3": "<start_of_image>",
     "gemma4": "<|image|>",
+    "gemma4_unified": "<|image|>",
     "internvl": "<IMG_CONTEXT>",
 }
 

@@ -22,7 +22,10 @@ from tests.models.eyes.sighted import (
 
 pytestmark = pytest.mark.needs_extra
 FAMILIES = tuple(CONFIGS)
-FEW = ((1, 40), (50, 70), (300, 500))
+FEW = [
+    pytest.param((50, 70), id="50x70"),
+    *(pytest.param(size, id=f"{size}", marks=pytest.mark.slow) for size in ((1, 40), (300, 500))),
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def whole_features(family: str, whole: Any, ids: list[int], image: Any, token_id
     return found.inputs_embeds[0][mx.array(places)], found
 
 
-@pytest.mark.parametrize("size", FEW, ids=str)
+@pytest.mark.parametrize("size", FEW)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_features_are_those_of_mlx_vlm(folders: Any, family: str, size: tuple[int, int]) -> None:
     folder, whole = folders(family)
@@ -75,7 +78,7 @@ def test_slices_of_a_tower_make_the_same_features(folders: Any, family: str) -> 
     eye, vision = model.sight.eye, model.sight.vision
     image = eye.patches(picture(50, 70), "name")
     at_once = features_of(vision, image, stride=vision.tower.facts.steps)
-    assert vision.tower.facts.steps > 1
+    assert vision.tower.facts.steps > 1 or family == "gemma4_unified"  # it has no layers
     assert (features_of(vision, image).rows == at_once.rows).all().item()
 
 

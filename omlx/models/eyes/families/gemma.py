@@ -14,6 +14,7 @@ from omlx.models.eyes.family import Arrays, FamilyEye, single
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
+    from PIL.Image import Image
 
 SOFT_TOKENS: Final = (70, 140, 280, 560, 1120)
 """Sizes of an image that Gemma 4 knows, in tokens."""
@@ -85,3 +86,18 @@ class Gemma4Eye(FamilyEye):
     def look(self, vlm: Any, arrays: Arrays) -> Features:
         places = arrays["image_position_ids"]
         return single(vlm.encode_image(arrays["pixel_values"], places))
+
+
+class Gemma4UnifiedEye(Gemma4Eye):
+    """Patches are projected, without a tower. The processor is mlx-vlm's: transformers' needs
+    PyTorch.
+    """
+
+    def _read_processor(self, directory: Path) -> Any:
+        from mlx_vlm.models.gemma4_unified import processing_gemma4_unified as processing  # noqa: PLC0415 — only here
+
+        return processing.Gemma4UnifiedImageProcessor.from_pretrained(str(directory))
+
+    def arrays(self, image: Image, most: int) -> dict[str, Any]:
+        found, _ = self.processor.preprocess([image], **self.options(most))
+        return dict(found)
