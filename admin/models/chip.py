@@ -43,7 +43,7 @@ _INCONCLUSIVE: Final = (
     "spec.off.no_chance",
     "spec.off.requested",
     "spec.off.zero_window",
-    "spec.paused.several_active",
+    "batch.off.uneven",
 )
 """Outcomes of a request that predict nothing about the next one."""
 
@@ -51,18 +51,13 @@ _INCONCLUSIVE: Final = (
 def model_chip(model: ModelSnapshot) -> Chip | None:
     """Return the chip of a model, None while it cannot be used: not at all, or not loaded yet.
 
-    In this order: an obstacle, several active requests, the latest outcome, the configuration.
+    In this order: an obstacle, the latest outcome, the configuration.
     """
     if not model.usable or model.status.state is State.LOADING:
         return None
     if model.speculative is None:
         return Chip(Tone.BAD, "ui.chip.broken")
-    return (
-        _obstacle(model, model.speculative)
-        or _active(model)
-        or _latest(model)
-        or _configured(model.speculative)
-    )
+    return _obstacle(model, model.speculative) or _latest(model) or _configured(model.speculative)
 
 
 def is_another_models(configured: SpeculationConfig) -> bool:
@@ -89,14 +84,6 @@ def _obstacle(model: ModelSnapshot, configured: SpeculationConfig) -> Chip | Non
     if reason.code in _ABSENT:
         return Chip(Tone.WAIT, "ui.chip.absent", reason=reason)
     return Chip(Tone.WAIT, "ui.chip.unfit", reason=reason)
-
-
-def _active(model: ModelSnapshot) -> Chip | None:
-    active = model.status.active
-    if active < 2:
-        return None
-    reason = Reason("spec.paused.several_active", {"active": active})
-    return Chip(Tone.WAIT, "ui.chip.paused", reason.params, reason=reason)
 
 
 def _latest(model: ModelSnapshot) -> Chip | None:

@@ -12,6 +12,7 @@ from omlx.engine.speculation.cost_model import (
     PLAIN,
     SAMPLES,
     WIDEST_WINDOW,
+    CompanyCosts,
     CostModel,
     LatencyTable,
 )
@@ -22,6 +23,16 @@ class FixedLatencyTable(LatencyTable):
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
         return False
+
+
+class FixedCompanyCosts(CompanyCosts):
+    """A batch costs what a single row's pass over as many tokens does."""
+
+    def knows(self, rows: int) -> bool:
+        return True
+
+    def learn(self, rows: int, width: int, context: int, seconds: float) -> None:
+        return
 
 
 def flat(width: int) -> float:
@@ -37,9 +48,9 @@ def fixed_costs(
     A pass of the draft model of that name takes `draft_seconds`.
     """
     target = {PLAIN: 1.0}
-    for width in range(1, WIDEST_WINDOW + 1):
+    for width in range(1, 8 * WIDEST_WINDOW + 1):
         target[width] = pass_seconds(width)
-    return CostModel(_fixed(target), {draft: _fixed({1: draft_seconds})})
+    return CostModel(_fixed(target), {draft: _fixed({1: draft_seconds})}, FixedCompanyCosts())
 
 
 def _fixed(seconds: Mapping[int, float]) -> LatencyTable:

@@ -30,12 +30,21 @@ class CacheSizes(Protocol):
 class Batch:
     """The rows that share a cache, in its order.
 
-    `off_reason` says why rows of this model cannot, or is None.
+    `off_reason` says why rows of this model cannot, `no_uneven` why they cannot read windows of
+    different lengths, and so not draft; or None.
     """
 
-    def __init__(self, limits: Limits, sizes: CacheSizes, off_reason: Reason | None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        sizes: CacheSizes,
+        off_reason: Reason | None,
+        no_uneven: Reason | None = None,
+    ) -> None:
         self.members: list[int] = []
+        self.excluded: set[int] = set()  # rows for which there was no room
         self.off_reason = off_reason
+        self.no_uneven = no_uneven
         self._limits = limits
         self._sizes = sizes
         self._alone: int | None = None  # the only row that decodes, since so many steps
@@ -63,10 +72,19 @@ class Batch:
             if s.row not in self.members and s.pending == 1 and s.computed and not s.unread
         ]
         joining = self._within_memory(ready, {s.row: s.computed for s in decoding})
+        self.excluded = {s.row for s in ready}.difference(joining)
         if not joining or len(joining) + len(self.members) < 2:
             return []
         self.members.extend(joining)
         return [Merge(joining)]
+
+    def drafts_alone(self, row: int, decoding: int) -> bool:
+        """Whether a row has a pass of its own while `decoding` rows decode, and stays out of the
+        batch.
+        """
+        if row in self.members:
+            return False
+        return decoding == 1 or self.off_reason is not None or row in self.excluded
 
     def remove(self, row: int, *, keep_cache: bool) -> list[CacheOp]:
         """Take out a row that has ended, with its cache or without it."""

@@ -55,10 +55,9 @@ def build_loop(
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
     prefix_bytes = limits.prefix_bytes - draft_bytes
     prefix = PrefixReuse(facts.layout, limits.block_tokens, prefix_bytes, facts.uncacheable)
-    known, first = facts.vocab_size, runner.prefill_first
-    own_limits = replace(
-        limits, vocab_size=known, missing_ids=vocab_size - known, prefill_first=first
-    )
+    known = facts.vocab_size
+    own_limits = replace(limits, vocab_size=known, missing_ids=vocab_size - known)
+    own_limits = replace(own_limits, prefill_first=runner.prefill_first)
     loop = EngineLoop(
         runner,
         Scheduler(
@@ -69,6 +68,7 @@ def build_loop(
             runner.sizes,
             facts.unbatchable,
             memory=memory,
+            no_uneven=facts.no_uneven,
             tower=None if runner.vision is None else runner.vision.tower.facts,
         ),
     )

@@ -209,22 +209,23 @@ class EngineLoop:
         reads = self.runner.read(launch)
         now = time.perf_counter()
         overlapped = None
-        if _reads_one_row(launch.plan) and (following is None or _reads_one_row(following.plan)):
+        if _is_one_pass(launch.plan) and (following is None or _is_one_pass(following.plan)):
             overlapped = following is not None
         self.scheduler.planner.observe(launch.plan, now - max(launch.at, self._read_at))
         interval = None
         if overlapped is not None and overlapped == self._overlapped:
-            width = launch.plan.forwards[0].windows[0].width
-            interval = Interval(now - self._read_at, PLAIN if overlapped else width)
+            windows = launch.plan.forwards[0].windows
+            width = PLAIN if overlapped else max(window.width for window in windows)
+            interval = Interval(now - self._read_at, width, len(windows))
         self._read_at, self._overlapped = now, overlapped
         return self.scheduler.commit(launch.plan, reads, interval)
 
 
-def _reads_one_row(plan: Plan) -> bool:
-    """Whether a step is one pass that samples one single row, and no operation but rollbacks."""
-    return (
-        len(plan.forwards) == 1
-        and not plan.forwards[0].batched
-        and plan.forwards[0].windows[0].sample
-        and all(isinstance(op, Rewind) for op in plan.ops)
-    )
+def _is_one_pass(plan: Plan) -> bool:
+    """Whether a step is one pass that samples, of a single row or of several, and no operation but
+    rollbacks.
+    """
+    if len(plan.forwards) != 1 or not all(isinstance(op, Rewind) for op in plan.ops):
+        return False
+    (forward,) = plan.forwards
+    return forward.windows[0].sample and forward.batched == (len(forward.windows) > 1)

@@ -182,6 +182,10 @@ class Plan:
     def windows(self) -> Iterator[Window]:
         return chain.from_iterable(forward.windows for forward in self.forwards)
 
+    @property
+    def rows(self) -> Iterator[int]:
+        return (window.row for window in self.windows)
+
     def with_drafts(self, drafts: dict[int, tuple[int, ...]]) -> Plan:
         """Return the plan with device drafts replaced by the ids that were read, by row.
 

@@ -18,7 +18,8 @@ from omlx.engine.limits import Limits
 from omlx.engine.plan import LAST, CacheOp, Forward, Plan, Window
 from omlx.engine.prefill_chunk import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.sequence import Sequence, Status
+from omlx.engine.sequence import Interval, Sequence, Status
+from omlx.engine.speculation.company import Company
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.vision.looks import Looks
@@ -64,7 +65,7 @@ class Planner:
             return True
         if self._sampled != {s.row for s in decoding} or self._batch.changes(decoding):
             return True
-        return len(decoding) == 1 and self._drafts_alone(decoding[0])
+        return self._would_draft(decoding)
 
     def plan(self, running: Seq[Sequence], decoding: Seq[Sequence]) -> list[Forward]:
         """Decode windows first, then prefill chunks."""
@@ -83,39 +84,67 @@ class Planner:
             read = sum(window.width for window in plan.windows if not window.sample)
             self._passes.observe(read, seconds)
 
-    def _drafts_alone(self, sequence: Sequence) -> bool:
-        if sequence.row in self._batch.members:
+    def observe_pass(self, sequences: Seq[Sequence], interval: Interval | None) -> None:
+        """Learn how long a pass over a batch took; a row's record learns that of a single row."""
+        if interval is not None and interval.rows > 1 and sequences:
+            Company(self.speculator, sequences).observe(interval)
+
+    def _would_draft(self, decoding: Seq[Sequence]) -> bool:
+        """Whether a row would draft now; rows of a batch decide together."""
+        for sequence in decoding:
+            if not self._batch.drafts_alone(sequence.row, len(decoding)):
+                continue
+            if self.speculator.refusal(sequence) is None:
+                wants = True  # where `would_draft` raises, `draft` raises too, and is isolated
+                with isolate():
+                    wants = self.speculator.would_draft(sequence)
+                if wants:
+                    return True
+        members = [s for s in decoding if s.row in self._batch.members]
+        if not members or self._batch.no_uneven is not None:
             return False
-        if self.speculator.refusal(sequence, 1) is not None:
-            return False
-        wants = True  # where `would_draft` raises, `draft` raises too and disables the drafter
+        wants = True
         with isolate():
-            wants = self.speculator.would_draft(sequence)
+            wants = Company(self.speculator, members).would_draft()
         return wants
 
     def _decode(self, decoding: Seq[Sequence]) -> list[Forward]:
         by_row = {sequence.row: sequence for sequence in decoding}
-        members = self._batch.members
         forwards = []
         for sequence in decoding:
-            if sequence.row not in members:
+            if sequence.row not in self._batch.members:
                 window = self._window(sequence, self._draft(sequence, len(decoding)))
                 forwards.append(Forward((window,)))
-        if members:
-            for row in members:
-                if not by_row[row].unread:  # nothing about the rows changes while steps overlap
-                    self.speculator.record_refusal(by_row[row], max(2, len(decoding)))
-            windows = tuple(self._window(by_row[row], None) for row in members)
+        if self._batch.members:
+            members = [by_row[row] for row in self._batch.members]
+            drafts = self._draft_in_company(members)
+            windows = tuple(self._window(s, drafts.get(s.row)) for s in members)
             forwards.append(Forward(windows, batched=True))
         return forwards
 
     def _draft(self, sequence: Sequence, decoding: int) -> Draft | None:
-        if self.speculator.record_refusal(sequence, decoding) or sequence.unread:
+        if self.speculator.record_refusal(sequence) or sequence.unread:
             return None
+        if not self._batch.drafts_alone(sequence.row, decoding):
+            return None  # it joins the batch next
         draft = None
         with isolate(self.speculator.disable, sequence):  # the row continues without the drafter
             draft = self.speculator.draft(sequence)
         return draft
+
+    def _draft_in_company(self, members: Seq[Sequence]) -> dict[int, Draft]:
+        if any(sequence.unread for sequence in members):
+            return {}  # nothing about the rows changes while steps overlap
+        paused = self._batch.no_uneven
+        refused = [self.speculator.record_refusal(sequence, paused) for sequence in members]
+        drafts: dict[int, Draft] = {}
+        if not all(refused):
+            with isolate() as outcome:
+                drafts = Company(self.speculator, members).draft()
+            if outcome.error is not None:
+                for sequence in members:
+                    self.speculator.disable(sequence, outcome.error)
+        return drafts
 
     def _window(self, sequence: Sequence, draft: Draft | None) -> Window:
         start, history = sequence.computed, sequence.request.sampling.history

@@ -49,8 +49,8 @@ from omlx.errors import NonFiniteLogits, Reason
 class Scheduler:
     """The one writer of the sequences of one model.
 
-    `sizes` measures caches; `unbatchable` says why rows cannot share a batch, or is None. `tower`
-    is of the model's vision tower, if it has one.
+    `sizes` measures caches; `unbatchable` and `no_uneven` are those of `ModelFacts`, `tower` is of
+    the model's vision tower, if it has one.
     """
 
     def __init__(
@@ -63,11 +63,12 @@ class Scheduler:
         unbatchable: Reason | None = None,
         clock: Callable[[], float] = time.monotonic,
         memory: MemoryGuard | None = None,
+        no_uneven: Reason | None = None,
         tower: TowerFacts | None = None,
     ) -> None:
         self.prefix = prefix
         self.memory = memory or MemoryGuard()
-        self.batch = Batch(limits, sizes, unbatchable)
+        self.batch = Batch(limits, sizes, unbatchable, no_uneven)
         self.looks = Looks(tower)
         self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock)
         self.planner = Planner(limits, self.batch, prefix, speculator, self.looks)
@@ -166,15 +167,14 @@ class Scheduler:
     ) -> list[Event]:
         """Apply the results of a step, by row. Return its events, in order.
 
-        `interval` is the time since the commit before, if both steps read one row only and nothing
-        else ran.
-        """
+        `interval` is the time since the commit before, if each step was one pass and no more."""
         if self._in_flight is plan:
             self._in_flight = None
         if any(isinstance(op, Drop | Evict) for op in plan.ops):
             self.memory.changed()
         events: list[Event] = []
         by_row = {sequence.row: sequence for sequence in self.running}
+        self.planner.observe_pass([by_row[row] for row in plan.rows if row in by_row], interval)
         for window in plan.windows:
             sequence = by_row.get(window.row)
             if sequence is not None:  # else it ended while this step was in flight

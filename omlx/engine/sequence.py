@@ -49,13 +49,14 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Seconds between two reads, and the width of the pass in between.
+    """Seconds between two reads, and the pass in between: `rows` of `width` tokens each.
 
     `width` is 0 for plain steps that overlap: each was read after the next one was launched.
     """
 
     seconds: float
     width: int = 0
+    rows: int = 1
 
 
 @dataclass(slots=True)

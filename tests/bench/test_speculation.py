@@ -54,7 +54,7 @@ def test_streams_run_together(tmp_path: Path) -> None:
     assert result["streams"] == 2
     assert result["errors"] == 0
     assert result["divergences"] == []
-    assert set(result["reasons"]) == {"spec.paused.several_active"}
+    assert set(result["reasons"]) <= {"spec.on", "spec.observing", "spec.off.does_not_pay"}
 
 
 def test_without_a_draft_only_prompt_lookup_is_measured(tmp_path: Path) -> None:

@@ -86,8 +86,9 @@ class Device:
             case Restore(row=row, pieces=pieces, length=length):
                 self.single[row] = self._built([self.kept[id] for id in pieces], length)
             case Rewind(row=row, length=length):
-                assert length < len(self.single[row])
-                del self.single[row][length:]
+                held = self.batch[row] if row in self.batch else self.single[row]
+                assert length < len(held)
+                del held[length:]
             case Merge(rows=rows):
                 self.batch.update({row: self.single.pop(row) for row in rows})
             case Extract(row=row):

@@ -72,7 +72,7 @@ def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(
     assert 1 < max(at_once) <= MAX_UNLEARNED
 
 
-def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
+def test_a_row_that_cannot_draft_in_company_asks_a_lookup_once_in_many_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, scored = [], []
@@ -92,7 +92,9 @@ def test_in_company_a_lookup_is_asked_once_in_many_steps_and_scored(
         request(name, (1, 2, 3, 4) * 8, max_tokens=96, speculation=Speculation(parse("ngram")))
         for name in "ab"
     ]
-    Bench(loop_of("llama", window=None)).run(*both)
+    loop = loop_of("llama", window=None)
+    loop.scheduler.batch.no_uneven = Reason("batch.off.uneven", {"error": "x"})
+    Bench(loop).run(*both)
     assert len(asked) <= 2 * (96 // MAX_UNLEARNED) + 4
     assert scored
 

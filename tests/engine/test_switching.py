@@ -47,6 +47,10 @@ def half_right(family: str) -> tuple[EngineLoop, Corrupted]:
     return loop, drafter
 
 
+TOGETHER = tuple(name for name in BATCHED if name not in ("nemotron_h", "recurrent_gemma"))
+"""The families whose rows draft while they share a batch."""
+
+
 @pytest.mark.parametrize("family", BATCHED)
 def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: str) -> None:
     loop, drafter = half_right(family)
@@ -58,7 +62,8 @@ def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: st
     assert bench.steps - begun <= 2
     rounds = len(drafter.accepted)
     bench.until(lambda: "b" in bench.finished)
-    assert len(drafter.accepted) == rounds, "speculated in company"
+    assert (len(drafter.accepted) > rounds) == (family in TOGETHER)
+    rounds = len(drafter.accepted)
     left = bench.steps
     bench.until(lambda: not loop.runner.caches.members)
     assert bench.steps - left <= LINGER_STEPS + 3
@@ -67,15 +72,16 @@ def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: st
     bench.run()
     assert bench.tokens["a"] == plain(family, first)
     assert bench.tokens["b"] == plain(family, second)
-    assert drafter.accepted == drafter.expected
+    assert sorted(drafter.accepted) == sorted(drafter.expected)
     assert bench.stats("a").speculation == Reason("spec.on")
-    assert bench.stats("b").speculation == Reason("spec.paused.several_active", {"active": 2})
+    expected = "spec.on" if family in TOGETHER else "batch.off.uneven"
+    assert bench.stats("b").speculation.code == expected
 
 
 def test_a_lookup_that_has_drafted_is_scored_in_company() -> None:
     """Its answer is one letter, over and over: it is drafted for until the other comes."""
     letter = replace(GREEDY, logit_bias=((7, 80.0),))
-    loop = loop_of("llama")
+    loop = loop_of("nemotron_h")  # its rows cannot draft while they share a batch
     bench = Bench(loop).submit(
         request("a", prompt(13), letter, max_tokens=120, speculation=Speculation(NGRAM))
     )
@@ -92,7 +98,7 @@ def test_a_lookup_that_has_drafted_is_scored_in_company() -> None:
 
 @pytest.mark.parametrize("family", UNMERGEABLE)
 def test_an_unmergeable_model_serves_three_requests_at_once(family: str) -> None:
-    loop, drafter = half_right(family)
+    loop, _ = half_right(family)
     assert loop.scheduler.batch.off_reason is not None
     rows = [request(name, prompt(8 + i, i), max_tokens=14 + 8 * i) for i, name in enumerate("abc")]
     bench = Bench(loop).submit(*rows)
@@ -104,7 +110,7 @@ def test_an_unmergeable_model_serves_three_requests_at_once(family: str) -> None
     assert together == 3
     for one in rows:
         assert bench.tokens[one.id] == plain(family, one)
-    assert sum(drafter.accepted) > 0, "the last row did not come back to speculation"
+    assert all(bench.drafted(one.id) > 0 for one in rows), "each drafts in a pass of its own"
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])

@@ -158,6 +158,13 @@ class LatencyTable:
             return None
         return self.seconds(PLAIN, context)
 
+    def curve(self, context: int) -> list[tuple[int, float]]:
+        """Return all widths measured anywhere, ascending, with their seconds at this context."""
+        if not self._medians:
+            return []
+        widths, values = self._curve(bucket_of(context))
+        return [(width, value * self.drift) for width, value in zip(widths, values, strict=True)]
+
     def _new(self, width: int) -> bool:
         """Return whether a width that will occur again is not measured yet."""
         if width in self._slow_at_first:
@@ -209,6 +216,50 @@ class LatencyTable:
 
 
 @dataclass(slots=True)
+class CompanyCosts:
+    """Latency tables of passes over several rows, by number of rows; widths are tokens of all rows.
+
+    What is not measured takes the time of a single row's pass over as many tokens, scaled by the
+    nearest width that is.
+    """
+
+    tables: dict[int, LatencyTable] = field(default_factory=dict)
+
+    def knows(self, rows: int) -> bool:
+        """Return whether a pass over so many rows was measured."""
+        return rows in self.tables
+
+    def learn(self, rows: int, width: int, context: int, seconds: float) -> None:
+        """Record a pass whose rows read `width` tokens, padding included, or a plain step."""
+        self.tables.setdefault(rows, LatencyTable()).learn(rows * width, context, seconds)
+
+    def seconds(self, single: LatencyTable, rows: int, width: int, context: int) -> float:
+        """Estimate a pass in which each row reads `width` tokens, or a plain step (`PLAIN`).
+
+        `single` is the table of a single row. 0 while nothing is measured.
+        """
+        tokens, own = rows * max(width, 1), self.tables.get(rows)
+        alone = single.seconds(tokens, context)
+        if alone is None or own is None:
+            measured = None if own is None else own.seconds(tokens, context)
+            return alone or measured or 0.0
+        nearest, best = 0.0, math.inf
+        for known, value in own.curve(context):
+            read = max(known, rows)  # a plain step reads one token of each row
+            distance = abs(read - tokens) + 0.5 * (known != rows * width)
+            if distance < best and (basis := single.seconds(read, context)):
+                nearest, best = value * alone / basis, distance
+        return nearest or alone
+
+    def to_json(self) -> dict[str, Any]:
+        return {str(rows): table.to_json() for rows, table in self.tables.items()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CompanyCosts:
+        return cls({int(rows): LatencyTable.from_json(table) for rows, table in data.items()})
+
+
+@dataclass(slots=True)
 class CostModel:
     """Latency tables of the target and of each draft model, shared by all rows of a loaded model.
 
@@ -217,6 +268,7 @@ class CostModel:
 
     target: LatencyTable = field(default_factory=LatencyTable)
     drafts: dict[str, LatencyTable] = field(default_factory=dict)
+    company: CompanyCosts = field(default_factory=CompanyCosts)
     draft_share: float = 0.2
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
 
@@ -227,6 +279,14 @@ class CostModel:
     def verify(self, width: int, context: int) -> float:
         """Estimate the seconds of a target pass; 0 while nothing is measured."""
         return self.target.seconds(width, context) or 0.0
+
+    def batch_pass(self, rows: int, width: int, context: int) -> float:
+        """Estimate a target pass over a batch whose rows read `width` tokens each, or a plain step
+        (`PLAIN`); 0 while nothing is measured.
+        """
+        if rows == 1:
+            return self.verify(width, context)
+        return self.company.seconds(self.target, rows, width, context)
 
     def plain_pass(self, pending: int, context: int) -> float:
         """Estimate the seconds of the target pass that reads `pending` tokens and no draft."""
@@ -271,9 +331,11 @@ class CostModel:
 
     def to_json(self) -> dict[str, Any]:
         drafts = {name: table.to_json() for name, table in self.drafts.items()}
-        return {"target": self.target.to_json(), "drafts": drafts}
+        company = self.company.to_json()
+        return {"target": self.target.to_json(), "drafts": drafts, "company": company}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CostModel:
         drafts = {name: LatencyTable.from_json(table) for name, table in data["drafts"].items()}
-        return cls(LatencyTable.from_json(data["target"]), drafts)
+        company = CompanyCosts.from_json(data.get("company", {}))  # older files have none
+        return cls(LatencyTable.from_json(data["target"]), drafts, company)

@@ -87,7 +87,7 @@ class Forecaster:
         catch_up = self._catch_up(proposal, context) / record.rounds_to_serve(committed)
         draft_pass = self._draft_pass(proposal, context)
         shortest = self.min_length(proposal)
-        longest = self._max_length(proposal, record, pending)
+        longest = self.max_length(proposal, record, pending)
         expected, rejection_cost = 1.0, 0.0
         forecast = Forecast(proposal, [1.0], [])
         for k in range(1, longest + 1):
@@ -139,7 +139,7 @@ class Forecaster:
         )
         return min(shortest, self.draft_length.max, longest)
 
-    def _max_length(self, proposal: Proposal, record: DrafterRecord, pending: int) -> int:
+    def max_length(self, proposal: Proposal, record: DrafterRecord, pending: int) -> int:
         """Return the longest draft to forecast: never far beyond the widths that were measured."""
         known = max(FIRST_LENGTH, 2 * self.cost_model.target.widest - pending)
         if not record.used:

@@ -9,12 +9,13 @@ exploration budget.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.sequence import Interval
-from omlx.engine.speculation.acceptance import MATCH_RATES, Acceptance
+from omlx.engine.speculation.acceptance import MATCH_RATES, Acceptance, bin_of
 from omlx.engine.speculation.cost_model import (
     MIN_SAMPLES,
     OUTLIER,
@@ -22,6 +23,7 @@ from omlx.engine.speculation.cost_model import (
     SHORT_LAG,
     CostModel,
 )
+from omlx.engine.speculation.decide import RowForecast
 from omlx.engine.speculation.drafter_record import (
     EVALUATE_EVERY,
     FIRST_BACKOFF,
@@ -32,8 +34,9 @@ from omlx.engine.speculation.drafter_record import (
     GateState,
 )
 from omlx.engine.speculation.exploration import ExplorationBudget
-from omlx.engine.speculation.forecast import Forecast, Forecaster
+from omlx.engine.speculation.forecast import MIN_REACH, Forecast, Forecaster
 from omlx.engine.speculation.proposal import Choice, Proposal
+from omlx.engine.speculation.rectangle import Member
 from omlx.engine.speculation.token_latency import TokenLatency
 from omlx.errors import Reason
 
@@ -122,6 +125,43 @@ class RowPolicy:
         if self._until_refresh < 0 and forecast.speedup < REFRESH_BELOW:
             return None  # a plain step, to be measured
         return self._explore(proposals, (forecast.proposal, k), pending, context)
+
+    def member(
+        self, proposals: Seq[Proposal], pending: int, context: int, best: Callable[[Member], float]
+    ) -> Member:
+        """Return what this row brings to a pass that it shares: one of `proposals`, or none.
+
+        `best` gives the speed-up of a draft of a row by itself.
+        """
+        fixed = self.draft_length.fixed is not None
+        if proposals and (fixed or proposals[0].certain):
+            longest = min(proposals[0].max_length, self.draft_length.max)
+            certain = RowForecast(pending, range(1, longest + 2), [0.0] * (longest + 1))
+            return Member(certain, proposals[0], fixed=fixed)
+        members: list[Member] = []
+        for proposal in () if fixed else proposals:
+            shortest = self.forecaster.min_length(proposal)
+            if proposal.max_length >= shortest and self.record_of(proposal).screen(proposal):
+                forecast = self.row_forecast(proposal, pending, context)
+                members.append(Member(forecast, proposal, shortest))
+        return max(members, key=best, default=Member(RowForecast(pending)))
+
+    def row_forecast(self, proposal: Proposal, pending: int, context: int) -> RowForecast:
+        """Return what drafts of each length bring, and cost in addition to their pass."""
+        record = self.record_of(proposal)
+        rates = record.acceptance.rates()
+        reached, tokens = 1.0, [1.0]
+        for k in range(self.forecaster.max_length(proposal, record, pending)):
+            reached *= rates[bin_of(proposal.match, k)]
+            if reached < MIN_REACH:
+                break
+            tokens.append(tokens[-1] + reached)
+        catch_up = self.forecaster.draft_seconds(proposal, 0, context)
+        spread = catch_up * (1.0 - 1.0 / record.rounds_to_serve(self._committed))
+        seconds = [0.0]
+        for k in range(1, len(tokens)):
+            seconds.append(self.forecaster.draft_seconds(proposal, k, context) - spread)
+        return RowForecast(pending, tokens, seconds)
 
     def observe_verification(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Learn from a draft of k tokens that was verified."""

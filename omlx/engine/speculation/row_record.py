@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from omlx.engine.sequence import Interval
-from omlx.engine.speculation.cost_model import OUTLIER
+from omlx.engine.speculation.cost_model import OUTLIER, PLAIN
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafter_record import GateState
 from omlx.engine.speculation.policy import RowPolicy
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
@@ -71,13 +71,23 @@ class RowRecord:
         """Plain time / time of the timed steps; None if either is not measured often enough."""
         return self.plain_s / self.timed_s if self.plain_s and self.timed_s else None
 
+    def begin_round(self, proposal: Proposal, draft: Draft, context: int) -> None:
+        """Record that a draft of this proposal is in flight, and its time if it was taken."""
+        self.proposal = proposal
+        seconds = self.policy.forecaster.draft_seconds(proposal, draft.n, context)
+        self.draft_s = draft.seconds or seconds
+        if draft.seconds is not None:
+            learn = self.policy.cost_model.learn_draft
+            learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds)
+
     def add_step(self, tokens: Seq[int], interval: Interval | None, context: int) -> bool:
         """Record a step that committed `tokens`. Return whether to learn from it now.
 
-        `interval` is None where other rows shared the step. `context` counts its tokens too.
+        `interval` is None where the step cannot be timed. `context` counts its tokens too.
         """
         self._unlearned.append((tokens, interval, context))
-        evaluates_next = interval is not None and not self.policy.skip_steps
+        alone = interval is not None and interval.rows == 1
+        evaluates_next = alone and not self.policy.skip_steps
         full = len(self._unlearned) >= MAX_UNLEARNED
         return self.proposal is not None or evaluates_next or full
 
@@ -86,8 +96,9 @@ class RowRecord:
         # A proposal belongs to the first step: the queue was empty when its draft was made.
         for tokens, interval, context in self._unlearned:
             if interval is not None:
-                self.policy.observe_time(self.proposal, len(tokens), interval, context)
-                self._add_time(len(tokens), interval.seconds, context)
+                if interval.rows == 1:
+                    self.policy.observe_time(self.proposal, len(tokens), interval, context)
+                self._add_time(len(tokens), interval, context)
             if self.proposal is not None and self.proposal.match:
                 self._shadow = None  # a lookup was verified, which says more
             self._follow(tokens)
@@ -96,9 +107,13 @@ class RowRecord:
         lookups = (Shadow(proposal) for proposal in proposals if proposal.tokens)
         self._shadow = self._shadow or next(lookups, None)
 
-    def _add_time(self, tokens: int, seconds: float, context: int) -> None:
-        target = self.policy.cost_model.target
-        expected = plain = target.plain(context) or 0.0
+    def _add_time(self, tokens: int, interval: Interval, context: int) -> None:
+        seconds, cost_model = interval.seconds, self.policy.cost_model
+        known, plain = cost_model.target.knows_plain, cost_model.target.plain(context) or 0.0
+        if interval.rows > 1:
+            known = cost_model.company.knows(interval.rows)
+            plain = cost_model.batch_pass(interval.rows, PLAIN, context)
+        expected = plain
         if self.proposal is not None:
             expected = self.expected_s
             stats = self.stats.get(self.proposal.drafter)
@@ -106,7 +121,7 @@ class RowRecord:
                 drafting = min(self.draft_s, seconds)
                 stats.draft_ms += 1000 * drafting
                 stats.verify_ms += 1000 * (seconds - drafting)
-        if plain and seconds <= OUTLIER * expected and target.knows_plain:
+        if plain and seconds <= OUTLIER * expected and known:
             self.plain_s += tokens * plain
             self.timed_s += seconds
 

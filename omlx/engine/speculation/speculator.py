@@ -48,22 +48,20 @@ class Speculator:
     _refused: dict[int, Reason | None] = field(default_factory=dict)
     _grammar: GrammarDrafter = field(default_factory=GrammarDrafter)
 
-    def refusal(self, sequence: Sequence, decoding: int) -> Reason | None:
-        """Return why a row may not draft while `decoding` rows decode, or None."""
+    def refusal(self, sequence: Sequence, paused: Reason | None = None) -> Reason | None:
+        """Return why a row may not draft, or None; `paused` says why rows in its place may not."""
         if sequence.request.speculation.strategy.off:
             return Reason("spec.off.requested")
         if self.off_reason is not None:
             return self.off_reason
-        row = self._row(sequence)
+        row = self.row_of(sequence)
         if not row.drafters:
             return next(iter(row.off_reasons.values()), self.no_draft_reason)
-        if decoding > 1:
-            return Reason("spec.paused.several_active", {"active": decoding})
-        return None
+        return paused
 
-    def record_refusal(self, sequence: Sequence, decoding: int) -> bool:
+    def record_refusal(self, sequence: Sequence, paused: Reason | None = None) -> bool:
         """Store why the row may not draft, which `reason` reports. Return whether it may not."""
-        self._refused[sequence.row] = self.refusal(sequence, decoding)
+        self._refused[sequence.row] = self.refusal(sequence, paused)
         return self._refused[sequence.row] is not None
 
     def would_draft(self, sequence: Sequence) -> bool:
@@ -80,29 +78,29 @@ class Speculator:
         choice = self._choose(sequence)
         if choice is None:
             return None
-        row, (proposal, k) = self._row(sequence), choice
-        drafter, draft = row.drafter(proposal.drafter), None
+        draft = self.draft_proposal(sequence, *choice)
+        if draft is None:
+            return None
+        row, context = self.row_of(sequence), len(sequence.tokens)
+        width = sequence.pending + draft.n
+        pad = row.policy.forecaster.padding(width, context, sequence.remaining - 1 - draft.n)
+        row.expected_s = row.draft_s + self.cost_model.verify(width + pad, context)
+        return replace(draft, pad=pad) if pad else draft
+
+    def draft_proposal(self, sequence: Sequence, proposal: Proposal, k: int) -> Draft | None:
+        """Have a proposal of k tokens drafted, and record that it is in flight."""
+        row, draft = self.row_of(sequence), None
+        drafter = row.drafter(proposal.drafter)
         assert drafter is not None
         with isolate(self._disable, sequence, drafter):
             draft = drafter.draft(sequence, k)
-        if draft is None:
-            return None
-        context, width = len(sequence.tokens), sequence.pending + draft.n
-        forecaster = row.policy.forecaster
-        pad = forecaster.padding(width, context, sequence.remaining - 1 - draft.n)
-        row.proposal = proposal
-        row.draft_s = draft.seconds or forecaster.draft_seconds(proposal, draft.n, context)
-        row.expected_s = row.draft_s + self.cost_model.verify(width + pad, context)
-        if draft.seconds is not None:
-            learn = self.cost_model.learn_draft
-            learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds)
-        if pad:
-            draft = replace(draft, pad=pad)
+        if draft is not None:
+            row.begin_round(proposal, draft, len(sequence.tokens))
         return draft
 
     def disable(self, sequence: Sequence, error: Exception) -> None:
         """Disable a row's drafters after an error that may be any one's."""
-        row = self._row(sequence)
+        row = self.row_of(sequence)
         for drafter in row.drafters:
             self._disable(sequence, drafter, error)
         row.proposal = None
@@ -114,7 +112,7 @@ class Speculator:
             drafter.drop(sequence.row)
         with isolate():
             drafter.clear()
-        row = self._row(sequence)
+        row = self.row_of(sequence)
         row.off_reasons[drafter.name] = _failure(error)
         row.drafters = [other for other in row.drafters if other.name != drafter.name]
         row.proposal = None
@@ -129,7 +127,7 @@ class Speculator:
         rollback: str,
     ) -> None:
         """Count a verified window: its `outcome`, and by which `rollback` the cache went back."""
-        row = self._row(sequence)
+        row = self.row_of(sequence)
         drafted_by = row.drafter(drafter)
         if drafted_by is not None:
             with isolate(self._disable, sequence, drafted_by) as isolated:
@@ -151,8 +149,9 @@ class Speculator:
         """Learn from tokens just committed; `interval` is None where other rows shared the step."""
         row = self._rows.get(sequence.row)
         if row is not None and row.add_step(new, interval, len(sequence.tokens)):
-            # Rows of a batch make no decisions, so it is here that their lookups are compared.
-            row.learn(() if interval is not None else self._proposals(row, sequence))
+            # Rows that may not draft in a batch decide nothing: here their lookups are compared.
+            decides = interval is not None and interval.rows == 1
+            row.learn(() if decides else self.proposals(row, sequence))
 
     def reason(self, sequence: Sequence) -> Reason:
         """Return whether this request speculated, and if not, why not."""
@@ -227,7 +226,7 @@ class Speculator:
             with isolate():
                 drafter.set_prefix_budget(max_bytes)
 
-    def _row(self, sequence: Sequence) -> RowRecord:
+    def row_of(self, sequence: Sequence) -> RowRecord:
         row = self._rows.get(sequence.row)
         if row is None:
             row = self._rows[sequence.row] = self._new_row(sequence)
@@ -257,14 +256,14 @@ class Speculator:
         return RowRecord(policy, drafters, admitted, off_reasons)
 
     def _choose(self, sequence: Sequence) -> Choice:
-        row = self._row(sequence)
-        proposals = self._proposals(row, sequence)
+        row = self.row_of(sequence)
+        proposals = self.proposals(row, sequence)
         if not proposals or row.policy.skip(proposals):
             return None
         row.learn(proposals)
         return row.policy.choose(proposals, sequence.pending, len(sequence.tokens))
 
-    def _proposals(self, row: RowRecord, sequence: Sequence) -> list[Proposal]:
+    def proposals(self, row: RowRecord, sequence: Sequence) -> list[Proposal]:
         proposals, room = [], sequence.remaining - 1
         for drafter in row.drafters:
             clause = row.clauses[drafter.name]

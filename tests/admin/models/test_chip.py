@@ -47,7 +47,7 @@ def model(
     )
 
 
-PAUSED = Reason("spec.paused.several_active", {"active": 3})
+PAUSED = Reason("batch.off.uneven", {"error": "x"})
 
 CASES = {
     "off": (model(READY, SpeculationConfig(strategy=OFF)), Chip(Tone.QUIET, "ui.chip.off")),
@@ -79,8 +79,8 @@ CASES = {
         Chip(Tone.WATCH, "ui.chip.with_ngram"),
     ),
     "several requests": (
-        model(replace(READY, active=3), WITH_DRAFT, answer(ON, 1.6, 100, 74)),
-        Chip(Tone.WAIT, "ui.chip.paused", {"active": 3}, reason=PAUSED),
+        model(replace(READY, active=3), WITH_DRAFT, answer(ON, 1.6, 100, 74), answer(PAUSED)),
+        Chip(Tone.GOOD, "ui.chip.on", speedup=1.6, acceptance=0.74, reason=ON),
     ),
     "on": (
         model(

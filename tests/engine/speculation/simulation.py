@@ -149,12 +149,12 @@ class Engine:
     def _must_commit_first(self, flight: Launch) -> bool:
         if flight.draft is not None or self.row.remaining < 1:
             return True
-        refused = self.speculator.refusal(self.row, 1) is not None
+        refused = self.speculator.refusal(self.row) is not None
         return not refused and self.speculator.would_draft(self.row)
 
     def _launch(self) -> Launch:
         run, row, draft = self._run, self.row, None
-        if not self.speculator.record_refusal(row, 1) and not row.unread:
+        if not self.speculator.record_refusal(row) and not row.unread:
             draft = self.speculator.draft(row)
         start, pending, context = row.computed, row.pending, len(row.tokens) + row.unread
         at = context - run.text.prompt
