@@ -22,7 +22,7 @@ from typing import Final
 
 from omlx.cli.hostfile import Hosts
 from omlx.cli.stage_order import JOIN_S, JOINED, REFUSED, SERVING, SILENT, Order
-from omlx.errors import ConfigError, StageError
+from omlx.errors import ConfigError, OmlxError, StageError
 
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds before each further start; the last one repeats. A group that served starts over."""
@@ -71,7 +71,12 @@ class Supervisor:
         status = 0
         while not self._stopping:
             started = time.monotonic()
-            status = self._run_group()
+            try:
+                status = self._run_group()
+            except OmlxError as error:  # a host that is off, a cable that is out
+                if not self._served_once:
+                    raise
+                sys.stderr.write(f"omlx: {error.message}\n")
             if self._stopping or (status in _FINAL and not self._served_once):
                 break
             if time.monotonic() - started > SERVED_S:
@@ -81,6 +86,7 @@ class Supervisor:
             sys.stderr.write(f"omlx: the group has ended; starting it again in {pause:g} s\n")
             self._sleep(pause)
             self._restarts += 1
+            status = 0
         return status
 
     def _run_group(self) -> int:
@@ -89,7 +95,8 @@ class Supervisor:
         reading, writing = os.pipe()
         try:
             orders = self._orders(writing)
-            self._processes = [self._start(order) for order in orders]
+            for order in orders:
+                self._processes.append(self._start(order))
             os.close(writing)
             writing = -1
             return self._watch(reading)
@@ -121,9 +128,8 @@ class Supervisor:
         if self._stopping or (rank == 0 and status >= 0):  # the leader says itself what was wrong
             return status
         host = self._options.hosts.hosts[rank].ssh
-        if status in _NOT_STARTED and not self._served_once:
-            detail = f"status {status}"
-            raise StageError("stage.not_started", host=host, detail=detail)
+        if rank and status in _NOT_STARTED and not self._joined:
+            raise StageError("stage.not_started", host=host, detail=f"status {status}")
         sys.stderr.write(f"omlx: rank {rank} on {host} has ended with status {status}\n")
         if self._joined and rank and status != SILENT:
             return self._wait(self._processes[0], _GRACE_S)  # it tells open requests why they end
@@ -155,20 +161,24 @@ class Supervisor:
         return [leader, *followers]
 
     def _start(self, order: Order) -> subprocess.Popen[bytes]:
-        """Start one process and hand it its order on standard input."""
+        """Start one process and hand it its order on standard input. Raises StageError."""
         descriptors: tuple[int, ...] = ()
         if order.rank == 0:
             command = [sys.executable, "-m", "omlx", "serve", *self._options.command, "--lead"]
             descriptors = (order.listening, order.report)
         else:
             command = self._options.hosts.follower(order.rank, self._options.model)
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            pass_fds=descriptors,
-            env=self._options.hosts.environment,
-            start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor only
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                pass_fds=descriptors,
+                env=self._options.hosts.environment,
+                start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor only
+            )
+        except OSError as error:
+            host = order.hosts[order.rank]
+            raise StageError("stage.not_started", host=host, detail=str(error)) from None
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already; `_watch` finds out
             process.stdin.write(order.to_line())

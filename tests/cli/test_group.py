@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -20,7 +21,7 @@ from omlx.cli.supervisor import GroupOptions, Supervisor
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.changed_rank import Fault, faults
-from tests.cli.staged_group import LOCAL, changed_ranks, chat, group
+from tests.cli.staged_group import LOCAL, arguments, changed_ranks, chat, descendants, group
 from tests.cli.test_main import Capture, alone
 from tests.server.running import DRAFT, TARGET
 
@@ -181,6 +182,11 @@ class Unreachable(Hosts):
         return ["sh", "-c", "exit 255"]
 
 
+class WithoutSsh(Hosts):
+    def follower(self, rank: int, *arguments: str) -> list[str]:
+        return ["/nowhere/ssh"]
+
+
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """The handlers of signals as they were."""
@@ -192,11 +198,30 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_a_host_that_ssh_does_not_reach_is_named(alone: Path) -> None:
-    hosts = Unreachable((Host("mac1", "127.0.0.1"), Host("mac2", "127.0.0.1")))
+@pytest.mark.parametrize("kind", [Unreachable, WithoutSsh])
+def test_a_host_that_ssh_does_not_reach_is_named(kind: type[Hosts], alone: Path) -> None:
+    hosts = kind((Host("mac1", "127.0.0.1"), Host("mac2", "127.0.0.1")))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         supervisor = Supervisor(GroupOptions(hosts, (TARGET,), TARGET), listening)
         with pytest.raises(StageError) as refusal:
             supervisor.run()
     assert refusal.value.code == "stage.not_started"
     assert refusal.value.params["host"] == "mac2"
+    assert not any(b"--lead" in arguments(pid) for pid in descendants(os.getpid()))
+
+
+class OncePatient(Supervisor):
+    """Has served, and is stopped while it waits to start the group again."""
+
+    def _sleep(self, seconds: float) -> None:
+        self._stopping = True
+
+
+@pytest.mark.usefixtures("handlers")
+def test_after_it_has_served_a_host_is_waited_for(alone: Path, capsys: Capture) -> None:
+    hosts = WithoutSsh((Host("mac1", "127.0.0.1"), Host("mac2", "127.0.0.1")))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        supervisor = OncePatient(GroupOptions(hosts, (TARGET,), TARGET), listening)
+        supervisor._served_once = True
+        assert supervisor.run() == 0
+    assert "mac2" in capsys.readouterr().err
