@@ -70,22 +70,24 @@ def _links(order: Order) -> dict[int, Link]:
             except TimeoutError:
                 hosts = ", ".join(missing.values())
                 raise StageError("stage.unreachable", hosts=hosts, seconds=int(JOIN_S)) from None
-            link = Link(connection)
-            rank = _welcomed(link, order, missing)
-            if rank is not None:
-                links[rank] = link
+            welcomed = welcome_follower(connection, order, missing, facts())
+            if welcomed is not None:
+                rank, links[rank] = welcomed
                 del missing[rank]
     return links
 
 
-def _welcomed(link: Link, order: Order, missing: Mapping[int, str]) -> int | None:
-    """Return the rank of a follower; None for a stranger.
+def welcome_follower(
+    connection: socket.socket, order: Order, missing: Mapping[int, str], own: Mapping[str, str]
+) -> tuple[int, Link] | None:
+    """Return rank and link of a follower that has the facts `own`, too; None for a stranger.
 
     Raises StageError for a follower that cannot take part: another version, say.
     """
+    link = Link(connection)
     link.settimeout(_GREETING_S)
     try:
-        rank = welcome(link, bytes.fromhex(order.secret), facts(), missing)
+        rank = welcome(link, bytes.fromhex(order.secret), own, missing)
     except (OSError, StageError) as error:
         link.close()
         if isinstance(error, StageError) and error.code == "stage.mismatch":
@@ -93,16 +95,22 @@ def _welcomed(link: Link, order: Order, missing: Mapping[int, str]) -> int | Non
         sys.stderr.write(f"omlx: a connection was refused: {error}\n")
         return None
     link.settimeout(None)
-    return rank
+    return rank, link
+
+
+def introduced(order: Order) -> Link:
+    """Connect to the leader, which may still be starting; return the link. Raises StageError."""
+    link = Link(connect(order))
+    link.settimeout(JOIN_S)
+    introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
+    return link
 
 
 def follow(order: Order) -> tuple[Link, Group]:
     """Connect to the leader and join the group. Raises as `lead`."""
     with _joining():
-        link = Link(connect(order))
-        link.settimeout(JOIN_S)
         try:
-            introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
+            link = introduced(order)
         except StageError as error:
             if error.code == "stage.protocol":
                 raise

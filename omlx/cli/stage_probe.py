@@ -23,9 +23,9 @@ from typing import Any, Final
 from omlx.cli.arguments import find_models, model_id
 from omlx.cli.hostfile import Hosts
 from omlx.cli.output import size
-from omlx.cli.stage_join import connect, facts
+from omlx.cli.stage_join import facts, introduced, welcome_follower
 from omlx.cli.stage_order import JOIN_S, Order
-from omlx.engine.stage.link import Kind, Link, introduce, welcome
+from omlx.engine.stage.link import Kind, Link
 from omlx.errors import ConfigError, ModelError, NotFound, OmlxError, StageError
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.entry import ModelEntry
@@ -42,7 +42,6 @@ SENDING_S: Final = 0.5
 """Seconds for which portions are sent."""
 
 _POLL_S: Final = 0.1
-_GREETING_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +94,7 @@ def probe_hosts(
 
 def answer_probe(order: Order, model: str | None, configuration: LiveConfiguration) -> int:
     """Be the other side: tell what is here, then answer beats. Raises StageError."""
-    link = Link(connect(order))
-    link.settimeout(JOIN_S)
-    introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
+    link = introduced(order)
     told: dict[str, Any] = {"free_bytes": free_bytes()}
     if model is not None:
         try:
@@ -164,17 +161,11 @@ def _accepted(
                 lines = process.stderr.read().decode(errors="replace").strip().splitlines()
                 raise _failed(host, lines[-1] if lines else str(process.returncode)) from None
             continue
-        link = Link(connection)
-        link.settimeout(_GREETING_S)
-        try:
-            welcome(link, bytes.fromhex(order.secret), expected, {order.rank: host})
-        except (OSError, StageError) as error:
-            link.close()
-            if isinstance(error, StageError) and error.code == "stage.mismatch":
-                raise
-            continue
-        link.settimeout(JOIN_S)
-        return link
+        welcomed = welcome_follower(connection, order, {order.rank: host}, expected)
+        if welcomed is not None:
+            _, link = welcomed
+            link.settimeout(JOIN_S)
+            return link
     raise StageError("stage.no_connection", host=host, address=address, seconds=int(JOIN_S))
 
 

@@ -6,6 +6,7 @@ carry out its plans; the last of them has the embedding and the first layers.
     link      frames of bytes between leader and follower; plans travel here
     group     hidden states and ids between neighbours, by mx.distributed
     ends      cuts a model: which layers a rank keeps, what they receive and send
-    leader    the runner of rank 0
-    follower  the runner of every other rank
+    runners   leader and followers: they carry out the same plans
+    stages    what the leader knows of its followers
+    sizes     what the memory guard counts for their caches
 """

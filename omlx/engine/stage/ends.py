@@ -84,7 +84,7 @@ def check_split(model: nn.Module, counts: Sequence[int]) -> None:
     """Raise StageError if a rank could not have these layers: some models need one of each kind on
     every rank, some are split evenly only.
     """
-    module = _module(model)
+    module = architecture(model)
     if STAGED[module] == "layers":
         behind = sum(counts) - len(
             _body(model).layers
@@ -148,20 +148,25 @@ class Ends(nn.Module):
             return getattr(self["layer"], name)
 
 
+def span(counts: Sequence[int], rank: int) -> tuple[int, int]:
+    """The layers [first, end) of a rank, of which the last one has the first layers."""
+    end = sum(counts[rank:])
+    return end - counts[rank], end
+
+
 def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
     """Cut `model` to the stage of `rank`, in place; `counts` are layers by rank. Returns its body,
     which maps ids [rows, tokens] to hidden states [rows, tokens, D].
 
     The weights of other layers are dropped without being read, as long as they are lazy.
     """
-    module = _module(model)
+    module = architecture(model)
     body = _body(model)
     if STAGED[module] == "pipeline":
         _pipelined(body, Place(rank, len(counts)), module, counts)
         layers, start, stop = body.layers, body.start_idx, body.end_idx
     else:
-        first = sum(counts[rank + 1 :])
-        layers = body.layers = list(body.layers[first : first + counts[rank]])
+        layers = body.layers = list(body.layers[slice(*span(counts, rank))])
         start, stop = 0, len(layers)
     source = rank + 1 if rank < len(counts) - 1 else None
     target = rank - 1 if rank > 0 else None
@@ -175,7 +180,7 @@ def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
     return body
 
 
-def _module(model: nn.Module) -> str:
+def architecture(model: nn.Module) -> str:
     """The module of mlx-lm, by which models are listed in the tables."""
     return type(model).__module__.rpartition(".")[2]
 

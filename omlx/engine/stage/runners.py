@@ -55,7 +55,7 @@ class _StageRunner(Runner):
 
 
 class Leader(_StageRunner):
-    """The runner of rank 0, which samples. Its plans travel on `lane` of the links."""
+    """The runner of rank 0, which samples. Its plans travel on a lane of its own."""
 
     prefill_first = FIRST
 
@@ -66,14 +66,13 @@ class Leader(_StageRunner):
         facts: ModelFacts,
         group: Group,
         stages: Stages,
-        lane: int,
     ) -> None:
         super().__init__(model, make_cache, facts, group)
         if facts.own_layout is not None and facts.uncacheable is None:
             self.sizes = StageSizes(self._length, facts.own_layout, facts.layout)
         self._stages = stages
-        weakref.finalize(self, stages.drop_lane, lane)
-        self._lane = lane
+        self._lane = stages.open_lane()
+        weakref.finalize(self, stages.drop_lane, self._lane)
 
     def launch(self, step: ScheduledStep) -> Launch:
         self._stages.broadcast(Kind.PLAN, step.plan.to_bytes(), self._lane)
@@ -101,10 +100,8 @@ class Leader(_StageRunner):
         return self.caches.lengths.get(row, 0)
 
     def sibling(self) -> Runner:
-        """Return a runner of the same stages on a lane of its own."""
-        lane = self._stages.open_lane()
-        args = (self.model, self.make_cache, self.facts, self.group, self._stages, lane)
-        return Leader(*args)
+        """Return a runner of the same stages."""
+        return Leader(self.model, self.make_cache, self.facts, self.group, self._stages)
 
     def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
         return self.group.share(super()._draft(window, drafts))

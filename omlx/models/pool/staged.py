@@ -27,9 +27,11 @@ from omlx.engine.piece import Layout
 from omlx.engine.runner import Runner
 from omlx.engine.stage.ends import (
     EVEN_ONLY,
+    architecture,
     check_heads,
     check_split,
     place,
+    span,
     stage_refusal,
 )
 from omlx.engine.stage.group import Group
@@ -63,14 +65,6 @@ _POLL_S: Final = 0.05
 """Seconds that the engine thread waits for replies before other models get a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageOptions:
-    """`layers` by rank override the split that follows from memory; `backend` is mlx's."""
-
-    layers: tuple[int, ...] = ()
-    backend: str = "ring"
-
-
 @dataclass(slots=True)
 class StagedModel:
     """The leader's stage of a loaded model: a `StagedLoop`."""
@@ -82,23 +76,27 @@ class StagedModel:
     layout: str
 
     def runner(self) -> Runner:
-        lane = self.stages.open_lane()
         make_cache = cache_maker(self.model)
-        return Leader(self.model, make_cache, self.facts, self.group, self.stages, lane)
+        return Leader(self.model, make_cache, self.facts, self.group, self.stages)
 
     def statuses(self) -> tuple[StageStatus, ...]:
-        own = replace(self.stages.own, free_bytes=free_bytes())
-        return (own, *self.stages.statuses.values())
+        return _by_rank(self.stages)
 
 
 class StagedReader:
-    """Reads `model` in stages and every other model as usual: the weight reader of a leader."""
+    """Reads `model` in stages and every other model as usual: the weight reader of a leader.
 
-    def __init__(self, model: str, stages: Stages, group: Group, options: StageOptions) -> None:
+    `layers` by rank override the split that follows from memory; `backend` is mlx's.
+    """
+
+    def __init__(
+        self, model: str, stages: Stages, group: Group, layers: Sequence[int], backend: str
+    ) -> None:
         self._model = model
         self.stages = stages
         self._group = group
-        self._options = options
+        self._layers = layers
+        self._backend = backend
 
     def __call__(
         self,
@@ -119,7 +117,8 @@ class StagedReader:
         whole, config = open_model(entry.path, dtype, trusted=trusted)
         facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
         counts = self._counts(entry, whole)
-        self._note_layers(counts, whole)
+        for rank, status in enumerate(_by_rank(self.stages)):
+            status.layers = span(counts, rank) if counts else (0, len(whole.layers))
         cut(whole, self._group, counts)
         self.stages.ask(
             Kind.LOAD,
@@ -149,7 +148,7 @@ class StagedReader:
         probes = yield from self._replies()
         facts = replace(facts, layout=_largest(facts.layout, probes, self._rooms()))
         split = ",".join(map(str, counts)) or "tensor"
-        layout = f"{split} of {self.stages.size} by {self._options.backend}"
+        layout = f"{split} of {self.stages.size} by {self._backend}"
         model = describe(entry, whole, config, tokenizer, facts)
         stage = StagedModel(whole, self._group, self.stages, facts, layout)
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
@@ -159,48 +158,36 @@ class StagedReader:
         """Layers by rank. Raises ModelError for an architecture that cannot be cut, StageError for
         a cut that leaves a rank without room or without what it must have.
         """
-        size, statuses = self.stages.size, self.stages.statuses.values()
-        architecture = _architecture(whole)
-        refusal = stage_refusal(architecture, tensor=self._group.tensor)
+        size, module = self.stages.size, architecture(whole)
+        refusal = stage_refusal(module, tensor=self._group.tensor)
         if refusal is not None:
-            raise ModelError(refusal.code, architecture=architecture)
+            raise ModelError(refusal.code, architecture=module)
         layers = len(whole.layers)
         by_layer, others = layer_bytes(entry.path, layers)
         rooms = self._rooms()
-        hosts = ["this machine", *(status.host for status in statuses)]
+        hosts = [status.host for status in _by_rank(self.stages)]
         arrays = cast(list[tuple[str, mx.array]], tree_flatten(whole.parameters()))
         total = sum(array.nbytes for _, array in arrays)
         if self._group.tensor:
             check_heads(whole, size)
             check_rooms([total // size] * size, rooms, hosts)
             return []
-        counts = [*self._options.layers]
+        counts = [*self._layers]
         if counts:
             check_counts(counts, layers, size)
-        elif architecture in EVEN_ONLY:
+        elif module in EVEN_ONLY:
             counts = [(layers + rank) // size for rank in range(size)]
         else:
             counts = split_layers(by_layer, others, rooms)
         check_split(whole, counts)
         cast_to = total / (sum(by_layer) + others)  # weights of another width than the files have
-        firsts = [sum(counts[rank + 1 :]) for rank in range(size)]
-        held = [sum(by_layer[first : first + n]) for first, n in zip(firsts, counts, strict=True)]
+        held = [sum(by_layer[slice(*span(counts, rank))]) for rank in range(size)]
         check_rooms([int(cast_to * (others + nbytes)) for nbytes in held], rooms, hosts)
         return counts
 
     def _rooms(self) -> list[int]:
         """Bytes that a model may take, by rank."""
-        free = [status.free_bytes for status in self.stages.statuses.values()]
-        return [free_bytes(), *free]
-
-    def _note_layers(self, counts: Sequence[int], whole: nn.Module) -> None:
-        own = self.stages.own
-        for rank, status in (0, own), *self.stages.statuses.items():
-            if counts:
-                first = sum(counts[rank + 1 :])
-                status.layers = (first, first + counts[rank])
-            else:
-                status.layers = (0, len(whole.layers))
+        return [status.free_bytes for status in _by_rank(self.stages)]
 
     def _replies(self) -> Steps[dict[int, dict[str, Any]]]:
         """Wait for one reply of every follower, other models' steps in between."""
@@ -258,8 +245,10 @@ def cut(model: nn.Module, group: Group, counts: Sequence[int]) -> Any:
     return sharded
 
 
-def _architecture(model: nn.Module) -> str:
-    return type(model).__module__.rpartition(".")[2]
+def _by_rank(stages: Stages) -> tuple[StageStatus, ...]:
+    """All stages as last heard of, this one as it is now."""
+    stages.own.free_bytes = free_bytes()
+    return (stages.own, *stages.statuses.values())
 
 
 def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]], rooms: Sequence[int]) -> Layout:

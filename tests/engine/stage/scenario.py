@@ -70,6 +70,7 @@ def follow(family: str, way: str, rank: int, size: int, link: Link) -> None:
     body = cut(model, group, counts)
     runner = Follower(body, cache_maker(model), facts, group)
     probed_in_stages(facts, runner.model, runner.make_cache)
+    link.expect(Kind.LANE)
     while (frame := link.expect(Kind.PLAN, Kind.CLOSE)).kind is Kind.PLAN:
         runner.follow(Plan.from_bytes(frame.payload))
         runner.caches.check()
@@ -91,7 +92,7 @@ def lead(family: str, way: str, links: list[Link], whole: nn.Module, limits: Lim
     stages = Stages(by_rank, dict.fromkeys(by_rank, "here"), 60.0, lost.append)
     layout = layout_of(whole, cache_maker(whole))  # so that the plans are those of one process
     facts = replace(probed_in_stages(facts, model, make_cache), layout=layout)
-    runner = Leader(model, make_cache, facts, group, stages, 0)
+    runner = Leader(model, make_cache, facts, group, stages)
     loop = build_loop(model, zoo.VOCAB_SIZE, limits, facts=facts, runner=runner)
     own = slice(-len(make_cache()), None) if counts else None
     staged = Play(loop, whole, own).perform()
