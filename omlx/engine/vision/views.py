@@ -90,7 +90,7 @@ class AxialRope(nn.Module):
     def __call__(self, x: mx.array, offset: Any = 0) -> mx.array:
         """x [rows, heads, tokens, head_dim]"""
         if not isinstance(offset, Axes):
-            rotated: mx.array = self.plain(x, offset=offset)
+            rotated: mx.array = self["plain"](x, offset=offset)  # an attribute takes 1 µs longer
             return rotated
         angles = offset.positions[self._axis].T.astype(mx.float32) * self._frequencies
         cos, sin, dims = mx.cos(angles), mx.sin(angles), self.plain.dims
@@ -111,6 +111,6 @@ class MarkedLayer(nn.Module):
         self._index = index
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        hidden: mx.array = self.layer(x, mask, cache)
+        hidden: mx.array = self["layer"](x, mask, cache)
         marks = cache.marks if isinstance(cache, View) else ()
         return hidden + marks[self._index] if marks else hidden

@@ -88,16 +88,28 @@ def _facts(eye: FamilyEye, vlm: nn.Module, model: Model, seeing: Seeing) -> Towe
     hidden = _text_width(eye.config)
     return TowerFacts(
         steps=max(1, len(_layers(vlm))),
-        patch_cost=weight_bytes(cast(Model, vlm)) / max(1, weight_bytes(model)),
+        patch_cost=weight_bytes(cast(Model, vlm)) / max(1.0, _active_bytes(eye.config, model)),
         patch_bytes=ACTIVATIONS * int(eye.vision.get("hidden_size", 1024)) * dtype.size,
         feature_bytes=hidden * dtype.size * (1 + seeing.marks),
         whole=seeing.open_layers != "none",
     )
 
 
+def _active_bytes(config: Mapping[str, Any], model: Model) -> float:
+    """Bytes of weights that one token is multiplied with: of a mixture, those of some experts."""
+    text = _text_config(config)
+    experts = text.get("num_experts") or text.get("num_local_experts")
+    chosen = text.get("num_experts_per_tok")
+    return weight_bytes(model) * (chosen / experts if experts and chosen else 1.0)
+
+
 def _text_width(config: Mapping[str, Any]) -> int:
-    text = config.get("text_config") or config.get("llm_config") or config
-    return int(text.get("hidden_size", 4096))
+    return int(_text_config(config).get("hidden_size", 4096))
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text: Mapping[str, Any] = config.get("text_config") or config
+    return text
 
 
 def _layers(vlm: nn.Module) -> list[nn.Module]:

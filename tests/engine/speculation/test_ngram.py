@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from omlx.engine.image.span import ImageSpan, image_ids
 from omlx.engine.sequence import Clock, Sequence
 from omlx.engine.speculation.drafters.ngram import (
     BARRIER,
@@ -184,3 +185,24 @@ def test_an_index_follows_its_row_and_is_gone_with_it() -> None:
     drafter.drop(sequence.row)
     other = record((5, 1, 2, 3))
     assert drafter.draft(other, 2) is None
+
+
+def test_no_match_extends_across_an_image() -> None:
+    seen = [*image_ids("cat", 0, 4), 5, 6, 7, 8]
+    index = NgramIndex([1, 2, 3, *seen, 9, 1, 2, 3, *seen[:-2]])
+    assert index.lookup() is None  # the last three tokens are one of the image, 5 and 6
+    index.extend([7])
+    match = index.lookup()
+    assert match == NgramMatch(at=10, length=3)
+    assert index.after(match, 8) == (8, 9, 1, 2, 3)  # up to the image
+
+
+def test_images_are_no_part_of_what_could_be_predicted() -> None:
+    words = tuple(range(40))
+    image = image_ids("cat", 0, 400)
+    spans = (ImageSpan(40, 440, "cat"),)
+    prompt = (*words, *image, *words)
+    sequence = record(prompt)
+    request = replace(sequence.request, spans=spans)
+    sequence = Sequence(1, request, list(prompt), 600, Clock(0.0))
+    assert NgramDrafter().prompt_hit_rate(sequence) == pytest.approx(37 / 80)

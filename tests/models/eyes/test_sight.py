@@ -10,12 +10,15 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx import nn
+from mlx.utils import tree_flatten
 
+from omlx.engine.plan import Look
 from omlx.models.catalog.entry import Status
 from omlx.models.eyes import open_eye
 from tests import zoo
-from tests.models.eyes.folders import DEMO, save_vlm
-from tests.models.eyes.sighted import entry, load_sighted
+from tests.models.eyes.folders import DEMO, MARKERS, save_vlm
+from tests.models.eyes.sighted import entry, load_sighted, picture
 
 
 def off_code(folder: Path) -> str:
@@ -121,3 +124,28 @@ def test_a_folder_that_mlx_lm_cannot_open_serves_its_text_half(
     logits = model.model(ids, cache=zoo.make_cache(model.model))
     wanted = whole.language_model(ids).logits
     assert mx.allclose(logits, wanted, atol=1e-4).item()
+
+
+@pytest.mark.needs_extra
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "smolvlm"])
+def test_quantized_conversions_see(tmp_path: Path, family: str) -> None:
+    whole = save_vlm(family, tmp_path)
+    nn.quantize(whole, group_size=32, bits=8, class_predicate=_divisible)
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(whole.parameters())))
+    change(tmp_path, quantization={"group_size": 32, "bits": 8})
+    model = load_sighted(tmp_path)
+    eye, vision = model.sight.eye, model.sight.vision
+    assert eye is not None, model.sight.off_reason
+    image = eye.patches(picture(40, 60), "name")
+    text = eye.expand(f"A {MARKERS[family]} so", [image])
+    tokens, spans = eye.place(model.tokenizer.encode(text, add_special_tokens=False), [image])
+    seer = vision.sibling()
+    seer.look(Look(1, "name", 0, vision.tower.facts.steps), image)
+    logits = seer.read(mx.array(seer.ids(tokens)), zoo.make_cache(model.model), 0, spans)
+    assert mx.isfinite(logits).all().item()
+    kinds = {type(module).__name__ for _, module in vision.tower._vlm.named_modules()}
+    assert "QuantizedLinear" in kinds
+
+
+def _divisible(_: str, module: Any) -> bool:
+    return hasattr(module, "to_quantized") and module.weight.shape[-1] % 32 == 0

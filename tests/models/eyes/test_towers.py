@@ -152,3 +152,14 @@ def whole_logits(family: str, whole: Any, ids: list[int], image: Any, token_id: 
     more = {k: v for k, v in found.to_dict().items() if v is not None and "mask_4d" not in k}
     embeddings = more.pop("inputs_embeds")
     return whole.language_model(mx.array([ids]), inputs_embeds=embeddings, **more).logits[0]
+
+
+def test_of_a_mixture_the_weights_of_the_chosen_experts_count(folders: Any) -> None:
+    """A tower beside few active weights takes the time of more tokens."""
+    dense, mixture = (
+        load_sighted(folders(family)[0]).sight.vision.tower.facts.patch_cost
+        for family in ("qwen3_vl", "qwen3_vl_moe")
+    )
+    sizes = [load_sighted(folders(family)[0]).size_bytes for family in ("qwen3_vl", "qwen3_vl_moe")]
+    assert sizes[1] > sizes[0]
+    assert mixture > dense

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
+from omlx.engine.image.span import words
 from omlx.engine.masking import allowed_prefix
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
@@ -104,6 +105,8 @@ class NgramIndex:
         if len(self.tokens) < GRAM:
             return []
         oldest, middle, newest = self.tokens[-GRAM:]
+        if min(oldest, middle, newest) <= BARRIER:
+            return []
         return self._ends.get((oldest, middle, newest), [])[: -MAX_POSITIONS - 1 : -1]
 
     def replay(self, tokens: Seq[int]) -> int:
@@ -212,5 +215,7 @@ class NgramDrafter(Drafter):
             long = max(long, clause.shortest_match)
         row = _RowLookup(index, len(index.tokens), long)
         index.extend(list(prompt[:-RECENT]))
-        row.prompt_hit_rate = index.replay(prompt[-RECENT:]) / max(1, min(len(prompt), RECENT))
+        recent = prompt[-RECENT:]
+        known = words(recent) if sequence.request.spans else recent  # no lookup predicts images
+        row.prompt_hit_rate = index.replay(recent) / max(1, len(known))
         return row
