@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from omlx.cli import stage_join
-from omlx.cli.stage_order import Order
+from omlx.cli.stage_order import JOIN_S, Order
 from omlx.engine.plan import Plan, ScheduledStep
 from omlx.engine.runner import Launch
 from omlx.engine.stage import runners
@@ -131,7 +131,8 @@ def _attack(report: Path) -> None:
     answers, silent = list[str](), list[socket.socket]()
 
     def connecting(order: Order) -> socket.socket:
-        while order.rank == 2 and not report.exists():
+        until = time.monotonic() + JOIN_S
+        while order.rank == 2 and not report.exists() and time.monotonic() < until:
             time.sleep(0.02)  # the leader accepts connections until all ranks are there
         if order.rank == 2:
             return connect(order)
