@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from omlx.engine.speculation.cost_model import (
-    PLAIN,
-    SAMPLES,
-    WIDEST_WINDOW,
-    CompanyCosts,
-    CostModel,
-    LatencyTable,
-)
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import PLAIN, CompanyCosts, CostModel, LatencyTable
 
 
 class FixedLatencyTable(LatencyTable):
@@ -48,7 +42,7 @@ def fixed_costs(
     A pass of the draft model of that name takes `draft_seconds`.
     """
     target = {PLAIN: 1.0}
-    for width in range(1, 8 * WIDEST_WINDOW + 1):
+    for width in range(1, 8 * CONFIG.widest_window + 1):
         target[width] = pass_seconds(width)
     return CostModel(_fixed(target), {draft: _fixed({1: draft_seconds})}, FixedCompanyCosts())
 
@@ -56,7 +50,7 @@ def fixed_costs(
 def _fixed(seconds: Mapping[int, float]) -> LatencyTable:
     return FixedLatencyTable.from_json(
         [
-            {"bucket": 0, "width": width, "seconds": [value] * SAMPLES}
+            {"bucket": 0, "width": width, "seconds": [value] * CONFIG.samples}
             for width, value in seconds.items()
         ]
     )

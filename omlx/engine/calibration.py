@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
-from omlx.engine.speculation.cost_model import FIRST_BUCKET, MIN_SAMPLES, PLAIN, WIDTHS, CostModel
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, CostModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import DRAFT, NGRAM, Clause
@@ -133,7 +134,7 @@ def _draft_measured(cost_model: CostModel, name: str) -> bool:
     passes = cost_model.drafts.get(name)
     samples = passes.sample_count(1, 1) if passes is not None else 0
     seconds = cost_model.verify(DRAFT_LENGTH + 1, 1) + DRAFT_LENGTH * cost_model.draft(name, 1, 1)
-    return samples >= MIN_SAMPLES or _too_long(seconds, samples)
+    return samples >= CONFIG.min_samples or _too_long(seconds, samples)
 
 
 def _too_long(seconds: float, samples: int) -> bool:
@@ -154,7 +155,7 @@ class _Filler(NgramDrafter):
         samples, seconds = self._cost_model.target.sample_count, self._cost_model.verify
         # Plain steps overlap: a request that arrives waits for two of them.
         plain = (PLAIN,) if 2 * seconds(PLAIN, 1) <= MAX_STEP_SECONDS else ()
-        widths = (1, *plain, *sorted(WIDTHS))
+        widths = (1, *plain, *CONFIG.widths)
         width: int | None = next((width for width in widths if samples(width, 1) < SAMPLES), None)
         if width is None or _too_long(seconds(width, 1), samples(width, 1)):
             return None

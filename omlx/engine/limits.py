@@ -43,11 +43,6 @@ class Traits:
     unsupported: tuple[str, ...]
 
     @property
-    def trims(self) -> bool:
-        """Whether a rollback by any number of tokens only moves a counter."""
-        return not self.recurrent and self.sliding_window is None and not self.unsupported
-
-    @property
     def rollback(self) -> str:
         """How rejected draft tokens leave the cache, as `DrafterStats.repairs` names it."""
         if self.recurrent:

@@ -117,7 +117,6 @@ class EngineLoop:
             no_draft_reason=no_draft_reason or Reason("spec.off.no_draft_model"),
             draft_length=DEFAULT_DRAFT_LENGTH if fixed is None else DraftLength.exactly(fixed),
             recurrent=self.runner.traits.recurrent,
-            trims=self.runner.traits.trims,
             cost_model=cost_model or self.cost_model,
         )
 

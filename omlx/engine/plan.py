@@ -130,15 +130,14 @@ CacheOp: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one forward pass reads for one row: pending tokens, then the draft, then padding.
+    """What one forward pass reads for one row: pending tokens, then the draft.
 
-        start ── pending ──┬── draft_n ──┬── pad     in the cache before the pass: `start` tokens
+        start ── pending ──┬── draft_n       in the cache before the pass: `start` tokens
                            └─ samples draft_n + 1 positions, from start + pending on
 
     A prefill chunk (`sample` False) samples nothing; if `end`, the prompt's next token, is given,
-    it scores its own tokens but the first, and that one. `pad` fills the pass up to a width that is
-    faster; its logits are ignored. `history` holds the tokens before `start` that penalties look
-    at.
+    it scores its own tokens but the first, and that one. `history` holds the tokens
+    before `start` that penalties look at.
     """
 
     row: int
@@ -149,7 +148,6 @@ class Window:
     drafter: str | None = None
     sample: bool = True
     history: tuple[int, ...] = ()
-    pad: int = 0
     end: int | None = None
 
     @property
@@ -158,7 +156,7 @@ class Window:
 
     @property
     def width(self) -> int:
-        return self.pending + self.draft_n + self.pad
+        return self.pending + self.draft_n
 
 
 @dataclass(frozen=True, slots=True)

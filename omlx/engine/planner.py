@@ -161,7 +161,6 @@ class Planner:
             start=start,
             tokens=tokens,
             draft_n=draft.n,
-            pad=draft.pad,
             draft=draft.tokens,
             drafter=draft.drafter,
             history=seen,

@@ -155,7 +155,7 @@ class Scheduler:
             sequence.computed += window.width
             if window.sample:
                 sequence.unread += 1
-                sequence.unverified = window.draft_n + window.pad
+                sequence.unverified = window.draft_n
                 continue
             self.ops.later += self.prefix.after_chunk(sequence, self.memory.headroom)
             if sequence.pending == 1:

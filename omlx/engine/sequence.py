@@ -66,7 +66,7 @@ class Sequence:
     `end` is the length at which it is full: prompt plus max_tokens, bounded by the context.
     `computed` counts the tokens that the target's KV cache holds once every launched step has run,
     `cached` those of the prompt that came from the prefix cache. `unread` counts sampled tokens in
-    flight, `unverified` draft tokens in flight with their padding.
+    flight, `unverified` draft tokens in flight.
     """
 
     row: int

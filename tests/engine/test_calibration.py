@@ -19,7 +19,8 @@ from omlx.engine.build import build_loop
 from omlx.engine.calibration import SAMPLES, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.speculation.cost_model import MIN_SAMPLES, PLAIN, WIDTHS, CostModel, LatencyTable
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.strategy import AUTO
 from omlx.engine.thread import EngineThread
@@ -30,7 +31,7 @@ from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, loop_of, model, plain, request
 from tests.engine.test_thread import PATIENCE_S, Listener
 
-ALL = (PLAIN, 1, *sorted(WIDTHS))
+ALL = (PLAIN, 1, *CONFIG.widths)
 MAX_STEP_SECONDS = 60.0
 
 
@@ -175,11 +176,11 @@ def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name:
     assert all(before(width, 1) == SAMPLES for width in ALL)
     loop = loop_of("llama", model(name, 1), window=None, costs=known)
     assert complete(loop).state is CalibrationState.DONE
-    assert loop.cost_model.drafts["tiny"].sample_count(1, 1) >= MIN_SAMPLES
+    assert loop.cost_model.drafts["tiny"].sample_count(1, 1) >= CONFIG.min_samples
     assert [
         each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)
     ] == [0]
-    assert all(before(width, 1) == SAMPLES for width in sorted(WIDTHS - {5}))
+    assert all(before(width, 1) == SAMPLES for width in CONFIG.widths if width != 5)
 
 
 def test_tokens_are_the_same_whatever_is_measured_in_between(thread: EngineThread) -> None:
@@ -364,7 +365,7 @@ def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatc
 def test_a_short_context_is_enough() -> None:
     loop = build_loop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, context_length=16))
     assert complete(loop).state is CalibrationState.DONE
-    assert loop.cost_model.target.sample_count(PLAIN, 1) >= MIN_SAMPLES
+    assert loop.cost_model.target.sample_count(PLAIN, 1) >= CONFIG.min_samples
 
 
 def test_a_model_that_cannot_speculate_is_left_alone() -> None:

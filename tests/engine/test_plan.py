@@ -53,7 +53,7 @@ def test_every_part_of_a_plan_survives_the_trip() -> None:
         0.7, 0.9, 5, 0.1, 1.1, 3, 0.2, 4, 0.3, 5, ((7, -1.5), (9, 100.0)), seed=-(2**70), choice=3
     )
     windows = (
-        Window(1, 5, (4, 5), 2, (8, 9), "draft", history=(1, 2, 3), pad=3),
+        Window(1, 5, (4, 5), 2, (8, 9), "draft", history=(1, 2, 3)),
         Window(2, 7, LAST),
         Window(3, 0, (1, 2, 3), sample=False),
         Window(4, 1, (1,), draft_n=3, drafter="draft"),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain
 
 import pytest
 
-from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.cost_model import LatencyTable
-from omlx.engine.speculation.proposal import Draft
 from omlx.engine.types import FinishReason, Request, Sampling
 from tests.engine.fakes import Scripted, StopAt
 from tests.engine.harness import (
-    GREEDY,
     HEATED,
     KINDS,
-    WARM,
     Bench,
     label,
     loop_of,
@@ -131,37 +126,6 @@ def test_a_prompt_of_one_token_is_served(family: str) -> None:
     bench, _ = bench_of(family, one, [0, 4, 1, None, 0])
     bench.run(one)
     assert bench.tokens["a"] == plain(family, unassisted(one))
-
-
-class Padded(Scripted):
-    """Its drafts have five more tokens read behind them, where that does not reach past the end."""
-
-    pads = 0
-
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        draft = super().draft(sequence, limit)
-        if draft is None:
-            return None
-        pad = min(5, sequence.remaining - 1 - draft.n)
-        self.pads += pad > 0
-        return replace(draft, pad=pad)
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=label)
-@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "llama_quantized", "llama_concatenate"])
-def test_what_pads_a_pass_is_never_seen(family: str, sampling: Sampling) -> None:
-    one = request(tokens=prompt(13), sampling=sampling, max_tokens=48)
-    bench = Bench(loop_of(family))
-    assert bench.loop.runner.traits.trims
-    drafter = Padded(len(one.tokens), plain(family, unassisted(one)), REJECT_EVERYWHERE)
-    bench.loop.use_drafters([drafter])
-    bench.run(one)
-    assert bench.tokens["a"] == plain(family, unassisted(one))
-    assert drafter.accepted == drafter.expected
-    assert {0, 1, 2, 3, 4} <= set(drafter.accepted)
-    assert drafter.pads > 10
-    conversation = [*one.tokens, *bench.tokens["a"]]
-    assert stored_length(bench.loop, conversation) >= len(conversation) - 1 - 5
 
 
 def test_what_stays_pending_is_timed_under_the_width_of_the_pass_that_reads_it(

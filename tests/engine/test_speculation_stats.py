@@ -8,7 +8,8 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.engine.sequence import Interval, Sequence
-from omlx.engine.speculation.cost_model import MIN_SAMPLES, PLAIN, CostModel
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Proposal
@@ -28,7 +29,7 @@ def asked(strategy: Strategy, window: int = 3) -> Speculation:
 
 def test_times_are_those_of_rounds_that_were_timed() -> None:
     loop = loop_of("llama", model("llama"))
-    for _ in range(MIN_SAMPLES):
+    for _ in range(CONFIG.min_samples):
         loop.cost_model.target.learn(PLAIN, 10, 10.0)
     bench = Bench(loop)
     bench.run(request(max_tokens=60))
@@ -115,7 +116,7 @@ def test_a_single_slow_plain_step_gives_no_speed_up() -> None:
     loop.cost_model.target.learn(PLAIN, 10, 10.0)  # kernels were compiled, memory was new
     bench = Bench(loop)
     bench.run(request(max_tokens=60))
-    assert bench.stats().drafters["tiny"].rounds > MIN_SAMPLES
+    assert bench.stats().drafters["tiny"].rounds > CONFIG.min_samples
     assert bench.stats().speedup is None
 
 

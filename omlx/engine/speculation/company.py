@@ -9,6 +9,7 @@ from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.decide import RowForecast, decide
+from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.speculation.rectangle import Member, choose_width
 from omlx.engine.speculation.speculator import MAX_PENDING, Speculator
@@ -76,8 +77,8 @@ class Company:
                 continue
             if plain_s and not member.fixed and not member.proposal.certain:
                 speedup = member.forecast.tokens[k] * plain_s / self._seconds(width)
-                record = self._speculator.row_of(sequence).policy.record_of(member.proposal)
-                record.add_forecast(member.proposal, speedup)
+                policy = self._speculator.row_of(sequence).policy
+                policy.add_forecast(member.proposal, speedup)
             if pays and k:
                 chosen.append((sequence, member.proposal, k))
         return chosen
@@ -104,9 +105,8 @@ class Company:
             proposals = self._speculator.proposals(row, sequence)
             row.learn(proposals)
             if sequence.pending <= MAX_PENDING:
-                context = len(sequence.tokens)
-                best = partial(self._speedup, plain_s)
-                member = row.policy.member(proposals, sequence.pending, context, best)
+                members = _members(row.policy, proposals, sequence.pending, len(sequence.tokens))
+                member = max(members, key=partial(self._speedup, plain_s), default=member)
         return member
 
     def _speedup(self, plain_s: float, member: Member) -> float:
@@ -118,3 +118,21 @@ class Company:
 
     def _seconds(self, width: int) -> float:
         return self._cost_model.batch_pass(len(self._sequences), width, self._context)
+
+
+def _members(
+    policy: RowPolicy, proposals: Seq[Proposal], pending: int, context: int
+) -> list[Member]:
+    """Return what a row could bring to a pass that it shares, one member per proposal."""
+    fixed = policy.draft_length.fixed is not None
+    if proposals and (fixed or proposals[0].certain):
+        longest = min(proposals[0].max_length, policy.draft_length.max)
+        certain = RowForecast(pending, range(1, longest + 2), [0.0] * (longest + 1))
+        return [Member(certain, proposals[0], fixed=fixed)]
+    members = []
+    for proposal in () if fixed else proposals:
+        shortest = policy.min_length(proposal)
+        if proposal.max_length >= shortest and policy.evaluates(proposal):
+            forecast = policy.forecast(proposal, pending, context)
+            members.append(Member(forecast, proposal, shortest))
+    return members

@@ -17,43 +17,16 @@ from itertools import chain
 from statistics import median, median_low
 from typing import Any, Final
 
-SAMPLES: Final = 9
-"""Samples kept per entry. Their median ignores up to four outliers."""
-
-MIN_SAMPLES: Final = 3
-"""Samples from which on an entry is trusted."""
+from omlx.engine.speculation.config import CONFIG
 
 FIRST_BUCKET: Final = 256
 """Tokens of context in the first bucket."""
-
-OUTLIER: Final = 10.0
-"""Passes slower than this multiple of the estimate (sleep, swap) are discarded."""
-
-FIRST_TIME: Final = 2.0
-"""The first pass of a width may compile kernels or touch new memory. Slower than this multiple of
-the estimate, it is discarded: a width recorded as expensive would never be tried again."""
-
-RENEWAL: Final = 8
-"""Once full, an entry stores one pass in eight. Faster changes are drift, common to all widths."""
-
-UNKNOWN_SLOPE: Final = 0.08
-"""Cost of one more token while no wider pass is measured, in passes of one token: low, so that a
-wider pass is tried."""
-
-WIDEST_WINDOW: Final = 80
-"""Tokens. Wider passes are prefill: they bound estimates for narrower ones and nothing else."""
 
 SHORT_LAG: Final = 2
 """Tokens. A round begins with one or two that the draft model has not read; more is a catch-up."""
 
 PLAIN: Final = 0
 """The "width" of plain decoding with the next step in flight: the interval between two reads."""
-
-WIDTHS: Final = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64))
-"""Verification widths, in tokens: few enough to measure each, close enough to miss no cheap one."""
-
-MAX_PADDED_COST: Final = 0.95
-"""Pad a pass where the wider one takes at most this share of its time."""
 
 
 def bucket_of(context: int) -> int:
@@ -69,7 +42,7 @@ class LatencyTable:
     _passes: int = 0
     _outliers_in_a_row: int = 0
     _slow_at_first: set[int] = field(default_factory=set)
-    _ratios: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    _ratios: deque[float] = field(default_factory=lambda: deque(maxlen=CONFIG.samples))
     _samples: dict[int, dict[int, deque[float]]] = field(default_factory=dict)
     _medians: dict[int, dict[int, float]] = field(default_factory=dict)
     _curves: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
@@ -78,25 +51,31 @@ class LatencyTable:
         """Record a measured pass. Return False for an outlier, and for a time of 0 or less.
 
         The third outlier in a row is believed: the estimate was wrong. True does not mean that the
-        pass is stored: a slow first pass is discarded, and a full entry stores one in `RENEWAL`.
+        pass is stored: a slow first pass is discarded, a full entry stores one in `sample_every`.
         """
         if seconds <= 0.0:
             return False
         bucket, expected = bucket_of(context), self.seconds(width, context)
-        if expected is not None and seconds > OUTLIER * expected and self.reaches(width):
+        if expected is not None and seconds > CONFIG.outlier * expected and self.reaches(width):
             self._outliers_in_a_row += 1
-            if self._outliers_in_a_row < MIN_SAMPLES:
+            if self._outliers_in_a_row < CONFIG.min_samples:
                 return False
         self._outliers_in_a_row = 0
-        if expected is not None and 0.0 < FIRST_TIME * expected < seconds and self._new(width):
+        if (
+            expected is not None
+            and 0.0 < CONFIG.compiling * expected < seconds
+            and self._new(width)
+        ):
             self._slow_at_first.add(width)
             return True
-        samples = self._samples.setdefault(bucket, {}).setdefault(width, deque(maxlen=SAMPLES))
-        if len(samples) >= MIN_SAMPLES:
+        samples = self._samples.setdefault(bucket, {}).setdefault(
+            width, deque(maxlen=CONFIG.samples)
+        )
+        if len(samples) == CONFIG.samples:
             self._ratios.append(seconds / self._medians[bucket][width])
             self.drift = median(self._ratios)
-        self._passes = (self._passes + 1) % RENEWAL
-        if len(samples) == SAMPLES and self._passes:
+        self._passes = (self._passes + 1) % CONFIG.sample_every
+        if len(samples) == CONFIG.samples and self._passes:
             return True
         samples.append(seconds / self.drift)
         self._medians.setdefault(bucket, {})[width] = median_low(samples)
@@ -117,7 +96,9 @@ class LatencyTable:
         """Whether plain decoding, or passes of one token, have been measured often enough to be
         trusted: the first steps after a start may be many times slower."""
         for entries in self._samples.values():
-            if len(entries.get(PLAIN, ())) >= MIN_SAMPLES or len(entries.get(1, ())) >= MIN_SAMPLES:
+            if len(entries.get(PLAIN, ())) >= CONFIG.min_samples:
+                return True
+            if len(entries.get(1, ())) >= CONFIG.min_samples:
                 return True
         return False
 
@@ -125,7 +106,7 @@ class LatencyTable:
     def widest(self) -> int:
         """The widest verification ever measured, in tokens."""
         widths = chain.from_iterable(self._medians.values())
-        return max((width for width in widths if width <= WIDEST_WINDOW), default=0)
+        return max((width for width in widths if width <= CONFIG.widest_window), default=0)
 
     def reaches(self, width: int) -> bool:
         """Return whether a pass of at least half this width was measured."""
@@ -148,7 +129,7 @@ class LatencyTable:
             # Wider than anything measured: each further token costs the measured average.
             slope = max(0.0, value - values[0]) / (low - 1)
         else:
-            slope = value * UNKNOWN_SLOPE
+            slope = value * CONFIG.unknown_slope
         return (value + slope * (width - low)) * self.drift
 
     def plain(self, context: int) -> float | None:
@@ -170,7 +151,7 @@ class LatencyTable:
         if width in self._slow_at_first:
             return False
         measured = any(width in entries for entries in self._medians.values())
-        return not measured and (width <= WIDEST_WINDOW or self.reaches(width))
+        return not measured and (width <= CONFIG.widest_window or self.reaches(width))
 
     def _curve(self, bucket: int) -> tuple[list[int], list[float]]:
         """Return all widths measured anywhere, ascending, and their seconds in this bucket."""
@@ -183,7 +164,9 @@ class LatencyTable:
             # A prefill more than twice as slow as its tokens one by one was measured across a
             # sleep: leave it out.
             limit = 2.0 * points.get(1, math.inf)
-            widths = sorted(w for w in points if w <= WIDEST_WINDOW or points[w] <= limit * w)
+            widths = sorted(
+                w for w in points if w <= CONFIG.widest_window or points[w] <= limit * w
+            )
             self._curves[bucket] = widths, [points[width] for width in widths]
         return self._curves[bucket]
 
@@ -209,7 +192,7 @@ class LatencyTable:
         table = cls()
         for entry in data:
             bucket, width = int(entry["bucket"]), int(entry["width"])
-            samples = deque((float(value) for value in entry["seconds"]), maxlen=SAMPLES)
+            samples = deque((float(value) for value in entry["seconds"]), maxlen=CONFIG.samples)
             table._samples.setdefault(bucket, {})[width] = samples
             table._medians.setdefault(bucket, {})[width] = median_low(samples)
         return table
@@ -272,10 +255,6 @@ class CostModel:
     draft_share: float = 0.2
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
 
-    exploration_budget_s: float = 0.0
-    """Seconds that may be spent on finding out whether a draft model pays. Accrues 1 % of all
-    measured time; not saved."""
-
     def verify(self, width: int, context: int) -> float:
         """Estimate the seconds of a target pass; 0 while nothing is measured."""
         return self.target.seconds(width, context) or 0.0
@@ -292,16 +271,6 @@ class CostModel:
         """Estimate the seconds of the target pass that reads `pending` tokens and no draft."""
         return self.verify(PLAIN if pending == 1 else pending, context)
 
-    def padding(self, width: int, context: int, room: int) -> int:
-        """Return by how many tokens, up to `room`, to widen a pass to a faster one."""
-        verify, samples = self.verify, self.target.sample_count
-        top = width + room
-        wider = [w for w in WIDTHS if width < w <= top and samples(w, context) >= MIN_SAMPLES]
-        best = min(wider, key=lambda w: verify(w, context), default=width)
-        if verify(best, context) < MAX_PADDED_COST * verify(width, context):
-            return best - width
-        return 0
-
     def draft(self, name: str, width: int, context: int) -> float:
         """Estimate the seconds of a draft model's pass over `width` tokens.
 
@@ -317,6 +286,12 @@ class CostModel:
             if single:
                 share = single / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)
+
+    def catch_up(self, name: str, lag: int, context: int) -> float:
+        """Estimate the seconds of reading `lag` tokens, beyond a usual pass of a draft model."""
+        if lag <= SHORT_LAG:
+            return 0.0
+        return self.draft(name, lag, context) - self.draft(name, 1, context)
 
     def learn_draft(self, name: str, k: int, lag: int, context: int, seconds: float) -> None:
         """Record a draft model's round that was timed on its own: it read `lag` tokens and drafted

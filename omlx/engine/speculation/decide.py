@@ -12,15 +12,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from omlx.engine.speculation.config import CONFIG
+
 MIN_COST: Final = 0.5
 """Lower bound of a round's cost in plain steps. Kernels are tiled, so the pass over pending tokens
 alone may cost more than one with a draft behind them."""
-
-TIE_MARGIN: Final = 0.01
-"""Of two widths whose throughput differs by less than this share the narrower one is taken."""
-
-MIN_SPEEDUP: Final = 1.05
-"""Speed-up from which on a draft is used: the margin covers errors of the estimates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +53,8 @@ def decide(
 ) -> Decision:
     """Return the ascending width at which these rows commit most tokens per second.
 
-    `pass_seconds(width)` prices the rectangle, `plain_s` a plain step of all its rows. Rows with
-    more than one pending token have to read them anyway, with or without a draft: that time is not
+    `pass_seconds(width)` prices the rectangle, `plain_s` a plain step of all its rows. A row with
+    more than one pending token has to read them anyway, with or without a draft: that time is not
     charged to the draft.
     """
     pending = max(row.pending for row in rows)
@@ -71,7 +67,7 @@ def decide(
             tokens += row.tokens[k]
             seconds += row.seconds[k]
         throughput = tokens / max(seconds, MIN_COST * plain_s)
-        if throughput > best * (1.0 + TIE_MARGIN):
+        if throughput > best * (1.0 + CONFIG.tie_margin):
             width, best = candidate, throughput
     speedup = best * plain_s / len(rows)
-    return Decision(width, speedup, speedup >= MIN_SPEEDUP)
+    return Decision(width, speedup, speedup >= CONFIG.min_speedup)

@@ -30,6 +30,10 @@ class Drafter(Protocol):
         """Draft at most `limit` tokens to follow `sequence.tokens`. Modifies its own state."""
         ...
 
+    def read_whole(self, sequence: Sequence) -> None:
+        """Read what the latest proposal says is skipped, with the next draft."""
+        return
+
     def observe(self, sequence: Sequence, accepted: int) -> None:
         """Take in that `accepted` tokens of the newest draft now stand in `sequence.tokens`."""
         return

@@ -1,67 +1,60 @@
 """Policy: which drafter drafts in the next round, and how many tokens, to maximise throughput.
 
-Of all drafts, and of plain decoding, it takes the one that saves most seconds: the seconds that its
-committed tokens usually take, less those of the round. So draft lengths stop before tokens that are
-cheaper to draft in the next round. A drafter whose forecast is below 1.05 times plain decoding is
-off: a lookup is then compared with the output for free, a draft model is probed within an
-exploration budget.
+    estimate   cost model and acceptance: what a draft of each length costs and brings
+    decide     the draft with the largest throughput, if it is faster than plain decoding
+    explore    else, within a budget, a probe of a draft model that has been idle
+
+A lookup needs no probe: unused, it is compared with the output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Final
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
+from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.sequence import Interval
-from omlx.engine.speculation.acceptance import MATCH_RATES, Acceptance, bin_of
-from omlx.engine.speculation.cost_model import (
-    MIN_SAMPLES,
-    OUTLIER,
-    PLAIN,
-    SHORT_LAG,
-    CostModel,
-)
-from omlx.engine.speculation.decide import RowForecast
-from omlx.engine.speculation.drafter_record import (
-    EVALUATE_EVERY,
-    FIRST_BACKOFF,
-    MAX_BACKOFF,
-    MAX_PROBE_CREDIT,
-    PROBE_CREDIT,
-    DrafterRecord,
-    GateState,
-)
+from omlx.engine.speculation.acceptance import Acceptance, bin_of
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
+from omlx.engine.speculation.decide import Decision, RowForecast, decide
 from omlx.engine.speculation.exploration import ExplorationBudget
-from omlx.engine.speculation.forecast import MIN_REACH, Forecast, Forecaster
 from omlx.engine.speculation.proposal import Choice, Proposal
-from omlx.engine.speculation.rectangle import Member
-from omlx.engine.speculation.token_latency import TokenLatency
 from omlx.errors import Reason
 
-TIE_MARGIN: Final = 0.02
-"""Plain steps. Of two draft lengths with savings closer than this the shorter one is taken."""
 
-STALE_EVIDENCE: Final = 0.25
-"""Share of its acceptance counts that a drafter keeps when a probe begins."""
+class GateState(StrEnum):
+    OBSERVING = "observing"
+    ON = "on"
+    OFF = "off"
 
-REFRESH_TOKENS: Final = 512
-"""Tokens without a plain step after which two in succession measure plain decoding again: only a
-step that overlaps with another plain step is timed as such."""
 
-REFRESH_BELOW: Final = 1.5
-"""Speed-up below which plain decoding is measured again: above it, no decision would change."""
+@dataclass(slots=True)
+class DrafterRecord:
+    """Evidence about one drafter in one request.
 
-PROMPT_SHARE: Final = 0.2
-"""A lookup that would have predicted this share of the end of the prompt is used at once."""
+    `idle_steps` counts decisions since its last draft. `skips` counts, by bin, decisions for which
+    it need not be evaluated. `speedup` is a moving average of forecasts, None before the first.
+    """
+
+    acceptance: Acceptance
+    certain: bool = False
+    poor: bool = False
+    best_length: int = 0
+    saved_s: float = 0.0
+    used: bool = False
+    probing: bool = False
+    idle_steps: int = 0
+    speedup: float | None = None
+    skips: dict[int, int] = field(default_factory=dict)
 
 
 class RowPolicy:
     """Decides for one request.
 
     `cost_model` and `priors` (acceptance by drafter) belong to the model and outlive the request.
-    `prompt_hit_rate` is the share of the prompt that a lookup would have predicted. `skip_steps`
+    Models with `recurrent` layers leave accepted tokens pending after a rejection. `skip_steps`
     counts the coming decisions that need no evaluation unless a lookup finds something.
     """
 
@@ -72,21 +65,15 @@ class RowPolicy:
         draft_length: DraftLength | None = None,
         *,
         recurrent: bool = False,
-        trims: bool = False,
-        prompt_hit_rate: float = 0.0,
     ) -> None:
         self.cost_model = cost_model
         self.draft_length = draft_length or DEFAULT_DRAFT_LENGTH
-        self.forecaster = Forecaster(cost_model, self.draft_length, recurrent, trims)
         self.skip_steps = 0
         self.records: dict[str, DrafterRecord] = {}
         self._priors = priors
-        self._prompt_hit_rate = prompt_hit_rate
-        self._budget = ExplorationBudget(cost_model)
-        self._latency = TokenLatency()
+        self._recurrent = recurrent
+        self._budget = ExplorationBudget()
         self._drafted = 0  # tokens of the draft in flight
-        self._committed = 0
-        self._until_refresh = REFRESH_TOKENS
 
     def skip(self, proposals: Seq[Proposal]) -> bool:
         """Return True, and count the decision as made, if no candidate could win it."""
@@ -94,7 +81,9 @@ class RowPolicy:
             return False
         self.skip_steps -= 1
         for proposal in proposals:
-            self.record_of(proposal).idle_steps += 1
+            record = self.record_of(proposal)
+            record.idle_steps += 1
+            record.skips[0] = record.skips.get(0, 0) - 1
         return True
 
     def choose(self, proposals: Seq[Proposal], pending: int, context: int) -> Choice:
@@ -106,71 +95,85 @@ class RowPolicy:
         fixed = self.draft_length.fixed is not None
         if proposals and (fixed or proposals[0].certain):
             return proposals[0], min(proposals[0].max_length, self.draft_length.max)
-        if fixed:
+        if fixed or self.cost_model.target.plain(context) is None:
             return None
-        shortest = self.forecaster.min_length
-        proposals = [option for option in proposals if option.max_length >= shortest(option)]
-        if self.cost_model.target.plain(context) is None:
-            return None
-        self._latency.match = max((proposal.match for proposal in proposals), default=0)
-        forecasts = [
-            self._forecast(proposal, pending, context)
-            for proposal in proposals
-            if self.record_of(proposal).screen(proposal)
-        ]
-        best = self._best(forecasts, pending, context)
-        if best is None:
-            return self._explore(proposals, None, pending, context)
-        forecast, k = best
-        if self._until_refresh < 0 and forecast.speedup < REFRESH_BELOW:
-            return None  # a plain step, to be measured
-        return self._explore(proposals, (forecast.proposal, k), pending, context)
+        proposals = [option for option in proposals if option.max_length >= self.min_length(option)]
+        evaluated = [option for option in proposals if self.evaluates(option)]
+        best, throughput = None, 0.0
+        for proposal in evaluated:
+            width, speedup, pays = self.decide(proposal, pending, context)
+            if pays and speedup > throughput:
+                best, throughput = (proposal, width - pending), speedup
+        for proposal in proposals:
+            record = self.record_of(proposal)
+            record.idle_steps += 1
+            if best is not None and best[0] is proposal:
+                record.idle_steps, record.probing = 0, False
+        if best is None and pending == 1:
+            best = self._explore(evaluated, context)
+            self.skip_steps = self._steps_to_skip(proposals)
+        return best
 
-    def member(
-        self, proposals: Seq[Proposal], pending: int, context: int, best: Callable[[Member], float]
-    ) -> Member:
-        """Return what this row brings to a pass that it shares: one of `proposals`, or none.
+    def decide(self, proposal: Proposal, pending: int, context: int) -> Decision:
+        """Return the best draft of a proposal, and record what is forecast of it."""
+        forecast = self.forecast(proposal, pending, context)
+        shortest, longest = pending + self.min_length(proposal), pending + len(forecast.tokens) - 1
+        widths = [width for width in CONFIG.widths if shortest <= width < longest]
+        decision = decide(
+            [forecast],
+            [*widths, longest],
+            lambda width: self.cost_model.verify(width, context),
+            self.cost_model.plain_pass(1, context),
+        )
+        self.add_forecast(proposal, decision.speedup)
+        self.record_of(proposal).best_length = decision.width - pending
+        return decision
 
-        `best` gives the speed-up of a draft of a row by itself.
-        """
-        fixed = self.draft_length.fixed is not None
-        if proposals and (fixed or proposals[0].certain):
-            longest = min(proposals[0].max_length, self.draft_length.max)
-            certain = RowForecast(pending, range(1, longest + 2), [0.0] * (longest + 1))
-            return Member(certain, proposals[0], fixed=fixed)
-        members: list[Member] = []
-        for proposal in () if fixed else proposals:
-            shortest = self.forecaster.min_length(proposal)
-            if proposal.max_length >= shortest and self.record_of(proposal).screen(proposal):
-                forecast = self.row_forecast(proposal, pending, context)
-                members.append(Member(forecast, proposal, shortest))
-        return max(members, key=best, default=Member(RowForecast(pending)))
-
-    def row_forecast(self, proposal: Proposal, pending: int, context: int) -> RowForecast:
-        """Return what drafts of each length bring, and cost in addition to their pass."""
-        record = self.record_of(proposal)
-        rates = record.acceptance.rates()
-        reached, tokens = 1.0, [1.0]
-        for k in range(self.forecaster.max_length(proposal, record, pending)):
-            reached *= rates[bin_of(proposal.match, k)]
-            if reached < MIN_REACH:
-                break
-            tokens.append(tokens[-1] + reached)
-        catch_up = self.forecaster.draft_seconds(proposal, 0, context)
-        spread = catch_up * (1.0 - 1.0 / record.rounds_to_serve(self._committed))
-        seconds = [0.0]
-        for k in range(1, len(tokens)):
-            seconds.append(self.forecaster.draft_seconds(proposal, k, context) - spread)
+    def forecast(self, proposal: Proposal, pending: int, context: int) -> RowForecast:
+        """Return what drafts of each length bring, and cost in addition to the pass."""
+        record, verify = self.record_of(proposal), self.cost_model.verify
+        shortest, longest = self.min_length(proposal), self._max_length(proposal, pending)
+        reach = record.acceptance.reach(proposal.match, shortest, longest)
+        single = verify(1, context)
+        draft_s = self._draft_pass(proposal, context)
+        fixed_s = (
+            self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
+            / CONFIG.catch_up_rounds
+        )
+        tokens, seconds = [1.0], [0.0]
+        rejection_s = 0.0
+        for k in range(1, len(reach)):
+            if self._recurrent:  # after a rejection the accepted tokens are computed again
+                wider = max(0.0, verify(pending + k, context) - single)
+                rejection_s += (reach[k - 1] - reach[k]) * wider
+            tokens.append(tokens[-1] + reach[k])
+            seconds.append(fixed_s + k * draft_s + rejection_s)
         return RowForecast(pending, tokens, seconds)
+
+    def reads_whole(self, proposal: Proposal, context: int) -> bool:
+        """Return whether a draft model that drafts now is to read what it skipped of the prompt.
+
+        It does where the budget allows it, and once it has saved as much time as that takes.
+        """
+        if not proposal.skipped or self.draft_length.fixed is not None:
+            return proposal.skipped > 0
+        record = self.record_of(proposal)
+        price = self.cost_model.draft(proposal.drafter, proposal.skipped + proposal.lag, context)
+        if record.used:
+            return record.saved_s >= price
+        plain = self.cost_model.plain_pass(1, context)
+        return not record.poor and self._budget.may_spend(price, plain)
 
     def observe_verification(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Learn from a draft of k tokens that was verified."""
-        self.record_of(proposal).add_round(proposal, k, accepted)
+        record = self.record_of(proposal)
+        record.used, record.idle_steps = True, 0
+        record.acceptance.learn(proposal.match, k, accepted)
         self._drafted = k
 
     def observe_shadow(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Learn from a lookup of k tokens that was compared with the output and not used."""
-        self.record_of(proposal).add_shadow(proposal, k, accepted)
+        self.record_of(proposal).acceptance.learn(proposal.match, k, accepted)
 
     def observe_time(
         self, proposal: Proposal | None, tokens: int, interval: Interval, context: int
@@ -181,117 +184,119 @@ class RowPolicy:
         host's work around it.
         """
         seconds, width = interval.seconds, interval.width
-        drafting, caught_up = 0.0, True
-        self._committed += tokens
-        self._until_refresh -= tokens
-        if width == PLAIN:
-            self._until_refresh = REFRESH_TOKENS
+        drafting = 0.0
         if proposal is not None:
-            drafting = self.forecaster.draft_seconds(proposal, self._drafted, context)
-            limit = OUTLIER * (drafting + self.cost_model.verify(width, context))
+            drafting = self.draft_seconds(proposal, self._drafted, context)
+            limit = CONFIG.outlier * (drafting + self.cost_model.verify(width, context))
             plain = tokens * self.cost_model.plain_pass(1, context)
             self._budget.add_round(min(seconds, limit), plain)
-            caught_up = proposal.lag <= SHORT_LAG
-        if not caught_up:  # its time is an estimate, which teaches nothing
-            self._budget.add_catch_up(drafting)
-            return
+            self.record_of(proposal).saved_s += plain - min(seconds, limit)
+            if proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
+                return
         pass_seconds = seconds - drafting
-        if pass_seconds <= 0.0 or not self.cost_model.target.learn(width, context, pass_seconds):
-            return
-        self._budget.add_time(seconds)
-        if proposal is None or not proposal.certain:  # certain tokens say nothing about the text
-            self._latency.learn(tokens, seconds)
+        if pass_seconds > 0.0 and self.cost_model.target.learn(width, context, pass_seconds):
+            self._budget.add_time(seconds)
 
     def record_of(self, proposal: Proposal) -> DrafterRecord:
         """Return the drafter's record; a new one begins with the model's history."""
         record = self.records.get(proposal.drafter)
         if record is None:
-            new = Acceptance(MATCH_RATES) if proposal.match else Acceptance()
-            prior = self._priors.setdefault(proposal.drafter, new)
-            observing = proposal.match > 0 and self._prompt_hit_rate < PROMPT_SHARE
-            backoff = FIRST_BACKOFF
-            if prior.poor and not proposal.match:
-                backoff = MAX_BACKOFF
+            start: tuple[float, ...] = (CONFIG.draft_rate,)
+            if proposal.match:
+                start = CONFIG.match_rates
+            prior = self._priors.setdefault(proposal.drafter, Acceptance(start))
             acceptance = Acceptance(prior.start, prior)
-            record = DrafterRecord(acceptance, observing, proposal.certain, backoff)
+            record = DrafterRecord(acceptance, proposal.certain, prior.poor)
             self.records[proposal.drafter] = record
         return record
 
     def state(self, drafter: str) -> tuple[GateState, Reason | None]:
         """Return the state of a drafter in this request, and why unless it is on."""
         record = self.records.get(drafter)
-        if record is None:
-            return GateState.OBSERVING, Reason("spec.observing")
-        if self.draft_length.fixed is not None:
+        if record is not None and (self.draft_length.fixed is not None or record.certain):
             return GateState.ON, None
-        return record.gate
+        if record is None or record.speedup is None:
+            return GateState.OBSERVING, Reason("spec.observing")
+        if record.speedup < CONFIG.min_speedup:
+            speedup = round(record.speedup, 2)
+            return GateState.OFF, Reason("spec.off.does_not_pay", {"speedup": speedup})
+        return GateState.ON, None
 
-    def _forecast(self, proposal: Proposal, pending: int, context: int) -> Forecast:
-        record = self.record_of(proposal)
-        forecast = self.forecaster.forecast(proposal, record, pending, context, self._committed)
-        record.add_forecast(proposal, forecast.speedup)
-        return forecast
+    def draft_seconds(self, proposal: Proposal, k: int, context: int) -> float:
+        """Estimate the seconds of drafting k tokens, catch-up included."""
+        catch_up = self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
+        return catch_up + k * self._draft_pass(proposal, context)
 
-    def _best(
-        self, forecasts: Seq[Forecast], pending: int, context: int
-    ) -> tuple[Forecast, int] | None:
-        """Return the forecast and draft length with the largest saving; None for plain decoding."""
-        if not forecasts:
-            return None
+    def min_length(self, proposal: Proposal) -> int:
+        """Return the shortest draft to make; of contradictory bounds the upper one holds."""
+        bounds = proposal.clause.draft_length
+        longest = min(self.draft_length.max, bounds.max or MAX_DRAFT_LENGTH)
+        return min(max(1, self.draft_length.min, bounds.min), longest)
+
+    def _max_length(self, proposal: Proposal, pending: int) -> int:
+        """Return the longest draft to forecast: never far beyond the widths that were measured."""
+        known = max(CONFIG.first_length, 2 * self.cost_model.target.widest - pending)
+        if not self.record_of(proposal).used:
+            known = min(CONFIG.first_length, self.draft_length.initial)
+        longest = max(known, self.min_length(proposal))
+        return min(proposal.max_length, self.draft_length.max, longest)
+
+    def _draft_pass(self, proposal: Proposal, context: int) -> float:
+        return 0.0 if proposal.free else self.cost_model.draft(proposal.drafter, 1, context)
+
+    def evaluates(self, proposal: Proposal) -> bool:
+        """Return whether to forecast a proposal now: evaluation takes time too."""
+        skips, index = self.record_of(proposal).skips, bin_of(proposal.match, 0)
+        skips[index] = skips.get(index, 0) - 1
+        return skips[index] < 0
+
+    def add_forecast(self, proposal: Proposal, speedup: float) -> None:
+        """Record a forecast, and for how long it is not worth another one."""
+        record, skipped = self.record_of(proposal), 0
+        if record.speedup is None:
+            record.speedup = speedup
+        record.speedup = 0.9 * record.speedup + 0.1 * speedup
+        if not proposal.free and record.speedup < CONFIG.min_speedup:
+            skipped = CONFIG.skipped_evaluations
+        elif proposal.free and speedup < CONFIG.hopeless_speedup:
+            skipped = CONFIG.skipped_evaluations // 2
+        record.skips[bin_of(proposal.match, 0)] = skipped
+
+    def _explore(self, proposals: Seq[Proposal], context: int) -> Choice:
+        """Return the probe of an idle draft model in place of a plain step, or None for the step.
+
+        It drafts as far as came closest to paying, and lasts while the budget allows it.
+        """
         plain = self.cost_model.plain_pass(1, context)
-        speedup = max(forecast.speedup for forecast in forecasts)
-        deepest = max(len(forecast.reach) for forecast in forecasts)
-        seconds_per_token = self._latency.seconds_per_token(plain, speedup, deepest)
-        best, best_gain = None, seconds_per_token[0] - self.cost_model.plain_pass(pending, context)
-        for forecast in forecasts:
-            k, gain = forecast.best(seconds_per_token, TIE_MARGIN * plain)
-            if gain > best_gain:
-                best, best_gain = (forecast, k), gain
-        return best
-
-    def _explore(
-        self, proposals: Seq[Proposal], best: Choice, pending: int, context: int
-    ) -> Choice:
-        """Return the best candidate, or in place of a plain step the probe of an idle drafter."""
         for proposal in proposals:
             record = self.record_of(proposal)
-            if best is not None and best[0] is proposal:
-                record.backoff = FIRST_BACKOFF
+            due = record.probing or record.idle_steps >= CONFIG.min_idle_steps
+            if proposal.free or not due:
                 continue
-            record.idle_steps += 1
-            # After a rejection that left tokens pending, a failed probe would read them once more.
-            if best is not None or record.observing or (pending > 1 and not proposal.free):
-                continue
-            if record.idle_steps >= record.backoff:
-                self._begin_probe(proposal, record, context)
-            if 0 < record.probe_credit < MAX_PROBE_CREDIT:
-                best = proposal, self.forecaster.min_length(proposal)
-            # A probe ends at the maximum. What rounds that were chosen earned beyond it remains.
-            record.probe_credit %= MAX_PROBE_CREDIT
-        if best is None and pending == 1:
-            models = [self.record_of(proposal) for proposal in proposals if not proposal.free]
-            self.skip_steps = min((record.skip_steps for record in models), default=EVALUATE_EVERY)
-        return best
+            k = record.best_length
+            price = self.cost_model.verify(1 + k, context) - plain
+            price += k * self._draft_pass(proposal, context)
+            if not record.probing:
+                price *= CONFIG.probe_rounds
+            price += self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
+            affordable = self._budget.may_spend(price, plain, in_advance=not record.poor)
+            record.probing = affordable and self._could_pay(proposal, context)
+            if record.probing:
+                record.skips[0] = 0
+                return proposal, k
+        return None
 
-    def _begin_probe(self, proposal: Proposal, record: DrafterRecord, context: int) -> None:
-        """Begin a probe, or put it off."""
-        if delay := self._probe_delay(proposal, record, context):
-            record.backoff = record.idle_steps + delay
-            return
-        record.probe_credit = PROBE_CREDIT
-        record.backoff = min(2 * record.backoff, MAX_BACKOFF)
-        record.acceptance.fade(STALE_EVIDENCE)
+    def _steps_to_skip(self, proposals: Seq[Proposal]) -> int:
+        """Return for how many plain steps no draft model need be evaluated."""
+        skips = [self.record_of(option).skips.get(0, 0) for option in proposals if not option.free]
+        return max(0, min(skips, default=CONFIG.skipped_evaluations))
 
-    def _probe_delay(self, proposal: Proposal, record: DrafterRecord, context: int) -> int:
-        """Return for how many decisions to put off a probe: too expensive, or of no use."""
-        plain, k = self.cost_model.plain_pass(1, context), self.forecaster.min_length(proposal)
-        price = self.cost_model.verify(1 + k, context) - plain
-        price += self.forecaster.draft_seconds(proposal, k, context)
-        delay = self._budget.steps_until(price, plain, proven=record.acceptance.proven)
-        if delay or self.cost_model.target.sample_count(2, context) < MIN_SAMPLES:
-            return delay
-        # A lookup is compared with the output for free. A draft model may be too slow even if every
-        # token is accepted.
-        if proposal.free or not self.forecaster.could_pay(proposal, context):
-            return EVALUATE_EVERY
-        return 0
+    def _could_pay(self, proposal: Proposal, context: int) -> bool:
+        """Return whether a draft would pay if all its tokens were accepted."""
+        longest = min(proposal.max_length, self.draft_length.max)
+        draft_s = self._draft_pass(proposal, context)
+        certain = RowForecast(1, range(1, longest + 2), [k * draft_s for k in range(longest + 1)])
+        widths = [width for width in CONFIG.widths if width <= 1 + longest]
+        plain = self.cost_model.plain_pass(1, context)
+        verify = self.cost_model.verify
+        return decide([certain], widths, lambda w: verify(w, context), plain).pays

@@ -15,7 +15,8 @@ class Proposal:
     """An offer to draft up to `max_length` tokens, with the tokens where the drafter knows them.
 
     `match` is the length in tokens of a lookup's match, 0 for a draft model; `lag` counts the
-    tokens that a draft model has to read first. `clause` bounds the draft length. `tokens` are a
+    tokens that a draft model has to read first, `skipped` those of the prompt before them that it
+    does not know. `clause` bounds the draft length. `tokens` are a
     lookup's. A `certain` proposal is accepted as a whole and comes before all others.
     """
 
@@ -23,6 +24,7 @@ class Proposal:
     max_length: int
     match: int = 0
     lag: int = 0
+    skipped: int = 0
     certain: bool = False
     clause: Clause = ANY_LENGTH
     tokens: tuple[int, ...] = ()
@@ -41,8 +43,7 @@ Choice: TypeAlias = tuple[Proposal, int] | None
 class Draft:
     """`n` tokens to verify: ids where the host knows them, else `array`, a device array [n].
 
-    `seconds` is what drafting took, if it was timed; `array` is evaluated then. `pad` more tokens
-    are read behind the draft because the wider pass is faster.
+    `seconds` is what drafting took, if it was timed; `array` is evaluated then.
     """
 
     drafter: str
@@ -50,4 +51,3 @@ class Draft:
     tokens: tuple[int, ...] | None = None
     array: object | None = None
     seconds: float | None = None
-    pad: int = 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.engine.speculation.cost_model import WIDTHS
+from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.decide import Decision, RowForecast, decide
 from omlx.engine.speculation.proposal import Proposal
 
@@ -55,5 +55,5 @@ def choose_width(
     if fixed:
         return Decision(least, 1.0, pays=True)
     longest = max(ends)
-    widths = [least, *sorted(width for width in WIDTHS if least < width < longest), longest]
+    widths = [least, *(width for width in CONFIG.widths if least < width < longest), longest]
     return decide([m.forecast for m in members], widths, pass_seconds, plain_s)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from omlx.engine.sequence import Interval
-from omlx.engine.speculation.cost_model import OUTLIER, PLAIN
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import PLAIN
 from omlx.engine.speculation.drafter import Drafter
-from omlx.engine.speculation.drafter_record import GateState
-from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.policy import GateState, RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
 from omlx.errors import Reason
@@ -74,7 +74,7 @@ class RowRecord:
     def begin_round(self, proposal: Proposal, draft: Draft, context: int) -> None:
         """Record that a draft of this proposal is in flight, and its time if it was taken."""
         self.proposal = proposal
-        seconds = self.policy.forecaster.draft_seconds(proposal, draft.n, context)
+        seconds = self.policy.draft_seconds(proposal, draft.n, context)
         self.draft_s = draft.seconds or seconds
         if draft.seconds is not None:
             learn = self.policy.cost_model.learn_draft
@@ -121,7 +121,7 @@ class RowRecord:
                 drafting = min(self.draft_s, seconds)
                 stats.draft_ms += 1000 * drafting
                 stats.verify_ms += 1000 * (seconds - drafting)
-        if plain and seconds <= OUTLIER * expected and known:
+        if plain and seconds <= CONFIG.outlier * expected and known:
             self.plain_s += tokens * plain
             self.timed_s += seconds
 

@@ -10,12 +10,11 @@ from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.acceptance import Acceptance
-from omlx.engine.speculation.cost_model import WIDEST_WINDOW, CostModel
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Drafter
-from omlx.engine.speculation.drafter_record import GateState
 from omlx.engine.speculation.drafters.grammar import GrammarDrafter
-from omlx.engine.speculation.drafters.ngram import NgramDrafter
-from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.policy import GateState, RowPolicy
 from omlx.engine.speculation.proposal import Choice, Draft, Proposal
 from omlx.engine.speculation.row_record import RowRecord
 from omlx.engine.strategy import Clause, Strategy
@@ -32,8 +31,7 @@ class Speculator:
 
     `off_reason` says why none may draft (a cache that cannot be rolled back), `no_draft_reason` why
     there is no draft model. `draft_length` holds for requests without bounds of their own.
-    `recurrent` targets leave accepted tokens pending after a rejection; where the cache `trims`,
-    rollback is free.
+    `recurrent` targets leave accepted tokens pending after a rejection;
     """
 
     drafters: Seq[Drafter]
@@ -41,7 +39,6 @@ class Speculator:
     no_draft_reason: Reason = field(default_factory=lambda: Reason("spec.off.no_draft_model"))
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     recurrent: bool = False
-    trims: bool = False
     cost_model: CostModel = field(default_factory=CostModel)
     _priors: dict[str, Acceptance] = field(default_factory=dict)
     _rows: dict[int, RowRecord] = field(default_factory=dict)
@@ -83,9 +80,8 @@ class Speculator:
             return None
         row, context = self.row_of(sequence), len(sequence.tokens)
         width = sequence.pending + draft.n
-        pad = row.policy.forecaster.padding(width, context, sequence.remaining - 1 - draft.n)
-        row.expected_s = row.draft_s + self.cost_model.verify(width + pad, context)
-        return replace(draft, pad=pad) if pad else draft
+        row.expected_s = row.draft_s + self.cost_model.verify(width, context)
+        return draft
 
     def draft_proposal(self, sequence: Sequence, proposal: Proposal, k: int) -> Draft | None:
         """Have a proposal of k tokens drafted, and record that it is in flight."""
@@ -93,6 +89,9 @@ class Speculator:
         drafter = row.drafter(proposal.drafter)
         assert drafter is not None
         with isolate(self._disable, sequence, drafter):
+            if row.policy.reads_whole(proposal, len(sequence.tokens)):
+                drafter.read_whole(sequence)
+                proposal = replace(proposal, lag=proposal.lag + proposal.skipped, skipped=0)
             draft = drafter.draft(sequence, k)
         if draft is not None:
             row.begin_round(proposal, draft, len(sequence.tokens))
@@ -142,7 +141,7 @@ class Speculator:
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """Learn from a prefill of `tokens` while no other row was active."""
-        if tokens > WIDEST_WINDOW:
+        if tokens > CONFIG.widest_window:
             self.cost_model.target.learn_chunk(tokens, tokens, seconds)
 
     def observe_commit(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
@@ -239,20 +238,11 @@ class Speculator:
             clauses[self._grammar.name] = Clause(self._grammar.kind)
         admitted = {name: clause for name, clause in clauses.items() if clause is not None}
         drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
-        lookups = (drafter for drafter in drafters if isinstance(drafter, NgramDrafter))
-        prompt_hit_rate = next((lookup.prompt_hit_rate(sequence) for lookup in lookups), 0.0)
         length, off_reasons = request.draft_length or self.draft_length, dict[str, Reason]()
         if length.max < 1:
             off_reasons = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
             drafters = []
-        policy = RowPolicy(
-            self.cost_model,
-            self._priors,
-            length,
-            recurrent=self.recurrent,
-            trims=self.trims,
-            prompt_hit_rate=prompt_hit_rate,
-        )
+        policy = RowPolicy(self.cost_model, self._priors, length, recurrent=self.recurrent)
         return RowRecord(policy, drafters, admitted, off_reasons)
 
     def _choose(self, sequence: Sequence) -> Choice:

@@ -16,6 +16,7 @@ from omlx.engine.sequence import Clock, Interval, Sequence
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafters.draft_model import LOOK_BACK
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
@@ -44,16 +45,22 @@ class SimulatedDraftModel(Drafter):
         self.seconds = 0.0
         self._run = run
         self._read = 0
+        self._skipped = 0
         self._first = 0
         self._drafted = 0
         self._rounds = 0
 
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         length = min(limit, LONGEST_DRAFT)
-        lag = len(sequence.tokens) - self._read
         if length < 1:
             return None
-        return Proposal(self.name, length, lag=lag, clause=clause)
+        if not self._rounds and len(sequence.tokens) > LOOK_BACK:
+            self._read = self._skipped = len(sequence.tokens) - LOOK_BACK
+        lag = len(sequence.tokens) - self._read
+        return Proposal(self.name, length, lag=lag, skipped=self._skipped, clause=clause)
+
+    def read_whole(self, sequence: Sequence) -> None:
+        self._read = self._skipped = 0
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         context, text = len(sequence.tokens), self._run.text
@@ -119,7 +126,6 @@ class Engine:
         self.speculator = Speculator(
             drafters,
             recurrent=machine.recurrent,
-            trims=not machine.recurrent,
             cost_model=cost_model,
             _priors=priors,
         )
@@ -158,7 +164,7 @@ class Engine:
             draft = self.speculator.draft(row)
         start, pending, context = row.computed, row.pending, len(row.tokens) + row.unread
         at = context - run.text.prompt
-        drafted = draft.n + draft.pad if draft is not None else 0
+        drafted = draft.n if draft is not None else 0
         seconds = run.machine.verify(pending + drafted, context) * run.noise[at]
         if pending + drafted not in self._compiled:
             self._compiled.add(pending + drafted)

@@ -2,7 +2,10 @@
 
 import pytest
 
-from omlx.engine.speculation.acceptance import DRAFT_MODEL_RATES, MATCH_RATES, Acceptance, bin_of
+from omlx.engine.speculation.acceptance import Acceptance, bin_of
+from omlx.engine.speculation.config import CONFIG
+
+MATCH_RATES, DRAFT_RATES = CONFIG.match_rates, (CONFIG.draft_rate,)
 
 
 def test_slots_of_a_match_grow_with_what_was_accepted():
@@ -14,7 +17,7 @@ def test_slots_of_a_draft_model_are_positions():
 
 
 def test_before_anything_is_seen_the_start_counts():
-    assert Acceptance().rates()[:2] == pytest.approx([DRAFT_MODEL_RATES[0]] * 2)
+    assert Acceptance(DRAFT_RATES).rates()[:2] == pytest.approx([DRAFT_RATES[0]] * 2)
     assert Acceptance(MATCH_RATES).rates()[: len(MATCH_RATES)] == pytest.approx(list(MATCH_RATES))
 
 
@@ -27,14 +30,14 @@ def test_behind_the_first_miss_nothing_is_learned():
 
 @pytest.mark.parametrize(("accepted", "expected"), [(4, 0.98), (0, 0.02)])
 def test_counts_take_over(accepted, expected):
-    acceptance = Acceptance()
+    acceptance = Acceptance(DRAFT_RATES)
     for _ in range(200):
         acceptance.learn(0, 4, accepted)
     assert acceptance.rates()[0] == pytest.approx(expected, abs=0.1)
 
 
 def test_a_change_shows_within_some_twenty_drafts():
-    acceptance = Acceptance(prior=Acceptance())
+    acceptance = Acceptance(DRAFT_RATES, Acceptance(DRAFT_RATES))
     for _ in range(200):
         acceptance.learn(0, 1, 1)
     for _ in range(25):
@@ -43,7 +46,7 @@ def test_a_change_shows_within_some_twenty_drafts():
 
 
 def test_a_deep_position_that_is_no_longer_tried_comes_back_to_the_level():
-    acceptance = Acceptance(prior=Acceptance())
+    acceptance = Acceptance(DRAFT_RATES, Acceptance(DRAFT_RATES))
     for _ in range(6):
         acceptance.learn(0, 2, 1)
     low = acceptance.rates()[1]
@@ -73,10 +76,10 @@ def test_a_slot_that_always_misses_does_not_affect_the_one_before_it():
 
 
 def test_a_request_begins_with_what_earlier_ones_saw_and_teaches_later_ones():
-    history = Acceptance()
+    history = Acceptance(DRAFT_RATES)
     for _ in range(50):
         history.learn(0, 1, 1)
-    request, before = Acceptance(prior=history), history.rates()[0]
+    request, before = Acceptance(DRAFT_RATES, history), history.rates()[0]
     assert request.rates()[0] == pytest.approx(before)
     for _ in range(20):
         request.learn(0, 1, 0)
@@ -84,20 +87,22 @@ def test_a_request_begins_with_what_earlier_ones_saw_and_teaches_later_ones():
 
 
 def test_a_request_starts_from_the_models_history():
-    history = Acceptance()
-    first = Acceptance(prior=history)
+    history = Acceptance(DRAFT_RATES)
+    first = Acceptance(DRAFT_RATES, history)
     for _ in range(100):
         first.learn(0, 2, 0)
-    assert Acceptance(prior=history).rates()[0] < 0.1
+    assert Acceptance(DRAFT_RATES, history).rates()[0] < 0.1
 
 
-def test_faded_evidence_gives_way_sooner():
-    kept, faded = Acceptance(), Acceptance()
-    for acceptance in (kept, faded):
-        for _ in range(50):
-            acceptance.learn(0, 1, 0)
-    faded.fade(0.25)
-    for acceptance in (kept, faded):
-        for _ in range(4):
-            acceptance.learn(0, 1, 1)
-    assert faded.rates()[0] > kept.rates()[0] + 0.15
+def test_a_draft_reaches_as_deep_as_there_is_a_chance():
+    far, doubtful = Acceptance(MATCH_RATES), Acceptance(MATCH_RATES)
+    far.learn(40, 60, 60)
+    assert len(far.reach(40, 1, 63)) == 64
+    for _ in range(40):
+        doubtful.learn(3, 1, 0)
+    reach = doubtful.reach(3, 1, 63)
+    assert len(reach) < 8
+    assert reach[0] == 1.0
+    assert reach[-1] < CONFIG.min_reach <= reach[-2]
+    assert sorted(reach, reverse=True) == reach
+    assert len(doubtful.reach(3, 20, 63)) == 21

@@ -4,12 +4,15 @@ import json
 
 import pytest
 
-from omlx.engine.speculation.cost_model import PLAIN, SAMPLES, CostModel, LatencyTable, bucket_of
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable, bucket_of
 
 HOURS = 3600.0
 
 
-def measured(table: dict[int, float], context: int = 100, times: int = SAMPLES) -> LatencyTable:
+def measured(
+    table: dict[int, float], context: int = 100, times: int = CONFIG.samples
+) -> LatencyTable:
     costs = LatencyTable()
     for _ in range(times):
         for width, seconds in table.items():
@@ -67,7 +70,7 @@ def test_the_middle_of_the_samples_counts():
 
 def test_another_context_borrows_the_shape_at_the_nearest_width_both_know():
     costs = measured({1: 1.0, 4: 2.0, 16: 2.0})
-    for _ in range(SAMPLES):
+    for _ in range(CONFIG.samples):
         costs.learn(1, 2000, 1.1)
         costs.learn(16, 2000, 4.0)
     assert costs.seconds(4, 2000) == pytest.approx(2.2, rel=0.1)
@@ -85,7 +88,7 @@ def test_eight_hours_are_not_learned(width):
 
 def test_heat_seen_at_one_width_holds_for_the_others():
     costs = measured({1: 1.0, 4: 2.0})
-    for _ in range(SAMPLES):
+    for _ in range(CONFIG.samples):
         costs.learn(4, 100, 2.6)
     assert costs.drift == pytest.approx(1.3)
     assert costs.seconds(1, 100) == pytest.approx(1.3)

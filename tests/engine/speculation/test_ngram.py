@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.image.span import ImageSpan, image_ids
+from omlx.engine.image.span import image_ids
 from omlx.engine.sequence import Clock, Sequence
 from omlx.engine.speculation.drafters.ngram import (
     BARRIER,
@@ -92,13 +92,6 @@ def test_a_match_that_reaches_the_end_of_the_text_continues_with_its_own_tokens(
     assert index.after(found, 8) == (1, 2, 3, 1, 2, 3, 1, 2)
 
 
-def test_predicted_tokens_of_a_text_are_counted() -> None:
-    text = list(range(20))
-    assert NgramIndex().replay(text) == 0
-    assert NgramIndex(text).replay(text) == 17  # all but the three that say where it is
-    assert NgramIndex().replay(text + text) == 17
-
-
 def record(
     tokens: tuple[int, ...],
     prediction: tuple[int, ...] = (),
@@ -169,12 +162,6 @@ def test_nothing_is_proposed_behind_what_ends_the_answer() -> None:
     assert proposed(record((50, 2, 3, 4, 50, 2, 3), stop_ids=frozenset({50})), 9) == (4, 50)
 
 
-def test_the_share_of_a_prompt_that_repeats_itself() -> None:
-    once = tuple(range(100, 140))
-    assert NgramDrafter().prompt_hit_rate(record(once)) == 0.0
-    assert NgramDrafter().prompt_hit_rate(record(once + once)) == pytest.approx(37 / 80)
-
-
 def test_an_index_follows_its_row_and_is_gone_with_it() -> None:
     drafter, sequence = NgramDrafter(), record((1, 2, 3, 4))
     assert drafter.draft(sequence, 4) is None
@@ -195,14 +182,3 @@ def test_no_match_extends_across_an_image() -> None:
     match = index.lookup()
     assert match == NgramMatch(at=10, length=3)
     assert index.after(match, 8) == (8, 9, 1, 2, 3)  # up to the image
-
-
-def test_images_are_no_part_of_what_could_be_predicted() -> None:
-    words = tuple(range(40))
-    image = image_ids("cat", 0, 400)
-    spans = (ImageSpan(40, 440, "cat"),)
-    prompt = (*words, *image, *words)
-    sequence = record(prompt)
-    request = replace(sequence.request, spans=spans)
-    sequence = Sequence(1, request, list(prompt), 600, Clock(0.0))
-    assert NgramDrafter().prompt_hit_rate(sequence) == pytest.approx(37 / 80)

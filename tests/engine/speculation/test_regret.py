@@ -12,7 +12,7 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.speculation.drafter_record import MAX_BACKOFF, GateState
+from omlx.engine.speculation.policy import GateState
 from omlx.engine.strategy import parse
 from tests.engine.speculation.simulation import Outcome, Run, outcome
 from tests.engine.speculation.worlds import Machine, Part, text
@@ -103,9 +103,9 @@ def test_where_rows_cost_passes_plain_decoding_wins_and_the_reason_is_reported(c
         assert played.policy is not None
         for name in played.policy.records:
             state, reason = played.policy.state(name)
-            assert state is not GateState.ON
-            assert reason is not None
-            if state is GateState.OFF:
+            if state is GateState.ON:  # an error of the measured costs, by a few percent
+                assert played.policy.records[name].speedup < 1.1
+            elif state is GateState.OFF:
                 assert float(reason.params["speedup"]) < 1.05
 
 
@@ -118,12 +118,12 @@ def test_free_drafters_are_back_within_64_rounds_of_a_change(recurrent):
         assert any(drafter == "ngram" and accepted >= 8 for drafter, accepted in after[:64])
 
 
-def test_a_draft_model_is_back_within_one_probe_interval_of_a_change():
-    parts = (Part("fresh", 700, 0.02), Part("fresh", 700, 0.9))
+def test_a_draft_model_is_back_once_the_budget_allows_a_probe():
+    parts = (Part("fresh", 700, 0.02), Part("fresh", 1000, 0.9))
     for seed, shape in product(range(3), ("flat", "sawtooth")):
         played = Run(Machine(shape, 0.15), text(parts, seed), seed).adaptive()
         after = [drafter for at, drafter, _, _ in played.log if at >= 700]
-        assert after.index("draft") <= MAX_BACKOFF
+        assert after.index("draft") <= 400
         assert sum(drafter == "draft" for drafter in after[-50:]) >= 45
 
 
@@ -143,16 +143,29 @@ def answers_to_long_prompts(machine, draft):
     return shares
 
 
-def test_a_long_prompt_is_read_by_a_draft_model_once_it_is_known_to_be_good():
-    shares = answers_to_long_prompts(Machine("flat", 0.2), 0.8)
-    assert shares[0] == pytest.approx(1.0, abs=0.01)
-    assert shares[-1] <= 0.75
+@pytest.mark.parametrize("prompt", [300, 2000, 8000])
+@pytest.mark.parametrize("shape", ["flat", "M3 Max, 4 bit", "CPU, float32"])
+def test_a_good_draft_model_is_found_behind_a_prompt_of_any_length(shape, prompt):
+    """To look at it, only the end of the prompt is read."""
+    machine = Machine(shape, 0.12)
+    costs, priors = machine.costs(prompt), {}
+    played, fixed = 0.0, dict.fromkeys((1, 2, 4, 8), 0.0)
+    for i in range(2):
+        run = Run(machine, text((Part("fresh", 500, 0.8),), i, prompt), i)
+        played += run.adaptive(cost_model=costs, priors=priors).seconds
+        for k in fixed:
+            fixed[k] += run.fixed(("draft",), k)
+    assert min(fixed.values()) / played >= 0.9
 
 
-def test_a_bad_draft_model_reads_two_of_eight_such_prompts_on_saved_time():
-    shares = answers_to_long_prompts(Machine("flat", 0.2), 0.02)
-    assert sum(shares) <= 1.01 * len(shares)
-    assert sum(share > 1.01 for share in shares) == 2
+def test_a_bad_draft_model_behind_long_prompts_costs_little():
+    machine, shares = Machine("flat", 0.2), []
+    costs, priors = machine.costs(4000), {}
+    for i in range(8):
+        run = Run(machine, text((Part("fresh", 500, 0.02),), i, 4000), i)
+        shares.append(run.adaptive(cost_model=costs, priors=priors).seconds / run.fixed((), 0))
+    assert max(shares) <= 1.03
+    assert sum(shares) <= 1.012 * len(shares)
 
 
 def test_short_answers_do_not_probe_a_bad_draft_but_a_long_one_finds_that_it_improved():
@@ -172,16 +185,8 @@ def test_short_answers_do_not_probe_a_bad_draft_but_a_long_one_finds_that_it_imp
         cost_model=costs, priors=priors
     )
     drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
-    assert drafted.index(True) <= MAX_BACKOFF
+    assert drafted.index(True) <= 300
     assert sum(drafted[-50:]) >= 45
-
-
-def test_a_sleep_of_hours_adds_nothing_to_the_exploration_budget():
-    machine, costs = Machine("flat", 0.2), Machine("flat", 0.2).costs(4000)
-    Run(machine, text((Part("fresh", 500, 0.02),), 0, 4000), sleep_at=200).adaptive(
-        cost_model=costs
-    )
-    assert costs.exploration_budget_s <= 10.0
 
 
 @pytest.mark.parametrize("at", [5, 100, 333])

@@ -35,6 +35,10 @@ FIRST_TIMED: Final = 4
 TIMED_EVERY: Final = 16
 """Rounds timed on their own, before verification is launched: the first, then one in sixteen."""
 
+LOOK_BACK: Final = 128
+"""Tokens at the end of a prompt that are read at first: whether a model is good shows there, and to
+read the rest may take longer than it saves."""
+
 MAX_WINDOW: Final = 16
 """Tokens that the first pass of a round reads at most: it computes logits for all of them."""
 
@@ -45,7 +49,8 @@ class _RowCache:
 
     `marks` are rollback points between the two. `unreadable`: the sequence has an id outside the
     model's embedding; the first `scanned` tokens were checked. `unseen` tokens of the prompt are
-    images, of which the draft model reads nothing: `held` and `valid` count words.
+    images, of which the draft model reads nothing, or words that it skipped: `held` and `valid`
+    count the words behind the first `skipped`, of which no cached prefix has `unread`.
     """
 
     cache: Cache
@@ -56,6 +61,8 @@ class _RowCache:
     scanned: int = 0
     unreadable: bool = False
     unseen: int = 0
+    skipped: int = 0
+    unread: int = 0
 
 
 class DraftModel:
@@ -97,7 +104,13 @@ class DraftModel:
         if limit < 1 or self._is_unreadable(row, sequence):
             return None
         lag = len(sequence.tokens) - row.unseen - row.valid
-        return Proposal(self.name, limit, lag=lag, clause=clause)
+        more = lag - LOOK_BACK
+        if row.skipped and not row.held and more > 0:  # nothing was read yet
+            row.skipped += more
+            row.unseen += more
+            row.unread += more
+            lag = LOOK_BACK
+        return Proposal(self.name, limit, lag=lag, skipped=row.unread, clause=clause)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         if limit < 1:
@@ -149,6 +162,9 @@ class DraftModel:
                     break
         return proposed
 
+    def read_whole(self, sequence: Sequence) -> None:
+        self._rows[sequence.row] = self._new_row(sequence, whole=True)
+
     def observe(self, sequence: Sequence, accepted: int) -> None:
         row = self._rows[sequence.row]
         # The last token of a draft was never read. The others are valid up to the first rejection.
@@ -190,24 +206,37 @@ class DraftModel:
                 assert offset is None or offset == row.held, (offset, row.held)
 
     def _row(self, sequence: Sequence) -> _RowCache:
-        """Return the row's cache; a new one is restored from the longest cached prefix."""
         row = self._rows.get(sequence.row)
         if row is None:
-            match, read = None, _words(sequence, 0)
-            if self._index is not None:
-                match = self._index.match(read)
-                self._index.use(sequence.row, match)
-            if match is None:
-                row = _RowCache(self._make_cache())
-            else:
-                cache = self._kept.build(match.pieces, match.length, len(read))
-                row = _RowCache(cache, match.length, match.length)
-            row.unseen = len(sequence.tokens) - len(read)
-            self._rows[sequence.row] = row
+            row = self._rows[sequence.row] = self._new_row(sequence, whole=False)
         return row
 
+    def _new_row(self, sequence: Sequence, *, whole: bool) -> _RowCache:
+        """Return a cache restored from the longest cached prefix.
+
+        Where that leaves more than `LOOK_BACK` tokens to read, the cache begins with these, unless
+        it is for the `whole` sequence.
+        """
+        match, held, read = None, 0, _words(sequence, 0)
+        images = len(sequence.tokens) - len(read)
+        if self._index is not None:
+            match = self._index.match(read)
+        if match is not None:
+            held = match.length
+        if not whole and len(read) - held > LOOK_BACK:
+            skipped = len(read) - LOOK_BACK
+            unseen = images + skipped
+            return _RowCache(
+                self._make_cache(), unseen=unseen, skipped=skipped, unread=skipped - held
+            )
+        if self._index is not None:
+            self._index.use(sequence.row, match)
+        if match is None:
+            return _RowCache(self._make_cache(), unseen=images)
+        return _RowCache(self._kept.build(match.pieces, held, len(read)), held, held, unseen=images)
+
     def _save(self, row: _RowCache, sequence: Sequence) -> None:
-        if self._index is not None and row.held:
+        if self._index is not None and row.held and not row.skipped:
             pieces, evicted = self._index.insert(sequence.row, _words(sequence, 0, row.held))
             self._kept.evict(evicted)
             self._kept.keep(row.cache, pieces)
@@ -236,17 +265,18 @@ class DraftModel:
         A cache that resumes only at saved positions stops at the prompt's stable end to be saved.
         """
         size, stable = len(sequence.tokens) - row.unseen, 0
-        if self._index is not None and not self._index.layout.resumes_anywhere:
+        if self._index is not None and not row.skipped and not self._index.layout.resumes_anywhere:
             stable = min(_words_before(sequence, sequence.request.stable), size - 1)
         while size - row.held > MAX_WINDOW or row.held < stable:
             stop = stable if row.held < stable else size - 1
-            chunk = _words(sequence, row.held, min(stop, row.held + CATCH_UP_CHUNK))
+            first, last = row.held, min(stop, row.held + CATCH_UP_CHUNK)
+            chunk = _words(sequence, row.skipped + first, row.skipped + last)
             self._read(row, mx.array(chunk, mx.uint32))
             mx.eval([layer.state for layer in row.cache])
             mx.clear_cache()
             if row.held == stable:
                 self._save(row, sequence)
-        return mx.array(_words(sequence, row.held), mx.uint32)
+        return mx.array(_words(sequence, row.skipped + row.held), mx.uint32)
 
     def _read(self, row: _RowCache, window: mx.array) -> mx.array:
         """Read `window` [n] in one pass. Return the logits behind it, [1, vocab_size]."""

@@ -9,12 +9,10 @@ a lookup takes microseconds.
 from __future__ import annotations
 
 from collections.abc import Container
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
-from omlx.engine.image.span import words
 from omlx.engine.masking import allowed_prefix
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
@@ -32,9 +30,6 @@ MAX_MATCH: Final = 64
 
 LONG_MATCH: Final = 16
 """Tokens. Matches at least this long count as equal: a longer one predicts no better."""
-
-RECENT: Final = 2000
-"""Tokens at the end of a prompt that are searched for repetition."""
 
 BARRIER: Final = -1
 """Ids up to this one are in no tokenizer: no match extends across them. Images have lesser ones."""
@@ -109,22 +104,6 @@ class NgramIndex:
             return []
         return self._ends.get((oldest, middle, newest), [])[: -MAX_POSITIONS - 1 : -1]
 
-    def replay(self, tokens: Seq[int]) -> int:
-        """Append tokens one by one. Return how many of them a lookup would have predicted."""
-        hits = 0
-        proposal: tuple[int, ...] = ()
-        for token in tokens:
-            hit = bool(proposal) and proposal[0] == token
-            hits += hit
-            self.extend([token])
-            proposal = proposal[1:]
-            if hit and proposal:
-                continue
-            match, proposal = self.lookup(), ()
-            if match is not None:
-                proposal = self.after(match, MAX_DRAFT_LENGTH)
-        return hits
-
     def after(self, match: NgramMatch, limit: int, ends: Container[int] = ()) -> tuple[int, ...]:
         """Return what followed a match: at most `limit` tokens, up to the first of `ends`.
 
@@ -147,7 +126,7 @@ class _RowLookup:
     """One row's index, and the match after its first `seen` tokens.
 
     The row's own tokens begin at `offset` in the index, after those of the prediction. `long` as
-    in `NgramIndex.lookup`; `prompt_hit_rate` as in `NgramDrafter.prompt_hit_rate`.
+    in `NgramIndex.lookup`.
     """
 
     index: NgramIndex
@@ -155,7 +134,6 @@ class _RowLookup:
     long: int
     seen: int = 0
     match: NgramMatch | None = None
-    prompt_hit_rate: float = 0.0
 
 
 class NgramDrafter(Drafter):
@@ -182,10 +160,6 @@ class NgramDrafter(Drafter):
             return None
         return Draft(self.name, len(tokens), tokens)
 
-    def prompt_hit_rate(self, sequence: Sequence) -> float:
-        """Return the share of the prompt's last tokens that lookups would have predicted."""
-        return self._current(sequence).prompt_hit_rate
-
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
 
@@ -207,15 +181,10 @@ class NgramDrafter(Drafter):
         return row
 
     def _new_row(self, sequence: Sequence) -> _RowLookup:
-        speculation, prompt = sequence.request.speculation, sequence.request.tokens
+        speculation = sequence.request.speculation
         prediction = speculation.prediction
         index = NgramIndex([*prediction, BARRIER] if prediction else [])
         clause, long = speculation.strategy.clause(self.kind), LONG_MATCH
         if clause is not None and clause.shortest_match is not None:
             long = max(long, clause.shortest_match)
-        row = _RowLookup(index, len(index.tokens), long)
-        index.extend(list(prompt[:-RECENT]))
-        recent = prompt[-RECENT:]
-        known = words(recent) if sequence.request.spans else recent  # no lookup predicts images
-        row.prompt_hit_rate = index.replay(recent) / max(1, len(known))
-        return row
+        return _RowLookup(index, len(index.tokens), long)

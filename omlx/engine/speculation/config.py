@@ -1,0 +1,110 @@
+"""The constants of speculation, each with its unit and its source.
+
+"Worlds" are the simulated ones of `tests/engine/speculation`, "replays" recorded answers priced for
+five machines: where a figure stands, it is the mean time or speed-up with another value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """What acceptance, cost model and policy assume."""
+
+    evidence_decay: float = 0.97
+    """Weight of a request's earlier acceptance counts after each draft: a change of text shows
+    within some twenty drafts. The model's history decays ten times slower."""
+
+    prior_weight: float = 4.0
+    """Tokens that the expected acceptance rate of a bin counts for beside its own counts."""
+
+    match_bins: tuple[int, ...] = (3, 4, 5, 6, 7, 8, 9, 12, 17, 33)
+    """Tokens of a match at which bins begin. Short matches have a bin each: in records of one shape
+    it is always the same token that changes."""
+
+    match_rates: tuple[float, ...] = (0.5, 0.65, 0.75, 0.8, 0.8, 0.8, 0.85, 0.85, 0.9, 0.95)
+    """Expected acceptance rate of each of these bins while nothing is measured. Source: edits and
+    prose of the bundled models."""
+
+    draft_rate: float = 0.6
+    """Expected acceptance rate of a draft model at every position while nothing is measured."""
+
+    rate_bounds: tuple[float, float] = (0.02, 0.998)
+    """Bounds of acceptance rates: no number of tokens makes the next one certain."""
+
+    proven_tokens: float = 8.0
+    """Tokens after which a drafter's acceptance rate counts as known."""
+
+    poor_rate: float = 0.2
+    """Acceptance rate in earlier requests below which a draft model never pays: nothing is spent on
+    it in advance."""
+
+    samples: int = 9
+    """Samples kept per entry of the cost model. Their median ignores up to four outliers."""
+
+    min_samples: int = 3
+    """Samples from which on an entry is trusted."""
+
+    sample_every: int = 8
+    """A full entry stores one pass in eight. Faster changes are drift, common to all widths."""
+
+    outlier: float = 10.0
+    """Passes slower than this multiple of the estimate (sleep, swap) are discarded."""
+
+    compiling: float = 2.0
+    """The first pass of a width may compile kernels. Slower than this multiple of the estimate, it
+    is discarded: a width recorded as expensive would never be tried again."""
+
+    unknown_slope: float = 0.08
+    """Plain steps that one more token costs while no wider pass is measured: low, so that a wider
+    pass is tried."""
+
+    widest_window: int = 80
+    """Tokens. Wider passes are prefill: they bound estimates for narrower ones and nothing else."""
+
+    widths: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+    """Verification widths, in tokens: few enough to measure each, close enough to miss no cheap
+    one. With six of them the worlds take 1.003 of the time."""
+
+    first_length: int = 4
+    """Tokens. Upper bound of a drafter's first draft in a request, and of all while no wide pass is
+    measured."""
+
+    min_speedup: float = 1.05
+    """Forecast speed-up from which on a draft is made: a margin for errors of the estimates."""
+
+    tie_margin: float = 0.01
+    """Share by which a longer draft must be faster than a shorter one to be preferred."""
+
+    min_reach: float = 0.1
+    """Ignore draft positions whose cumulative acceptance probability is lower."""
+
+    catch_up_rounds: float = 8.0
+    """Rounds that a draft model is expected to serve once it has read what it missed."""
+
+    exploration_share: float = 0.01
+    """Share of a request's time that may be lost to drafting that turns out not to pay."""
+
+    assumed_steps: int = 500
+    """Plain steps whose share may be lost in advance: with the share above, an answer of 1,000
+    tokens for which no draft pays takes some 1.5 % longer, a longer one less."""
+
+    probe_rounds: int = 3
+    """Rounds that the budget must allow for a probe to begin."""
+
+    min_idle_steps: int = 32
+    """Steps without a draft before an idle draft model is probed."""
+
+    hopeless_speedup: float = 0.9
+    """Forecast speed-up of a lookup below which the next matches of its length are not evaluated,
+    because evaluation costs time."""
+
+    skipped_evaluations: int = 15
+    """Steps for which a draft model that does not pay is not evaluated again; half as many matches
+    of a lookup."""
+
+
+CONFIG: Final = PolicyConfig()
