@@ -1,10 +1,13 @@
 """Test lanes: `--quick` runs unit tests alone, and proves that they open no socket. Property tests
-have no deadline.
+have no deadline. Tests marked `needs_extra` are skipped without omlx[vision], which `make test`
+installs.
 """
 
 from __future__ import annotations
 
+import os
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -29,6 +32,8 @@ QUICK: Final = (
 """Folders and files of the quick lane: no sockets, no models beyond toys."""
 
 HERE: Final = Path(__file__).parent
+MISSING: Final = [name for name in ("mlx_vlm", "PIL") if find_spec(name) is None]
+"""Packages of the extra that are not installed."""
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -46,6 +51,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     leads_there = any(lane.startswith(f"{path}/") for lane in QUICK) or not path
     in_lane = any(path == lane or path.startswith(f"{lane}/") for lane in QUICK)
     return None if leads_there or in_lane else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests of the extra where it is missing; in CI they run, and fail."""
+    if not MISSING or os.environ.get("CI"):
+        return
+    skip = pytest.mark.skip(reason="needs the extra: pip install 'omlx[vision]', or make setup-dev")
+    for item in items:
+        if "needs_extra" in item.keywords:
+            item.add_marker(skip)
 
 
 @pytest.fixture(autouse=True)

@@ -52,6 +52,7 @@ from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
 from omlx.server.app import create_app
 from omlx.server.guard import check_exposure
+from omlx.server.media.fetch import UrlReader
 from omlx.server.protocol import TimeoutProtocol
 from omlx.server.services import build_services
 from omlx.settings.configuration import LiveConfiguration
@@ -156,7 +157,8 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         if selection.model is not None:
             (await pool.lease(selection.model)).release()
         stages = staged.stages if staged is not None else None
-        services = build_services(engine, pool, settings.api_key, stages)
+        urls = UrlReader() if settings.allow_image_url else None
+        services = build_services(engine, pool, settings.api_key, stages, urls)
         app = create_app(services, settings)
         mount(app, services, live, settings.home)
         # Tasks that need command line, settings files or disk; those of the pool run with the app.

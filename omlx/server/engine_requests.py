@@ -20,6 +20,7 @@ from omlx.models.pool.resident import ServedModel
 from omlx.server.generation_request import GenerationRequest, sampling_fields
 from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.grammar import CompiledGrammar, Preamble
+from omlx.text.images import ImagePlacer
 from omlx.text.infill import infill_prompt, infill_token_ids
 from omlx.text.output import OutputSpec, OutputStopMatcher
 from omlx.text.stop_strings import StopStringMatcher
@@ -66,12 +67,19 @@ def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedReques
     if request.prompts:
         prompts = [_raw_prompt(served, request, prompt) for prompt in request.prompts]
     else:
-        prompts = [render_conversation(served.tokenizer, request, served.context_length)]
+        prompts = [
+            render_conversation(
+                served.tokenizer, request, served.context_length, placer=served.sight.eye
+            )
+        ]
     return TokenizedRequest(prompts, _prediction(served, request), grammar, calls)
 
 
 def render_conversation(
-    tokenizer: TokenizerWrapper, request: GenerationRequest, context_length: int = MAX_TOKENS
+    tokenizer: TokenizerWrapper,
+    request: GenerationRequest,
+    context_length: int = MAX_TOKENS,
+    placer: ImagePlacer | None = None,
 ) -> Prompt:
     return render(
         tokenizer,
@@ -80,6 +88,7 @@ def render_conversation(
         tools=request.tools,
         continue_last=request.continue_last,
         context_length=context_length,
+        placer=placer,
     )
 
 
@@ -141,6 +150,8 @@ def engine_requests(
                     speculation=speculation,
                     stable=prompt.stable,
                     mask=_mask(served, request, prompt, texts),
+                    images=prompt.images,
+                    spans=prompt.spans,
                 ),
                 spec,
             )

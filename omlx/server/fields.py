@@ -16,7 +16,9 @@ from omlx.engine import strategy
 from omlx.errors import BadRequest
 from omlx.server import errors
 from omlx.server.body import check_finite, outside_strings
+from omlx.server.dialect import Json
 from omlx.server.generation_request import sampling_fields
+from omlx.server.media.parts import IMAGES, MEDIA, content_of, image_part, text_part
 from omlx.server.validation import from_validation
 
 T = TypeVar("T")
@@ -33,13 +35,15 @@ FORCED: Final = ("required", "any")
 NO_LIMIT: Final = -1
 THINKING: Final = "thinking"
 """The type of a part that holds reasoning."""
-IMAGES: Final = frozenset(
-    {"image", "image_url", "input_image", "input_audio", "input_video", "video_url", "audio_url"}
-)
 
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class ImageUrl(Body):
+    url: str
+    detail: str | None = None
 
 
 class ContentPart(Body):
@@ -47,12 +51,20 @@ class ContentPart(Body):
     text: str | None = None
     refusal: str | None = None
     thinking: str | Listed[ContentPart] | None = None
+    image_url: str | ImageUrl | None = None
+    detail: str | None = None
 
     @property
     def text_content(self) -> str | None:
         if self.type == "refusal":
             return self.refusal
         return self.text
+
+    def image(self, field: str) -> Json:
+        """The part as an image. Raises BadRequest if it names none."""
+        if isinstance(self.image_url, ImageUrl):
+            return image_part(self.type, self.image_url.url, self.image_url.detail, field)
+        return image_part(self.type, self.image_url, self.detail, field)
 
 
 class StreamOptions(Body):
@@ -179,21 +191,47 @@ def join_texts(
 ) -> str:
     """Join the texts of parts; `replaced` holds the texts of types that have none to read.
 
-    Raises BadRequest for parts that are not of `types`; images have an error of their own.
+    Raises BadRequest for parts that are not of `types`; media have errors of their own.
     """
     if isinstance(content, str):
         return content
-    texts = []
+    parts = enumerate(content)
+    return "".join(_part_text(part, f"{field}[{i}]", types, replaced) for i, part in parts)
+
+
+def join_parts(
+    content: str | list[ContentPart],
+    field: str,
+    types: Sequence[str],
+    replaced: Mapping[str, str] = MappingProxyType({}),
+) -> str | list[Json]:
+    """Join the texts of parts between images; one text where there is no image. Raises as
+    `join_texts`, and for an image without a source.
+    """
+    if isinstance(content, str):
+        return content
+    parts = []
     for i, part in enumerate(content):
-        if part.type in replaced:
-            texts.append(replaced[part.type])
-            continue
+        at = f"{field}[{i}]"
         if part.type in IMAGES:
-            raise errors.field_error("request.media", f"{field}[{i}]", type=part.type)
-        if part.type not in types or part.text_content is None:
-            raise errors.field_error("request.content", f"{field}[{i}]", type=part.type)
-        texts.append(part.text_content)
-    return "".join(texts)
+            parts.append(part.image(at))
+        else:
+            parts.append(text_part(_part_text(part, at, types, replaced)))
+    return content_of(parts)
+
+
+def _part_text(
+    part: ContentPart, at: str, types: Sequence[str], replaced: Mapping[str, str]
+) -> str:
+    if part.type in replaced:
+        return replaced[part.type]
+    if part.type in IMAGES:
+        raise errors.field_error("image.role", at)
+    if part.type in MEDIA:
+        raise errors.field_error("request.media", at, type=part.type)
+    if part.type not in types or part.text_content is None:
+        raise errors.field_error("request.content", at, type=part.type)
+    return part.text_content
 
 
 def read(kind: type[B], body: bytes) -> B:

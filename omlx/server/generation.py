@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 from omlx.engine.thread import EngineThread
+from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import tokenizer_length
+from omlx.models.pool.find_sight import find_sight
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease
 from omlx.server.activity import Activity
@@ -26,6 +28,10 @@ from omlx.server.engine_requests import (
 )
 from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.generation_request import LONG_TEXT, GenerationRequest
+from omlx.server.media.attach import Reader, attach
+from omlx.server.media.fetch import UrlReader
+from omlx.server.media.loader import ImageLoader
+from omlx.server.media.parts import shows_images
 from omlx.server.stream import GenerationStream
 from omlx.server.text_workers import TextWorkers
 from omlx.text.encode import MAX_TOKENS, encode
@@ -39,15 +45,19 @@ class GenerationService:
     """Opens streams, whose events `activity` observes.
 
     What a request leaves open is decided by the settings, then by the model's own files.
-    `last_prompts` holds the ids of the last prompt of each model, in memory only.
+    `last_prompts` holds the ids of the last prompt of each model without its images, in memory
+    only. `urls` reads images from addresses; None: that is off.
     """
 
-    def __init__(self, engine: EngineThread, pool: Pool, activity: Activity) -> None:
+    def __init__(
+        self, engine: EngineThread, pool: Pool, activity: Activity, urls: UrlReader | None = None
+    ) -> None:
         self._engine = engine
         self._pool = pool
         self._activity = activity
         self._dispatcher = EventDispatcher()
         self._text = TextWorkers()
+        self._images = ImageLoader(urls)
         self.last_prompts: dict[str, tuple[int, ...]] = {}
 
     async def open(self, request: GenerationRequest, id_prefix: str) -> GenerationStream:
@@ -63,6 +73,7 @@ class GenerationService:
             variables = lease.served.speculation.settings.chat_template_kwargs or {}
             request = _with_defaults(request, variables)
             check_model(request, lease.served)
+            request = await attach(request, Reader.of(lease.served), self._images)
             lane = (lease.served.id, request.long)
             tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
         except BaseException:
@@ -77,7 +88,11 @@ class GenerationService:
         tokenizer = await self._pool.tokenizer(model)
         defaults = await asyncio.to_thread(self._pool.template_variables, request.model)
         request = _with_defaults(request, defaults)
-        work = partial(render_conversation, tokenizer, request)
+        sight = Sight()
+        if any(map(shows_images, request.messages)):
+            sight = await find_sight(self._pool, model)
+        request = await attach(request, Reader(model, sight), self._images)
+        work = partial(render_conversation, tokenizer, request, placer=sight.eye)
         prompt = await self._text.run((model, request.long), work)
         return list(prompt.tokens)
 
@@ -106,6 +121,7 @@ class GenerationService:
 
     def shut_down(self) -> None:
         self._text.shut_down()
+        self._images.shut_down()
 
     def _start(
         self,
@@ -117,7 +133,7 @@ class GenerationService:
     ) -> GenerationStream:
         """Submit every choice. From here on the stream releases the lease."""
         served = lease.served
-        self.last_prompts[served.id] = tokenized.prompts[-1].tokens
+        self.last_prompts[served.id] = tokenized.prompts[-1].words
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         stream = GenerationStream(
             self._engine, self._dispatcher, lease, id, seed, self._activity, arrived_at

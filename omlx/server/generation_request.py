@@ -11,6 +11,7 @@ from omlx.draft_length import DraftLength
 from omlx.engine.strategy import Strategy
 from omlx.errors import Reason
 from omlx.text.grammar import StructuredOutput
+from omlx.text.images import texts_of
 from omlx.text.template import Message
 from omlx.text.tools import ToolUse
 
@@ -70,7 +71,8 @@ class GenerationRequest:
     @property
     def long(self) -> bool:
         """Whether its texts and tools take long to turn into tokens and grammars."""
-        texts = [message.get("content") for message in self.messages]
+        contents = [message.get("content") for message in self.messages]
+        texts = [text for content in contents for text in texts_of(content)]
         size = sum(len(text) for text in (*texts, *self.prompts) if isinstance(text, str))
         size += len(self.prediction)
         if self.structured_output is not None:

@@ -9,25 +9,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.eyes.sight import read_blind_reason
 from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
 from omlx.server.dialect import Json
 from omlx.settings.configuration import Configuration
+from omlx.settings.schema import Settings
 from omlx.text.calls.markup import call_format
 from omlx.text.reasoning import reasoning_format
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """`served` is None unless the model is loaded; a loaded model knows more than its files."""
+    """`served` is None unless the model is loaded; a loaded model knows more than its files.
+
+    `blind` is why it does not read images.
+    """
 
     entry: ModelEntry
     facts: ModelFacts
     context_length: int
     served: ServedModel | None = None
+    blind: Reason | None = None
+
+    @property
+    def input_modalities(self) -> list[str]:
+        return ["text"] if self.blind is not None else ["text", "image"]
 
     @property
     def tools(self) -> bool:
@@ -68,6 +80,7 @@ class ModelCard:
             "max_context_length": self.context_length,
             "meta": {"n_ctx": self.context_length, "size": self.entry.size_bytes},
             "capabilities": self.capabilities,
+            "input_modalities": self.input_modalities,
             "loaded": self.served is not None,
             "model_type": self.entry.model_type,
             "quantization": self.entry.quantization,
@@ -81,7 +94,8 @@ class ModelCards:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._facts = ModelFactsCache()
-        self._limits: tuple[Configuration | None, dict[str, int | None]] = (None, {})
+        self._resolved: tuple[Configuration | None, dict[str, Settings]] = (None, {})
+        self._blind: dict[Path, tuple[int, Reason | None]] = {}
 
     async def all(self) -> list[ModelCard]:
         return await self._cards(self._pool.models)
@@ -102,16 +116,29 @@ class ModelCards:
     def _card(self, entry: ModelEntry, served: ServedModel | None) -> ModelCard:
         facts = self._facts.get(entry)
         if served is not None:
-            return ModelCard(entry, facts, served.context_length, served)
-        longest = self._max_context(entry.id)
-        return ModelCard(entry, facts, min(facts.context_length, longest or facts.context_length))
+            sight = served.sight
+            blind = None if sight.eye is not None else sight.off_reason or Reason("vision.off.text")
+            return ModelCard(entry, facts, served.context_length, served, blind)
+        settings = self._settings(entry.id)
+        length = min(facts.context_length, settings.max_context or facts.context_length)
+        blind = self._blind_reason(entry, facts)
+        if blind is None and not settings.vision:
+            blind = Reason("vision.off.setting")
+        return ModelCard(entry, facts, length, blind=blind)
 
-    def _max_context(self, model: str) -> int | None:
-        """The configured limit, resolved once for each snapshot of the settings."""
+    def _settings(self, model: str) -> Settings:
+        """The settings of a model, resolved once for each snapshot of them."""
         configuration = self._pool.catalog.configuration
-        if self._limits[0] is not configuration:
-            self._limits = configuration, {}
-        limits = self._limits[1]
-        if model not in limits:
-            limits[model] = configuration.resolve(model).settings.max_context
-        return limits[model]
+        if self._resolved[0] is not configuration:
+            self._resolved = configuration, {}
+        resolved = self._resolved[1]
+        if model not in resolved:
+            resolved[model] = configuration.resolve(model).settings
+        return resolved[model]
+
+    def _blind_reason(self, entry: ModelEntry, facts: ModelFacts) -> Reason | None:
+        """Why the files of a model have no eye, read again when its config changes."""
+        known = self._blind.get(entry.path)
+        if known is None or known[0] != facts.created:
+            known = self._blind[entry.path] = facts.created, read_blind_reason(entry.path)
+        return known[1]

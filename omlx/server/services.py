@@ -11,6 +11,7 @@ from omlx.models.pool.pool import Pool
 from omlx.server.activity import Activity
 from omlx.server.generation import GenerationService
 from omlx.server.guard import ApiKey
+from omlx.server.media.fetch import UrlReader
 from omlx.server.prefixes import PrefixService
 from omlx.telemetry.metrics import Gauges, Metrics
 
@@ -27,15 +28,20 @@ class Services:
 
 
 def build_services(
-    engine: EngineThread, pool: Pool, api_key: str | None, stages: Stages | None = None
+    engine: EngineThread,
+    pool: Pool,
+    api_key: str | None,
+    stages: Stages | None = None,
+    urls: UrlReader | None = None,
 ) -> Services:
     """Build the services of one engine thread, which the caller starts and stops.
 
-    `stages` are those of the model that this process leads, if any.
+    `stages` are those of the model that this process leads, if any. `urls` reads images from
+    addresses; None: requests must not name any.
     """
     metrics = Metrics(lambda: _gauges(engine, pool, stages))
     activity = Activity(metrics)
-    generations = GenerationService(engine, pool, activity)
+    generations = GenerationService(engine, pool, activity, urls)
     prefixes = PrefixService(engine, pool, generations)
     return Services(engine, pool, metrics, activity, generations, prefixes, ApiKey(api_key))
 

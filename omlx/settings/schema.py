@@ -174,6 +174,7 @@ class Settings:
     api_key: Annotated[str | None, _server("KEY", secret=True, applies=AppliesAt.AT_ONCE)] = None
     allow_host: Annotated[tuple[str, ...], _server("HOST")] = ()
     allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
+    allow_image_url: Annotated[bool, _server()] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
 
     home: Annotated[Path, _models("DIR", scopes=RUN)] = field(default_factory=_home)

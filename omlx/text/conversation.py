@@ -19,9 +19,12 @@ from omlx.errors import Reason
 from omlx.text.template_abilities import TemplateAbilities
 
 Message: TypeAlias = Mapping[str, Any]
+Content: TypeAlias = str | list[dict[str, Any]]
+"""One text, or parts: texts and images in their order."""
 Messages: TypeAlias = list[dict[str, Any]]
 WriteCalls: TypeAlias = Callable[[Sequence[Message]], str]
 
+IMAGE_LEFT_OUT: Final = "[image: left out, the chat template has no place for it]"
 BETWEEN: Final = "\n\n"
 """Text between the texts of two messages that were joined."""
 _SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
@@ -50,6 +53,8 @@ def adapt(
     adapted = rewriting.neighbours(adapted)
     adapted = rewriting.first_user(adapted)
     rewriting.check_texts(adapted)
+    if abilities.parts_only:
+        adapted = [message | {"content": _parts(message["content"])} for message in adapted]
     return adapted, tuple(Reason(code) for code in rewriting.changes)
 
 
@@ -149,6 +154,7 @@ class _Rewriting:
                 self._note("conversation.joined")
             elif role == "user" and before == "tool" and not self._can.users_after_results:
                 self._note("conversation.user_in_result")
+                message = self._without_images(message)
                 join = True
             _add(groups, message, join=join)
         return [_joined(group) for group in groups]
@@ -217,6 +223,14 @@ class _Rewriting:
         self._note("conversation.tools_as_text")
         return {"role": "user", "content": result["content"]}
 
+    def _without_images(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with notes in place of images, which templates do not show in results."""
+        if isinstance(message["content"], str):
+            return message
+        self._note("conversation.image_left_out")
+        texts = [part.get("text", IMAGE_LEFT_OUT) for part in message["content"]]
+        return message | {"content": "".join(texts)}
+
     def _note(self, code: str) -> None:
         self.changes[code] = None
 
@@ -234,7 +248,7 @@ def _joined(group: Messages) -> dict[str, Any]:
     first = group[0]
     if len(group) == 1:
         return first
-    joined = first | {"content": _texts(message["content"] for message in group)}
+    joined = first | {"content": _contents([message["content"] for message in group])}
     reasoning = _texts(message.get("reasoning_content") for message in group)
     calls = [*chain.from_iterable(message.get("tool_calls", ()) for message in group)]
     if reasoning:
@@ -242,6 +256,26 @@ def _joined(group: Messages) -> dict[str, Any]:
     if calls:
         joined["tool_calls"] = calls
     return joined
+
+
+def _contents(contents: Sequence[Content]) -> Content:
+    """The contents of successive messages as one; parts where one of them has parts."""
+    parts: list[dict[str, Any]] = []
+    for content in contents:
+        new = _parts(content)
+        if parts and new and parts[-1]["type"] == new[0]["type"] == "text":
+            text = _texts((parts.pop()["text"], new[0]["text"]))
+            new = [{"type": "text", "text": text}, *new[1:]]
+        parts += new
+    if any(isinstance(content, list) for content in contents):
+        return parts
+    return "".join(part["text"] for part in parts)
+
+
+def _parts(content: Content | None) -> list[dict[str, Any]]:
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if content else []
 
 
 def _texts(texts: Iterable[str | None]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from omlx.engine.image.span import words
 from omlx.text import harmony, solar
 from omlx.text.channels import HEADER
 
@@ -135,5 +136,5 @@ def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:
     form = reasoning_format(tokenizer)
     if form is None or not form.opens:
         return False
-    text = str(tokenizer.decode(list(tokens[-64:])))
+    text = str(tokenizer.decode(words(tokens[-64:])))
     return text.rstrip().endswith(form.opens)

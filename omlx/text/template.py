@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image.span import ImageSpan, words
 from omlx.errors import BadRequest, Reason
 from omlx.text.calls.markup import call_format
 from omlx.text.calls.write import write_calls
 from omlx.text.conversation import adapt
 from omlx.text.encode import MAX_TOKENS, check_length, encode
+from omlx.text.images import (
+    ImagePlacer,
+    check_markers,
+    encode_images,
+    separate_images,
+    texts_of,
+)
 from omlx.text.reasoning import opens_reasoning
 from omlx.text.template_abilities import template_abilities
 from omlx.text.template_process import render_template
@@ -35,13 +44,21 @@ class Prompt:
 
     `thinking`: the template has opened reasoning, in which the output starts. The first `stable`
     tokens are the messages, which the next turn repeats; the generation prompt follows. `changes`:
-    how the messages were rewritten, because the template does not take them as they are.
+    how the messages were rewritten, because the template does not take them as they are. `images`
+    are shown where `spans` say, in order.
     """
 
     tokens: tuple[int, ...]
     thinking: bool = False
     stable: int = 0
     changes: tuple[Reason, ...] = ()
+    images: tuple[PreparedImage, ...] = ()
+    spans: tuple[ImageSpan, ...] = ()
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The ids without those of images."""
+        return tuple(words(self.tokens)) if self.spans else self.tokens
 
 
 def render(
@@ -52,19 +69,22 @@ def render(
     tools: ToolUse | None = None,
     continue_last: bool = False,
     context_length: int = MAX_TOKENS,
+    placer: ImagePlacer | None = None,
 ) -> Prompt:
     """Render the prompt for the next assistant message, or for the rest of the last one
     (`continue_last`).
 
     `variables` are additional template variables. Raises BadRequest with the template's own error,
     for tools that this model cannot use, and for a prompt that is far longer than `context_length`.
+    Image parts of messages hold a `PreparedImage`; `placer` puts them into the prompt.
     """
     variables = dict(variables or {})
     _check(tokenizer, messages, variables, continue_last)
     for message in messages:
-        if message["role"] == "user" and isinstance(message["content"], str):
+        if message["role"] == "user":
             # Before it is rendered: renders of one model take turns.
-            check_length(tokenizer, message["content"], context_length, "messages")
+            for text in texts_of(message["content"]):
+                check_length(tokenizer, text, context_length, "messages")
     if tools is not None:
         _check_calls(tokenizer, tools)
         variables = {"tools": [dict(tool) for tool in tools.functions], **variables}
@@ -74,16 +94,23 @@ def render(
     messages, changes = adapt(
         messages, abilities, partial(write_calls, tokenizer), continue_last=continue_last
     )
+    messages, images = separate_images(messages)
+    if placer is not None and images:
+        check_markers(messages, variables, placer.marker)
     rendered = partial(render_template, tokenizer, messages, variables)
+    spans: tuple[ImageSpan, ...] = ()
     try:
         text = rendered(
             add_generation_prompt=not continue_last, continue_final_message=continue_last
         )
-        tokens = encode(tokenizer, text, context_length, special=False)
+        if placer is not None and images:
+            tokens, spans = encode_images(tokenizer, text, images, placer, context_length)
+        else:
+            tokens = tuple(encode(tokenizer, text, context_length, special=False))
         stable = 0
         if not continue_last:
             bare = rendered(add_generation_prompt=False, continue_final_message=False)
-            stable = max(0, len(tokens) - _generation_prompt_length(tokenizer, text, bare))
+            stable = _stable(tokenizer, tokens, text, bare)
     except BadRequest:
         raise
     except Exception as error:  # of any type: a template is a program, and some are Python
@@ -92,7 +119,7 @@ def render(
     if not tokens:
         raise BadRequest("template.empty", param="messages")
     thinking = opens_reasoning(tokenizer, tokens)
-    return Prompt(tuple(tokens), thinking, stable, changes)
+    return Prompt(tokens, thinking, stable, changes, images, spans)
 
 
 def _check_calls(tokenizer: TokenizerWrapper, use: ToolUse) -> None:
@@ -125,18 +152,18 @@ def _check(
         raise BadRequest("template.continue", param="continue_final_message", role=role)
 
 
-def _generation_prompt_length(tokenizer: TokenizerWrapper, text: str, bare: str) -> int:
-    """Return the length in tokens of the generation prompt, which `bare` lacks.
+def _stable(tokenizer: TokenizerWrapper, tokens: Sequence[int], text: str, bare: str) -> int:
+    """Return how many tokens come before the generation prompt, which `bare` lacks.
 
     Only its text is encoded again, not the prompt. Where the text without it is no prefix of the
-    text with it, no part is stable: the length of the whole text.
+    text with it, no part is stable.
     """
-    suffix = text
-    if text.startswith(bare):
-        suffix = text[len(bare) :]
-    if not suffix:
+    if not text.startswith(bare):
         return 0
-    return len(tokenizer.encode(suffix, add_special_tokens=False))
+    suffix = text[len(bare) :]
+    if not suffix:
+        return len(tokens)
+    return max(0, len(tokens) - len(tokenizer.encode(suffix, add_special_tokens=False)))
 
 
 @cache

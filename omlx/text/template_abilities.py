@@ -66,6 +66,8 @@ class TemplateAbilities:
     """Calls without a result."""
     users_after_results: bool = True
     """A user message after a result."""
+    parts_only: bool = False
+    """Contents must be lists of parts even where they are one text."""
     needs_tools: bool = False
     """The variable `tools` must be a list even where there are none."""
 
@@ -89,6 +91,9 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
     ability: its own error says most."""
     variables: list[Mapping[str, Any]] = [{}, {"tools": [_TOOL]}]
     works = [given for given in variables if _renders(tokenizer, given, _PLAIN)]
+    parts_only = not works and _renders(tokenizer, {}, _in_parts(_PLAIN))
+    if parts_only:
+        works = [{}]
     needs_tools = {} not in works and _renders(tokenizer, {"tools": []}, _PLAIN)
     if needs_tools:
         works.append({"tools": []})
@@ -96,7 +101,8 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
         return TemplateAbilities()
 
     def renders(*conversations: Conversation) -> bool:
-        pairs = product(works, conversations)
+        forms = map(_in_parts, conversations) if parts_only else conversations
+        pairs = product(works, forms)
         return all(_renders(tokenizer, given, conversation) for given, conversation in pairs)
 
     able = {name: renders(*conversations) for name, conversations in _TURNS.items()}
@@ -106,7 +112,9 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
     able |= {name: renders(*conversations) for name, conversations in _calls(form).items()}
     called = _call(form({})) if calls else _assistant(TWO)  # calls are rendered as text
     able |= {name: renders(*conversations) for name, conversations in _results(called).items()}
-    return TemplateAbilities(**able, objects=objects, calls=calls, needs_tools=needs_tools)
+    return TemplateAbilities(
+        **able, objects=objects, calls=calls, parts_only=parts_only, needs_tools=needs_tools
+    )
 
 
 def _renders(
@@ -129,7 +137,8 @@ def _renders(
 def _texts(conversation: Conversation) -> list[str]:
     texts = []
     for message in conversation:
-        texts.append(message["content"])
+        content = message["content"]
+        texts += [content] if isinstance(content, str) else [part["text"] for part in content]
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
             if isinstance(arguments, Mapping):
@@ -137,6 +146,14 @@ def _texts(conversation: Conversation) -> list[str]:
             else:
                 texts.append(arguments)
     return [text for text in texts if _MARK in text]
+
+
+def _in_parts(conversation: Conversation) -> Conversation:
+    """The conversation with each content as a list of one part."""
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        for message in conversation
+    ]
 
 
 def _system(text: str) -> Message:

@@ -24,6 +24,7 @@ from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.server.app import create_app
+from omlx.server.media.fetch import UrlReader
 from omlx.server.protocol import TimeoutProtocol
 from omlx.server.services import Services, build_services
 from omlx.settings.configuration import LiveConfiguration
@@ -200,17 +201,18 @@ def omlx(
     calibrates: bool = False,
     protocol: type[TimeoutProtocol] = TimeoutProtocol,
     prepare: Callable[[FastAPI, Services], None] = lambda app, services: None,
+    urls: UrlReader | None = None,
 ) -> Iterator[Running]:
     """`used` replaces the memory use of the whole process, in bytes.
 
-    `prepare` may add to the application before it starts.
+    `prepare` may add to the application before it starts. `urls` reads images from addresses.
     """
     configuration = configuration or LiveConfiguration.of(settings or Settings())
     settings = settings or configuration.current.resolve().settings
     engine = WatchedEngine(calibrates=calibrates)
     engine.start()
     pool = build(engine, Catalog(registry, configuration, default), costs=costs, used=used)
-    services = build_services(engine, pool, settings.api_key)
+    services = build_services(engine, pool, settings.api_key, urls=urls)
     app = create_app(services, settings, keep_alive_s=keep_alive_s)
     prepare(app, services)
     try:

@@ -56,20 +56,27 @@ def open_eye(
 
     Raises what a processor raises for settings that it cannot read.
     """
+    reason = blind_reason(directory, config)
+    if reason is not None:
+        return reason
+    module, _, name = FAMILIES[str(config["model_type"])].partition(":")
+    found = getattr(import_module(f"omlx.models.eyes.families.{module}"), name)
+    eye: FamilyEye = found(directory, config, tokenizer)
+    return eye
+
+
+def blind_reason(directory: Path, config: Mapping[str, Any]) -> Reason | None:
+    """Return why a model directory has no eye; None if it has one. Reads names of tensors."""
     model_type = str(config.get("model_type"))
     if not has_vision(config):
         return Reason("vision.off.text")
     if model_type in CROSS_ATTENTION:
         return Reason("vision.off.cross_attention", {"model_type": model_type})
-    place = FAMILIES.get(model_type)
-    if place is None:
+    if model_type not in FAMILIES:
         return Reason("vision.off.family", {"model_type": model_type})
     names = [name for file in weight_files(directory) for name in tensor_names(file)]
     if not any(part in name for name in names for part in _TOWERS):
         return Reason("vision.off.no_weights")
     if any(find_spec(package) is None for package in _PACKAGES):
         return Reason("vision.off.extra", {"extra": EXTRA})
-    module, _, name = place.partition(":")
-    found = getattr(import_module(f"omlx.models.eyes.families.{module}"), name)
-    eye: FamilyEye = found(directory, config, tokenizer)
-    return eye
+    return None

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from omlx.engine.isolation import isolate
 from omlx.errors import Reason
+from omlx.models.catalog.model_config import read_config
 from omlx.models.eyes.eye import Eye
-from omlx.models.eyes.open_eye import open_eye
+from omlx.models.eyes.open_eye import blind_reason, open_eye
 
 if TYPE_CHECKING:
     from mlx import nn
@@ -52,6 +53,22 @@ class LazySight:
             vision = open_vision(self.eye, self.vlm, model)
             return Sight(self.eye, vision, tower_bytes=tower_bytes)
         return Sight(off_reason=_failure(outcome.error))
+
+
+def read_blind_reason(directory: Path) -> Reason | None:
+    """Return why a model directory has no eye; None if it has one. Raises nothing."""
+    with isolate() as outcome:
+        return blind_reason(directory, read_config(directory, "config.json"))
+    return _failure(outcome.error)
+
+
+def read_sight(directory: Path, tokenizer: TokenizerWrapper) -> Sight:
+    """Return the eye of a model directory, without its tower. Raises nothing."""
+    with isolate() as outcome:
+        config = read_config(directory, "config.json")
+        eye = open_eye(directory, config, tokenizer)
+        return Sight(off_reason=eye) if isinstance(eye, Reason) else Sight(eye)
+    return Sight(off_reason=_failure(outcome.error))
 
 
 def lazy_sight(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest, Reason
 from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
-from omlx.server.fields import IMAGES, Body, Listed
-from omlx.server.result_media import NOTES, warning
+from omlx.server.fields import Body, Listed
+from omlx.server.media.parts import IMAGE, IMAGES, MEDIA, content_of, image_part, text_part
+from omlx.server.media.result_notes import FILE_NOTES, warning
 
 BILLING: Final = "x-anthropic-billing-header:"
 """Prefix of a first system block that changes with every request: it is dropped, for the prefix
@@ -117,7 +119,8 @@ def _user(role: str, blocks: Sequence[Block], field: str, called: set[str]) -> I
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
         if block.type != "tool_result":
-            yield {"role": role, "content": _text(block, at)}
+            content = content_of([_part(block, at)]) if role == "user" else _text(block, at)
+            yield {"role": role, "content": content}
             continue
         if block.tool_use_id not in called:
             raise field_error("tools.no_call", at, id=str(block.tool_use_id))
@@ -126,8 +129,8 @@ def _user(role: str, blocks: Sequence[Block], field: str, called: set[str]) -> I
 
 def _merged(role: str, run: Sequence[Json]) -> Json:
     """Successive messages of one role as one."""
-    texts = [part["content"] for part in run if part["content"]]
-    message: Json = {"role": role, "content": _BETWEEN.join(texts)}
+    parts = chain.from_iterable(_parts(message["content"]) for message in run)
+    message: Json = {"role": role, "content": content_of(parts, _BETWEEN)}
     reasoning = [part["reasoning_content"] for part in run if "reasoning_content" in part]
     calls = list(chain.from_iterable(part.get("tool_calls", ()) for part in run))
     if reasoning:
@@ -137,28 +140,52 @@ def _merged(role: str, run: Sequence[Json]) -> Json:
     return message
 
 
-def _result(block: Block, at: str) -> str:
-    """The text of a tool result. Templates have no field for `is_error`: a prefix replaces it."""
+def _parts(content: str | Sequence[Json]) -> Sequence[Json]:
+    """Content as parts; an empty text is none."""
+    if isinstance(content, str):
+        return [text_part(content)] if content else []
+    return content
+
+
+def _result(block: Block, at: str) -> str | list[Json]:
+    """The content of a tool result, with a prefix in place of `is_error`, which templates lack."""
     if block.content is None or isinstance(block.content, str):
-        text = block.content or ""
+        parts = [text_part(block.content or "")]
     else:
-        parts = enumerate(block.content)
-        texts = [_text(part, f"{at}.content[{i}]", is_result=True) for i, part in parts]
-        text = _BETWEEN.join(texts)
-    if block.is_error and not text.startswith(FAILED):
-        text = f"{FAILED}{text}"
-    return text
+        inner = enumerate(block.content)
+        parts = [_part(part, f"{at}.content[{i}]", FILE_NOTES) for i, part in inner]
+    content = content_of(parts, _BETWEEN)
+    return _failed(content) if block.is_error else content
 
 
-def media_in_results(messages: Sequence[Message]) -> Iterator[Reason]:
-    """Yield a warning for each picture in a tool result."""
+def _failed(content: str | list[Json]) -> str | list[Json]:
+    if isinstance(content, str):
+        return content if content.startswith(FAILED) else f"{FAILED}{content}"
+    return content_of([text_part(FAILED), *content])
+
+
+def _part(block: Block, at: str, notes: Mapping[str, str] = MappingProxyType({})) -> Json:
+    """A block as a text or an image; of `notes`, a text in place of a file."""
+    if block.type in notes and _document(block) is None:
+        return text_part(notes[block.type])
+    if block.type != IMAGE:
+        return text_part(_text(block, at))
+    source = block.source or {}
+    url = source.get("url") if source.get("type") == "url" else None
+    if source.get("type") == "base64" and isinstance(source.get("data"), str):
+        url = f"data:;base64,{source['data']}"
+    return image_part(IMAGE, url, None, at)
+
+
+def files_in_results(messages: Sequence[Message]) -> Iterator[Reason]:
+    """Yield a warning for each file in a tool result that a note replaces."""
     for at, message in enumerate(messages):
         blocks = () if isinstance(message.content, str) else message.content
         for i, block in enumerate(blocks):
             if block.type != "tool_result" or isinstance(block.content, str):
                 continue
             for j, part in enumerate(block.content or ()):
-                if part.type in NOTES and _document(part) is None:
+                if part.type in FILE_NOTES and _document(part) is None:
                     yield warning(f"messages[{at}].content[{i}].content[{j}]", part.type)
 
 
@@ -171,17 +198,17 @@ def _document(block: Block) -> str | None:
     return None
 
 
-def _text(block: Block, at: str, *, is_result: bool = False) -> str:
-    """The text of a block or of a text document; a note for a picture in a result.
+def _text(block: Block, at: str) -> str:
+    """The text of a block or of a text document.
 
     Raises BadRequest for any other block.
     """
     document = _document(block)
     if document is not None:
         return document
-    if is_result and block.type in NOTES:
-        return NOTES[block.type]
-    if block.type in IMAGES or block.type == "document":
+    if block.type in IMAGES:
+        raise field_error("image.role", at)
+    if block.type in MEDIA or block.type == "document":
         raise field_error("request.media", at, type=block.type)
     if block.type != "text" or block.text is None:
         raise field_error("request.content", at, type=block.type)

@@ -154,7 +154,7 @@ class MessageRequest(Sampled):
     def _warnings(self) -> tuple[Reason, ...]:
         tools = enumerate(self.tools or ())
         left_out = [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
-        return (*left_out, *blocks.media_in_results(self.messages))
+        return (*left_out, *blocks.files_in_results(self.messages))
 
     def _tools(self) -> ToolUse | None:
         choice = self.tool_choice or ToolChoice(type="auto")

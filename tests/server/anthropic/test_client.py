@@ -349,7 +349,7 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
             },
             400,
             "invalid_request_error",
-            "messages[0].content[0]: only text is supported",
+            "messages[0].content[0]: the model omlx-demo/target cannot read",
         ),
         (
             {

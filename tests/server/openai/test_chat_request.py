@@ -105,7 +105,7 @@ def body(**fields: Any) -> bytes:
         (body(prediction={"type": "content", "content": 5}), "request.type", "prediction.content"),
         (
             body(prediction={"type": "content", "content": [{"type": "image_url"}]}),
-            "request.media",
+            "image.role",
             "prediction.content[0]",
         ),
         (body(speculation="off", draft_model="x"), "request.draft_off", "draft_model"),
@@ -147,10 +147,13 @@ def body(**fields: Any) -> bytes:
         (
             body(
                 messages=[
-                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+                    {
+                        "role": "system",
+                        "content": [{"type": "image_url", "image_url": {"url": "x"}}],
+                    }
                 ]
             ),
-            "request.media",
+            "image.role",
             "messages[0].content[0]",
         ),
     ],

@@ -336,7 +336,7 @@ def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI) -> None:
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "request.media",
+            "image.model",
             "input[0].content[0]",
         ),
         ({"previous_response_id": "resp_x"}, "response.not_kept", "previous_response_id"),

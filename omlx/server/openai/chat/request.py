@@ -29,6 +29,7 @@ from omlx.server.fields import (
     Text,
     bias,
     includes_usage,
+    join_parts,
     join_texts,
     join_thinking,
     limit,
@@ -36,10 +37,10 @@ from omlx.server.fields import (
     stops,
 )
 from omlx.server.generation_request import GenerationRequest
+from omlx.server.media.result_notes import FILE_NOTES, left_out
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.choices import Head
 from omlx.server.responder import Exchange
-from omlx.server.result_media import NOTES, left_out
 from omlx.server.skipped_tools import skipped
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
@@ -58,7 +59,10 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
 FUNCTION: Final = "function"
 NO_THINKING: Final = "none"
 """The `reasoning_effort` that switches reasoning off."""
-_REPLACED: Final[Mapping[str, Mapping[str, str]]] = {"assistant": {THINKING: ""}, "tool": NOTES}
+_REPLACED: Final[Mapping[str, Mapping[str, str]]] = {
+    "assistant": {THINKING: ""},
+    "tool": FILE_NOTES,
+}
 """By role, texts in place of content parts without one."""
 
 
@@ -87,7 +91,7 @@ class ChatMessage(Body):
     def rendered(self, at: int) -> Json:
         """Message number `at` as templates expect it.
 
-        `content` is one text, `developer` is `system`.
+        `content` is one text, or parts where there are images; `developer` is `system`.
 
         Raises BadRequest for what no template can render.
         """
@@ -98,7 +102,7 @@ class ChatMessage(Body):
             raise field_error("request.missing", f"{field}.tool_call_id")
         message: Json = {
             "role": "system" if self.role == "developer" else self.role,
-            "content": self._text(f"{field}.content"),
+            "content": self._content(f"{field}.content"),
         }
         calls = [
             tooling.call(call.id, call.function.name, call.function.arguments)
@@ -115,11 +119,15 @@ class ChatMessage(Body):
         }
         return message | {key: value for key, value in optional.items() if value is not None}
 
-    def _text(self, field: str) -> str:
+    def _content(self, field: str) -> str | list[Json]:
+        """One text, or texts and images where a user or a tool shows some."""
         if self.content is None and self.role not in ("assistant", "tool"):
             raise field_error("request.missing", field)
         types = ("text", "input_text", "refusal")
-        text = join_texts(self.content or "", field, types, _REPLACED.get(self.role, {}))
+        replaced = _REPLACED.get(self.role, {})
+        if self.role in ("user", "tool"):
+            return join_parts(self.content or "", field, types, replaced)
+        text = join_texts(self.content or "", field, types, replaced)
         if self.role == "assistant":
             text += self.refusal or ""
         return text

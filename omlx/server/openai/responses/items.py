@@ -8,9 +8,9 @@ from typing import Any, Final
 from omlx.server import opaque_reasoning, tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
-from omlx.server.fields import Body, ContentPart, Listed, join_texts
+from omlx.server.fields import Body, ContentPart, Listed, join_parts, join_texts
+from omlx.server.media.result_notes import FILE_NOTES
 from omlx.server.openai.responses.tools import ToolName
-from omlx.server.result_media import NOTES
 
 _TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text")
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -92,13 +92,18 @@ class Conversation:
             raise field_error("request.missing", f"{at}.role")
         if item.content is None:
             raise field_error("request.missing", f"{at}.content")
+        if role == "user":
+            content = join_parts(item.content, f"{at}.content", _TEXTS)
+            self.messages.append({"role": role, "content": content})
+            self._new_turn = True
+            return
         text = join_texts(item.content, f"{at}.content", _TEXTS)
         if role == "assistant":
             self._add_output("content", text)
             return
         self._new_turn = True
         leading = all(message["role"] == "system" for message in self.messages)
-        if role == "system" and self.messages and leading:
+        if self.messages and leading:
             text = self.messages.pop()["content"] + _BETWEEN + text
         self.messages.append({"role": role, "content": text})
 
@@ -134,7 +139,7 @@ class Conversation:
     def _result(self, item: Item, at: str) -> None:
         if item.call_id not in self._called:
             raise field_error("tools.no_call", at, id=str(item.call_id))
-        output = join_texts(item.output or "", f"{at}.output", _TEXTS, NOTES)
+        output = join_parts(item.output or "", f"{at}.output", _TEXTS, FILE_NOTES)
         self.messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
         self._new_turn = True
 

@@ -13,13 +13,13 @@ from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import FORCED, Body, Choice, Listed, Sampled, Text, limit, read
 from omlx.server.generation_request import GenerationRequest
+from omlx.server.media.result_notes import left_out
 from omlx.server.openai.chat.request import variables
 from omlx.server.openai.choices import Head
 from omlx.server.openai.responses import tools as response_tools
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.items import ELSEWHERE, Conversation, Item
 from omlx.server.openai.responses.tools import Tool, ToolName
-from omlx.server.result_media import left_out
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
 

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.server.media.pictures import QWEN, SMOL, seeing
+from tests.server.running import Running
+
+
+@pytest.fixture(scope="session")
+def seer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server of models that see: images of many sizes, and images in tiles."""
+    with seeing(tmp_path_factory.mktemp("seeing"), QWEN, SMOL) as running:
+        yield running
+
+
+@pytest.fixture
+def http(seer: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=seer.url, timeout=60) as http:
+        yield http

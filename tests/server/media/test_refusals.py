@@ -1,0 +1,155 @@
+"""Images that are refused, each with its code, while another stream continues."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from omlx.server.media.attach import MAX_IMAGES
+from omlx.server.media.source import MAX_BYTES
+from tests.models.eyes.sighted import picture
+from tests.server.media.pictures import QWEN, asking, file_of, some_uri, uri
+from tests.server.running import TARGET, Running
+
+pytestmark = pytest.mark.needs_extra
+
+GOOD = file_of(picture(40, 60))
+
+
+def refused(http: httpx.Client, *parts: Any, model: str = QWEN) -> tuple[str, str | None]:
+    """Code and field of the error."""
+    body = {"model": model, "messages": [asking("What?", *parts)], "max_tokens": 2}
+    answer = http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    return error["code"], error["param"]
+
+
+def bomb() -> bytes:
+    """900 megapixels of one colour in 109 kB."""
+    return file_of(Image.new("1", (30_000, 30_000)))
+
+
+PLACE = "messages[0].content[1]"
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("file:///etc/passwd", "image.source"),
+        ("/etc/passwd", "image.source"),
+        ("data:image/png,abc", "image.source"),
+        ("data:image/png;base64", "image.source"),
+        ("data:;base64,!!!!", "image.broken"),
+        ("http://example.com/cat.png", "image.url_off"),
+        ("https://example.com/cat.png", "image.url_off"),
+        (uri(b""), "image.format"),
+        (uri(b"GIF"), "image.format"),
+        (uri(b"%PDF-1.4 no image"), "image.format"),
+        (uri(some_uri().encode()), "image.format"),
+        (uri(file_of(picture(9, 9), "BMP"), "image/png"), "image.format"),
+        (uri(file_of(picture(9, 9), "TIFF"), "image/png"), "image.format"),
+        (uri(GOOD[: len(GOOD) // 2]), "image.broken"),
+        (uri(b"\0" * (MAX_BYTES + 1)), "image.too_large"),
+        (uri(file_of(Image.new("L", (2000, 9)))), "image.sides"),
+        (uri(file_of(Image.new("1", (16_385, 200)))), "image.sides"),
+        (uri(bomb()), "image.pixels"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_each_refusal_has_its_code(http: httpx.Client, url: str, code: str) -> None:
+    assert refused(http, url) == (code, PLACE)
+
+
+def test_too_many_images_are_refused_before_any_is_decoded(http: httpx.Client) -> None:
+    assert refused(http, *["data:;base64,!"] * (MAX_IMAGES + 1)) == ("image.too_many", "messages")
+
+
+def test_a_typed_placeholder_is_no_image(http: httpx.Client, seer: Running) -> None:
+    assert refused(http, some_uri(), "<|image_pad|>") == ("image.marker", "messages")
+    body = {"model": QWEN, "messages": [asking("<|image_pad|>")], "max_tokens": 2}
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+    assert seer.engine.newest is not None
+    assert not seer.engine.newest.spans
+
+
+@pytest.mark.parametrize("role", ["system", "assistant"])
+def test_images_are_for_users_and_tools(http: httpx.Client, role: str) -> None:
+    messages = [asking(some_uri(), role=role), asking("So?")]
+    answer = http.post("/v1/chat/completions", json={"model": QWEN, "messages": messages})
+    assert answer.json()["error"]["code"] == "image.role"
+
+
+def test_a_model_without_sight_is_named(http: httpx.Client) -> None:
+    body = {"model": TARGET, "messages": [asking(some_uri())], "max_tokens": 2}
+    error = http.post("/v1/chat/completions", json=body).json()["error"]
+    assert (error["code"], error["params"]["model"]) == ("image.model", TARGET)
+    assert "text model" in error["message"]
+
+
+def test_an_agent_s_session_goes_on_without_sight(http: httpx.Client) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "view", "arguments": "{}"}}
+    body = {
+        "model": TARGET,
+        "max_tokens": 2,
+        "messages": [
+            asking("Look."),
+            {"role": "assistant", "tool_calls": [call]},
+            {**asking("A picture: ", some_uri(), role="tool"), "tool_call_id": "c"},
+        ],
+    }
+    answer = http.post("/v1/chat/completions", json=body).json()
+    (warning,) = answer["omlx"]["warnings"] if "omlx" in answer else answer["warnings"]
+    assert warning["code"] == "content.media_in_result"
+    assert warning["params"] == {"field": "messages[2].content[1]", "type": "image_url"}
+
+
+def test_errors_speak_the_dialect_of_messages(http: httpx.Client) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "x", "data": "AAAA"}}
+    body = {
+        "model": QWEN,
+        "max_tokens": 2,
+        "messages": [{"role": "user", "content": [image]}],
+    }
+    answer = http.post("/v1/messages", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+    assert error["code"] == "image.format"
+    image["source"] = {"type": "file", "file_id": "file_1"}
+    assert http.post("/v1/messages", json=body).json()["error"]["code"] == "image.source"
+
+
+def test_other_streams_go_on(http: httpx.Client, seer: Running) -> None:
+    body = {"model": QWEN, "messages": [asking("Hello")], "max_tokens": 60, "temperature": 0}
+    alone = http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+    text = ""
+    with http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as stream:
+        lines = stream.iter_lines()
+        for line in lines:
+            if len(text) < 10:
+                with httpx.Client(base_url=seer.url, timeout=60) as other:
+                    refused(other, uri(GOOD[:99]))
+            if line.startswith("data: {"):
+                delta = json.loads(line[6:])["choices"][0]["delta"]
+                text += delta.get("content") or ""
+    assert text == alone["content"]
+
+
+def test_nothing_of_an_image_is_logged(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    good, broken = some_uri(seed=9), uri(GOOD[:200])
+    body = {"model": QWEN, "messages": [asking("Look", good)], "max_tokens": 2}
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+    refused(http, broken)
+    written = " ".join(str(record.__dict__) for record in caplog.records)
+    for url in (good, broken):
+        data = url.partition(",")[2]
+        assert data[:24] not in written
+        assert data[-24:] not in written
