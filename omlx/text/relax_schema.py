@@ -2,7 +2,7 @@
 
 For requests that do not insist on every keyword (`strict`): patterns that the grammar cannot
 express, such as those with look-ahead, references to other documents, keywords beside a circular
-reference, and constants that would be rounded.
+reference, and constants and bounds that would be rounded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def relax(schema: Any, pattern_error: Callable[[str], str | None]) -> tuple[Any,
             part["patternProperties"] = {
                 name: value for name, value in named.items() if not _note(name)
             }
-        removed.extend(_removed_constants(part))
+        removed.extend(_removed_numbers(part))
         reference = part.get("$ref")
         if isinstance(reference, str):
             return _relaxed_reference(part, reference, circular, removed)
@@ -72,13 +72,13 @@ def _limited(pattern_error: Callable[[str], str | None]) -> Callable[[str], str 
     return limited
 
 
-def _removed_constants(part: dict[str, Any]) -> list[str]:
-    """Remove the constants of a schema if any would be rounded; describe those that would."""
-    numbers = rounded(part)
-    if numbers:
-        for key in ("const", "enum"):
-            part.pop(key, None)
-    return [f"constant {str(number)[:_SHOWN]} (would be rounded)" for number in numbers]
+def _removed_numbers(part: dict[str, Any]) -> list[str]:
+    """Remove the constants and bounds of a schema that would be rounded; describe them."""
+    described = []
+    for key, numbers in rounded(part).items():
+        del part[key]
+        described += [f"{key} {str(number)[:_SHOWN]} (would be rounded)" for number in numbers]
+    return described
 
 
 def _relaxed_reference(

@@ -392,11 +392,12 @@ def test_a_schema_without_a_type_is_that_of_an_object(json_tools: TokenizerWrapp
     )
 
 
-def test_a_constant_that_would_be_rounded_is_refused_of_strict_functions_alone(
-    tokenizer: TokenizerWrapper,
+@pytest.mark.parametrize("keyword", ["const", "minimum"])
+def test_a_number_that_would_be_rounded_is_refused_of_strict_functions_alone(
+    tokenizer: TokenizerWrapper, keyword: str
 ) -> None:
     compiler = GrammarCompiler(tokenizer, tokenizer.eos_token_ids)
-    schemas = {"look": record(["id"], id={"const": 2**53 + 1})}
+    schemas = {"look": record(["id"], id={"type": "integer", keyword: 2**53 + 1})}
     compiled = compiler.compile_tool_calls(use(schemas, forced=True))
     assert compiled is not None
     assert [str(2**53 + 1) in warning.message for warning in compiled.warnings] == [True]

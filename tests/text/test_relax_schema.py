@@ -52,8 +52,30 @@ def error(pattern: str) -> str | None:
         (
             {"items": {"enum": [1, -(2**53) - 1]}, "const": {"a": [2**53]}},
             {"items": {}, "const": {"a": [2**53]}},
-            ["constant -9007199254740993 (would be rounded)"],
+            ["enum -9007199254740993 (would be rounded)"],
         ),
+        (
+            {"minimum": 2**53 + 1, "maximum": 2**53 + 4, "exclusiveMaximum": 2**53 + 6},
+            {"maximum": 2**53 + 4},
+            [
+                "minimum 9007199254740993 (would be rounded)",
+                "exclusiveMaximum 9007199254740998 (would be rounded)",
+            ],
+        ),
+        (
+            {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+            {"type": "integer", "maximum": 2**63 - 1},
+            ["minimum -9223372036854775808 (would be rounded)"],
+        ),
+        (
+            {"type": "number", "minimum": -3.4e38, "maximum": 2**63 - 1},
+            {"type": "number"},
+            [
+                "minimum -3.4e+38 (would be rounded)",
+                "maximum 9223372036854775807 (would be rounded)",
+            ],
+        ),
+        ({"minimum": "1" * 20, "maximum": True}, {"minimum": "1" * 20, "maximum": True}, []),
         (True, True, []),
     ],
 )
