@@ -34,6 +34,15 @@ class Sight:
     off_reason: Reason | None = None
     tower_bytes: int = 0
 
+    def follows(self, *, vision: bool) -> bool:
+        """Return whether it is what the setting `vision` asks for.
+
+        The weights of a draft model are read without a tower, as if the setting were off.
+        """
+        if self.off_reason is not None and self.off_reason.code == "vision.off.setting":
+            return not vision
+        return vision or self.eye is None
+
 
 @dataclass(frozen=True, slots=True)
 class LazySight:

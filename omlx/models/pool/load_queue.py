@@ -196,7 +196,7 @@ class LoadQueue:
         choice = await asyncio.to_thread(
             choose_draft, entry, speculation, job.draft, loaded_weights
         )
-        if resident is not None and resident.dtype != speculation.settings.dtype:
+        if resident is not None and not resident.can_keep_weights(speculation.settings):
             await self._residents.evict(resident)
             resident = None
 

@@ -129,7 +129,8 @@ class ModelLoader:
         self, choice: DraftChoice, reading: _Reading, weights_of: WeightsOf, make_room: MakeRoom
     ) -> tuple[LoadedModel, LoadedModel | None, DraftChoice]:
         target, draft = weights_of(choice.target, reading.dtype), None
-        if target is not None and not _sees_enough(target, choice):
+        vision = choice.speculation.settings.vision
+        if target is not None and not target.sight.follows(vision=vision):
             target = None
         nbytes = 0 if target is not None else await reading.begin(choice.target, choice)
         if choice.draft is not None:
@@ -310,18 +311,6 @@ def _log_loaded(served: ServedModel) -> None:
     if served.draft is not None:
         fields["draft"] = served.draft
     log.info("loaded", extra={"fields": fields})
-
-
-def _sees_enough(target: LoadedModel, choice: DraftChoice) -> bool:
-    """Whether weights in memory have a tower just where the settings want one.
-
-    Those of a draft model have none.
-    """
-    sight = target.sight
-    unread = sight.off_reason is not None and sight.off_reason.code == "vision.off.setting"
-    if choice.speculation.settings.vision:
-        return not unread
-    return sight.eye is None
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:

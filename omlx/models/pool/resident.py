@@ -196,6 +196,11 @@ class ResidentModel:
             return False
         return now - self.used_at >= timeout
 
+    def can_keep_weights(self, settings: Settings) -> bool:
+        """Return whether its weights are those that changed settings ask for."""
+        sight = self.served.sight
+        return settings.dtype == self.dtype and sight.follows(vision=settings.vision)
+
     def can_keep_loop(self, speculation: SpeculationConfig, limits: Limits) -> bool:
         """Return whether changed settings take effect without building a new engine loop.
 
@@ -205,7 +210,7 @@ class ResidentModel:
         return (
             not self.served.draft_failed
             and limits == self.limits
-            and speculation.settings.dtype == self.dtype
+            and self.can_keep_weights(speculation.settings)
             and speculation.active_draft == current.active_draft
             and speculation.no_draft_reason == current.no_draft_reason
         )
