@@ -9,7 +9,7 @@ from __future__ import annotations
 from mlx import nn
 
 from tests.zoo.build import build_family, make_cache, noisy_copy, widened
-from tests.zoo.family import SMALL, Family
+from tests.zoo.family import SMALL, Family, in_thirds
 from tests.zoo.main import MAIN
 from tests.zoo.others import OTHERS, SKIPPED
 
@@ -21,6 +21,11 @@ VOCAB_SIZE: int = SMALL["vocab_size"]
 def build(name: str, seed: int = 0) -> nn.Module:
     """Return the tiny model of one architecture: float32, evaluated."""
     return build_family(FAMILIES[name], seed)
+
+
+def build_thirds(name: str) -> nn.Module:
+    """Return the tiny model of one architecture with sizes that three ranks can share."""
+    return build_family(in_thirds(FAMILIES[name]), 0)
 
 
 def padded_vocab(name: str, model: nn.Module, extra: int, seed: int = 0) -> nn.Module:
@@ -37,6 +42,7 @@ __all__ = [
     "VOCAB_SIZE",
     "Family",
     "build",
+    "build_thirds",
     "make_cache",
     "noisy_copy",
     "padded_vocab",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # What nearly every configuration shares. A module reads the keys it knows and ignores the rest.
@@ -44,3 +44,31 @@ class Family:
     module: str = ""
     seed: int = 0
     embed_std: float = 1.0
+
+
+_SHARED = (
+    "heads",
+    "num_attention_groups",
+    "expert_dim",
+    "intermediate_size",
+    "hidden_size",
+    "n_head",
+)
+"""Endings of the keys of sizes that ranks divide."""
+
+
+def in_thirds(family: Family) -> Family:
+    """Return a family whose numbers of heads and whose widths can be divided by three."""
+    return replace(family, config=_in_thirds({**SMALL, **family.config}))
+
+
+def _in_thirds(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace 2 or 4 heads by 3 or 6, and widths by half as much more."""
+    changed: dict[str, Any] = {}
+    for key, value in config.items():
+        changed[key] = value
+        if isinstance(value, dict):
+            changed[key] = _in_thirds(value)
+        elif key.endswith(_SHARED) and isinstance(value, int) and value % 3:
+            changed[key] = 3 * value // 2
+    return changed

@@ -180,6 +180,18 @@ def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
     return body
 
 
+def shard(model: Any, group: Any) -> None:
+    """Reduce every layer of `model` to this rank's part, in place, by mlx-lm. `group` is mlx's.
+
+    Raises StageError for weights that so many ranks cannot have equal parts of.
+    """
+    try:
+        model.shard(group)
+    except ValueError as error:
+        detail = str(error).rstrip(".")
+        raise StageError("stage.parts", ranks=group.size(), detail=detail) from error
+
+
 def architecture(model: nn.Module) -> str:
     """The module of mlx-lm, by which models are listed in the tables."""
     return type(model).__module__.rpartition(".")[2]

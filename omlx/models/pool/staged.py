@@ -31,6 +31,7 @@ from omlx.engine.stage.ends import (
     check_heads,
     check_split,
     place,
+    shard,
     span,
     stage_refusal,
 )
@@ -240,9 +241,8 @@ def cut(model: nn.Module, group: Group, counts: Sequence[int]) -> Any:
     """
     if not group.tensor:
         return place(model, group.rank, counts)
-    sharded: Any = model
-    sharded.shard(mx.distributed.init())
-    return sharded
+    shard(model, mx.distributed.init())
+    return model
 
 
 def _by_rank(stages: Stages) -> tuple[StageStatus, ...]:

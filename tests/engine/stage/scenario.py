@@ -55,6 +55,13 @@ def connect(rank: int, size: int) -> list[Link]:
     raise TimeoutError("no leader")
 
 
+def build(family: str, way: str, size: int) -> nn.Module:
+    """The whole model; where three ranks share its heads, one that has three times as many."""
+    if way == "tensor" and size == 3:
+        return zoo.build_thirds(family)
+    return zoo.build(family)
+
+
 def layers_of(way: str) -> list[int]:
     return [] if way == "tensor" else [int(count) for count in way.split(",")]
 
@@ -64,7 +71,7 @@ def follow(family: str, way: str, rank: int, size: int, link: Link) -> None:
     counts = layers_of(way)
     if rank >= (len(counts) or size):
         return
-    model = zoo.build(family)
+    model = build(family, way, size)
     facts = facts_of(model, zoo.VOCAB_SIZE, cache_maker(model))
     group = Group(rank, len(counts) or size, tensor=not counts)
     body = cut(model, group, counts)
@@ -82,7 +89,7 @@ def lead(family: str, way: str, links: list[Link], whole: nn.Module, limits: Lim
     """Run the script in stages."""
     counts = layers_of(way)
     size = len(counts) or len(links) + 1
-    model = zoo.build(family)
+    model = build(family, way, size)
     facts = facts_of(model, zoo.VOCAB_SIZE, cache_maker(model))
     group = Group(0, size, tensor=not counts)
     cut(model, group, counts)
@@ -112,12 +119,14 @@ def main() -> None:
         for way in ways:
             follow(family, way, rank, size, links[0])
         return
-    whole = zoo.build(family)
+    whole = build(family, ways[0], size)
     room = layout_of(whole, cache_maker(whole)).cache_bytes(56)
     limits = replace(
         LIMITS, prefill_chunk=12, prefill_slice=6, prefix_bytes=2 * room, max_rows=MAX_ROWS
     )
-    alone = Play(build_loop(zoo.build(family), zoo.VOCAB_SIZE, limits), whole, None).perform()
+    alone = Play(
+        build_loop(build(family, ways[0], size), zoo.VOCAB_SIZE, limits), whole, None
+    ).perform()
     results = {way: compared(alone, lead(family, way, links, whole, limits)) for way in ways}
     sys.stdout.write(json.dumps(results) + "\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.engine.stage.ends import SHARDED, STAGED, check_heads, check_split
+from omlx.engine.stage.ends import SHARDED, STAGED, Place, check_heads, check_split, shard
 from omlx.errors import StageError
 from tests import zoo
 
@@ -18,6 +18,13 @@ def test_heads_that_do_not_divide_are_refused_with_both_numbers(family: str) -> 
     assert refusal.value.code == "stage.heads"
     assert refusal.value.params["ranks"] == 3
     assert refusal.value.params["heads"] in (2, 4)
+
+
+def test_weights_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(StageError) as refusal:
+        shard(zoo.build("llama"), Place(0, 5))
+    assert refusal.value.code == "stage.parts"
+    assert refusal.value.params["ranks"] == 5
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ def allowed(model: nn.Module, split: list[int]) -> bool:
     return False
 
 
-def prove(family: str, ways: list[str], folder: Path) -> None:
-    ranks = max(2 if way == "tensor" else way.count(",") + 1 for way in ways)
+def prove(family: str, ways: list[str], folder: Path, ranks: int = 2) -> None:
+    ranks = max(ranks, *(way.count(",") + 1 for way in ways))
     for way, result in run_ranks(SCENARIO, ranks, [family, *ways], folder).items():
         check(result, ROUNDING if way == "tensor" else 0.0)
 
@@ -80,6 +80,7 @@ def test_every_architecture_of_the_table_is_exact_in_all_splits(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("family", sorted(SHARDED))
-def test_every_sharded_architecture_is_exact(family: str, tmp_path: Path) -> None:
-    prove(family, ["tensor"], tmp_path)
+def test_every_sharded_architecture_is_exact(family: str, ranks: int, tmp_path: Path) -> None:
+    prove(family, ["tensor"], tmp_path, ranks)
