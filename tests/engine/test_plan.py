@@ -13,7 +13,18 @@ from omlx.engine.prefix.payload import layout_of
 from omlx.engine.runner import Runner
 from omlx.engine.types import Sampling
 from tests.engine.fakes import Corrupted
-from tests.engine.harness import KINDS, LIMITS, WARM, Bench, loop_of, model, plain, prompt, request
+from tests.engine.harness import (
+    KINDS,
+    LIMITS,
+    WARM,
+    Bench,
+    loop_of,
+    model,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
 from tests.engine.replay import Replay
 from tests.zoo import VOCAB_SIZE
 
@@ -23,7 +34,7 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
     room = layout_of(model(family), cache_maker(model(family))).cache_bytes(
         56
     )  # for one conversation, not for all
-    loop = loop_of(family, limits=replace(LIMITS, prefill_slice=6, prefix_bytes=2 * room))
+    loop = loop_of(family, limits=replace(LIMITS, prefill_slice=6, prefix_bytes=3 * room))
     loop.use_drafters([Corrupted(model(family), lambda position: position % 5 == 2)])
     bench = Bench(loop)
     replay = Replay(bench, Runner(model(family), VOCAB_SIZE, cache_maker(model(family))))
@@ -35,6 +46,10 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
     while loop.has_work:
         replay.step()
     bench.submit(request("c", (*first.tokens, *bench.tokens["a"], 3, 4), WARM, max_tokens=6))
+    while loop.has_work:
+        replay.step()
+    plainly = [unassisted(request(name, prompt(9), max_tokens=6)) for name in "de"]
+    bench.submit(*plainly)  # so that steps are launched before the one before is read
     while loop.has_work:
         replay.step()
     loop.clear_prefixes()

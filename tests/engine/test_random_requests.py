@@ -6,6 +6,7 @@ Each has the tokens of plain decoding alone, its statistics add up, and nothing 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -80,7 +81,7 @@ class Asked:
 class Company:
     """Draws requests and runs them, by one seed."""
 
-    def __init__(self, family: str, seed: int) -> None:
+    def __init__(self, family: str, seed: int, rows: Sequence[int] = (1, 2, 4)) -> None:
         self.rng = rng = random.Random(f"{family} {seed}")
         self.family = family
         self.asked: dict[str, Asked] = {}
@@ -90,7 +91,7 @@ class Company:
         costs = fixed_costs(flat, "tiny", rng.choice((0.02, 0.3)))
         limits = replace(
             LIMITS,
-            max_rows=rng.choice((1, 2, 4)),
+            max_rows=rng.choice(rows),
             prefill_chunk=rng.choice((16, 2048)),
             prefill_slice=16,
         )
@@ -100,13 +101,15 @@ class Company:
     def loop(self) -> EngineLoop:
         return self.bench.loop
 
-    def run(self, requests: int) -> None:
-        """Submit so many, one now and then, and go on until nothing is left to do."""
+    def run(self, requests: int, together: int = 0) -> None:
+        """Submit so many, the first `together` at once, others now and then, and go on until
+        nothing is left to do.
+        """
+        for _ in range(together):
+            self.ask()
         while len(self.asked) < requests or self.loop.has_work:
             if len(self.asked) < requests and (not self.loop.has_work or self.rng.random() < 0.05):
-                one = self.drawn(f"r{len(self.asked)}")
-                self.asked[one.of.id] = one
-                self.bench.submit(one.of)
+                self.ask()
             if self.rng.random() < 0.01:
                 self.loop.cancel(self.rng.choice(list(self.asked)))
             self.bench.step()
@@ -114,6 +117,11 @@ class Company:
             self.conversations = [
                 (*self.asked[name].of.tokens, *self.bench.tokens[name]) for name in done
             ]
+
+    def ask(self) -> None:
+        one = self.drawn(f"r{len(self.asked)}")
+        self.asked[one.of.id] = one
+        self.bench.submit(one.of)
 
     def drawn(self, name: str) -> Asked:
         rng = self.rng
@@ -184,6 +192,22 @@ class Company:
 def test_random_requests_have_the_tokens_of_plain_decoding(family: str, seed: int) -> None:
     company = Company(family, seed)
     company.run(5)
+    company.prove()
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next", "lfm2"])
+def test_random_requests_that_start_together_have_the_tokens_of_plain_decoding(family: str) -> None:
+    company = Company(family, 100, rows=(4, 8))
+    company.run(6, together=3)
+    company.prove()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000))
+def test_many_random_requests_that_start_together(seed: int) -> None:
+    families = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "lfm2", "gpt_oss", "deepseek_v3")
+    company = Company(families[seed % len(families)], seed, rows=(4, 8))
+    company.run(6, together=3)
     company.prove()
 
 
