@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import regex as re
 
 from omlx.text.channels import CONTENT, HEADER, REASONING, ChannelSplitter, Piece
+from omlx.text.stop_strings import overlap
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -37,9 +38,18 @@ _READERS: Final = ("assistant", "user", "all")
 _THOUGHT_HEADER: Final = f"{HEADER} of reasoning"
 _ANSWER_HEADER: Final = f"{HEADER} of an answer"
 _FOREIGN: Final = f"{HEADER} of a message to a tool of its training"
+_CALL_TEXT: Final = "call"
 _ENDS: Final = tuple(
     (marker, HEADER) for marker in ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 )
+_MARKS: Final = re.compile(r'(?P<quote>")|(?P<end><\|(?:end|call|return|start)\|>)')
+"""What counts in a call outside the strings of its JSON: a string, or the end of the message."""
+_QUOTED_MARKS: Final = re.compile(
+    r'\\.|(?P<quote>")|(?P<end><\|(?:end|call|return)\|>)(?=<\|start\|>)', re.DOTALL
+)
+"""What counts within a string: a marker is text there, unless another message begins behind it."""
+_MARKERS: Final = tuple(marker for marker, _ in _ENDS)
+_QUOTED_MARKERS: Final = (r"\"", *(f"{marker}<|start|>" for marker in _MARKERS[:3]))
 
 TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     HEADER: (
@@ -66,8 +76,11 @@ class HarmonySplitter(ChannelSplitter):
     def __init__(self, functions: Collection[str]) -> None:
         super().__init__(HEADER, TRANSITIONS)
         self._functions = functions
+        self._quoted = False  # within a string of a call's JSON
 
     def _step(self, pieces: list[Piece]) -> bool:
+        if self._state == _CALL_TEXT:
+            return self._call(pieces)
         if not self._in_header or self._state == _FOREIGN:
             return super()._step(pieces)
         recipient = _RECIPIENT.search(self._held, partial=True)
@@ -86,7 +99,7 @@ class HarmonySplitter(ChannelSplitter):
         self._matched = True
         self._held = self._held[recipient.end() :]
         if function != name or name in self._functions:
-            self._state = CONTENT
+            self._state, self._quoted = _CALL_TEXT, False
             self._emit(CALL + function + rest, pieces)
         elif name not in _READERS:
             self._state = _FOREIGN
@@ -94,3 +107,18 @@ class HarmonySplitter(ChannelSplitter):
             self._state = REASONING
         else:
             self._state = CONTENT
+
+    def _call(self, pieces: list[Piece]) -> bool:
+        """Pass on a call up to the marker that ends it: arguments may spell markers."""
+        at = 0
+        while match := (_QUOTED_MARKS if self._quoted else _MARKS).search(self._held, at):
+            if match["end"]:
+                self._emit(self._held[: match.start()], pieces)
+                self._held, self._state = self._held[match.end() :], HEADER
+                return True
+            at, self._quoted = match.end(), self._quoted != bool(match["quote"])
+        markers = _QUOTED_MARKERS if self._quoted else _MARKERS
+        certain = len(self._held) - max(overlap(self._held[at:], marker) for marker in markers)
+        self._emit(self._held[:certain], pieces)
+        self._held = self._held[certain:]
+        return False

@@ -46,8 +46,10 @@ ASK = [{"role": "user", "content": "hello"}]
 THOUGHT = "<|channel|>analysis<|message|>Hm. é to=functions."
 NEXT = "<|end|><|start|>assistant"
 ARGUMENTS = '{"at": "é <|x|> to=functions.look"}'
+QUOTING = r'{"at": "\\", "to": ["<|end|> \"<|start|>", "<|call|>\\"], "<|return|>": 1}'
+CALL = "<|channel|>commentary to=functions.look <|constrain|>json<|message|>"
 CALLS = [
-    f"<|channel|>commentary to=functions.look <|constrain|>json<|message|>{ARGUMENTS}<|call|>",
+    f"{CALL}{ARGUMENTS}<|call|>",
     f"<|channel|>analysis to=functions.look code<|message|>{ARGUMENTS}<|call|>",
     f" to=functions.look<|channel|>commentary json<|message|>{ARGUMENTS}<|call|>",
     f"<|channel|>commentary to=functions.look<|message|>\n{ARGUMENTS}",
@@ -137,6 +139,14 @@ def read(
             ("Hm.", "So.", []),
         ),
         ("Here to=5 and so on", ("", "Here to=5 and so on", [])),
+        (
+            f"{CALL}{QUOTING}{NEXT}<|channel|>final<|message|>So.",
+            ("", "So.", [f"look{QUOTING}"]),
+        ),
+        (
+            f'{CALL}{{"at": "never closed{NEXT}{THOUGHT}',
+            ("Hm. é to=functions.", "", ['look{"at": "never closed']),
+        ),
     ],
 )
 def test_reads(oss: TokenizerWrapper, text: str, expected: object) -> None:
@@ -147,7 +157,9 @@ def test_reads(oss: TokenizerWrapper, text: str, expected: object) -> None:
 
 @given(
     parts=st.lists(
-        st.sampled_from([THOUGHT, NEXT, *CALLS, "<|channel|>final<|message|>", "é", "}", " "]),
+        st.sampled_from(
+            [THOUGHT, NEXT, *CALLS, CALL + QUOTING, "<|channel|>final<|message|>", "é", "}", " "]
+        ),
         max_size=6,
     ),
     cuts=st.lists(st.integers(0, 400), max_size=6),
