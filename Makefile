@@ -11,7 +11,7 @@ MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-full fuzz fuzz-stalls fuzz-tokens check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
+.PHONY: help serve test test-quick test-full fuzz fuzz-media fuzz-stalls fuzz-tokens check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-full: setup-dev ## run the tests, and the slow ones
 
 fuzz: setup-dev ## 5,000 requests of any shape to each operation (ARGS="--only /v1/messages --requests 500" is quicker)
 	$(FAST) $(PYTHON) -m tests.fuzz $(ARGS)
+
+fuzz-media: setup-dev ## 5,000 requests with images of any kind (ARGS="--requests 500" is quicker)
+	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.fuzz.media $(ARGS)
 
 fuzz-stalls: setup-dev ## 38 stalling requests: what another client notices, and which memory is kept
 	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.fuzz.stalls $(ARGS)

@@ -38,6 +38,28 @@ def test_what_is_given_out_is_a_copy_whatever_its_characters() -> None:
     assert store.get("resp_1") == response(1, text)
 
 
+def test_an_image_is_stored_once_and_given_back() -> None:
+    uri = "data:;base64," + "A" * 3000
+    shown = {"type": "image", "url": uri, "detail": None, "kind": "input_image", "field": "x"}
+    asked = [{"role": "user", "content": [{"type": "text", "text": "data:"}, shown]}]
+    item = {"id": "in_0", "content": [{"type": "input_image", "image_url": uri}]}
+    store = ResponseStore(max_bytes=9000)
+    for number in range(5):
+        store.keep(response(number), [item], asked)
+    assert len(store) == 5
+    assert store.before("resp_0")[0] == asked[0]
+    assert store.items("resp_4") == [item]
+    for number in range(5):
+        assert store._images.nbytes == len(uri)
+        store.delete(f"resp_{number}")
+    assert store._images.nbytes == 0
+    store.keep(response(6), [item | {"content": uri + "\ud800"}], asked)
+    store.keep(response(7), [{"id": "in_1", "image_url": f"{uri}\ud800"}], asked)
+    assert store.items("resp_7")[0]["image_url"] == f"{uri}\ud800"
+    store.keep(response(8), [{"id": "in_2", "image_url": uri + "A" * 9000}], asked)
+    assert len(store) == 0
+
+
 def test_the_oldest_go_first_and_what_is_used_stays() -> None:
     store = ResponseStore(max_responses=3)
     for number in range(3):

@@ -18,6 +18,7 @@ from omlx.server.errors import field_error
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.items import Conversation, Item
 from omlx.server.openai.responses.replay import Replay
+from omlx.server.openai.responses.stored_images import StoredImages, encoded
 from omlx.server.stream import GenerationStream
 
 MAX_RESPONSES: Final = 1024
@@ -32,13 +33,14 @@ class StoredResponse:
     """A finished response, its input items, and the messages of the conversation up to its end.
 
     Each as JSON: Python objects take several times the memory, and an unknown amount. `ids`: of all
-    items, input and output.
+    items, input and output. `images`: names of the data URIs, which are held elsewhere.
     """
 
     response: bytes
     items: bytes
     messages: bytes
     ids: tuple[str, ...]
+    images: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -63,6 +65,7 @@ class ResponseStore:
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
         self.open: dict[str, Open] = {}
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._images = StoredImages()
         self._owners: dict[str, list[str]] = {}  # item id: ids of its responses, the newest last
         self._max_responses, self._max_bytes = max_responses, max_bytes
         self._bytes = 0
@@ -76,14 +79,13 @@ class ResponseStore:
         for at, item in enumerate(response["output"]):
             continued.add(Item.model_validate(item), f"output[{at}]")
         ids = tuple(dict.fromkeys(item["id"] for item in [*items, *response["output"]]))
-        stored = StoredResponse(
-            _encoded(response), _encoded(items), _encoded(continued.messages), ids
-        )
+        (asked, messages), images = self._images.hold([items, continued.messages])
+        stored = StoredResponse(encoded(response), asked, messages, ids, images)
         self._stored[response["id"]] = stored
         for item in ids:
             self._owners.setdefault(item, []).append(response["id"])
         self._bytes += stored.size
-        while len(self._stored) > self._max_responses or self._bytes > self._max_bytes:
+        while len(self._stored) > self._max_responses or self._too_large:
             self._drop(next(iter(self._stored)))
 
     def before(self, id: str | None) -> list[Json]:
@@ -96,7 +98,7 @@ class ResponseStore:
         if id not in self._stored:
             raise BadRequest("response.not_kept", param="previous_response_id", id=id)
         self._stored.move_to_end(id)
-        messages: list[Json] = json.loads(self._stored[id].messages)
+        messages: list[Json] = self._images.restored(json.loads(self._stored[id].messages))
         return messages
 
     def resolved(self, items: Sequence[Item]) -> list[Item]:
@@ -121,7 +123,7 @@ class ResponseStore:
                 owner = owners[-1]
                 if owner not in read:
                     self._stored.move_to_end(owner)
-                    read[owner] = self._stored[owner].by_id()
+                    read[owner] = self._images.restored(self._stored[owner].by_id())
                 seen.add(id)
                 item = Item.model_validate(read[owner][id])
             resolved.append(item)
@@ -136,13 +138,17 @@ class ResponseStore:
 
     def items(self, id: str) -> list[Json]:
         """Raises NotFound."""
-        items: list[Json] = json.loads(self._find(id).items)
+        items: list[Json] = self._images.restored(json.loads(self._find(id).items))
         return items
 
     def delete(self, id: str) -> None:
         """Raises NotFound."""
         self._find(id)
         self._drop(id)
+
+    @property
+    def _too_large(self) -> bool:
+        return self._bytes + self._images.nbytes > self._max_bytes
 
     def _find(self, id: str) -> StoredResponse:
         if id not in self._stored:
@@ -152,11 +158,8 @@ class ResponseStore:
     def _drop(self, id: str) -> None:
         stored = self._stored.pop(id)
         self._bytes -= stored.size
+        self._images.release(stored.images)
         for item in stored.ids:
             self._owners[item].remove(id)
             if not self._owners[item]:
                 del self._owners[item]
-
-
-def _encoded(value: Json | Sequence[Json]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
