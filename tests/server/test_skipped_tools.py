@@ -51,6 +51,35 @@ def test_a_stream_of_responses_warns_from_its_first_event(spelling: OpenAI) -> N
         assert warned(event.response) == [("tools.skipped.provider", "tools[1]")]
 
 
+def test_blocks_of_such_tools_are_left_out_of_messages(http: httpx.Client) -> None:
+    blocks = [
+        {"type": "server_tool_use", "id": "s_1", "name": "web_search", "input": {"query": "rain"}},
+        {
+            "type": "web_search_tool_result",
+            "tool_use_id": "s_1",
+            "content": [{"type": "web_search_result", "url": "https://example.org", "title": "x"}],
+        },
+        {"type": "text", "text": "It rains."},
+    ]
+    conversation = [
+        {"role": "user", "content": "rain"},
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": "and now?"},
+    ]
+    body = {"model": TARGET, "max_tokens": 9, "messages": conversation}
+    answer = http.post("/v1/messages", json=body).json()
+    assert warned(answer) == [
+        ("request.item_left_out", "messages[1].content[0]"),
+        ("request.item_left_out", "messages[1].content[1]"),
+    ]
+    conversation[1]["content"] = "It rains."
+    plain = http.post("/v1/messages", json=body).json()
+    assert (plain["content"], warned(plain)) == (answer["content"], [])
+    asked = [{"role": "user", "content": blocks[:1]}]
+    refused = http.post("/v1/messages", json=body | {"messages": asked})
+    assert refused.status_code == 400
+
+
 @pytest.mark.parametrize("kind", ["web_search_call", "local_shell_call", "mcp_call"])
 def test_items_of_such_tools_are_left_out_of_a_conversation(spelling: OpenAI, kind: str) -> None:
     items: list[Any] = [

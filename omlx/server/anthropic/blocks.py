@@ -20,6 +20,16 @@ BILLING: Final = "x-anthropic-billing-header:"
 """Prefix of a first system block that changes with every request: it is dropped, for the prefix
 cache."""
 
+ELSEWHERE: Final = frozenset(
+    {
+        *("server_tool_use", "web_search_tool_result", "web_fetch_tool_result"),
+        *("code_execution_tool_result", "bash_code_execution_tool_result"),
+        *("text_editor_code_execution_tool_result", "tool_search_tool_result"),
+        *("mcp_tool_use", "mcp_tool_result"),
+    }
+)
+"""Blocks of an answer that are left out: tools made them that do not run here."""
+
 FAILED: Final = "Error: "
 """Prefix of the result of a tool call that failed."""
 
@@ -104,7 +114,7 @@ def _assistant(blocks: Sequence[Block], field: str) -> Json:
                     missing = "id" if block.name else "name"
                     raise BadRequest("request.missing", param=at, field=f"{at}.{missing}")
                 calls.append(tooling.call(block.id, block.name, block.input or {}))
-            case _:
+            case kind if kind not in ELSEWHERE:
                 texts.append(_text(block, at))
     message: Json = {"role": "assistant", "content": "".join(texts)}
     if any(reasoning):
@@ -175,6 +185,16 @@ def _part(block: Block, at: str, notes: Mapping[str, str] = MappingProxyType({})
     if source.get("type") == "base64" and isinstance(source.get("data"), str):
         url = f"data:;base64,{source['data']}"
     return image_part(IMAGE, url, None, at)
+
+
+def left_out(messages: Sequence[Message]) -> Iterator[Reason]:
+    """Yield a warning for each block of an answer that is left out."""
+    for at, message in enumerate(messages):
+        blocks = () if isinstance(message.content, str) else message.content
+        for i, block in enumerate(blocks):
+            if message.role == "assistant" and block.type in ELSEWHERE:
+                field = f"messages[{at}].content[{i}]"
+                yield Reason("request.item_left_out", {"field": field, "type": block.type})
 
 
 def files_in_results(messages: Sequence[Message]) -> Iterator[Reason]:

@@ -153,8 +153,9 @@ class MessageRequest(Sampled):
 
     def _warnings(self) -> tuple[Reason, ...]:
         tools = enumerate(self.tools or ())
-        left_out = [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
-        return (*left_out, *blocks.files_in_results(self.messages))
+        skips = [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
+        messages = self.messages
+        return (*skips, *blocks.left_out(messages), *blocks.files_in_results(messages))
 
     def _tools(self) -> ToolUse | None:
         choice = self.tool_choice or ToolChoice(type="auto")
