@@ -17,7 +17,7 @@ from tests.engine.stage.ranks import run_ranks
 SCENARIO = "tests.engine.stage.scenario"
 ROUNDING = 1e-3
 """By how much logprobs may differ where parts of a layer are summed in another order. The largest
-gap of the table is 1e-4.
+gap of the table is 2e-4.
 """
 
 QUICK = {
@@ -63,7 +63,7 @@ def check(result: dict[str, Any], tolerance: float) -> None:
     assert result["cancelled"] == 5
     assert sum(result["drafted"].values()) > 20
     assert {"open", "restore", "save", "rewind", "drop", "evict"} <= result["ops"].keys()
-    assert result["plans"] > 100
+    assert result["plans"] > 80
 
 
 @pytest.mark.parametrize("family", QUICK)
