@@ -87,6 +87,15 @@ def test_two_rows_with_draft_models_have_their_own_tokens(family: str, strategy:
     assert batched_widths(prove_company(family, 2, strategy, WARM))
 
 
+def test_no_row_waits_for_the_draft_model_of_another_to_read_a_long_prompt() -> None:
+    rows = [request(name, prompt(300, i), max_tokens=20 + 40 * i) for i, name in enumerate("ab")]
+    bench = Bench(loop_of("llama", model("llama"))).submit(*rows)
+    bench.until(lambda: "a" in bench.finished)
+    assert bench.drafted("b") == 0  # it was never alone
+    bench.run()
+    assert bench.drafted("b") > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=label)
 @pytest.mark.parametrize("strategy", ["ngram", "draft", "ngram;draft", "auto"])

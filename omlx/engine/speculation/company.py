@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from functools import partial
+from typing import Final
 
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
@@ -13,6 +14,9 @@ from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.speculation.rectangle import Member, choose_width
 from omlx.engine.speculation.speculator import MAX_PENDING, Speculator
+
+MAX_LAG: Final = 256
+"""Tokens that a draft model may have to read first: the other rows of the batch wait for it."""
 
 
 class Company:
@@ -103,6 +107,7 @@ class Company:
         with isolate(self._speculator.disable, sequence):
             row = self._speculator.row_of(sequence)
             proposals = self._speculator.proposals(row, sequence)
+            proposals = [proposal for proposal in proposals if proposal.lag <= MAX_LAG]
             row.learn(proposals)
             if sequence.pending <= MAX_PENDING:
                 members = _members(row.policy, proposals, sequence.pending, len(sequence.tokens))
