@@ -56,9 +56,15 @@ class SettingWarnings:
     def map_rows(self, value: Value) -> Sequence[MapRow]:
         """Return the rows of a model name mapping, in order, each with its warning."""
         rows: list[MapRow] = []
+        seen, wide = set[str](), list[str]()  # patterns above, and those that may match others
         for rule in map(str, _parts(value)):
             pattern, _, target = (part.strip() for part in rule.partition("="))
-            above = next((row.pattern for row in rows if _covers(row.pattern, pattern)), None)
+            above = next((other for other in wide if _covers(other, pattern)), None)
+            if pattern in seen:
+                above = pattern
+            elif "*" in pattern:
+                wide.append(pattern)
+            seen.add(pattern)
             warning = self._missing(target, self._pool.catalog.target)
             if warning is None and above is not None:
                 warning = Reason("config.map_unused", {"pattern": above})
@@ -111,4 +117,4 @@ def _parts(value: Value) -> Sequence[str | Path]:
 
 def _covers(above: str, pattern: str) -> bool:
     """Whether every name that `pattern` matches is matched by `above`; only `*` is understood."""
-    return above == pattern or (not set("?[") & set(above) and fnmatchcase(pattern, above))
+    return not set("?[") & set(above) and fnmatchcase(pattern, above)
