@@ -7,21 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.errors import ModelError
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import declared_context, read_config
 from omlx.models.catalog.weight_files import count_parameters, weight_files
+from omlx.models.eyes.sight import read_blind_reason
 
 _GROUP_SIZE: Final = 64
 """Quantized values for each scale, where a config does not say."""
 
+TEXT_ALONE: Final = Reason("vision.off.text")
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """`context_length` in tokens; None for what the files do not say."""
+    """`context_length` in tokens; None for what the files do not say. `blind`: why the model does
+    not read images."""
 
     parameters: int | None = None
     context_length: int | None = None
+    blind: Reason | None = TEXT_ALONE
 
 
 NO_FACTS: Final = CheckpointFacts()
@@ -49,7 +54,7 @@ def _read(directory: Path) -> CheckpointFacts:
         parameters = count_parameters(weight_files(directory), _group_size(config))
     except ModelError:  # the reason is shown when the model is loaded
         return NO_FACTS
-    return CheckpointFacts(parameters, declared_context(config))
+    return CheckpointFacts(parameters, declared_context(config), read_blind_reason(directory))
 
 
 def _group_size(config: Mapping[str, Any]) -> int:

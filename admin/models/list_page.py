@@ -8,12 +8,14 @@ from typing import Final
 
 from fastapi import Request
 
+from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.resident import ModelStatus, State
 from omlx.settings.schema import Settings
 
 from ..addresses import MODELS, PARTS
 from ..pages import Page, Pages
+from .checkpoint_facts import TEXT_ALONE
 from .chip import Chip, model_chip
 from .model_snapshot import ModelSnapshot, ModelSnapshots
 
@@ -30,7 +32,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """`context_length` in tokens is the configured limit, if that is shorter than the model's."""
+    """`context_length` in tokens is the configured limit, if that is shorter than the model's.
+
+    `blind` is why the model does not read images, None if it does; `tower_bytes` is the memory of
+    its vision tower.
+    """
 
     entry: ModelEntry
     status: ModelStatus
@@ -41,6 +47,8 @@ class ModelRow:
     context_length: int | None = None
     alias: str | None = None
     ttl_s: int | None = None
+    blind: Reason | None = TEXT_ALONE
+    tower_bytes: int = 0
 
     @property
     def id(self) -> str:
@@ -102,4 +110,6 @@ def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
         min(filter(None, lengths), default=None),
         settings.alias,
         settings.ttl_seconds,
+        model.blind,
+        model.tower_bytes,
     )

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omlx.errors import NotFound
+from omlx.errors import NotFound, Reason
 from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.pool.find_sight import why_blind
 from omlx.models.pool.resident import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import PrefixStats, RequestStats
@@ -32,6 +33,17 @@ class ModelSnapshot:
     recent: Sequence[RequestStats] = ()
     prefixes: PrefixStats | None = None
     facts: CheckpointFacts = NO_FACTS
+
+    @property
+    def blind(self) -> Reason | None:
+        """Why the model does not read images; None if it does."""
+        vision = self.speculative is None or self.speculative.settings.vision
+        return why_blind(self.served, self.facts.blind, vision=vision)
+
+    @property
+    def tower_bytes(self) -> int:
+        """Memory of the vision tower, part of the loaded weights."""
+        return 0 if self.served is None else self.served.sight.tower_bytes
 
     @property
     def usable(self) -> bool:

@@ -15,6 +15,7 @@ from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.eyes.sight import read_blind_reason
 from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
+from omlx.models.pool.find_sight import why_blind
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
 from omlx.server.dialect import Json
@@ -115,15 +116,11 @@ class ModelCards:
 
     def _card(self, entry: ModelEntry, served: ServedModel | None) -> ModelCard:
         facts = self._facts.get(entry)
-        if served is not None:
-            sight = served.sight
-            blind = None if sight.eye is not None else sight.off_reason or Reason("vision.off.text")
-            return ModelCard(entry, facts, served.context_length, served, blind)
         settings = self._settings(entry.id)
+        blind = why_blind(served, self._blind_reason(entry, facts), vision=settings.vision)
+        if served is not None:
+            return ModelCard(entry, facts, served.context_length, served, blind)
         length = min(facts.context_length, settings.max_context or facts.context_length)
-        blind = self._blind_reason(entry, facts)
-        if blind is None and not settings.vision:
-            blind = Reason("vision.off.setting")
         return ModelCard(entry, facts, length, blind=blind)
 
     def _settings(self, model: str) -> Settings:

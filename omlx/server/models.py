@@ -54,7 +54,8 @@ class ModelEndpoints:
         configured = await asyncio.to_thread(self._pool.speculation, entry.id)
         served = next((model for model in self._pool.loaded if model.id == entry.id), None)
         snapshot = await self._snapshot(served.id) if served is not None else None
-        record = (await self._cards.one(entry.id)).record()
+        card = await self._cards.one(entry.id)
+        record = card.record()
         if errors.speaks_anthropic(request.scope):
             record = _anthropic_record(record) | {name: record[name] for name in _SHARED}
         record |= status.memory(self._pool.status(entry.id))
@@ -62,6 +63,7 @@ class ModelEndpoints:
             configured, served, snapshot, self._activity.recent(entry.id)
         )
         record["vocabulary"] = status.vocabulary(served)
+        record["vision"] = status.vision(card.blind, served)
         record["batching"] = record["prefixes"] = None
         if snapshot is not None:
             record["batching"] = status.batching(snapshot.unbatchable)

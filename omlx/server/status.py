@@ -88,6 +88,13 @@ def vocabulary(served: ServedModel | None) -> Json | None:
     return {"size": served.vocab_size, "warning": optional_reason(served.narrow)}
 
 
+def vision(blind: Reason | None, served: ServedModel | None) -> Json:
+    """Whether a model reads images, else why not; the memory of its tower is part of its
+    weights."""
+    tower = None if served is None else served.sight.tower_bytes
+    return {"on": blind is None, "reason": optional_reason(blind), "tower_bytes": tower}
+
+
 def batching(unbatchable: Reason | None) -> Json:
     return {"batchable": unbatchable is None, "reason": optional_reason(unbatchable)}
 

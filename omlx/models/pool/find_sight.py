@@ -7,6 +7,7 @@ import asyncio
 from omlx.errors import Reason
 from omlx.models.eyes.sight import Sight, read_sight
 from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import ServedModel
 
 
 async def find_sight(pool: Pool, model: str) -> Sight:
@@ -21,3 +22,16 @@ async def find_sight(pool: Pool, model: str) -> Sight:
     if not pool.speculation(model).settings.vision:
         return Sight(off_reason=Reason("vision.off.setting"))
     return await asyncio.to_thread(read_sight, entry.path, tokenizer)
+
+
+def why_blind(served: ServedModel | None, files: Reason | None, *, vision: bool) -> Reason | None:
+    """Return why a model does not read images; None if it does.
+
+    `files` is what its files say (`read_blind_reason`), `vision` the setting.
+    """
+    if served is not None:
+        sight = served.sight
+        return None if sight.eye is not None else sight.off_reason or Reason("vision.off.text")
+    if files is None and not vision:
+        return Reason("vision.off.setting")
+    return files
