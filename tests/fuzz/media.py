@@ -107,6 +107,14 @@ def part(random: Random, path: str) -> Any:
     return {"type": kind, "image_url": wrapped}
 
 
+def small(path: str) -> Any:
+    """An image of a few bytes, which is none."""
+    if path.startswith("/v1/messages"):
+        return {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
+    kind = "input_image" if path == "/v1/responses" else "image_url"
+    return {"type": kind, "image_url": "data:;base64,AAAA"}
+
+
 def text(random: Random, path: str) -> Any:
     kind = "input_text" if path == "/v1/responses" else "text"
     return {"type": kind, "text": random.choice(["What?", "<image>", "<|image_pad|>", ""])}
@@ -115,7 +123,7 @@ def text(random: Random, path: str) -> Any:
 def body(random: Random, path: str) -> dict[str, Any]:
     """A request for `path`, with images in one of its messages or in a tool result."""
     if random.random() < 0.01:
-        parts = [part(random, path)] * 10_000
+        parts = [random.choice([text(random, path), small(path)])] * 10_000
     else:
         parts = [random.choice((part, text))(random, path) for _ in range(random.randrange(1, 5))]
     asked: dict[str, Any] = {"model": random.choice((QWEN, SMOL, SMOL, TARGET))}
@@ -144,11 +152,12 @@ def _result(path: str, parts: list[Any]) -> list[Any]:
 
 @dataclass
 class MediaCampaign:
-    """`statuses` by path, with the codes of errors."""
+    """`statuses` with the codes of errors. `peak_bytes`: the largest memory after a request."""
 
     running: Running
     salt: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
+    peak_bytes: int = 0
 
     def __post_init__(self) -> None:
         self._random = Random(self.salt)
@@ -169,6 +178,7 @@ class MediaCampaign:
                 if answer.status_code >= 400:
                     outcome += f" {answer.json()['error']['code']}"
                 self.statuses[outcome] += 1
+                self.peak_bytes = max(self.peak_bytes, footprint())
 
 
 def main() -> None:
@@ -184,7 +194,8 @@ def main() -> None:
         grown = (footprint() - before) / 2**20
         for outcome, count in sorted(campaign.statuses.items()):
             print(count, outcome)  # noqa: T201
-        print(f"memory grew by {grown:.1f} MiB")  # noqa: T201
+        peak = campaign.peak_bytes / 2**20
+        print(f"memory grew by {grown:.1f} MiB; {peak:.0f} MiB at most")  # noqa: T201
         sys.stdout.flush()
         os._exit(0)  # as the server itself leaves: see docs/log.md
 

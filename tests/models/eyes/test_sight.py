@@ -52,7 +52,8 @@ def test_a_text_model_imports_no_package_of_the_extra() -> None:
         f"steps = load_steps(ModelEntry('demo', Path({str(DEMO)!r}), ''), 'auto', sees=True); "
         "print(*steps, file=sys.stderr); "
         "assert 'mlx_lm' in sys.modules; "
-        "used = ('mlx_vlm', 'mlx_audio', 'cv2', 'scipy', 'omlx.models.eyes.family'); "
+        "used = ('mlx_vlm', 'mlx_audio', 'cv2', 'scipy', 'omlx.models.eyes.family', "
+        "'omlx.server.media.decode'); "
         "print([name for name in used if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
