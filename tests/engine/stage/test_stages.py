@@ -20,6 +20,11 @@ ROUNDING = 1e-3
 gap of the table is 2e-4.
 """
 
+NEAR_TIES = {("qwen2", 3): ["crowd2"]}
+"""By family and ranks: requests whose tokens part where two candidates tie within this rounding.
+Of crowd2's fourth token the scores are 20.463497 and 20.463507.
+"""
+
 QUICK = {
     "qwen2": ["2,1"],
     "qwen3_next": ["1,2"],
@@ -51,13 +56,16 @@ def allowed(model: nn.Module, split: list[int]) -> bool:
 def prove(family: str, ways: list[str], folder: Path, ranks: int = 2) -> None:
     ranks = max(ranks, *(way.count(",") + 1 for way in ways))
     for way, result in run_ranks(SCENARIO, ranks, [family, *ways], folder).items():
-        check(result, ROUNDING if way == "tensor" else 0.0)
+        if way == "tensor":
+            check(result, ROUNDING, NEAR_TIES.get((family, ranks), []))
+        else:
+            check(result, 0.0, [])
 
 
-def check(result: dict[str, Any], tolerance: float) -> None:
+def check(result: dict[str, Any], tolerance: float, ties: list[str]) -> None:
     assert not result["failed"]
-    assert not result["different"], result
-    assert result["same_plans"]
+    assert result["different"] == ties, result
+    assert result["same_plans"] or ties  # plans follow tokens
     assert result["logprob_gap"] is not None, result
     assert result["logprob_gap"] <= tolerance, result
     assert result["cancelled"] == 5
