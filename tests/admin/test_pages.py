@@ -417,7 +417,7 @@ def test_letters_are_written_as_they_are_shown() -> None:
 
 def test_every_style_sheet_and_script_is_loaded() -> None:
     static = data_dir("static")
-    styles = set(re.findall(r'url\("(\w+)\.css"\)', (static / "css/app.css").read_text()))
+    styles = set(re.findall(r'url\("([\w-]+)\.css"\)', (static / "css/app.css").read_text()))
     assert styles == {path.stem for path in (static / "css").glob("*.css")} - {"app"}
     sources = [path.read_text() for path in (static / "js").glob("*.js")]
     sources += [path.read_text() for path in data_dir("templates").rglob("*.html")]

@@ -24,7 +24,7 @@ WIDE: Final = record(
     {"$defs": {"tree": TREE, "spot": record(x=SMALL, name={"enum": ["a", "b, c"]})}},
     city=TEXT,
     unit={"enum": ["red", "größer", 5]},
-    size={"type": "integer", "minimum": 10**18, "maximum": 10**18 + 9},
+    size={"type": "integer", "minimum": 10**18, "maximum": 10**18 + 128},
     warm={"type": ["boolean", "null"]},
     tags=listed({"enum": ['a "b"', "x, y", "]"]}),
     where={"$ref": "#/$defs/spot"},
