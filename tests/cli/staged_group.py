@@ -82,12 +82,12 @@ class Group:
         ours = [row for row in rows if row[3] == "0A" and row[9] in inodes]
         return {int(row[1].partition(":")[2], 16) for row in ours}
 
-    def wait_for(self, holds: Callable[[], object]) -> float:
-        """Return the seconds until something holds."""
+    def wait_for(self, holds: Callable[[], object], pause: float = 0.02) -> float:
+        """Return the seconds until something holds; ask again after `pause` seconds."""
         start = time.monotonic()
         while not holds():
             assert time.monotonic() - start < PATIENCE_S, "".join(self.lines)
-            time.sleep(0.02)  # another process is watched
+            time.sleep(pause)  # another process is watched
         return time.monotonic() - start
 
     def healthy(self) -> bool:

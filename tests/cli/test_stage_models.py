@@ -49,7 +49,12 @@ def unload(running: Group, model: str) -> httpx.Response:
 
 def test_it_is_calibrated_while_idle_over_all_stages(running: Group) -> None:
     answer(running)
-    running.wait_for(lambda: status(running)["speculation"]["calibration"] != "pending")
+
+    def ended() -> bool:
+        return bool(status(running)["speculation"]["calibration"] != "pending")
+
+    # Each question interrupts it; it continues after a quarter of a second without one.
+    running.wait_for(ended, pause=2.0)
     speculation = status(running)["speculation"]
     assert speculation["calibration"] == "done"
     assert speculation["costs"]["target"]
