@@ -66,7 +66,7 @@ class Target:
         self._prompt_words = prompt_words
         self._words = Random(0)
         self._pid = server.pid
-        self._client = httpx.Client(base_url=server.url, timeout=PATIENCE_S)
+        self.client = httpx.Client(base_url=server.url, timeout=PATIENCE_S)
         self.first_token_s()  # loads the model, and starts the process that renders templates
         self.alone_s = statistics.median(self.first_token_s() for _ in range(9))
         self._first = self._memory()
@@ -81,14 +81,14 @@ class Target:
         messages = [{"role": "user", "content": content}]
         body = {"model": GOOD, "messages": messages, "max_tokens": 1, "stream": True}
         start = monotonic()
-        with self._client.stream("POST", CHAT, json=body) as answer:
+        with self.client.stream("POST", CHAT, json=body) as answer:
             assert answer.status_code == 200, answer.read()
             answer.read()  # the answer is one token; its first line may only keep it alive
             return monotonic() - start
 
     def health_s(self) -> float:
         start = monotonic()
-        assert self._client.get("/health").status_code == 200
+        assert self.client.get("/health").status_code == 200
         return monotonic() - start
 
     def measure(self, request: StallingRequest, settle_s: float = SETTLE_S) -> Measured:
@@ -158,7 +158,9 @@ def attacked(prompt_words: int = 1) -> Iterator[Target]:
             shutil.copytree(source, models / name)
             (models / name / "chat_template.jinja").write_text(template)
         with serving(home, "--model-dir", str(models), "--prefix-bytes", PREFIX_BYTES) as server:
-            yield Target(server, prompt_words)
+            target = Target(server, prompt_words)
+            with target.client:
+                yield target
 
 
 def main() -> None:
