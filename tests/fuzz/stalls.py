@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -159,7 +159,7 @@ def attacked(prompt_words: int = 1) -> Iterator[Target]:
             (models / name / "chat_template.jinja").write_text(template)
         with serving(home, "--model-dir", str(models), "--prefix-bytes", PREFIX_BYTES) as server:
             target = Target(server, prompt_words)
-            with target.client:
+            with closing(target.client):
                 yield target
 
 
