@@ -195,7 +195,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
     """Bring the group together; the reader gives the selected model to it. Raises StageError."""
     from omlx.cli.stage_join import lead  # noqa: PLC0415 — both import mlx-lm, which is slow
-    from omlx.models.pool.staged import StagedReader  # noqa: PLC0415 — see above
+    from omlx.models.pool.staged import StagedReader  # noqa: PLC0415 — imports mlx-lm, too
 
     def lost(failure: StageLost) -> None:
         """Fail open requests, let them hear of it, and end; the supervisor starts again."""

@@ -94,7 +94,7 @@ class Gemma4UnifiedEye(Gemma4Eye):
     """
 
     def _read_processor(self, directory: Path) -> Any:
-        from mlx_vlm.models.gemma4_unified import processing_gemma4_unified as processing  # noqa: PLC0415 — only here
+        from mlx_vlm.models.gemma4_unified import processing_gemma4_unified as processing  # noqa: PLC0415 — the extra
 
         return processing.Gemma4UnifiedImageProcessor.from_pretrained(str(directory))
 
