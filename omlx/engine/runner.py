@@ -159,7 +159,7 @@ class Runner:
                 continue
             with isolate() as outcome:  # a pass that failed on the device raises when it is read
                 reads.update(zip(rows, _read_pass(launched), strict=True))
-                launched.failed |= _non_finite(launched)
+                launched.failed = _non_finite(launched) | launched.failed
             if outcome.error is not None:
                 launched.lost = outcome.error
                 reads.update(dict.fromkeys(rows, Read(error=outcome.error)))
@@ -209,8 +209,12 @@ class Runner:
     ) -> ForwardPass:
         rows = forward.rows
         launched = ForwardPass(forward, {row: step.masks[row] for row in rows if row in step.masks})
-        launched.error = next((failed[row] for row in rows if row in failed), None)
-        if launched.error is None:
+        launched.failed = {row: failed[row] for row in rows if row in failed}
+        # The others of a batch are read beside a row that could not be rolled back.
+        holds = forward.batched and tuple(self.caches.members) == rows
+        if len(launched.failed) > (len(rows) - 1 if holds else 0):
+            launched.error = next(iter(launched.failed.values()))
+        else:
             with isolate() as outcome:
                 if forward.windows[0].sample:
                     self._decode(forward, launched, step.drafts)

@@ -65,9 +65,8 @@ def finalize(batch: Sequence[Any], widths: Sequence[int]) -> None:
     for leaf in parts:
         if isinstance(leaf, ArraysCache):
             leaf.finalize()
-            continue
-        for row, width in enumerate(widths):
-            leaf.rewind(row, leaf.lengths[row] - (widest - width))
+        else:
+            leaf.trim([widest - width for width in widths])
 
 
 def mark(batch: Sequence[Any], members: Sequence[int]) -> BatchMark:
@@ -84,19 +83,23 @@ def rewind(
 ) -> None:
     """Roll back one of the rows `members` to `length` tokens.
 
-    Recurrent layers return to the mark, which must be at that length. Raises RewindError.
+    Recurrent layers return to the mark, which must be at that length. Raises RewindError with all
+    layers unchanged: they must agree on the lengths of rows, or the others could not be read.
     """
     index = members.index(row)
     parts: list[Any] = leaves(batch)
+    for leaf in parts:
+        if isinstance(leaf, RaggedKVCache):
+            leaf.check_rewind(index, length)
+        elif saved is None or row not in saved.members:
+            raise RewindError("rewind.failed", length=length, detail="there is no mark")
     for i, leaf in enumerate(parts):
         if isinstance(leaf, RaggedKVCache):
             leaf.rewind(index, length)
             continue
-        states = None if saved is None else saved.states[i]
-        if saved is None or states is None:
-            raise RewindError("rewind.failed", length=length, detail="there is no mark")
+        assert saved is not None
         before = saved.members.index(row)
-        for entry, state in enumerate(states):
+        for entry, state in enumerate(saved.states[i] or ()):
             if state is not None:
                 leaf[entry] = _with_row(leaf[entry], index, state[before])
 

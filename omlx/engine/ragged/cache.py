@@ -125,14 +125,23 @@ class RaggedKVCache:
 
     # -- rows --------------------------------------------------------------------------------------
 
-    def rewind(self, row: int, length: int) -> None:
-        """Roll one row back to `length` tokens. Raises RewindError if it no longer holds them."""
+    def check_rewind(self, row: int, length: int) -> None:
+        """Raise RewindError if a row no longer holds what it needs at `length` tokens."""
         first = self.firsts[row]
         needed = first + self.window - 1 if first and self.window is not None else first
         if not needed <= length <= self.lengths[row]:
             detail = f"{self.lengths[row]} tokens from {first}"
             raise RewindError("rewind.failed", length=length, detail=detail)
+
+    def rewind(self, row: int, length: int) -> None:
+        """Roll one row back to `length` tokens. Raises RewindError if it cannot be."""
+        self.check_rewind(row, length)
         self.lengths[row] = length
+        self._offset = None
+
+    def trim(self, tokens: Sequence[int]) -> None:
+        """Remove so many tokens of each row, which the newest pass wrote behind its window."""
+        self.lengths = [length - n for length, n in zip(self.lengths, tokens, strict=True)]
         self._offset = None
 
     def filter(self, rows: Sequence[int]) -> None:

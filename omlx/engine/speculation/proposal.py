@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -43,11 +44,17 @@ Choice: TypeAlias = tuple[Proposal, int] | None
 class Draft:
     """`n` tokens to verify: ids where the host knows them, else `array`, a device array [n].
 
-    `seconds` is what drafting took, if it was timed; `array` is evaluated then.
+    `seconds` is what drafting took, if it was timed; `array` is evaluated then. Raises ValueError
+    where these are not n: in a batch, the pass would fail for all rows.
     """
 
     drafter: str
     n: int
     tokens: tuple[int, ...] | None = None
-    array: object | None = None
+    array: Sized | None = None
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        ids = self.array if self.tokens is None else self.tokens
+        if ids is None or len(ids) != self.n:
+            raise ValueError(f"{self.drafter} drafted other than {self.n} tokens")
