@@ -8,6 +8,7 @@ tool twice and reads the results, with templates that take every conversation an
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
 from tests.agents.scripted import REPORT, Step, scripted_pool
+from tests.agents.test_recorded import RECORDED
 from tests.server.running import TARGET, Running, omlx
 from tests.templates.fetched import write_tokenizer
 
@@ -83,39 +85,61 @@ def finished(ran: subprocess.CompletedProcess[str], home: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def claude_code(server: Running, home: Path, tool: str) -> subprocess.CompletedProcess[str]:
+    return run(
+        ["claude", "-p", TASK, "--allowedTools", tool],
+        home,
+        ANTHROPIC_BASE_URL=server.url,
+        ANTHROPIC_API_KEY="none",
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        DISABLE_AUTOUPDATER="1",
+        DISABLE_TELEMETRY="1",
+    )
+
+
+def codex(server: Running, home: Path) -> subprocess.CompletedProcess[str]:
+    """As installed: with its web search, which is left out."""
+    provider = f'{{name="omlx", base_url="{server.url}/v1", wire_api="responses"}}'
+    options = {
+        "model_provider": "omlx",
+        "model": TARGET,
+        "model_providers.omlx": provider,
+    }
+    given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+    return run(
+        [
+            *("codex", "exec", "--skip-git-repo-check"),
+            *("--dangerously-bypass-approvals-and-sandbox", *given, TASK),
+        ],
+        home,
+    )
+
+
 def test_claude_code(template: str, tmp_path: Path) -> None:
     script = steps("Bash", "command", description="look")
     with serving(template, tmp_path, *script) as server:
-        ran = run(
-            ["claude", "-p", TASK, "--allowedTools", "Bash"],
-            tmp_path,
-            ANTHROPIC_BASE_URL=server.url,
-            ANTHROPIC_API_KEY="none",
-            CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-            DISABLE_AUTOUPDATER="1",
-            DISABLE_TELEMETRY="1",
-        )
+        ran = claude_code(server, tmp_path, "Bash")
     finished(ran, tmp_path)
 
 
 def test_codex(template: str, tmp_path: Path) -> None:
-    """As installed: with its web search, which is left out."""
     with serving(template, tmp_path, *steps("exec_command", "cmd")) as server:
-        provider = f'{{name="omlx", base_url="{server.url}/v1", wire_api="responses"}}'
-        options = {
-            "model_provider": "omlx",
-            "model": TARGET,
-            "model_providers.omlx": provider,
-        }
-        given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        ran = run(
-            [
-                *("codex", "exec", "--skip-git-repo-check"),
-                *("--dangerously-bypass-approvals-and-sandbox", *given, TASK),
-            ],
-            tmp_path,
-        )
+        ran = codex(server, tmp_path)
     finished(ran, tmp_path)
+
+
+@pytest.mark.parametrize("agent", ["claude", "codex"])
+def test_an_image_that_the_model_cannot_see(template: str, tmp_path: Path, agent: str) -> None:
+    """The agent reads a file as an image; the model reads a note, and the session continues."""
+    file = tmp_path / "shapes.png"
+    request = (RECORDED / "codex_image.json").read_text(encoding="utf-8")
+    file.write_bytes(base64.b64decode(request.partition("base64,")[2].partition('"')[0]))
+    tools = {"claude": ("Read", "file_path"), "codex": ("view_image", "path")}
+    tool, argument = tools[agent]
+    step = Step(tool, {argument: str(file)}, "only text can be read here")
+    with serving(template, tmp_path, step) as server:
+        ran = claude_code(server, tmp_path, tool) if agent == "claude" else codex(server, tmp_path)
+    assert REPORT in ran.stdout, ran.stdout[-2000:] + ran.stderr[-2000:]
 
 
 def test_opencode(template: str, tmp_path: Path) -> None:

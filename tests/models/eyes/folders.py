@@ -1,5 +1,5 @@
 """Directories of tiny vision-language models: random weights in mlx-vlm's layout, the demo's
-tokenizer with the special tokens of each family, a chat template that shows images.
+tokenizer with the special tokens of each family, its chat template with images.
 """
 
 from __future__ import annotations
@@ -394,18 +394,19 @@ def save_tokenizer(folder: Path, marker: str) -> None:
     ]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["chat_template"] = TEMPLATE.replace("MARKER", marker)
+    settings["chat_template"] = showing(settings["chat_template"], marker)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-TEMPLATE: Final = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
-    "{% if m['content'] is string %}{{ m['content'] }}{% else %}"
-    "{% for part in m['content'] %}"
-    "{% if part['type'] == 'image' %}MARKER{% else %}{{ part['text'] }}{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+PART: Final = "{{- part if part is string else part.text -}}"
+"""How the demo's template writes a part of a message."""
+
+
+def showing(template: str, marker: str) -> str:
+    """The demo's template, with markers in place of images."""
+    shown = f"{{%- if part.type == 'image' -%}}{marker}{{%- else -%}}{PART}{{%- endif -%}}"
+    assert PART in template
+    return template.replace(PART, shown)
 
 
 def randomise(model: Any, seed: int) -> None:
