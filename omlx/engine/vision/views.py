@@ -28,8 +28,8 @@ Shift: TypeAlias = Axes | mx.array | int
 class View:
     """The cache of one layer in one pass.
 
-    Tokens of each span [first, last) of `open_spans` attend to all of it. `marks` [1, tokens, D]
-    are added behind the first layers.
+    Tokens of each span [first, last) of `open_spans` attend to all of it that a sliding window
+    leaves. `marks` [1, tokens, D] are added behind the first layers.
     """
 
     def __init__(
@@ -62,6 +62,9 @@ class View:
         for i, (first, last) in enumerate(self._open_spans):
             span = mx.where((rows >= first) & (rows < last), i, span)
         same = (span[:, None] == span[None]) & (span[:, None] >= 0)
+        window = getattr(self._cache, "max_size", None)
+        if window is not None:  # a sliding window ends within an image too
+            same &= rows[None] > rows[:, None] - window
         return mask | mx.pad(same, [(0, 0), (mask.shape[-1] - tokens, 0)])
 
     def __getattr__(self, name: str) -> Any:
