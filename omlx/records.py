@@ -81,9 +81,9 @@ class Gate:
 class RequestStats:
     """One finished sequence. Counts in tokens, times in milliseconds.
 
-    `cached_n` of the `prompt_n` prompt tokens were restored from the prefix cache. `queue_ms` lasts
-    from submission to admission, `prompt_ms` to the first output token, `predicted_ms` from the
-    first output token to the last.
+    `cached_n` of the `prompt_n` prompt tokens were restored from the prefix cache, `image_n` show
+    images. `queue_ms` lasts from submission to admission, `prompt_ms` to the first output token,
+    `predicted_ms` from the first output token to the last.
     """
 
     prompt_n: int
@@ -101,6 +101,7 @@ class RequestStats:
     strategy_notes: tuple[Reason, ...] = ()
     """Parts of the requested strategy that were read as something else."""
     gates: dict[str, Gate] = field(default_factory=dict)
+    image_n: int = 0
     speedup: float | None = None
     """Throughput over that of plain decoding, in the steps that no other request shared."""
 

@@ -66,6 +66,7 @@ def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
         strategy=str(strategy),
         strategy_notes=strategy.notes,
         gates=speculator.gates(sequence),
+        image_n=sum(span.stop - span.start for span in sequence.request.spans),
         speedup=speculator.speedup(sequence),
     )
 

@@ -17,17 +17,21 @@ from omlx.text.events import Finish
 def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
     """OpenAI's usage object.
 
-    A prompt and its cached tokens count once, however many choices share it.
+    A prompt and its cached tokens count once, however many choices share it. Image tokens are part
+    of the prompt, and named where there are some.
     """
     stats = [finish.stats for finish in finishes]
     prompt_n, cached_n = _prompt_tokens(stats, prompts)
+    details = {"cached_tokens": cached_n}
+    if image_n := sum(first.image_n for first in _firsts(stats, prompts)):
+        details["image_tokens"] = image_n
     completion = sum(choice.predicted_n for choice in stats)
     accepted = sum(choice.accepted for choice in stats)
     return {
         "prompt_tokens": prompt_n,
         "completion_tokens": completion,
         "total_tokens": prompt_n + completion,
-        "prompt_tokens_details": {"cached_tokens": cached_n},
+        "prompt_tokens_details": details,
         "completion_tokens_details": {
             "reasoning_tokens": sum(finish.reasoning_tokens for finish in finishes),
             "accepted_prediction_tokens": accepted,
@@ -84,10 +88,14 @@ def optional_reason(reason: Reason | None) -> dict[str, Any] | None:
 
 
 def _prompt_tokens(stats: Sequence[RequestStats], prompts: int) -> tuple[int, int]:
-    """Tokens of all prompts, and how many of them were cached, from the first choice of each
-    prompt."""
-    firsts = stats[:: len(stats) // prompts]
+    """Tokens of all prompts, and how many of them were cached."""
+    firsts = _firsts(stats, prompts)
     return sum(first.prompt_n for first in firsts), sum(first.cached_n for first in firsts)
+
+
+def _firsts(stats: Sequence[RequestStats], prompts: int) -> Sequence[RequestStats]:
+    """The first choice of each prompt."""
+    return stats[:: len(stats) // prompts]
 
 
 def _speculation(stats: RequestStats) -> dict[str, Any]:

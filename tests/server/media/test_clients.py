@@ -51,8 +51,9 @@ def test_chat_sees_the_image_and_speculation_changes_nothing(openai: OpenAI, mod
         for image in (CAT, DOG)
     )
     assert sure.logprob != other.logprob
-    words = chat(openai, model, "Look:  What?").usage.prompt_tokens
-    assert plain.usage.prompt_tokens > words
+    words, details = chat(openai, model, "Look:  What?").usage, plain.usage.prompt_tokens_details
+    assert words.prompt_tokens_details.image_tokens is None
+    assert 0 < details.image_tokens < plain.usage.prompt_tokens
 
 
 def test_the_order_of_parts_is_kept(seer: Running, openai: OpenAI) -> None:
@@ -97,6 +98,7 @@ def test_responses_sees_the_image_in_messages_and_results(openai: OpenAI) -> Non
     assert answer.output_text == text_of(chat(openai, QWEN, "Look: ", CAT, max_tokens=8))
     counted = openai.responses.input_tokens.count(model=QWEN, input=asked)
     assert counted.input_tokens == answer.usage.input_tokens > 45
+    assert answer.usage.input_tokens_details.image_tokens > 30  # type: ignore[attr-defined]
     call = {"type": "function_call", "call_id": "c", "name": "view", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "c", "output": [image]}
     viewed: Any = [{"role": "user", "content": "Look"}, call, result]
