@@ -38,12 +38,17 @@ class GrammarCache(Generic[T]):
             while len(self._results) > CACHE_SIZE:
                 del self._results[next(iter(self._results))]
         if isinstance(result, BadRequest):
-            raise BadRequest(result.code, param=result.param, **result.params)
+            raise _copy(result)
         return result
 
 
 def _result(compile: Callable[[], T]) -> T | BadRequest:
+    """Return the result or a refusal without its cause, whose frames hold what was compiled."""
     try:
         return compile()
     except BadRequest as error:
-        return error.with_traceback(None)
+        return _copy(error)
+
+
+def _copy(error: BadRequest) -> BadRequest:
+    return BadRequest(error.code, param=error.param, **error.params)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import partial
 
 import pytest
@@ -37,3 +39,28 @@ def test_a_refusal_is_cached() -> None:
             cache.get("a", refuse)
         assert (caught.value.code, caught.value.params["detail"]) == ("format.invalid", "too large")
     assert len(tried) == 1
+
+
+class Matcher:
+    """Stands for megabytes of a compiled grammar."""
+
+
+def test_a_cached_refusal_holds_nothing_that_was_compiled() -> None:
+    cache, matchers = GrammarCache[str](), []
+
+    def compile() -> str:
+        matcher = Matcher()
+        matchers.append(weakref.ref(matcher))
+        try:
+            raise ValueError("nothing has this form")
+        except ValueError as error:
+            raise BadRequest(
+                "format.invalid", param="guided_choice", field="guided_choice"
+            ) from error
+
+    for _ in range(2):
+        with pytest.raises(BadRequest):
+            cache.get("a", compile)
+    gc.collect()
+    (matcher,) = matchers
+    assert matcher() is None
