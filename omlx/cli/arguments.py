@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from omlx.errors import ConfigError
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Discovery, discovery
+from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.places import Folder
 from omlx.models.pool.speculation_config import check_value, strategy_of
 from omlx.settings.configuration import Configuration, LiveConfiguration
@@ -44,6 +46,12 @@ def find_models(names: Sequence[str], configuration: Configuration) -> Discovery
     settings = configuration.resolve().settings
     model_dir = (*filter(None, folders), *settings.model_dir)
     return discovery(replace(settings, model_dir=model_dir), os.environ)
+
+
+def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:
+    """Return the model of this machine that a command line names. Raises NotFound, ModelError."""
+    registry = find_models([name], configuration.current).scan()
+    return Catalog(registry, configuration).resolve(model_id(name))
 
 
 def model_id(name: str) -> str:

@@ -78,7 +78,7 @@ def _hosts(text: str, model: str | None, configuration: LiveConfiguration) -> in
     rows = [tuple(sentence(f"cli.doctor.hosts.{name}", {}) for name in HEAD)]
     problems = []
     for report in probe_hosts(hosts, model, configuration):
-        rows.append(report.cells)
+        rows.append(tuple(report.cells))
         if report.problem is not None:
             problems.append((f"{report.host}: {report.problem.message}",))
     sys.stdout.write(columns([*_versions()]) + "\n" + columns(rows))

@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +14,8 @@ from omlx.catalog import sentence
 from omlx.cli.address import listen
 from omlx.cli.arguments import configured
 from omlx.cli.hostfile import read_hosts
-from omlx.cli.supervisor import GroupOptions, Supervisor
+from omlx.cli.supervisor import Supervisor
+from omlx.engine.stage.order import Order
 from omlx.errors import ConfigError
 from omlx.server.guard import check_exposure
 from omlx.telemetry import log
@@ -24,8 +24,6 @@ TIMEOUT_S: Final = 10.0
 LEAST_TIMEOUT_S: Final = 1
 """Two beats."""
 MOST_TIMEOUT_S: Final = 3600
-
-_FLAGS: Final = ("--hosts", "--split", "--stage-layers", "--stage-timeout")
 
 
 def add_group_flags(parser: ArgumentParser) -> None:
@@ -55,22 +53,21 @@ def supervise(arguments: Namespace) -> int:
     if arguments.split == "tensor" and arguments.stage_layers:
         raise ConfigError("stage.tensor_layers")
     hosts = read_hosts(arguments.hosts)
-    configuration = configured(arguments)
-    settings = configuration.current.resolve().settings
-    check_exposure(settings.host, settings.api_key)
-    options = GroupOptions(
-        hosts=hosts,
-        command=tuple(without(_FLAGS, sys.argv[2:])),
-        model=arguments.model,
-        split=arguments.split or "pipeline",
+    order = Order(
+        tuple(host.ssh for host in hosts.hosts),
+        backend=hosts.backend,
+        rdma=tuple(host.rdma for host in hosts.hosts),
+        tensor=arguments.split == "tensor",
         layers=arguments.stage_layers or (),
         timeout_s=arguments.stage_timeout or TIMEOUT_S,
     )
+    settings = configured(arguments).current.resolve().settings
+    check_exposure(settings.host, settings.api_key)
     listening = listen(settings.host, settings.port)
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     log.set_up(settings.home, sys.stderr, level)
     try:
-        return Supervisor(options, listening).run()
+        return Supervisor(hosts, order, sys.argv[2:], arguments.model, listening).run()
     finally:
         listening.close()
         log.tear_down()
@@ -82,23 +79,9 @@ def refuse_misuse(arguments: Namespace) -> None:
     """
     if "MLX_RANK" in os.environ:
         raise ConfigError("stage.launcher")
-    for flag in _FLAGS[1:]:
-        if arguments.hosts is None and getattr(arguments, flag[2:].replace("-", "_")) is not None:
-            raise ConfigError("stage.no_hosts", flag=flag)
-
-
-def without(flags: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """Return command-line arguments without `flags` and their values."""
-    kept: list[str] = []
-    skips = False
-    for argument in arguments:
-        if skips:
-            skips = False
-        elif argument in flags:
-            skips = True
-        elif argument.partition("=")[0] not in flags:
-            kept.append(argument)
-    return kept
+    for flag in ("split", "stage_layers", "stage_timeout"):
+        if arguments.hosts is None and getattr(arguments, flag) is not None:
+            raise ConfigError("stage.no_hosts", flag=f"--{flag.replace('_', '-')}")
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -14,24 +14,28 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from omlx.errors import ConfigError
-
-BACKENDS: Final = ("ring", "jaccl")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine: its name for ssh, its address for the ring, its RDMA devices by rank."""
+    """One machine: its name for ssh, its addresses, its RDMA devices by rank."""
 
-    ssh: str
-    address: str
-    rdma: tuple[Any, ...] = ()
+    ssh: Annotated[str, Field(min_length=1)]
+    ips: list[str] = field(default_factory=list)
+    rdma: list[Any] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        """The address for the ring and the links."""
+        return self.ips[0]
 
     @property
     def local(self) -> bool:
@@ -43,9 +47,9 @@ class Host:
 class Hosts:
     """The machines by rank. `envs` are variables that every process gets, as NAME=value."""
 
-    hosts: tuple[Host, ...]
-    backend: str = "ring"
-    envs: tuple[str, ...] = ()
+    hosts: list[Host]
+    backend: Literal["ring", "jaccl"] = "ring"
+    envs: list[Annotated[str, Field(pattern="^[^=]+=")]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -61,58 +65,41 @@ class Hosts:
         return ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host.ssh, remote]
 
 
+_HOSTFILE: Final = TypeAdapter(Hosts)
+
+
 def read_hosts(text: str) -> Hosts:
     """Read a hostfile, or a list of addresses separated by commas. Raises ConfigError."""
     path = Path(text).expanduser()
-    if path.suffix == ".json" or path.is_file():
-        return _checked(_from_file(path), text)
-    names = [name.strip() for name in text.split(",")]
-    return _checked(Hosts(tuple(Host(name, _address(name, ())) for name in names)), text)
-
-
-def _from_file(path: Path) -> Hosts:
+    content: Any = [{"ssh": name.strip()} for name in text.split(",")]
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if path.suffix == ".json" or path.is_file():
+            content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, list):
+            content = {"hosts": content}
+        if isinstance(content, dict):  # what is empty or null has its default
+            content = {name: value for name, value in content.items() if value}
+        hosts = _HOSTFILE.validate_python(content)
     except OSError as error:
-        raise _wrong(str(path), error.strerror or str(error)) from None
+        raise _wrong(text, error.strerror or str(error)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _wrong(text, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except ValueError as error:
-        raise _wrong(str(path), f"it is not JSON: {error}") from None
-    if isinstance(content, list):
-        content = {"hosts": content}
-    if not isinstance(content, dict) or not isinstance(content.get("hosts"), list):
-        raise _wrong(str(path), 'it has no list "hosts"')
-    envs = content.get("envs") or []
-    if not isinstance(envs, list) or not all(isinstance(env, str) and "=" in env for env in envs):
-        raise _wrong(str(path), '"envs" is a list of NAME=value')
-    hosts = [_host(str(path), number, entry) for number, entry in enumerate(content["hosts"])]
-    return Hosts(tuple(hosts), str(content.get("backend") or "ring"), tuple(envs))
+        raise _wrong(text, f"it is not JSON: {error}") from None
+    return _checked(replace(hosts, hosts=[_resolved(host) for host in hosts.hosts]), text)
 
 
-def _host(where: str, number: int, entry: object) -> Host:
-    if not isinstance(entry, dict) or not isinstance(entry.get("ssh"), str) or not entry["ssh"]:
-        raise _wrong(where, f'host {number} has no "ssh"')
-    ips, rdma = entry.get("ips") or [], entry.get("rdma") or []
-    if not isinstance(ips, list) or not isinstance(rdma, list):
-        raise _wrong(where, f'"ips" and "rdma" of host {number} are lists')
-    return Host(entry["ssh"], _address(entry["ssh"], ips), tuple(rdma))
-
-
-def _address(name: str, ips: Sequence[object]) -> str:
-    """Return the address of a host: its first one in the hostfile, or that of its name."""
-    first = str(ips[0]) if ips else name
+def _resolved(host: Host) -> Host:
+    """Return a host with one address: its first one in the hostfile, or that of its name."""
+    first = host.ips[0] if host.ips else host.ssh
     try:
-        return str(ip_address(first))
-    except ValueError:
-        pass
-    try:
-        return socket.gethostbyname(first)
-    except OSError:
+        return replace(host, ips=[socket.gethostbyname(first)])
+    except (OSError, UnicodeError):
         raise ConfigError("stage.host_unknown", host=first) from None
 
 
 def _checked(hosts: Hosts, text: str) -> Hosts:
-    if hosts.backend not in BACKENDS:
-        raise _wrong(text, f'the backend "{hosts.backend}" is none of {", ".join(BACKENDS)}')
     if len(hosts.hosts) < 2:
         raise _wrong(text, "a model in stages needs two hosts or more")
     for host in hosts.hosts:

@@ -36,7 +36,8 @@ from omlx.cli.arguments import configured, find_models, model_id
 from omlx.cli.download import download, download_hint
 from omlx.cli.group import add_group_flags, refuse_misuse, supervise
 from omlx.cli.output import LoadingBars
-from omlx.cli.stage_order import JOINED, LOST, SERVING, Order, end_without_supervisor
+from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
+from omlx.engine.stage.order import Order
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, StageLost
 from omlx.models.catalog.catalog import Catalog
@@ -45,6 +46,7 @@ from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
+from omlx.models.pool.footprint import free_bytes, limit_bytes
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.loader import WeightReader
 from omlx.models.pool.pool import Pool, build_pool
@@ -86,14 +88,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     refuse_misuse(arguments)
-    if arguments.hosts is not None:
+    if arguments.hosts is not None and not arguments.lead:
         return supervise(arguments)
     configuration = configured(arguments, rename_broken=True)
     settings = configuration.current.resolve().settings
     check_exposure(settings.host, settings.api_key)
     selection = select(arguments.model, configuration)
-    order = Order.read() if arguments.lead else None
-    listening = listen(settings.host, settings.port) if order is None else order.server_socket()
+    if arguments.lead:
+        order = Order.from_line(sys.stdin.readline())
+        listening = socket.socket(fileno=order.listening)
+    else:
+        order, listening = None, listen(settings.host, settings.port)
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     log.set_up(settings.home, sys.stderr, level)
     try:
@@ -178,7 +183,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         def ready() -> None:
             _announce(pool, settings, address)
             if order is not None:
-                order.tell_supervisor(SERVING)
+                os.write(order.report, SERVING)
 
         server = Server(config, engine, ready)
         with published(settings.home, address):
@@ -205,10 +210,15 @@ def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> 
         os._exit(LOST)
 
     assert selection.model is not None  # the supervisor requires one
-    stages, group = lead(order, lost)
-    order.tell_supervisor(JOINED)
+
+    def room() -> int:
+        limit = selection.catalog.live.current.resolve().settings.memory_limit
+        return free_bytes(limit_bytes(limit))
+
+    stages, group = lead(order, lost, room)
+    os.write(order.report, JOINED)
     end_without_supervisor()
-    return StagedReader(selection.model, stages, group, order.layers, order.backend)
+    return StagedReader(selection.model, stages, group, order)
 
 
 def _package_files(pool: Pool) -> list[Path]:

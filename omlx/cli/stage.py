@@ -12,20 +12,23 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured
-from omlx.cli.stage_join import follow
-from omlx.cli.stage_order import LOST, SILENT, Order
-from omlx.cli.stage_probe import answer_probe, find_model
-from omlx.engine.plan import Plan
-from omlx.engine.stage.group import Group
+from omlx.cli.arguments import configured, find_model
+from omlx.cli.stage_join import introduced
+from omlx.cli.stage_start import LOST, SILENT
+from omlx.engine.stage.group import Group, join
 from omlx.engine.stage.link import Frame, Kind, Link
-from omlx.errors import ConfigError, ModelError, NotFound, StageError
+from omlx.engine.stage.order import Order
+from omlx.errors import ModelError, NotFound, StageError
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.fingerprint import check_same, fingerprint
 from omlx.models.package.tokenizer import import_mlx_lm
-from omlx.models.pool.footprint import free_bytes, release_memory
+from omlx.models.pool.footprint import free_bytes, limit_bytes, release_memory
 from omlx.models.pool.staged import FollowerModel
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.resolve import add_flags
@@ -34,21 +37,15 @@ from omlx.settings.resolve import add_flags
 def add_arguments(parser: ArgumentParser) -> None:
     parser.description = sentence("cli.stage.description", {})
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.serve.model", {}))
-    parser.add_argument("--probe", action="store_true", help=sentence("cli.stage.probe", {}))
     add_flags(parser)
 
 
 def run(arguments: Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the supervisor
-    order = Order.read()
+    order = Order.from_line(sys.stdin.readline())
     configuration = configured(arguments)
-    if arguments.probe:
-        return answer_probe(order, arguments.model, configuration)
-    if arguments.model is None:
-        raise ConfigError("stage.no_model")
     import_mlx_lm()
-    link, group = follow(order)
-    process = StageProcess(link, group, arguments.model, configuration)
+    process = StageProcess(introduced(order), order, arguments.model or "", configuration)
     signal.signal(signal.SIGTERM, process.leave)
     process.run()
 
@@ -57,12 +54,14 @@ class StageProcess:
     """Carries out what the leader sends, in order."""
 
     def __init__(
-        self, link: Link, group: Group, model: str, configuration: LiveConfiguration
+        self, link: Link, order: Order, model: str, configuration: LiveConfiguration
     ) -> None:
         self._link = link
-        self._group = group
+        self._order = order
         self._name = model
         self._configuration = configuration
+        self._limit = limit_bytes(configuration.current.resolve().settings.memory_limit)
+        self._group: Group | None = None
         self._model: FollowerModel | None = None
         self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
 
@@ -71,28 +70,33 @@ class StageProcess:
         collective for good.
         """
         threading.Thread(target=self._carry_out, name="omlx-stage", daemon=True).start()
-        status = LOST
-        try:
-            while (frame := self._link.receive()) is not None:
-                if frame.kind is Kind.BEAT:
-                    self._link.send_json(Kind.BEAT, {**frame.json(), "free_bytes": free_bytes()})
-                else:
-                    self._frames.put(frame)
-        except TimeoutError:
-            status = SILENT
-        except OSError:  # the leader has gone
-            pass
-        except BaseException as error:  # noqa: BLE001 — any error here is the end of the group
-            sys.stderr.write(f"omlx: this stage failed: {type(error).__name__}: {error}\n")
-        finally:
-            os._exit(status)
+        with suppress(OSError):  # the leader has gone
+            try:
+                while (frame := self._link.receive()) is not None:
+                    self._receive(frame)
+            except TimeoutError:
+                os._exit(SILENT)
+            except (RuntimeError, StageError) as error:
+                self._fail(error)
+        os._exit(LOST)
 
     def leave(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM: tell the leader, and end."""
-        try:
-            self._link.send(Kind.LEAVING)
-        finally:
-            os._exit(LOST)
+        self._end("it was asked to stop")
+
+    @property
+    def _room(self) -> dict[str, int]:
+        return {"free_bytes": free_bytes(self._limit)}
+
+    def _receive(self, frame: Frame) -> None:
+        if frame.kind is Kind.BEAT:
+            self._link.send_json(Kind.BEAT, {**frame.json(), **self._room})
+        elif frame.kind is Kind.JOIN:
+            self._group = join(self._order)
+            self._link.send_json(Kind.REPLY, self._room)
+            self._link.settimeout(self._order.timeout_s)
+        elif frame.kind is not Kind.PORTION:
+            self._frames.put(frame)
 
     def _carry_out(self) -> None:
         """Run on the thread that owns mlx."""
@@ -100,53 +104,58 @@ class StageProcess:
             while True:
                 self._handle(self._frames.get())
         except BaseException as error:  # noqa: BLE001 — any error here is the end of the group
-            detail = f"{type(error).__name__}: {error}"
-            try:
-                self._link.send_json(Kind.FAILED, {"code": "stage.failed", "detail": detail})
-            finally:
-                sys.stderr.write(f"omlx: this stage failed: {detail}\n")
-                os._exit(LOST)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        detail = f"{type(error).__name__}: {error}"
+        sys.stderr.write(f"omlx: this stage failed: {detail}\n")
+        self._end(detail)
+
+    def _end(self, detail: str) -> NoReturn:
+        try:
+            self._link.send_json(Kind.FAILED, {"detail": detail})
+        finally:
+            os._exit(LOST)
 
     def _handle(self, frame: Frame) -> None:
-        match frame.kind:
-            case Kind.LOAD:
-                self._open(frame)
-            case Kind.READ:
-                loaded = {"weights_bytes": self._loaded.read()}
-                self._link.send_json(Kind.LOADED, loaded, frame.lane)
-            case Kind.PROBE:
-                self._link.send_json(Kind.PROBED, self._loaded.probe(), frame.lane)
-            case Kind.CLOSE:
-                if self._model is not None and self._model.close_lane(frame.lane):
-                    self._free()
-            case Kind.LANE:
-                self._loaded.open_lane(frame.lane)
-            case Kind.PLAN:
-                self._loaded.lane(frame.lane).follow(Plan.from_bytes(frame.payload))
-            case _:
-                raise StageError("stage.protocol", detail=f"{frame.kind.name} was not due")
+        if frame.kind is Kind.CHECK:
+            self._answer(frame, self._check)
+        elif frame.kind is Kind.LOAD:
+            self._answer(frame, self._open)
+        elif self._model is not None:
+            reply = self._model.carry_out(frame)
+            if reply is not None:
+                self._link.send_json(Kind.REPLY, reply, frame.lane)
+            if self._model.closed:
+                self._free()
+        elif frame.kind is not Kind.CLOSE:  # of a lane of a model that has been replaced
+            raise StageError("stage.protocol", detail=f"{frame.kind.name} came before a model")
+
+    def _answer(self, frame: Frame, work: Callable[[Mapping[str, Any]], object]) -> None:
+        """Do what the leader asks for, or tell it why not."""
+        try:
+            work(frame.json())
+        except (ModelError, NotFound, StageError) as error:
+            if not isinstance(error, StageError):
+                params = {"model": self._name, "detail": error.message}
+                error = StageError("stage.model_missing", **params)
+            self._link.refuse(Kind.REPLY, error, frame.lane, host=self._order.host)
+        else:
+            self._link.send_json(Kind.REPLY, self._room, frame.lane)
+
+    def _check(self, asked: Mapping[str, Any]) -> ModelEntry:
+        """Return the model that this process was started for, if it is the leader's."""
+        entry = find_model(self._name, self._configuration)
+        if entry.id != asked["model"]:
+            raise StageError("stage.other_model", leader=asked["model"], follower=entry.id)
+        check_same(entry.id, asked["fingerprint"], fingerprint(entry.path))
+        return entry
+
+    def _open(self, asked: Mapping[str, Any]) -> None:
+        self._free()
+        assert self._group is not None  # the leader loads a model once all have joined
+        self._model = FollowerModel(self._check(asked), asked, self._group)
 
     def _free(self) -> None:
         self._model = None
         release_memory()
-
-    def _open(self, frame: Frame) -> None:
-        """Open the model that this process was started for, or tell the leader why not."""
-        order = frame.json()
-        self._free()
-        answer: dict[str, Any] = {}
-        try:
-            entry = find_model(self._name, self._configuration)
-            self._model = FollowerModel(entry, order, self._group)
-        except StageError as error:
-            answer = {"refused": error.code, "params": error.params}
-        except (ModelError, NotFound) as error:
-            params = {"model": self._name, "detail": error.message}
-            answer = {"refused": "stage.model_missing", "params": params}
-        self._link.send_json(Kind.OPENED, answer, frame.lane)
-
-    @property
-    def _loaded(self) -> FollowerModel:
-        if self._model is None:
-            raise StageError("stage.protocol", detail="no model was loaded")
-        return self._model

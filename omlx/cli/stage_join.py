@@ -6,20 +6,21 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Final
 
 from omlx import __version__
-from omlx.cli.stage_order import JOIN_S, REFUSED, Order
+from omlx.cli.stage_start import JOIN_S, REFUSED
 from omlx.engine.stage.group import Group, join
 from omlx.engine.stage.link import Kind, Link, introduce, welcome
+from omlx.engine.stage.order import Order
 from omlx.engine.stage.stages import Stages
 from omlx.errors import StageError, StageLost
-from omlx.models.pool.footprint import device, free_bytes
+from omlx.models.pool.footprint import device
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 
 _GREETING_S: Final = 5.0
 _RETRY_S: Final = 0.1
@@ -37,97 +38,83 @@ def facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
 
 
-def lead(order: Order, on_lost: Callable[[StageLost], None]) -> tuple[Stages, Group]:
+def lead(
+    order: Order, on_lost: Callable[[StageLost], None], free_bytes: Callable[[], int]
+) -> tuple[Stages, Group]:
     """Wait for every follower, join the group, and watch it.
 
-    Raises StageError for what the user must mend, StageLost for anything else.
+    Raises StageError for what the user must mend, StageLost for a process that has gone, or an
+    address that was taken meanwhile.
     """
-    with _joining():
-        links = _links(order)
+    try:
+        with socket.create_server(order.control) as listener:
+            followers = {rank: host for rank, host in enumerate(order.hosts) if rank}
+            links = welcomed(listener, order, followers, facts())
         for link in links.values():
-            link.send_json(Kind.JOIN, order.ring_order)
-        group = join(0, order.ring_order)
-        free = {rank: link.expect(Kind.JOINED).json() for rank, link in links.items()}
-    names = {rank: order.hosts[rank] for rank in links}
-    leader, restarts = order.hosts[0], order.restarts
-    stages = Stages(links, names, order.timeout_s, on_lost, leader=leader, restarts=restarts)
-    for rank, values in free.items():
-        stages.statuses[rank].free_bytes = values["free_bytes"]
+            link.send(Kind.JOIN)
+        group = join(order)
+        stages = Stages(links, order, on_lost, free_bytes)
+        for rank, link in links.items():
+            stages.statuses[rank].free_bytes = link.expect(Kind.REPLY).json()["free_bytes"]
+    except (OSError, RuntimeError) as error:
+        raise StageLost("stage.not_joined", detail=str(error)) from None
     stages.start()
     return stages, group
 
 
-def _links(order: Order) -> dict[int, Link]:
-    """Wait for every follower; return their links by rank."""
+def welcomed(
+    listener: socket.socket,
+    order: Order,
+    expected: Mapping[int, str],
+    own: Mapping[str, str],
+    check: Callable[[], None] = lambda: None,
+) -> dict[int, Link]:
+    """Wait for the followers `expected`, hosts by rank, that have the facts `own` too; return their
+    links. Strangers are turned away.
+
+    Raises StageError for a follower that cannot take part, such as another version, for one that
+    does not come, and whatever `check` raises, which is called meanwhile.
+    """
     links: dict[int, Link] = {}
-    missing = {rank: host for rank, host in enumerate(order.hosts) if rank}
-    with socket.create_server(order.control) as listener:
-        until = time.monotonic() + JOIN_S
-        while missing:
-            listener.settimeout(max(0.001, until - time.monotonic()))
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                hosts = ", ".join(missing.values())
-                raise StageError("stage.unreachable", hosts=hosts, seconds=int(JOIN_S)) from None
-            welcomed = welcome_follower(connection, order, missing, facts())
-            if welcomed is not None:
-                rank, links[rank] = welcomed
-                del missing[rank]
+    until = time.monotonic() + JOIN_S
+    listener.settimeout(_RETRY_S)
+    while missing := {rank: host for rank, host in expected.items() if rank not in links}:
+        if time.monotonic() > until:
+            hosts, address = ", ".join(missing.values()), "{}:{}".format(*order.control)
+            raise StageError("stage.unreachable", hosts=hosts, address=address, seconds=int(JOIN_S))
+        check()
+        try:
+            link = Link(listener.accept()[0])
+        except TimeoutError:
+            continue
+        link.settimeout(_GREETING_S)
+        try:
+            links[welcome(link, bytes.fromhex(order.secret), own, missing)] = link
+        except (OSError, StageError) as error:
+            link.close()
+            if isinstance(error, StageError) and error.code == "stage.mismatch":
+                raise
+            sys.stderr.write(f"omlx: a connection was refused: {error}\n")
+        else:
+            link.settimeout(JOIN_S)
     return links
 
 
-def welcome_follower(
-    connection: socket.socket, order: Order, missing: Mapping[int, str], own: Mapping[str, str]
-) -> tuple[int, Link] | None:
-    """Return rank and link of a follower that has the facts `own`, too; None for a stranger.
-
-    Raises StageError for a follower that cannot take part: another version, say.
-    """
-    link = Link(connection)
-    link.settimeout(_GREETING_S)
-    try:
-        rank = welcome(link, bytes.fromhex(order.secret), own, missing)
-    except (OSError, StageError) as error:
-        link.close()
-        if isinstance(error, StageError) and error.code == "stage.mismatch":
-            raise
-        sys.stderr.write(f"omlx: a connection was refused: {error}\n")
-        return None
-    link.settimeout(None)
-    return rank, link
-
-
 def introduced(order: Order) -> Link:
-    """Connect to the leader, which may still be starting; return the link. Raises StageError."""
+    """Connect to the leader and be welcomed; return the link. Raises StageError; exits if the
+    leader refuses this process.
+    """
     link = Link(connect(order))
     link.settimeout(JOIN_S)
-    introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
-    return link
-
-
-def follow(order: Order) -> tuple[Link, Group]:
-    """Connect to the leader and join the group. Raises as `lead`."""
-    with _joining():
-        try:
-            link = introduced(order)
-        except StageError as error:
-            if error.code == "stage.protocol":
-                raise
-            sys.exit(REFUSED)  # the leader says why
-        group = join(order.rank, link.expect(Kind.JOIN).json())
-        link.send_json(Kind.JOINED, {"free_bytes": free_bytes()})
-        link.settimeout(order.timeout_s)
-    return link, group
-
-
-@contextmanager
-def _joining() -> Iterator[None]:
-    """Raise StageLost for a process that has gone, or an address that was taken meanwhile."""
     try:
-        yield
-    except (OSError, RuntimeError) as error:
+        introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
+    except StageError as error:
+        if error.code == "stage.protocol":
+            raise
+        sys.exit(REFUSED)  # the leader says why
+    except OSError as error:
         raise StageLost("stage.not_joined", detail=str(error)) from None
+    return link
 
 
 def connect(order: Order) -> socket.socket:
@@ -137,5 +124,4 @@ def connect(order: Order) -> socket.socket:
         with suppress(OSError):
             return socket.create_connection(order.control, timeout=_GREETING_S)
         time.sleep(_RETRY_S)  # a port that is not open yet gives no event
-    host, port = order.control
-    raise StageError("stage.no_leader", address=f"{host}:{port}")
+    raise StageError("stage.no_leader", address="{}:{}".format(*order.control))

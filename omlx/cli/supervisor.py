@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from types import FrameType
 from typing import Final
 
 from omlx.cli.hostfile import Hosts
-from omlx.cli.stage_order import JOIN_S, JOINED, REFUSED, SERVING, SILENT, Order
+from omlx.cli.stage_start import GRACE_S, JOINED, REFUSED, SERVING, SILENT, start
+from omlx.engine.stage.order import Order
 from omlx.errors import ConfigError, OmlxError, StageError
 
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -30,7 +32,6 @@ PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 SERVED_S: Final = 60.0
 """Seconds after which a group has served: its next failure is a first one."""
 
-_GRACE_S: Final = 2.0
 _POLL_S: Final = 0.1
 _FINAL: Final = (REFUSED, 141)
 """The exit statuses for what the user must mend, and without a reader of standard output."""
@@ -39,36 +40,35 @@ _NOT_STARTED: Final = (126, 127, 255)
 """The exit statuses of ssh and of a shell for a host or a command that is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """`command` are the arguments of `omlx serve` without those of the group."""
-
-    hosts: Hosts
-    command: tuple[str, ...]
-    model: str
-    split: str = "pipeline"
-    layers: tuple[int, ...] = ()
-    timeout_s: float = 10.0
-
-
 class Supervisor:
-    """Runs one group at a time until a signal."""
+    """Runs one group at a time until a signal.
 
-    def __init__(self, options: GroupOptions, listening: socket.socket) -> None:
-        self._options = options
+    `order` is for all processes of each group, but for what is fresh at each start. `command` are
+    the arguments of `omlx serve`; followers serve `model`.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        order: Order,
+        command: Sequence[str],
+        model: str,
+        listening: socket.socket,
+    ) -> None:
+        self._hosts = hosts
+        self._order = order
+        self._command = command
+        self._model = model
         self._listening = listening
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stopping = False  # set by a signal
-        self._joined = False  # this group has come together
         self._served_once = False
-        self._restarts = 0
 
     def run(self) -> int:
         """Return the exit status: 0 after a signal, 2 for what the user must mend."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
         failures = 0
-        status = 0
         while not self._stopping:
             started = time.monotonic()
             try:
@@ -76,114 +76,72 @@ class Supervisor:
             except OmlxError as error:  # a host that is off, a cable that is out
                 if not self._served_once:
                     raise
+                status = 1
                 sys.stderr.write(f"omlx: {error.message}\n")
             if self._stopping or (status in _FINAL and not self._served_once):
-                break
+                return status
             if time.monotonic() - started > SERVED_S:
                 failures = 0
             pause = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
             failures += 1
+            self._order = replace(self._order, restarts=self._order.restarts + 1)
             sys.stderr.write(f"omlx: the group has ended; starting it again in {pause:g} s\n")
             self._sleep(pause)
-            self._restarts += 1
-            status = 0
-        return status
+        return 0
 
     def _run_group(self) -> int:
         """Start all processes; return the status with which the group ended. None is left."""
-        self._joined = False
-        reading, writing = os.pipe()
-        try:
-            orders = self._orders(writing)
-            for order in orders:
-                self._processes.append(self._start(order))
-            os.close(writing)
-            writing = -1
-            return self._watch(reading)
-        finally:
-            self._end_all()
-            os.close(reading)
-            if writing >= 0:
-                os.close(writing)
+        with ExitStack() as ending:
+            report = ending.enter_context(tempfile.TemporaryFile())
+            ending.callback(self._end_all)
+            addresses = [host.address for host in self._hosts.hosts]
+            control, *ports = _free_ports(addresses[0], 1 + len(addresses))
+            order = replace(
+                self._order,
+                secret=secrets.token_hex(32),
+                control=(addresses[0], control),
+                ring=tuple(map("{}:{}".format, addresses, ports)),
+                listening=self._listening.fileno(),
+                report=report.fileno(),
+            )
+            for rank in range(len(addresses)):
+                self._processes.append(self._start(replace(order, rank=rank)))
+            rank, status = self._first_ended()
+            news = os.pread(report.fileno(), 2, 0)
+            self._served_once = self._served_once or SERVING in news
+            return self._ended(rank, status, joined=JOINED in news)
 
-    def _watch(self, reading: int) -> int:
-        """Wait until one process has ended, or the group does not come together in time."""
-        until = time.monotonic() + JOIN_S + _GRACE_S
+    def _start(self, order: Order) -> subprocess.Popen[bytes]:
+        if order.rank:
+            command = self._hosts.follower(order.rank, self._model)
+            return start(command, order, self._hosts.environment)
+        command = [sys.executable, "-m", "omlx", "serve", *self._command, "--lead"]
+        descriptors = (order.listening, order.report)
+        return start(command, order, self._hosts.environment, pass_fds=descriptors)
+
+    def _first_ended(self) -> tuple[int, int]:
+        """Wait until one process has ended, the leader after a signal; return rank and status."""
         while True:
-            if select.select([reading], [], [], 0)[0]:
-                news = os.read(reading, 64)
-                self._joined = self._joined or JOINED in news
-                self._served_once = self._served_once or SERVING in news
             for rank, process in enumerate(self._processes):
                 status = process.poll()
                 if status is not None and (rank == 0 or not self._stopping):
-                    return self._ended(rank, status)
-            if not self._joined and time.monotonic() > until:
-                sys.stderr.write("omlx: the group did not come together\n")
-                return 1
+                    return rank, status
             time.sleep(_POLL_S)  # processes and signals have no common event
 
-    def _ended(self, rank: int, status: int) -> int:
+    def _ended(self, rank: int, status: int, *, joined: bool) -> int:
         """Judge the end of one process; return the status of the group."""
         if self._stopping or (rank == 0 and status >= 0):  # the leader says itself what was wrong
             return status
-        host = self._options.hosts.hosts[rank].ssh
-        if rank and status in _NOT_STARTED and not self._joined:
+        host = self._order.hosts[rank]
+        if rank and status in _NOT_STARTED and not joined:
             raise StageError("stage.not_started", host=host, detail=f"status {status}")
-        sys.stderr.write(f"omlx: rank {rank} on {host} has ended with status {status}\n")
-        if self._joined and rank and status != SILENT:
-            return self._wait(self._processes[0], _GRACE_S)  # it tells open requests why they end
+        refused = rank > 0 and status == REFUSED
+        if not refused:
+            sys.stderr.write(f"omlx: rank {rank} on {host} has ended with status {status}\n")
+        if refused or (rank and joined and status != SILENT):  # the leader tells why
+            with suppress(subprocess.TimeoutExpired):
+                return self._processes[0].wait(GRACE_S)
         return status
-
-    def _orders(self, report: int) -> list[Order]:
-        """Fresh addresses and a fresh secret for each start."""
-        hosts = self._options.hosts
-        size = len(hosts.hosts)
-        ports = _free_ports(hosts.hosts[0].address, size + 1)
-        first = Order(
-            secret=secrets.token_hex(32),
-            rank=0,
-            control=(hosts.hosts[0].address, ports[0]),
-            hosts=tuple(host.ssh for host in hosts.hosts),
-            backend=hosts.backend,
-            ring=tuple(
-                (f"{host.address}:{port}",)
-                for host, port in zip(hosts.hosts, ports[1:], strict=True)
-            ),
-            rdma=tuple(host.rdma for host in hosts.hosts),
-            split=self._options.split,
-            layers=self._options.layers,
-            timeout_s=self._options.timeout_s,
-            restarts=self._restarts,
-        )
-        followers = [replace(first, rank=rank) for rank in range(1, size)]
-        leader = replace(first, listening=self._listening.fileno(), report=report)
-        return [leader, *followers]
-
-    def _start(self, order: Order) -> subprocess.Popen[bytes]:
-        """Start one process and hand it its order on standard input. Raises StageError."""
-        descriptors: tuple[int, ...] = ()
-        if order.rank == 0:
-            command = [sys.executable, "-m", "omlx", "serve", *self._options.command, "--lead"]
-            descriptors = (order.listening, order.report)
-        else:
-            command = self._options.hosts.follower(order.rank, self._options.model)
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                pass_fds=descriptors,
-                env=self._options.hosts.environment,
-                start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor only
-            )
-        except OSError as error:
-            host = order.hosts[order.rank]
-            raise StageError("stage.not_started", host=host, detail=str(error)) from None
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already; `_watch` finds out
-            process.stdin.write(order.to_line())
-            process.stdin.flush()
-        return process
 
     def _end_all(self) -> None:
         """End every process. On another machine it ends when it has lost its leader."""
@@ -191,25 +149,16 @@ class Supervisor:
             process.kill()
         for process in self._processes:
             process.wait()
-            if process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
+            assert process.stdin is not None
+            with suppress(OSError):
+                process.stdin.close()
         self._processes = []
-
-    def _wait(self, process: subprocess.Popen[bytes], seconds: float) -> int:
-        """Wait for a process; return its status, 1 if it still runs."""
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return 1
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: have the leader drain; a second signal ends it at once."""
-        if not self._processes:
-            self._stopping = True
-            return
-        leader = self._processes[0]
-        leader.send_signal(signal.SIGINT if self._stopping else signal.SIGTERM)
+        if self._processes:
+            number = signal.SIGINT if self._stopping else signal.SIGTERM
+            self._processes[0].send_signal(number)
         self._stopping = True
 
     def _sleep(self, seconds: float) -> None:
@@ -220,13 +169,11 @@ class Supervisor:
 
 def _free_ports(address: str, count: int) -> list[int]:
     """Return ports that are free at this machine's address now."""
-    sockets: list[socket.socket] = []
-    try:
-        for _ in range(count):
-            sockets.append(socket.create_server((address, 0)))
-        return [listener.getsockname()[1] for listener in sockets]
-    except OSError as error:
-        raise ConfigError("stage.address", address=address, detail=str(error)) from None
-    finally:
-        for listener in sockets:
-            listener.close()
+    with ExitStack() as open_sockets:
+        try:
+            listeners = [
+                open_sockets.enter_context(socket.create_server((address, 0))) for _ in range(count)
+            ]
+        except OSError as error:
+            raise ConfigError("stage.address", address=address, detail=str(error)) from None
+        return [listener.getsockname()[1] for listener in listeners]

@@ -55,7 +55,7 @@ def _gauges(engine: EngineThread, pool: Pool, stages: Stages | None) -> Gauges:
         prefixes={model: stats for model, stats in prefixes.items() if stats is not None},
         memory={"used": pool.used_bytes, "limit": pool.limit_bytes},
         stage_rtts=_round_trips(stages),
-        stage_restarts=None if stages is None else stages.own.restarts,
+        stage_restarts=None if stages is None else stages.statuses[0].restarts,
     )
 
 
@@ -63,5 +63,5 @@ def _round_trips(stages: Stages | None) -> dict[int, float]:
     """Seconds by rank, of the followers that have answered a beat."""
     if stages is None:
         return {}
-    trips = {rank: status.rtt_ms for rank, status in stages.statuses.items()}
+    trips = {rank: status.rtt_ms for rank, status in enumerate(stages.statuses)}
     return {rank: ms / 1000 for rank, ms in trips.items() if ms is not None}

@@ -18,15 +18,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from omlx.cli import stage_join
-from omlx.cli.stage_order import JOIN_S, Order
+from omlx.cli import stage, stage_join
+from omlx.cli.stage_start import JOIN_S
 from omlx.engine.plan import Plan, ScheduledStep
 from omlx.engine.runner import Launch
 from omlx.engine.stage import runners
 from omlx.engine.stage.link import Link, introduce
+from omlx.engine.stage.order import Order
 from omlx.engine.stage.stages import Stages
 from omlx.errors import StageError
-from omlx.models.pool import footprint, staged
+from omlx.models.pool import staged
 
 WAYS: Final = ("kill", "exception", "stop", "exit")
 STARTING: Final = ("init", "loading")
@@ -90,23 +91,21 @@ def install(text: str, *, follows: bool) -> None:
         return
     os.environ |= changes.get("environment", {})
     _tell(changes.get("facts", {}))
-    if "free_bytes" in changes:
-        footprint.default_limit_bytes = lambda: int(changes["free_bytes"])
     if "attack" in changes:
         _attack(Path(changes["attack"]))
 
 
 def _on_order(faults: list[Fault]) -> None:
-    read = Order.read
+    read = Order.from_line
 
-    def reading() -> Order:
-        order = read()
+    def reading(line: str) -> Order:
+        order = read(line)
         for fault in faults:
             if (order.rank, order.restarts) == (fault.rank, fault.restarts):
                 _AT.get(fault.at, _at_step)(fault)
         return order
 
-    Order.read = staticmethod(reading)  # type: ignore[method-assign] — that is the test
+    Order.from_line = staticmethod(reading)  # type: ignore[method-assign] — that is the test
 
 
 def _ask_for(values: Mapping[str, Any]) -> None:
@@ -167,11 +166,11 @@ def _refusal(address: Any, secret: bytes, rank: int) -> str:
 def _at_init(fault: Fault) -> None:
     join = stage_join.join
 
-    def joining(*args: Any) -> Any:
+    def joining(order: Order) -> Any:
         fault.strike()
-        return join(*args)
+        return join(order)
 
-    stage_join.join = joining
+    stage.join = stage_join.join = joining
 
 
 def _at_loading(fault: Fault) -> None:

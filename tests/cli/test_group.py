@@ -16,8 +16,8 @@ import pytest
 from omlx.cli import stage_join
 from omlx.cli.hostfile import Host, Hosts
 from omlx.cli.main import main
-from omlx.cli.stage_order import Order
-from omlx.cli.supervisor import GroupOptions, Supervisor
+from omlx.cli.supervisor import Supervisor
+from omlx.engine.stage.order import Order
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.changed_rank import Fault, faults
@@ -35,7 +35,7 @@ OTHERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "mlx": ({"facts": {"mlx": "0.1.2"}}, ("mlx", "0.1.2")),
     "omlx": ({"facts": {"omlx": "0.0.9"}}, ("omlx", "0.0.9")),
     "device": ({"facts": {"device": "gpu"}}, ("device", "cpu", "gpu")),
-    "memory": ({"free_bytes": 1 << 20}, ("0.0 GB", "--stage-layers")),
+    "memory": ({"environment": {"OMLX_MEMORY_LIMIT": "1MiB"}}, ("0.0 GB", "--stage-layers")),
     "model": ({"ask": {"model": DRAFT}}, (TARGET, DRAFT, "127.0.0.1")),
 }
 """What is different on a follower, and what the sentence names."""
@@ -168,9 +168,9 @@ def test_the_launcher_of_mlx_is_refused(
 
 def test_hosts_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_join, "JOIN_S", 0.1)
-    order = Order("00", 0, ("127.0.0.1", 0), ("mac1", "mac2", "mac3"))
+    order = Order(("mac1", "mac2", "mac3"), "00", 0, ("127.0.0.1", 0))
     with pytest.raises(StageError) as refusal:
-        stage_join.lead(order, lambda failure: None)
+        stage_join.lead(order, lambda failure: None, lambda: 0)
     assert refusal.value.code == "stage.unreachable"
     assert refusal.value.params["hosts"] == "mac2, mac3"
 
@@ -200,9 +200,10 @@ def handlers() -> Iterator[None]:
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("kind", [Unreachable, WithoutSsh])
 def test_a_host_that_ssh_does_not_reach_is_named(kind: type[Hosts], alone: Path) -> None:
-    hosts = kind((Host("mac1", "127.0.0.1"), Host("mac2", "127.0.0.1")))
+    hosts = kind([Host("mac1", ["127.0.0.1"]), Host("mac2", ["127.0.0.1"])])
+    order = Order(("mac1", "mac2"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        supervisor = Supervisor(GroupOptions(hosts, (TARGET,), TARGET), listening)
+        supervisor = Supervisor(hosts, order, [TARGET], TARGET, listening)
         with pytest.raises(StageError) as refusal:
             supervisor.run()
     assert refusal.value.code == "stage.not_started"
@@ -219,9 +220,10 @@ class OncePatient(Supervisor):
 
 @pytest.mark.usefixtures("handlers")
 def test_after_it_has_served_a_host_is_waited_for(alone: Path, capsys: Capture) -> None:
-    hosts = WithoutSsh((Host("mac1", "127.0.0.1"), Host("mac2", "127.0.0.1")))
+    hosts = WithoutSsh([Host("mac1", ["127.0.0.1"]), Host("mac2", ["127.0.0.1"])])
+    order = Order(("mac1", "mac2"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        supervisor = OncePatient(GroupOptions(hosts, (TARGET,), TARGET), listening)
+        supervisor = OncePatient(hosts, order, [TARGET], TARGET, listening)
         supervisor._served_once = True
         assert supervisor.run() == 0
     assert "mac2" in capsys.readouterr().err

@@ -16,58 +16,46 @@ from typing import Any, Final, Literal, cast
 import mlx.core as mx
 from mlx import nn
 
-from omlx.errors import Reason, StageError
+from omlx.errors import ModelError, StageError
 
 Cut = Literal["pipeline", "layers"]
 """How a model is cut: by mlx-lm's own `pipeline()`, which also finds the layers of each kind that
 remain, or by shortening its list of layers, where all layers are alike to the body."""
 
+_BY_MLX_LM: Final = """
+bailing_hybrid deepseek_v3 deepseek_v32 glm4_moe glm_moe_dsa kimi_k25 kimi_k3 minimax_m3_vl
+ministral3 mistral4 qwen2 qwen3_5 qwen3_next solar_open
+"""
+_BY_LIST: Final = """
+Klear afm7 apertus bailing_moe cohere deepseek dots1 ernie4_5 ernie4_5_moe gemma glm glm4 granite
+granitemoe helium hunyuan_v1_dense internlm2 internlm3 llama mimo minicpm minimax mixtral nemotron
+olmo2 olmoe phi phi3 phimoe qwen2_moe qwen3 seed_oss stablelm starcoder2
+"""
 STAGED: Final[Mapping[str, Cut]] = {
-    **dict.fromkeys(
-        (
-            *("bailing_hybrid", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa"),
-            *("kimi_k25", "kimi_k3", "minimax_m3_vl", "ministral3", "mistral4"),
-            *("qwen2", "qwen3_5", "qwen3_next", "solar_open"),
-        ),
-        "pipeline",
-    ),
-    **dict.fromkeys(
-        (
-            *("Klear", "afm7", "apertus", "bailing_moe", "cohere", "deepseek", "dots1"),
-            *("ernie4_5", "ernie4_5_moe", "gemma", "glm", "glm4", "granite", "granitemoe"),
-            *("helium", "hunyuan_v1_dense", "internlm2", "internlm3", "llama", "mimo", "minicpm"),
-            *("minimax", "mixtral", "nemotron", "olmo2", "olmoe", "phi", "phi3", "phimoe"),
-            *("qwen2_moe", "qwen3", "seed_oss", "stablelm", "starcoder2"),
-        ),
-        "layers",
-    ),
+    **dict.fromkeys(_BY_MLX_LM.split(), "pipeline"),
+    **dict.fromkeys(_BY_LIST.split(), "layers"),
 }
 """By module of mlx-lm: what tests/engine/stage proves. The rest is refused."""
 
-SHARDED: Final = frozenset(
-    (
-        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm4_moe"),
-        *("glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "iquestloopcoder", "kimi_k25", "kimi_k3"),
-        *("llama", "longcat_flash", "longcat_flash_ngram", "minimax", "minimax_m3_vl"),
-        *("ministral3", "mistral4", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe"),
-        *("solar_open", "step3p5"),
-    )
-)
+_BY_SHARD: Final = """
+deepseek_v2 deepseek_v3 deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa gpt_oss
+iquestloopcoder kimi_k25 kimi_k3 llama longcat_flash longcat_flash_ngram minimax minimax_m3_vl
+ministral3 mistral4 qwen2 qwen3 qwen3_5 qwen3_5_moe qwen3_moe solar_open step3p5
+"""
+SHARDED: Final = frozenset(_BY_SHARD.split())
 """By module of mlx-lm: what tests prove with a part of every layer on each rank."""
 
 EVEN_ONLY: Final = frozenset({"kimi_k3"})
 """Modules whose `pipeline()` takes no split."""
 
 
-def stage_refusal(module: str, *, tensor: bool) -> Reason | None:
-    """Return why models of this module of mlx-lm cannot be cut in this way, or None."""
-    if tensor:
-        if module in SHARDED:
-            return None
-        return Reason("stage.no_shard", {"architecture": module})
-    if module in STAGED:
-        return None
-    return Reason("stage.unsupported", {"architecture": module})
+def check_architecture(model: nn.Module, *, tensor: bool) -> None:
+    """Raise ModelError for a model that is not proven to be right when it is cut in this way."""
+    module = architecture(model)
+    if tensor and module not in SHARDED:
+        raise ModelError("stage.no_shard", architecture=module)
+    if not tensor and module not in STAGED:
+        raise ModelError("stage.unsupported", architecture=module)
 
 
 def check_heads(model: nn.Module, ranks: int) -> None:
@@ -86,18 +74,17 @@ def check_split(model: nn.Module, counts: Sequence[int]) -> None:
     """
     module = architecture(model)
     if STAGED[module] == "layers":
-        behind = sum(counts) - len(
-            _body(model).layers
-        )  # layers that read what the last of these kept
+        # Layers that read what the last one of the list has kept stay with it.
+        behind = sum(counts) - len(_body(model).layers)
         if counts[0] <= behind:
             detail = f"the first machine must hold more than {behind} layers"
             raise StageError("stage.split", detail=detail)
-    else:
-        for rank, count in enumerate(counts):
-            body = copy.copy(_body(model))
-            _pipelined(body, Place(rank, len(counts)), module, counts)
-            if body.end_idx - body.start_idx != count:
-                raise StageError("stage.split", detail=f"{module} is split evenly only")
+        return
+    for rank, count in enumerate(counts):
+        body = copy.copy(_body(model))
+        _pipelined(body, Place(rank, len(counts)), module, counts)
+        if body.end_idx - body.start_idx != count:
+            raise StageError("stage.split", detail=f"{module} is split evenly only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +106,9 @@ class Ends(nn.Module):
     `target`. Everything else is the layer's own.
     """
 
-    def __init__(self, layer: nn.Module, source: int | None, target: int | None) -> None:
+    def __init__(
+        self, layer: nn.Module, source: int | None = None, target: int | None = None
+    ) -> None:
         nn.Module.__init__(cast(Any, self))  # mlx has no types for its own
         self.layer = layer
         self._source = source
@@ -168,15 +157,10 @@ def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
     else:
         layers = body.layers = list(body.layers[slice(*span(counts, rank))])
         start, stop = 0, len(layers)
-    source = rank + 1 if rank < len(counts) - 1 else None
-    target = rank - 1 if rank > 0 else None
-    if stop - start == 1:
-        layers[start] = Ends(layers[start], source, target)
-        return body
-    if source is not None:
-        layers[start] = Ends(layers[start], source, None)
-    if target is not None:
-        layers[stop - 1] = Ends(layers[stop - 1], None, target)
+    if rank < len(counts) - 1:
+        layers[start] = Ends(layers[start], source=rank + 1)
+    if rank > 0:
+        layers[stop - 1] = Ends(layers[stop - 1], target=rank - 1)
     return body
 
 

@@ -10,12 +10,13 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 import mlx.core as mx
+
+from omlx.engine.stage.order import Order
 
 INIT_S: Final = 5
 """Least seconds in which processes that know each other's addresses must connect."""
@@ -50,30 +51,27 @@ class Group:
         return ids
 
 
-def join(rank: int, order: Mapping[str, Any]) -> Group:
-    """Connect this process to its group as rank `rank`, by mlx's distributed engine.
+def join(order: Order) -> Group:
+    """Connect this process to its group, by mlx's distributed engine.
 
-    `order`: `backend`; `ring`, the addresses of each rank; for jaccl `rdma`, the devices of each
-    rank, and its `coordinator`; `tensor`; `timeout_s`. Blocks until all ranks have joined, in part
-    without letting other threads run: call it once all are known to be there. Raises RuntimeError;
-    the process ends by SIGALRM if the others do not join in time.
+    Blocks until all ranks have joined, in part without letting other threads run: call it once all
+    are known to be there. Raises RuntimeError; the process ends by SIGALRM if the others do not
+    join in time.
     """
-    if order["backend"] == "jaccl":
-        variable, content = "MLX_IBV_DEVICES", order["rdma"]
-        os.environ["MLX_JACCL_COORDINATOR"] = order["coordinator"]
-    else:
-        variable, content = "MLX_HOSTFILE", order["ring"]
+    variable, content = "MLX_HOSTFILE", [[address] for address in order.ring]
+    if order.backend == "jaccl":
+        variable, content = "MLX_IBV_DEVICES", [*order.rdma]
+        os.environ["MLX_JACCL_COORDINATOR"] = order.ring[0]
     with tempfile.TemporaryFile("w+") as file:  # has no name: a killed process leaves nothing
         file.write(json.dumps(content))
         file.flush()
         file.seek(0)
-        os.environ |= {"MLX_RANK": str(rank), variable: f"/dev/fd/{file.fileno()}"}
-        signal.alarm(
-            max(INIT_S, ceil(order["timeout_s"]))
-        )  # no thread of Python's could end this process meanwhile
+        os.environ |= {"MLX_RANK": str(order.rank), variable: f"/dev/fd/{file.fileno()}"}
+        # No thread of Python's could end this process meanwhile.
+        signal.alarm(max(INIT_S, ceil(order.timeout_s)))
         try:
-            world = mx.distributed.init(strict=True, backend=order["backend"])
+            world = mx.distributed.init(strict=True, backend=order.backend)
         finally:
             signal.alarm(0)
             del os.environ["MLX_RANK"], os.environ[variable]
-    return Group(world.rank(), world.size(), tensor=order["tensor"])
+    return Group(world.rank(), world.size(), order.tensor)

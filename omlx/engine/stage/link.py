@@ -16,11 +16,12 @@ import socket
 import struct
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-from omlx.errors import StageError
+from omlx.errors import Param, StageError
 
 MAX_PAYLOAD: Final = 64 << 20
 """Bytes. A plan that prefills 2,048 ids takes 15 KB."""
@@ -32,24 +33,18 @@ _NONCE_BYTES: Final = 32
 class Kind(IntEnum):
     HELLO = 1
     WELCOME = 2
-    REFUSED = 3
+    CHECK = 3
     JOIN = 4
-    JOINED = 16
     LOAD = 5
-    OPENED = 6
-    READ = 18
-    LOADED = 7
-    PROBE = 8
-    PROBED = 9
-    LANE = 10
+    READ = 6
+    PROBE = 7
+    REPLY = 8
+    LANE = 9
+    CLOSE = 10
     PLAN = 11
     BEAT = 12
     FAILED = 13
-    LEAVING = 14
-    CLOSE = 17
-
-
-_KINDS: Final = frozenset(int(kind) for kind in Kind)
+    PORTION = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +55,18 @@ class Frame:
 
     def json(self) -> dict[str, Any]:
         """The payload as an object. Raises StageError if it is none."""
-        try:
+        value = None
+        with suppress(ValueError, RecursionError):
             value = json.loads(self.payload)
-        except (ValueError, RecursionError) as error:
-            raise StageError("stage.protocol", detail="a payload is no JSON") from error
         if not isinstance(value, dict):
-            raise StageError("stage.protocol", detail="a payload is no object")
+            raise StageError("stage.protocol", detail="a payload is no JSON object")
+        return value
+
+    def answer(self) -> dict[str, Any]:
+        """The payload of an answer. Raises StageError if it is a refusal."""
+        value = self.json()
+        if "refused" in value:
+            raise StageError(value["refused"], **value["params"])
         return value
 
 
@@ -76,6 +77,7 @@ class Link:
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
+        self._stream = connection.makefile("rb")
         self._sending = threading.Lock()
 
     def send(self, kind: Kind, payload: bytes = b"", lane: int = 0) -> None:
@@ -86,20 +88,23 @@ class Link:
     def send_json(self, kind: Kind, values: Mapping[str, Any], lane: int = 0) -> None:
         self.send(kind, json.dumps(dict(values)).encode(), lane)
 
+    def refuse(self, kind: Kind, refusal: StageError, lane: int = 0, **more: Param) -> None:
+        """Send why an answer of this kind is a refusal; `more` are parameters of the sentence."""
+        params = {**refusal.params, **more}
+        self.send_json(kind, {"refused": refusal.code, "params": params}, lane)
+
     def receive(self) -> Frame | None:
         """Wait for a frame; None: the other side has closed. Raises OSError, TimeoutError, and
         StageError for what is no frame.
         """
-        head = self._exactly(_HEAD.size)
-        if head is None:
+        head = self._stream.read(_HEAD.size)
+        if len(head) < _HEAD.size:
             return None
         length, kind, lane = _HEAD.unpack(head)
-        if length > MAX_PAYLOAD or kind not in _KINDS:
+        if length > MAX_PAYLOAD or not 0 < kind <= len(Kind):
             raise StageError("stage.protocol", detail="the other side does not speak this protocol")
-        payload = self._exactly(length)
-        if payload is None:
-            return None
-        return Frame(Kind(kind), lane, payload)
+        payload = self._stream.read(length)
+        return Frame(Kind(kind), lane, payload) if len(payload) == length else None
 
     def expect(self, *kinds: Kind) -> Frame:
         """Wait for a frame of one of these kinds.
@@ -118,17 +123,8 @@ class Link:
         self._socket.settimeout(seconds)
 
     def close(self) -> None:
+        self._stream.close()
         self._socket.close()
-
-    def _exactly(self, length: int) -> bytes | None:
-        """Return so many bytes, None if the connection ends before."""
-        received = bytearray()
-        while len(received) < length:
-            piece = self._socket.recv(min(1 << 20, length - len(received)))
-            if not piece:
-                return None
-            received += piece
-        return bytes(received)
 
 
 def welcome(link: Link, secret: bytes, facts: Mapping[str, str], hosts: Mapping[int, str]) -> int:
@@ -147,7 +143,7 @@ def welcome(link: Link, secret: bytes, facts: Mapping[str, str], hosts: Mapping[
             raise StageError("stage.rank", rank=rank, free=", ".join(map(str, sorted(hosts))))
         _check_facts(facts, hello.get("facts"), hosts[rank])
     except StageError as refusal:
-        link.send_json(Kind.REFUSED, {"code": refusal.code, "params": refusal.params})
+        link.refuse(Kind.WELCOME, refusal)
         raise
     link.send_json(Kind.WELCOME, {"proof": _proof(secret, str(hello.get("nonce")))})
     return rank
@@ -159,11 +155,7 @@ def introduce(link: Link, secret: bytes, facts: Mapping[str, str], rank: int) ->
     nonce = secrets.token_hex(_NONCE_BYTES)
     proof = _proof(secret, str(theirs.get("nonce")))
     link.send_json(Kind.HELLO, {"rank": rank, "nonce": nonce, "proof": proof, "facts": dict(facts)})
-    answer = link.expect(Kind.WELCOME, Kind.REFUSED)
-    if answer.kind is Kind.REFUSED:
-        refusal = answer.json()
-        raise StageError(refusal["code"], **refusal["params"])
-    _check_proof(secret, nonce, answer.json())
+    _check_proof(secret, nonce, link.expect(Kind.WELCOME).answer())
 
 
 def _proof(secret: bytes, nonce: str) -> str:
@@ -171,7 +163,8 @@ def _proof(secret: bytes, nonce: str) -> str:
 
 
 def _check_proof(secret: bytes, nonce: str, message: Mapping[str, Any]) -> None:
-    if not hmac.compare_digest(_proof(secret, nonce), str(message.get("proof", ""))):
+    given = str(message.get("proof")).encode(errors="replace")
+    if not hmac.compare_digest(_proof(secret, nonce).encode(), given):
         raise StageError("stage.secret")
 
 

@@ -8,17 +8,18 @@ Then `on_lost` is called, once, from one of these threads: the engine thread may
 from __future__ import annotations
 
 import json
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
 
-from omlx.engine.stage.link import Kind, Link
+from omlx.engine.stage.link import Frame, Kind, Link
+from omlx.engine.stage.order import Order
 from omlx.errors import StageError, StageLost
 
 BEAT_S: Final = 0.5
@@ -62,44 +63,32 @@ class StageStatus:
         return "ready"
 
     def to_json(self) -> dict[str, Any]:
-        age = round(time.monotonic() - self.beat_at, 2) if self.rank else None
-        return {
-            "rank": self.rank,
-            "host": self.host,
-            "layers": list(self.layers),
-            "weights_bytes": self.weights_bytes,
-            "free_bytes": self.free_bytes,
-            "rtt_ms": self.rtt_ms,
-            "beat_age_s": age,
-            "state": self.state,
-            "restarts": self.restarts,
-        }
+        values = asdict(self)
+        age = time.monotonic() - values.pop("beat_at")
+        return {**values, "beat_age_s": round(age, 2) if self.rank else None, "state": self.state}
 
 
 class Stages:
     """The followers of one group, by rank from 1.
 
-    `own` is the status of the leader's stage.
+    `free_bytes` returns the bytes that a model may still take in this process, the leader.
     """
 
     def __init__(
         self,
         links: Mapping[int, Link],
-        hosts: Mapping[int, str],
-        timeout_s: float,
+        order: Order,
         on_lost: Callable[[StageLost], None],
-        *,
-        leader: str = "127.0.0.1",
-        restarts: int = 0,
+        free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.own = StageStatus(0, leader, restarts)
-        self.statuses = {rank: StageStatus(rank, hosts[rank], restarts) for rank in sorted(links)}
+        self._free_bytes = free_bytes
+        self._statuses = tuple(
+            StageStatus(rank, host, order.restarts) for rank, host in enumerate(order.hosts)
+        )
         self._links = dict(sorted(links.items()))
-        self._timeout_s = timeout_s
+        self._timeout_s = order.timeout_s
         self._on_lost = on_lost
-        self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {
-            rank: queue.SimpleQueue() for rank in self._links
-        }
+        self._replies: dict[int, Future[Frame]] = {}
         self._lanes = 0
         self._question = 0
         self._dropped: deque[int] = deque()  # lanes that followers may forget
@@ -108,20 +97,29 @@ class Stages:
         self._losing = threading.Lock()
 
     @property
-    def size(self) -> int:
-        """Ranks of the group, the leader included."""
-        return len(self._links) + 1
+    def statuses(self) -> tuple[StageStatus, ...]:
+        """All stages as last heard of, by rank; this one as it is now."""
+        self._statuses[0].free_bytes = self._free_bytes()
+        return self._statuses
+
+    @property
+    def rooms(self) -> list[int]:
+        """Bytes that a model may take, by rank."""
+        return [status.free_bytes for status in self.statuses]
 
     def start(self) -> None:
         """Watch the followers until this process ends, or one is lost."""
-        for rank, link in self._links.items():
+        threads = [
+            threading.Thread(target=self._read, args=(rank,), name=f"omlx-stage-{rank}")
+            for rank in self._links
+        ]
+        for link in self._links.values():
             link.settimeout(
                 self._timeout_s
             )  # of beats, and of what a stopped process does not read
-            threading.Thread(
-                target=self._read, args=(rank,), name=f"omlx-stage-{rank}", daemon=True
-            ).start()
-        threading.Thread(target=self._beat, name="omlx-stage-beat", daemon=True).start()
+        for thread in (*threads, threading.Thread(target=self._beat, name="omlx-stage-beat")):
+            thread.daemon = True
+            thread.start()
 
     # -- on the engine thread ----------------------------------------------------------------------
 
@@ -131,33 +129,23 @@ class Stages:
             try:
                 link.send(kind, payload, lane)
             except OSError as error:
-                self._lose(rank, str(error))
-                raise self._lost(rank, str(error)) from error
+                raise self._lose(rank, str(error)) from error
 
     def ask(self, kind: Kind, values: Mapping[str, Any]) -> None:
         """Send a question to every follower; `poll` returns their replies to it, and to no earlier
         one.
         """
         self._question += 1
-        self._replies = {rank: queue.SimpleQueue() for rank in self._links}
+        self._replies = {rank: Future() for rank in self._links}
         self.broadcast(kind, json.dumps(dict(values)).encode(), self._question)
 
     def poll(self, seconds: float) -> dict[int, dict[str, Any]]:
-        """Return one reply of each follower, by rank, if all have come within `seconds`; else
-        nothing, and those that have come are kept.
-
-        Raises StageError for a follower's refusal, naming its host.
+        """Return the replies of all followers, by rank, if all have come within `seconds`; else
+        nothing. Raises StageError for a follower's refusal.
         """
-        until = time.monotonic() + seconds
-        while any(replies.empty() for replies in self._replies.values()):
-            if self._over.wait(0.005) or time.monotonic() > until:
-                return {}
-        answers = {rank: replies.get() for rank, replies in self._replies.items()}
-        for rank, answer in answers.items():
-            if "refused" in answer:
-                values = {**answer["params"], "host": self.statuses[rank].host}
-                raise StageError(answer["refused"], **values)
-        return answers
+        if wait(self._replies.values(), seconds).not_done:
+            return {}
+        return {rank: reply.result().answer() for rank, reply in self._replies.items()}
 
     def open_lane(self) -> int:
         """Have every follower make a runner; return the number of its lane."""
@@ -180,62 +168,53 @@ class Stages:
             yield
         except Exception as error:  # of any type: each one ends the group
             detail = f"{type(error).__name__}: {error}"
-            self._lose(0, detail)
-            raise self._lost(0, detail) from error
+            raise self._lose(0, detail) from error
         finally:
             self._waiting_since = None
 
     # -- on threads of their own -------------------------------------------------------------------
 
     def _read(self, rank: int) -> None:
+        detail = "its connection ended"
         try:
             while (frame := self._links[rank].receive()) is not None:
                 if frame.kind is Kind.BEAT:
                     self._heard(rank, frame.json())
                 elif frame.kind is Kind.FAILED:
-                    failure = frame.json()
-                    return self._lose(rank, str(failure.get("detail")))
-                elif frame.kind is Kind.LEAVING:
-                    return self._lose(rank, "it was asked to stop")
+                    detail = str(frame.json().get("detail"))
+                    break
                 elif frame.lane == self._question:
-                    self._replies[rank].put(frame.json())
-            self._lose(rank, "its connection ended")
+                    self._replies[rank].set_result(frame)
         except TimeoutError:
-            self._lose(rank, f"it has been silent for {self._timeout_s:g} s")
+            detail = f"it has been silent for {self._timeout_s:g} s"
         except (OSError, StageError) as error:
-            self._lose(rank, str(error))
-        return None
+            detail = str(error)
+        self._lose(rank, detail)
 
     def _heard(self, rank: int, beat: Mapping[str, Any]) -> None:
-        status, now = self.statuses[rank], time.monotonic()
+        status, now = self._statuses[rank], time.monotonic()
         status.rtt_ms = round((now - float(beat["sent"])) * 1e3, 3)
         status.free_bytes = int(beat["free_bytes"])
         status.beat_at = now
 
     def _beat(self) -> None:
-        while not self._over.wait(BEAT_S):
-            while self._dropped:
-                with suppress(StageLost):  # reported already
+        with suppress(StageLost):  # reported already
+            while not self._over.wait(BEAT_S):
+                while self._dropped:
                     self.broadcast(Kind.CLOSE, lane=self._dropped.popleft())
-            now = time.monotonic()
-            beat = json.dumps({"sent": now}).encode()
-            for rank, link in self._links.items():
-                try:
-                    link.send(Kind.BEAT, beat)
-                except OSError as error:
-                    return self._lose(rank, str(error))
-            since = self._waiting_since
-            if since is not None and now - since > self._timeout_s:
-                return self._lose(0, f"a step has not ended within {self._timeout_s:g} s")
-        return None
+                now = time.monotonic()
+                self.broadcast(Kind.BEAT, json.dumps({"sent": now}).encode())
+                since = self._waiting_since
+                if since is not None and now - since > self._timeout_s:
+                    self._lose(0, f"a step has not ended within {self._timeout_s:g} s")
 
-    def _lose(self, rank: int, detail: str) -> None:
+    def _lose(self, rank: int, detail: str) -> StageLost:
+        """Report that a stage is lost, once; return the error."""
+        host = self._statuses[rank].host if rank else "this machine"
+        failure = StageLost("stage.lost", rank=rank, host=host, detail=detail)
         with self._losing:
-            if self._over.is_set():
-                return
+            first = not self._over.is_set()
             self._over.set()
-        self._on_lost(self._lost(rank, detail))
-
-    def _lost(self, rank: int, detail: str) -> StageLost:
-        host = self.statuses[rank].host if rank else "this machine"
-        return StageLost("stage.lost", rank=rank, host=host, detail=detail)
+        if first:
+            self._on_lost(failure)
+        return failure

@@ -29,9 +29,14 @@ def default_limit_bytes() -> int:
     return min(share, recommended) if recommended else share
 
 
-def free_bytes() -> int:
-    """Return the bytes that a model and its caches may still take here."""
-    return max(0, default_limit_bytes() - used_bytes())
+def limit_bytes(configured: int | None) -> int:
+    """Return the bytes that models and caches may take: the setting, or the default."""
+    return default_limit_bytes() if configured is None else configured
+
+
+def free_bytes(limit: int) -> int:
+    """Return the bytes of a limit that are not in use."""
+    return max(0, limit - used_bytes())
 
 
 def device() -> str:

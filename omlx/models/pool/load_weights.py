@@ -159,7 +159,7 @@ def _steps(
     for tower in towers:
         _cast(tower, config, dtype)
     yield from read_weights(model, *towers)
-    sight = lazy.open(cast("Model", model), sum(map(_bytes, towers)))
+    sight = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
     facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
     loaded = describe(entry, model, config, tokenizer, facts)
     return replace(loaded, sight=sight, size_bytes=loaded.size_bytes + sight.tower_bytes)
@@ -273,7 +273,8 @@ def _arrays(model: nn.Module) -> list[mx.array]:
     return [array for _, array in parameters]
 
 
-def _bytes(model: nn.Module) -> int:
+def nbytes_of(model: nn.Module) -> int:
+    """Return the bytes of all parameters, read or not."""
     return sum(array.nbytes for array in _arrays(model))
 
 

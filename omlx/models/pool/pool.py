@@ -32,7 +32,7 @@ from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_choice import find_requested_draft
 from omlx.models.pool.embedding import Embedding
 from omlx.models.pool.eviction import Evictor
-from omlx.models.pool.footprint import default_limit_bytes, used_bytes
+from omlx.models.pool.footprint import limit_bytes, used_bytes
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.loader import ModelLoader, Report, WeightReader, limits_of
@@ -63,10 +63,7 @@ def build_pool(
     """
 
     def limit() -> int:
-        configured = catalog.configuration.resolve().settings.memory_limit
-        if configured is not None:
-            return configured
-        return default_limit_bytes()
+        return limit_bytes(catalog.configuration.resolve().settings.memory_limit)
 
     memory = MemoryGuard(limit(), used)
     loader = ModelLoader(engine, memory, costs, read)

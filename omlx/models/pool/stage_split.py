@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from itertools import accumulate
+from typing import Any
 
 from omlx.errors import StageError
-from omlx.models.catalog.weight_files import weight_files
-
-_LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
-
-
-def layer_bytes(directory: Path, layers: int) -> tuple[list[int], int]:
-    """Return the bytes of each layer's weights, and of all others, by the safetensors headers."""
-    by_layer, others = [0] * layers, 0
-    for file in weight_files(directory):
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        header.pop("__metadata__", None)
-        for name, tensor in header.items():
-            start, end = tensor["data_offsets"]
-            match = _LAYER.search(name)
-            if match is not None and int(match[1]) < layers:
-                by_layer[int(match[1])] += end - start
-            else:
-                others += end - start
-    return by_layer, others
 
 
 def split_layers(layers: Sequence[int], others: int, rooms: Sequence[int]) -> list[int]:
@@ -42,18 +20,13 @@ def split_layers(layers: Sequence[int], others: int, rooms: Sequence[int]) -> li
     if len(layers) < size:
         raise StageError("stage.too_many", layers=len(layers), ranks=size)
     free = [max(1, room - others) for room in rooms]
-    total, counts, first = sum(layers), [0] * size, 0
+    ends, counts, first = [0, *accumulate(layers)], [0] * size, 0
     # The last rank has the first layers: fill from there, leaving one layer for each rank to come.
     for rank in range(size - 1, 0, -1):
-        share = total * free[rank] / sum(free)
-        taken = held = 0
-        while first + taken < len(layers) - rank:
-            following = layers[first + taken]
-            if taken and held + following / 2 > share:
-                break
-            held += following
-            taken += 1
-        counts[rank], first = taken, first + taken
+        share = ends[-1] * sum(free[rank:]) / sum(free)
+        stops = range(first + 1, len(layers) - rank + 1)
+        stop = min(stops, key=lambda stop: abs(ends[stop] - share))
+        counts[rank], first = stop - first, stop
     counts[0] = len(layers) - first
     return counts
 
@@ -62,12 +35,9 @@ def check_rooms(weights: Sequence[int], rooms: Sequence[int], hosts: Sequence[st
     """Raise StageError for the first rank whose room is smaller than its weights. All by rank."""
     for rank, (need, room, host) in enumerate(zip(weights, rooms, hosts, strict=True)):
         if need > room:
-            sizes: dict[str, Any] = {"need_gb": _gibibytes(need), "room_gb": _gibibytes(room)}
+            nbytes = {"need_gb": need, "room_gb": room}
+            sizes: dict[str, Any] = {name: round(n / (1 << 30), 2) for name, n in nbytes.items()}
             raise StageError("stage.no_room", rank=rank, host=host, **sizes)
-
-
-def _gibibytes(nbytes: int) -> float:
-    return round(nbytes / (1 << 30), 2)
 
 
 def check_counts(counts: Sequence[int], layers: int, ranks: int) -> None:

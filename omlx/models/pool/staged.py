@@ -18,44 +18,36 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_flatten
 
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed_in_stages
 from omlx.engine.inspection.forward_probe import forward_failure
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Layout
+from omlx.engine.plan import Plan
 from omlx.engine.runner import Runner
-from omlx.engine.stage.ends import (
-    EVEN_ONLY,
-    architecture,
-    check_heads,
-    check_split,
-    place,
-    shard,
-    span,
-    stage_refusal,
-)
+from omlx.engine.stage import ends
 from omlx.engine.stage.group import Group
-from omlx.engine.stage.link import Kind
+from omlx.engine.stage.link import Frame, Kind
+from omlx.engine.stage.order import Order
 from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages, StageStatus
 from omlx.engine.steps import Steps, run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import check_same, fingerprint
+from omlx.models.catalog.fingerprint import fingerprint
 from omlx.models.eyes.open_eye import has_vision
 from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.pool.footprint import free_bytes
 from omlx.models.pool.load_weights import (
     Dtype,
     LoadSteps,
     describe,
     load_steps,
+    nbytes_of,
     open_model,
     read_weights,
 )
-from omlx.models.pool.stage_split import check_counts, check_rooms, layer_bytes, split_layers
+from omlx.models.pool.stage_split import check_counts, check_rooms, split_layers
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -81,23 +73,17 @@ class StagedModel:
         return Leader(self.model, make_cache, self.facts, self.group, self.stages)
 
     def statuses(self) -> tuple[StageStatus, ...]:
-        return _by_rank(self.stages)
+        return self.stages.statuses
 
 
 class StagedReader:
-    """Reads `model` in stages and every other model as usual: the weight reader of a leader.
+    """Reads `model` in stages and every other model as usual: the weight reader of a leader."""
 
-    `layers` by rank override the split that follows from memory; `backend` is mlx's.
-    """
-
-    def __init__(
-        self, model: str, stages: Stages, group: Group, layers: Sequence[int], backend: str
-    ) -> None:
+    def __init__(self, model: str, stages: Stages, group: Group, order: Order) -> None:
         self._model = model
         self.stages = stages
         self._group = group
-        self._layers = layers
-        self._backend = backend
+        self._order = order
 
     def __call__(
         self,
@@ -117,78 +103,61 @@ class StagedReader:
     ) -> LoadSteps:
         whole, config = open_model(entry.path, dtype, trusted=trusted)
         facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
-        counts = self._counts(entry, whole)
-        for rank, status in enumerate(_by_rank(self.stages)):
-            status.layers = span(counts, rank) if counts else (0, len(whole.layers))
+        counts = self._counts(whole)
+        for status in self.stages.statuses:
+            status.layers = (0, len(whole.layers))
+            if counts:
+                status.layers = ends.span(counts, status.rank)
         cut(whole, self._group, counts)
-        self.stages.ask(
-            Kind.LOAD,
-            {
-                "model": entry.id,
-                "dtype": dtype,
-                "trusted": trusted,
-                "counts": counts,
-                "vocab_size": facts.vocab_size,
-                "fingerprint": fingerprint(entry.path),
-            },
-        )
+        order = {"model": entry.id, "dtype": dtype, "trusted": trusted, "counts": counts}
+        sums = fingerprint(entry.path)
+        self.stages.ask(Kind.LOAD, {**order, "vocab_size": facts.vocab_size, "fingerprint": sums})
         yield from self._replies()
         self.stages.ask(Kind.READ, {})
         nbytes = yield from read_weights(whole)
         loaded = yield from self._replies()
-        self.stages.own.weights_bytes = nbytes
-        for rank, reply in loaded.items():
+        for rank, reply in {0: {"weights_bytes": nbytes}, **loaded}.items():
             self.stages.statuses[rank].weights_bytes = reply["weights_bytes"]
         self.stages.ask(Kind.PROBE, {})
-        make_cache = cache_maker(whole)
+        model, make_cache = cast("Model", whole), cache_maker(whole)
         with self.stages.deadline():
-            failure = forward_failure(cast("Model", whole), make_cache, facts.vocab_size)
-            facts = probed_in_stages(facts, cast("Model", whole), make_cache)
+            failure = forward_failure(model, make_cache, facts.vocab_size)
+            facts = probed_in_stages(facts, model, make_cache)
         if failure is not None:
             raise ModelError(failure.code)
         probes = yield from self._replies()
-        facts = replace(facts, layout=_largest(facts.layout, probes, self._rooms()))
+        facts = replace(facts, layout=_largest(facts.layout, probes, self.stages.rooms))
         split = ",".join(map(str, counts)) or "tensor"
-        layout = f"{split} of {self.stages.size} by {self._backend}"
-        model = describe(entry, whole, config, tokenizer, facts)
+        layout = f"{split} of {self._group.size} by {self._order.backend}"
         stage = StagedModel(whole, self._group, self.stages, facts, layout)
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
-        return replace(model, stage=stage, sight=Sight(off_reason=Reason(off)))
+        loaded_model = describe(entry, whole, config, tokenizer, facts)
+        return replace(loaded_model, stage=stage, sight=Sight(off_reason=Reason(off)))
 
-    def _counts(self, entry: ModelEntry, whole: nn.Module) -> list[int]:
-        """Layers by rank. Raises ModelError for an architecture that cannot be cut, StageError for
-        a cut that leaves a rank without room or without what it must have.
+    def _counts(self, whole: nn.Module) -> list[int]:
+        """Layers by rank; none if each rank has a part of every layer. Raises ModelError for an
+        architecture that cannot be cut, StageError for a cut that leaves a rank without room or
+        without what it must have.
         """
-        size, module = self.stages.size, architecture(whole)
-        refusal = stage_refusal(module, tensor=self._group.tensor)
-        if refusal is not None:
-            raise ModelError(refusal.code, architecture=module)
-        layers = len(whole.layers)
-        by_layer, others = layer_bytes(entry.path, layers)
-        rooms = self._rooms()
-        hosts = [status.host for status in _by_rank(self.stages)]
-        arrays = cast(list[tuple[str, mx.array]], tree_flatten(whole.parameters()))
-        total = sum(array.nbytes for _, array in arrays)
+        size, rooms = self._group.size, self.stages.rooms
+        ends.check_architecture(whole, tensor=self._group.tensor)
+        layers = [nbytes_of(layer) for layer in whole.layers]
+        others = nbytes_of(whole) - sum(layers)
         if self._group.tensor:
-            check_heads(whole, size)
-            check_rooms([total // size] * size, rooms, hosts)
+            ends.check_heads(whole, size)
+            check_rooms([nbytes_of(whole) // size] * size, rooms, self._order.hosts)
             return []
-        counts = [*self._layers]
+        counts = [*self._order.layers]
         if counts:
-            check_counts(counts, layers, size)
-        elif module in EVEN_ONLY:
-            counts = [(layers + rank) // size for rank in range(size)]
+            check_counts(counts, len(layers), size)
+        elif ends.architecture(whole) in ends.EVEN_ONLY:
+            counts = [(len(layers) + rank) // size for rank in range(size)]
         else:
-            counts = split_layers(by_layer, others, rooms)
-        check_split(whole, counts)
-        cast_to = total / (sum(by_layer) + others)  # weights of another width than the files have
-        held = [sum(by_layer[slice(*span(counts, rank))]) for rank in range(size)]
-        check_rooms([int(cast_to * (others + nbytes)) for nbytes in held], rooms, hosts)
+            counts = split_layers(layers, others, rooms)
+        ends.check_split(whole, counts)
+        held = [others + sum(layers[slice(*ends.span(counts, rank))]) for rank in range(size)]
+        check_rooms(held, rooms, self._order.hosts)
         return counts
-
-    def _rooms(self) -> list[int]:
-        """Bytes that a model may take, by rank."""
-        return [status.free_bytes for status in _by_rank(self.stages)]
 
     def _replies(self) -> Steps[dict[int, dict[str, Any]]]:
         """Wait for one reply of every follower, other models' steps in between."""
@@ -198,38 +167,43 @@ class StagedReader:
 
 
 class FollowerModel:
-    """A follower's stage of one model, with a runner for each lane."""
+    """A follower's stage of one model, with a runner for each lane.
+
+    `closed`: the leader has closed the last lane and uses the model no longer.
+    """
 
     def __init__(self, entry: ModelEntry, order: Mapping[str, Any], group: Group) -> None:
         """Open the model as the leader's `load` says. Raises ModelError and StageError."""
-        if entry.id != order["model"]:
-            raise StageError("stage.other_model", leader=order["model"], follower=entry.id)
-        check_same(entry.id, order["fingerprint"], fingerprint(entry.path))
         self._group = group
         self._model, _ = open_model(entry.path, order["dtype"], trusted=order["trusted"])
         self._facts = facts_of(self._model, order["vocab_size"], cache_maker(self._model))
         self._body = cut(self._model, group, order["counts"])
         self._lanes: dict[int, Follower] = {}
+        self.closed = False
 
-    def read(self) -> int:
-        """Read the weights of own layers; return their bytes."""
-        return run_through(read_weights(self._model))
+    def carry_out(self, frame: Frame) -> dict[str, Any] | None:
+        """Do what the leader says, and return the reply, if it waits for one."""
+        match frame.kind:
+            case Kind.READ:
+                return {"weights_bytes": run_through(read_weights(self._model))}
+            case Kind.PROBE:
+                return self._probe()
+            case Kind.LANE:
+                self._lanes[frame.lane] = self._runner()
+            case Kind.CLOSE:
+                known = self._lanes.pop(frame.lane, None) is not None
+                self.closed = known and not self._lanes
+            case Kind.PLAN:
+                self._lanes[frame.lane].follow(Plan.from_bytes(frame.payload))
+            case _:
+                raise StageError("stage.protocol", detail=f"{frame.kind.name} was not due")
+        return None
 
-    def probe(self) -> dict[str, Any]:
+    def _probe(self) -> dict[str, Any]:
         """Run the passes with which the leader probes; return the layout of own caches."""
         runner = self._runner()
         forward_failure(runner.model, runner.make_cache, self._facts.vocab_size)
         return asdict(probed_in_stages(self._facts, runner.model, runner.make_cache).layout)
-
-    def open_lane(self, lane: int) -> None:
-        self._lanes[lane] = self._runner()
-
-    def close_lane(self, lane: int) -> bool:
-        """Forget a lane; return whether it was the last one: the model is in use no longer."""
-        return self._lanes.pop(lane, None) is not None and not self._lanes
-
-    def lane(self, lane: int) -> Follower:
-        return self._lanes[lane]
 
     def _runner(self) -> Follower:
         return Follower(self._body, cache_maker(self._model), self._facts, self._group)
@@ -240,15 +214,9 @@ def cut(model: nn.Module, group: Group, counts: Sequence[int]) -> Any:
     or with a part of every layer the whole model, whose head may be in parts too.
     """
     if not group.tensor:
-        return place(model, group.rank, counts)
-    shard(model, mx.distributed.init())
+        return ends.place(model, group.rank, counts)
+    ends.shard(model, mx.distributed.init())
     return model
-
-
-def _by_rank(stages: Stages) -> tuple[StageStatus, ...]:
-    """All stages as last heard of, this one as it is now."""
-    stages.own.free_bytes = free_bytes()
-    return (stages.own, *stages.statuses.values())
 
 
 def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]], rooms: Sequence[int]) -> Layout:

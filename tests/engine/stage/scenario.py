@@ -27,6 +27,7 @@ from omlx.engine.plan import Plan
 from omlx.engine.prefix.payload import layout_of
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Kind, Link
+from omlx.engine.stage.order import Order
 from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages
 from omlx.errors import StageLost
@@ -96,7 +97,7 @@ def lead(family: str, way: str, links: list[Link], whole: nn.Module, limits: Lim
     make_cache = cache_maker(model)
     lost: list[StageLost] = []
     by_rank = dict(enumerate(links[: size - 1], 1))
-    stages = Stages(by_rank, dict.fromkeys(by_rank, "here"), 60.0, lost.append)
+    stages = Stages(by_rank, Order(("here",) * size, timeout_s=60.0), lost.append)
     layout = layout_of(whole, cache_maker(whole))  # so that the plans are those of one process
     facts = replace(probed_in_stages(facts, model, make_cache), layout=layout)
     runner = Leader(model, make_cache, facts, group, stages)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx.engine.stage.link import MAX_PAYLOAD, Frame, Kind, Link, introduce, welcome
+from omlx.engine.stage.order import Order
 from omlx.engine.stage.stages import Stages
 from omlx.errors import StageError, StageLost
 
@@ -23,9 +25,10 @@ def pair() -> Iterator[tuple[Link, Link]]:
     one, other = socket.socketpair()
     one.settimeout(5)
     other.settimeout(5)
-    yield Link(one), Link(other)
-    one.close()
-    other.close()
+    links = Link(one), Link(other)
+    yield links
+    for link in links:
+        link.close()
 
 
 @given(
@@ -48,6 +51,7 @@ def test_frames_arrive_whole_however_they_are_cut(payloads: list[bytes], cuts: l
         link = Link(receiving)
         assert [link.receive() for _ in sent] == sent
         thread.join()
+        link.close()
 
 
 def _send_in_pieces(sending: socket.socket, raw: bytes, cuts: list[int]) -> None:
@@ -126,7 +130,15 @@ def test_versions_that_differ_are_refused_and_both_are_named(pair: tuple[Link, L
 
 @pytest.mark.parametrize(
     ("kind", "payload"),
-    [(Kind.REFUSED, b"{}"), (Kind.HELLO, b"[" * 100_000), (Kind.HELLO, b"[]"), (Kind.HELLO, b"{}")],
+    [
+        (Kind.WELCOME, b"{}"),
+        (Kind.HELLO, b"[" * 100_000),
+        (Kind.HELLO, b"[]"),
+        (Kind.HELLO, b"{}"),
+        (Kind.HELLO, b'{"proof": "\\u00e9"}'),
+        (Kind.HELLO, b'{"proof": "\\ud800"}'),
+        (Kind.HELLO, b'{"refused": "stage.lost", "params": 3}'),
+    ],
 )
 def test_a_stranger_is_refused_whatever_it_sends(
     kind: Kind, payload: bytes, pair: tuple[Link, Link]
@@ -140,8 +152,8 @@ def test_a_stranger_is_refused_whatever_it_sends(
 def test_a_follower_that_reads_nothing_is_lost() -> None:
     near, far = socket.socketpair()
     lost: list[StageLost] = []
-    with near, far:
-        stages = Stages({1: Link(near)}, {1: "mac2"}, 1.0, lost.append)
+    with near, far, closing(Link(near)) as link:
+        stages = Stages({1: link}, Order(("mac1", "mac2"), timeout_s=1.0), lost.append)
         stages.start()
         with pytest.raises(StageLost) as refusal:
             stages.broadcast(Kind.PLAN, bytes(16 << 20))

@@ -1,0 +1,75 @@
+"""How the processes of a group start and end: orders, exit statuses, news. Imports no mlx."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from omlx.engine.stage.order import Order
+from omlx.errors import StageError
+
+JOINED: Final = b"j"
+SERVING: Final = b"s"
+"""What a leader writes to `report`: how far it has come."""
+
+REFUSED: Final = 2
+"""Exit status for what the user must mend."""
+
+LOST: Final = 75
+"""Exit status after a stage was lost: the supervisor starts the group again."""
+
+SILENT: Final = 76
+"""Exit status of a follower that has not heard of the leader in time: it cannot end by itself."""
+
+GRACE_S: Final = 2.0
+
+JOIN_S: Final = 60.0
+"""Seconds within which all processes of a group must have come together."""
+
+
+def start(
+    command: Sequence[str],
+    order: Order,
+    environment: Mapping[str, str],
+    *,
+    pass_fds: Sequence[int] = (),
+    stderr: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start one process and hand it its order on standard input. Raises StageError."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor only
+        )
+    except OSError as error:
+        raise StageError("stage.not_started", host=order.host, detail=str(error)) from None
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, which is found out elsewhere
+        process.stdin.write(order.to_line())
+        process.stdin.flush()
+    return process
+
+
+def end_without_supervisor() -> None:
+    """End this process when the supervisor has gone: its end of standard input closes. Open
+    requests have `GRACE_S` to finish.
+    """
+
+    def watch() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_S)  # a second signal ends the drain
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, name="omlx-supervisor", daemon=True).start()
