@@ -29,8 +29,11 @@ from omlx.errors import ConfigError, OmlxError, StageError
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds before each further start; the last one repeats. A group that served starts over."""
 
+MAX_STARTS: Final = 5
+"""Starts of a group that never serves: then it does not fail by chance."""
+
 SERVED_S: Final = 60.0
-"""Seconds after which a group has served: its next failure is a first one."""
+"""Seconds after which the next failure of a group that serves is a first one."""
 
 _POLL_S: Final = 0.1
 _FINAL: Final = (REFUSED, 141)
@@ -65,7 +68,9 @@ class Supervisor:
         self._served_once = False
 
     def run(self) -> int:
-        """Return the exit status: 0 after a signal, 2 for what the user must mend."""
+        """Return the exit status: 0 after a signal, 2 for what the user must mend. Raises
+        StageError for what no further start would change.
+        """
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
         failures = 0
@@ -80,10 +85,12 @@ class Supervisor:
                 sys.stderr.write(f"omlx: {error.message}\n")
             if self._stopping or (status in _FINAL and not self._served_once):
                 return status
-            if time.monotonic() - started > SERVED_S:
+            if self._served_once and time.monotonic() - started > SERVED_S:
                 failures = 0
             pause = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
             failures += 1
+            if failures == MAX_STARTS and not self._served_once:
+                raise StageError("stage.gave_up", starts=failures)
             self._order = replace(self._order, restarts=self._order.restarts + 1)
             sys.stderr.write(f"omlx: the group has ended; starting it again in {pause:g} s\n")
             self._sleep(pause)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, TypeAlias
 
 import httpx
 import pytest
 
+from omlx.cli.stage_start import GRACE_S
 from omlx.cli.supervisor import PAUSES_S
 from tests.cli.changed_rank import SERVING, STARTING, WAYS, Fault, faults
-from tests.cli.staged_group import Group, changed_ranks, chat, group, wait_until_gone
+from tests.cli.staged_group import (
+    PATIENCE_S,
+    Group,
+    changed_ranks,
+    chat,
+    group,
+    wait_until_gone,
+)
 
 Record: TypeAlias = Callable[[str, object], None]
 
@@ -37,10 +46,11 @@ RANKS = [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
 class OpenRequests:
     """Requests that are open when a rank fails: the moment, status and last line of each."""
 
-    def __init__(self, running: Group, state: str) -> None:
+    def __init__(self, running: Group, state: str, max_tokens: int = 3000) -> None:
         self.endings: list[tuple[float, int, str]] = []
+        self.streaming = Event()
         self._url = f"{running.url}/v1/chat/completions"
-        body = chat(max_tokens=3000, ignore_eos=True, **REQUESTS[state])
+        body = chat(max_tokens=max_tokens, ignore_eos=True, **REQUESTS[state])
         bodies = [{**body, "stream": True}]
         if state != "draft":  # no drafts are made for rows of a batch
             bodies.append(body)
@@ -59,6 +69,7 @@ class OpenRequests:
             with httpx.stream("POST", self._url, json=body, timeout=90) as answer:
                 status = answer.status_code
                 for line in answer.iter_lines():
+                    self.streaming.set()
                     last = line or last
         except httpx.TransportError as error:
             last = type(error).__name__
@@ -121,6 +132,28 @@ def started(ranks: int, given: list[Fault], home: Path) -> Any:
     return group(home, "--stage-timeout", str(TIMEOUT_S), hosts=hosts, environment=environment)
 
 
+def end_supervisor(running: Group, state: str, record: Record) -> None:
+    """Freeze the supervisor, which nothing needs while all is well; then kill it. Both happen
+    with requests in flight.
+    """
+    before, after = OpenRequests(running, state, max_tokens=60), OpenRequests(running, state)
+    assert before.streaming.wait(PATIENCE_S)
+    assert after.streaming.wait(PATIENCE_S)
+    running.process.send_signal(signal.SIGSTOP)
+    for _, status, last in before.join():
+        assert status == 200
+        assert last == "data: [DONE]" or '"finish_reason":"length"' in last
+    assert running.http.post("/v1/chat/completions", json=PLAIN).status_code == 200
+    family, ports, moment = running.family, running.listening, time.monotonic()
+    running.process.kill()
+    for ended, _, _ in after.join():
+        record("supervisor killed, error", ended - moment)
+        assert ended - moment < GRACE_S + SLACK_S
+    record("supervisor killed, gone", wait_until_gone(family))
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()
+
+
 def test_ranks_fail_and_then_the_supervisor(tmp_path: Path, record_property: Record) -> None:
     given = [
         Fault(1, "flight", "kill", str(tmp_path / "first")),
@@ -129,11 +162,7 @@ def test_ranks_fail_and_then_the_supervisor(tmp_path: Path, record_property: Rec
     with started(2, given, tmp_path) as running:
         for fault in given:
             fail(running, fault, record_property)
-        running.process.send_signal(signal.SIGSTOP)  # nothing needs it while all is well
-        assert running.http.post("/v1/chat/completions", json=PLAIN).status_code == 200
-        family = running.family
-        running.process.kill()
-        assert wait_until_gone(family) < SLACK_S
+        end_supervisor(running, "flight", record_property)
 
 
 @pytest.mark.slow
@@ -165,3 +194,14 @@ def test_any_rank_fails_before_it_serves(
         serves_again(running, fault, 1, record_property)
         record_property(f"{how} gone", wait_until_gone(family - running.family))
     assert running.process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", REQUESTS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_supervisor_freezes_and_is_killed(
+    ranks: int, state: str, tmp_path: Path, record_property: Record
+) -> None:
+    with started(ranks, [], tmp_path) as running:
+        running.wait_for(lambda: running.announced == 1)
+        end_supervisor(running, state, record_property)

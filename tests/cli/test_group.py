@@ -16,7 +16,7 @@ import pytest
 from omlx.cli import stage_join
 from omlx.cli.hostfile import Host, Hosts
 from omlx.cli.main import main
-from omlx.cli.supervisor import Supervisor
+from omlx.cli.supervisor import MAX_STARTS, Supervisor
 from omlx.engine.stage.order import Order
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
@@ -209,6 +209,32 @@ def test_a_host_that_ssh_does_not_reach_is_named(kind: type[Hosts], alone: Path)
     assert refusal.value.code == "stage.not_started"
     assert refusal.value.params["host"] == "mac2"
     assert not any(b"--lead" in arguments(pid) for pid in descendants(os.getpid()))
+
+
+class Dying(Hosts):
+    """Followers that end before they join."""
+
+    def follower(self, rank: int, *arguments: str) -> list[str]:
+        return ["sh", "-c", "exit 75"]
+
+
+class Hurried(Supervisor):
+    """Waits for nothing between two starts; bounded, for a supervisor that would not give up."""
+
+    def _sleep(self, seconds: float) -> None:
+        self._stopping = self._order.restarts == 2 * MAX_STARTS
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_group_that_never_serves_is_given_up(alone: Path, capsys: Capture) -> None:
+    hosts = Dying([Host("mac1", ["127.0.0.1"]), Host("mac2", ["127.0.0.1"])])
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        supervisor = Hurried(hosts, Order(("mac1", "mac2")), [TARGET], TARGET, listening)
+        with pytest.raises(StageError) as refusal:
+            supervisor.run()
+    assert refusal.value.code == "stage.gave_up"
+    assert refusal.value.params == {"starts": MAX_STARTS}
+    assert capsys.readouterr().err.count("rank 1 on mac2 has ended") == MAX_STARTS
 
 
 class OncePatient(Supervisor):

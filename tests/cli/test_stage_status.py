@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from omlx.catalog import sentence
 from omlx.engine.stage.stages import StageStatus
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.resident import ModelStatus, State
@@ -38,6 +39,8 @@ def running(home: Path) -> Iterator[Group]:
     model = home / "models" / MODEL
     shutil.copytree(BUNDLED / TARGET, model)
     (model / "modules.json").write_text(json.dumps(MODULES))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
     fault = Fault(1, "loading", "kill", str(home / "moment"))
@@ -111,6 +114,16 @@ def test_embeddings_are_refused(running: Group) -> None:
     assert answer.json()["error"]["code"] == "embedding.staged"
     body = {"messages": [QUESTION], "max_tokens": 4}
     assert running.http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_images_are_refused(running: Group) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    body = {"messages": [{"role": "user", "content": [image]}], "max_tokens": 4}
+    answer = running.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "image.model"
+    assert sentence("vision.off.staged", {}) in error["message"]
 
 
 @pytest.mark.parametrize(
