@@ -17,6 +17,7 @@ from omlx.engine.scheduler import Scheduler
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
+from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.steps import run_through
@@ -32,6 +33,7 @@ def build_loop(
     draft: Model | None = None,
     draft_name: str | None = None,
     no_draft_reason: Reason | None = None,
+    head: HeadDrafter | Reason | None = None,
     cost_model: CostModel | None = None,
     make_cache: MakeCache | None = None,
     memory: MemoryGuard | None = None,
@@ -42,10 +44,11 @@ def build_loop(
     """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens.
 
     Ids that the tokenizer has and the model has not are outside the loop's vocabulary. Without
-    `facts`, runs the short passes that they take. `vision` lets it read images.
-    `draft` proposes under the name `draft_name`; `no_draft_reason` says why there is none.
-    `cost_model` holds measurements of earlier runs and is updated. `memory` is shared with other
-    models. `make_cache` replaces the model's own caches. A `runner` reaches all stages of a model.
+    `facts`, runs the short passes that they take. `vision` lets it read images. `draft` proposes
+    under the name `draft_name`; `no_draft_reason` says why there is none. `head` is a draft head of
+    this model, or why there is none. `cost_model` holds measurements of earlier runs and is
+    updated. `memory` is shared with other models. `make_cache` replaces the model's own caches. A
+    `runner` reaches all stages of a model.
     """
     make_cache = make_cache or cache_maker(model)
     cost_model = cost_model or CostModel()
@@ -72,21 +75,33 @@ def build_loop(
             tower=None if runner.vision is None else runner.vision.tower.facts,
         ),
     )
-    drafters: list[Drafter] = [NgramDrafter()]
+    built: DraftModel | Reason | None = no_draft_reason
     if draft is not None:
-        built = _build_drafter(draft_name or "draft", draft, facts.vocab_size, draft_bytes, limits)
-        if isinstance(built, Reason):
-            no_draft_reason = built
-        else:
-            drafters.append(built)
-            no_draft_reason = None
-            if weight_bytes(draft) and facts.weight_bytes:
-                cost_model.draft_share = weight_bytes(draft) / facts.weight_bytes
-    loop.use_drafters(drafters, facts.no_rewind, no_draft_reason)
+        built = _build_draft(draft_name or "draft", draft, known, draft_bytes, limits)
+        if weight_bytes(draft) and facts.weight_bytes:
+            cost_model.draft_share = weight_bytes(draft) / facts.weight_bytes
+    _use_drafters(loop, facts, built, head)
     return loop
 
 
-def _build_drafter(
+def _use_drafters(
+    loop: EngineLoop,
+    facts: ModelFacts,
+    draft: DraftModel | Reason | None,
+    head: HeadDrafter | Reason | None,
+) -> None:
+    """Let the loop draft by lookups, and by a draft model and a head where they are built."""
+    drafters: list[Drafter] = [NgramDrafter()]
+    missing: dict[str, Reason] = {}
+    for kind, built in ((DraftModel.kind, draft), (HeadDrafter.kind, head)):
+        if isinstance(built, Reason):
+            missing[kind] = built
+        elif built is not None:
+            drafters.append(built)
+    loop.use_drafters(drafters, facts.no_rewind, missing)
+
+
+def _build_draft(
     name: str, draft: Model, vocab_size: int, prefix_bytes: int, limits: Limits
 ) -> DraftModel | Reason:
     """Return the drafter, or why the target must serve without it."""

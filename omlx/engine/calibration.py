@@ -20,7 +20,7 @@ from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, CostModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import DRAFT, NGRAM, Clause
+from omlx.engine.strategy import NGRAM, Clause, only
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
 
 if TYPE_CHECKING:
@@ -100,10 +100,10 @@ def _all_steps(loop: EngineLoop) -> Iterator[bool]:
         overlapped=lambda: filler.next_width() == PLAIN,
     )
     for drafter in speculator.drafters:
-        if drafter.kind == "draft":
+        if not isinstance(drafter, NgramDrafter):
             yield from _steps(
                 loop.sibling(),
-                Speculation(DRAFT, DraftLength.exactly(DRAFT_LENGTH)),
+                Speculation(only(drafter.kind), DraftLength.exactly(DRAFT_LENGTH)),
                 max_tokens=SAMPLES * DRAFT_LENGTH,
                 done=partial(_draft_measured, cost_model, drafter.name),
             )

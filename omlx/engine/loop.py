@@ -7,7 +7,7 @@ step t      plan t+1 ── launch t+1 ──┐            the device computes 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,7 +22,8 @@ from omlx.engine.sequence import Interval, Status
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.speculation.drafters.head import HeadDrafter
+from omlx.engine.speculation.speculator import MISSING, Speculator
 from omlx.engine.types import Event, ModelSnapshot, Request, RequestCounts
 from omlx.errors import Reason
 from omlx.records import PrefixStats
@@ -100,21 +101,23 @@ class EngineLoop:
 
     def use_drafters(
         self,
-        drafters: list[Drafter],
+        drafters: Sequence[Drafter],
         off_reason: Reason | None = None,
-        no_draft_reason: Reason | None = None,
+        missing: Mapping[str, Reason] | None = None,
         cost_model: CostModel | None = None,
     ) -> None:
         """Replace the drafters. Requires that no request runs.
 
-        `off_reason` says why none may draft for this model, `no_draft_reason` why no draft model
-        does. `cost_model` None keeps the present one.
+        `off_reason` says why none may draft for this model, `missing` why no draft model or no head
+        does, by kind. `cost_model` None keeps the present one.
         """
         fixed = self.limits.num_draft_tokens
+        kinds, reasons = {d.kind for d in drafters}, {**MISSING, **(missing or {})}
+        self.runner.listener = next((d for d in drafters if isinstance(d, HeadDrafter)), None)
         self.scheduler.planner.speculator = Speculator(
             drafters,
             off_reason=off_reason,
-            no_draft_reason=no_draft_reason or Reason("spec.off.no_draft_model"),
+            missing={kind: why for kind, why in reasons.items() if kind not in kinds},
             draft_length=DEFAULT_DRAFT_LENGTH if fixed is None else DraftLength.exactly(fixed),
             recurrent=self.runner.traits.recurrent,
             cost_model=cost_model or self.cost_model,
@@ -123,8 +126,8 @@ class EngineLoop:
     def sibling(self, drafter: Drafter | None = None) -> EngineLoop:
         """Return an idle loop over the same model and cost model, with caches of its own.
 
-        It has one row, no prefix cache and no memory limit. `drafter` drafts for it; None: a
-        sibling of this loop's draft model. The model is not run.
+        It has one row, no prefix cache and no memory limit. `drafter` drafts for it; None: siblings
+        of this loop's draft model and head. The model is not run.
         """
         limits = replace(self.limits, max_rows=1)
         runner = self.runner.sibling()
@@ -132,8 +135,9 @@ class EngineLoop:
         speculator = Speculator([], cost_model=self.cost_model)
         scheduler = Scheduler(limits, runner.traits, speculator, prefix, runner.sizes)
         sibling = EngineLoop(runner, scheduler)
-        own = (d.sibling() for d in self.scheduler.speculator.drafters if isinstance(d, DraftModel))
-        sibling.use_drafters([drafter] if drafter is not None else [*own])
+        models = self.scheduler.speculator.drafters
+        own = [model.sibling() for model in models if isinstance(model, DraftModel | HeadDrafter)]
+        sibling.use_drafters([drafter] if drafter is not None else own)
         return sibling
 
     def register(self) -> None:
@@ -180,9 +184,8 @@ class EngineLoop:
         return ModelSnapshot(
             drafters=kinds,
             off_reason=speculator.off_reason,
-            no_draft_reason=None
-            if DraftModel.kind in kinds.values()
-            else speculator.no_draft_reason,
+            no_draft_reason=speculator.missing.get(DraftModel.kind),
+            no_head_reason=speculator.missing.get(HeadDrafter.kind),
             unbatchable=self.scheduler.batch.off_reason,
             costs=self.cost_model.to_json(),
             prefix=self.prefix_stats,

@@ -43,6 +43,7 @@ from omlx.engine.plan import (
 )
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
+from omlx.engine.speculation.hidden import Listener
 from omlx.engine.types import TokenMask
 from omlx.engine.vision.reader import Vision
 from omlx.errors import NonFiniteLogits
@@ -100,7 +101,8 @@ class Runner:
     """Owns the target's caches. `vocab_size` is the tokenizer's length: logits are cut to it.
 
     `whole` are the traits of the whole model where this process holds some of its layers only.
-    `vision` None: the model reads no images. `prefill_first` is what `Limits` says.
+    `vision` None: the model reads no images. `prefill_first` is what `Limits` says. The `listener`,
+    if there is one, is given the hidden states of every pass.
     """
 
     prefill_first: int | None = None
@@ -120,6 +122,7 @@ class Runner:
         self.sizes: CacheSizes = self.caches
         self.traits = whole or traits(make_cache())
         self.vision = vision
+        self.listener: Listener | None = None
         self._rows: dict[int, _Row] = {}
         self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
         self._steps = 0
@@ -258,10 +261,18 @@ class Runner:
         """Read the ids `tokens` of windows. Return logits, both [rows, widest, …]."""
         spans = [self._rows[window.row].spans for window in windows]
         if self.vision is None or not any(spans):
-            return self.model(tokens, cache=cache)
+            return self._read_ids(windows, tokens, cache)
         if len(windows) > 1:
-            return self.model(tokens, cache=self.vision.batch(cache, spans))
+            return self._read_ids(windows, tokens, self.vision.batch(cache, spans))
         return self.vision.read(tokens[0], cache, windows[0].start, spans[0])
+
+    def _read_ids(self, windows: Sequence[Window], tokens: mx.array, cache: Cache) -> mx.array:
+        """As `_logits`, of tokens that are no images."""
+        if self.listener is None:
+            return self.model(tokens, cache=cache)
+        hidden = self.listener.parts.hidden(tokens, cache)
+        self.listener.listen(windows, tokens, hidden)
+        return self.listener.parts.score(hidden)
 
     def _newest(self, rows: tuple[int, ...]) -> mx.array:
         """The ids [rows] that the step in flight samples: the host does not know them yet."""

@@ -49,8 +49,7 @@ from omlx.errors import NonFiniteLogits, Reason
 class Scheduler:
     """The one writer of the sequences of one model.
 
-    `sizes` measures caches; `unbatchable` and `no_uneven` are those of `ModelFacts`, `tower` is of
-    the model's vision tower, if it has one.
+    `sizes` measures caches; reasons are those of `ModelFacts`, `tower` is of the vision tower.
     """
 
     def __init__(
@@ -143,6 +142,7 @@ class Scheduler:
         self.ops.next += ops
         sequence.computed = sequence.cached
         sequence.move(Status.PREFILL)
+        self.speculator.open(sequence)
         if sequence.pending == 1:
             sequence.move(Status.DECODE)
         self.running.append(sequence)

@@ -2,7 +2,7 @@
 
     strategy = clause { ";" clause }      ngram:n=4,m=32;draft:m=8
     clause   = name [ ":" key "=" number { "," key "=" number } ]
-    name     = off | auto | draft | ngram
+    name     = off | auto | draft | mtp | ngram
     key      = n (shortest match) | m (longest draft) | min (shortest draft)
 
 llama.cpp's names for n-gram drafters are read as ngram; `Strategy.notes` says so.
@@ -18,13 +18,14 @@ from typing import Final
 from omlx.draft_length import ANY_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.errors import BadRequest, Reason
 
-NAMES: Final = ("off", "auto", "draft", "ngram")
+NAMES: Final = ("off", "auto", "draft", "mtp", "ngram")
 ALIASES: Final = {"ngram-simple": "ngram", "ngram-cache": "ngram", "draftless": "ngram"}
-REFUSED: Final = ("eagle3", "eagle", "mtp", "dflash", "medusa")
+REFUSED: Final = ("eagle3", "eagle", "dflash", "medusa")
 BOUNDS: Final = {"n": (3, 64), "m": (1, MAX_DRAFT_LENGTH), "min": (1, MAX_DRAFT_LENGTH)}
 """Inclusive, in tokens."""
 
-KEYS: Final = {"off": (), "auto": tuple(BOUNDS), "draft": ("m", "min"), "ngram": tuple(BOUNDS)}
+LENGTHS: Final = ("m", "min")
+KEYS: Final = {"off": (), "auto": BOUNDS, "draft": LENGTHS, "mtp": LENGTHS, "ngram": BOUNDS}
 MAX_DIGITS: Final = 9
 """Longer numbers are out of range; they are not converted."""
 
@@ -69,6 +70,11 @@ AUTO: Final = Strategy((Clause("auto"),))
 OFF: Final = Strategy((Clause("off"),))
 DRAFT: Final = Strategy((Clause("draft"),))
 NGRAM: Final = Strategy((Clause("ngram"),))
+
+
+def only(kind: str) -> Strategy:
+    """Return the strategy that admits one kind of drafter."""
+    return Strategy((Clause(kind),))
 
 
 def parse(text: str, param: str = "speculation") -> Strategy:

@@ -162,13 +162,14 @@ class ModelSnapshot:
     """The state of a loaded model between two steps.
 
     `drafters` are kinds by name; `off_reason` says why none of them may draft, `no_draft_reason`
-    why no draft model is among them, `unbatchable` why rows cannot share a batch. `costs` is made
-    by `CostModel.to_json`.
+    why no draft model is among them, `no_head_reason` why no head is, `unbatchable` why rows cannot
+    share a batch. `costs` is made by `CostModel.to_json`.
     """
 
     drafters: dict[str, str]
     off_reason: Reason | None
     no_draft_reason: Reason | None
+    no_head_reason: Reason | None
     unbatchable: Reason | None
     costs: dict[str, Any]
     prefix: PrefixStats

@@ -107,12 +107,11 @@ def check_model(request: GenerationRequest, served: ServedModel) -> None:
     """
     clauses = () if request.speculation is None else request.speculation.clauses
     names = {clause.name for clause in clauses}
-    if served.off_reason is not None and names & {"draft", "ngram"}:
-        raise BadRequest(served.off_reason.code, param="speculation", **served.off_reason.params)
-    if "draft" in names and served.no_draft_reason is not None:
-        raise BadRequest(
-            served.no_draft_reason.code, param="speculation", **served.no_draft_reason.params
-        )
+    missing = {"draft": served.no_draft_reason, "mtp": served.no_head_reason}
+    for name in sorted(names & {"draft", "mtp", "ngram"}):
+        reason = served.off_reason or missing.get(name)
+        if reason is not None:
+            raise BadRequest(reason.code, param="speculation", **reason.params)
     for token in request.logit_bias:
         if not 0 <= token < served.vocab_size:
             raise BadRequest(

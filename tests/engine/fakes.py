@@ -13,6 +13,7 @@ from mlx_lm.models.cache import KVCache
 from omlx.engine.model import Cache, MakeCache, cache_maker
 from omlx.engine.sampling import Draw
 from omlx.engine.sequence import Sequence as Record
+from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
@@ -46,7 +47,7 @@ class Counting(nn.Module):
         return mx.where(mx.arange(VOCAB) == following[..., None], 10.0, 0.0)
 
 
-class Scripted:
+class Scripted(Drafter):
     """A drafter that is right or wrong at will: `rounds[i]` says how many tokens of round i are
     right, None: no draft.
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
+from omlx.errors import Reason
 
 
 class Drafter(Protocol):
@@ -21,6 +22,14 @@ class Drafter(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    def refusal(self, sequence: Sequence) -> Reason | None:
+        """Return why it cannot draft for a row, whatever its tokens will be, or None."""
+        return None
+
+    def open(self, sequence: Sequence) -> None:
+        """Begin a row that it may draft for: its prompt is read next."""
+        return
 
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         """Return what it could draft now: at most `limit` tokens within `clause`."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
@@ -21,6 +23,16 @@ from omlx.engine.strategy import Clause, Strategy
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
+DRAFT_MODEL: Final = "draft"
+HEAD: Final = "mtp"
+"""Kinds of drafters."""
+
+MISSING: Final = {
+    DRAFT_MODEL: Reason("spec.off.no_draft_model"),
+    HEAD: Reason("spec.off.no_head"),
+}
+"""Why a model has none of a kind, where nothing else is known."""
+
 MAX_PENDING: Final = 12
 """Tokens. More accepted tokens than that (recurrent models) are read by a pass without a draft."""
 
@@ -29,14 +41,14 @@ MAX_PENDING: Final = 12
 class Speculator:
     """The drafters of one loaded model and the record of each row.
 
-    `off_reason` says why none may draft (a cache that cannot be rolled back), `no_draft_reason` why
-    there is no draft model. `draft_length` holds for requests without bounds of their own.
-    `recurrent` targets leave accepted tokens pending after a rejection;
+    `off_reason` says why none may draft (a cache that cannot be rolled back), `missing` why there
+    is no draft model or no head, by kind. `draft_length` holds for requests without bounds of their
+    own. `recurrent` targets leave accepted tokens pending after a rejection.
     """
 
     drafters: Seq[Drafter]
     off_reason: Reason | None = None
-    no_draft_reason: Reason = field(default_factory=lambda: Reason("spec.off.no_draft_model"))
+    missing: Mapping[str, Reason] = field(default_factory=lambda: dict(MISSING))
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     recurrent: bool = False
     cost_model: CostModel = field(default_factory=CostModel)
@@ -53,8 +65,18 @@ class Speculator:
             return self.off_reason
         row = self.row_of(sequence)
         if not row.drafters:
-            return next(iter(row.off_reasons.values()), self.no_draft_reason)
+            strategy = sequence.request.speculation.strategy
+            missing = (why for kind, why in self.missing.items() if strategy.clause(kind))
+            return next(chain(row.off_reasons.values(), missing), MISSING[DRAFT_MODEL])
         return paused
+
+    def open(self, sequence: Sequence) -> None:
+        """Let the drafters of a row begin, before its prompt is read."""
+        if self.refusal(sequence) is not None:
+            return
+        for drafter in [*self.row_of(sequence).drafters]:
+            with isolate(self._disable, sequence, drafter):
+                drafter.open(sequence)
 
     def record_refusal(self, sequence: Sequence, paused: Reason | None = None) -> bool:
         """Store why the row may not draft, which `reason` reports. Return whether it may not."""
@@ -177,11 +199,12 @@ class Speculator:
         return sequence.request.speculation.strategy.among(kinds)
 
     def gates(self, sequence: Sequence) -> dict[str, Gate]:
-        """Return the state of each drafter, by name; `draft` is a draft model that is missing."""
-        gates = self._gates(sequence.row)
-        wanted = sequence.request.speculation.strategy.clause("draft") is not None
-        if wanted and all(drafter.kind != "draft" for drafter in self.drafters):
-            gates["draft"] = Gate("off", self.no_draft_reason)
+        """Return the state of each drafter, by name; a missing head where the request names it."""
+        gates, strategy = self._gates(sequence.row), sequence.request.speculation.strategy
+        for kind, reason in self.missing.items():
+            clause = strategy.clause(kind)
+            if clause is not None and (reason != MISSING[HEAD] or clause.name == kind):
+                gates[kind] = Gate("off", reason)
         return gates
 
     def _gates(self, row: int) -> dict[str, Gate]:
@@ -238,7 +261,9 @@ class Speculator:
             clauses[self._grammar.name] = Clause(self._grammar.kind)
         admitted = {name: clause for name, clause in clauses.items() if clause is not None}
         drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
-        length, off_reasons = request.draft_length or self.draft_length, dict[str, Reason]()
+        length = request.draft_length or self.draft_length
+        off_reasons = _refusals(drafters, admitted, sequence)
+        drafters = [drafter for drafter in drafters if drafter.name not in off_reasons]
         if length.max < 1:
             off_reasons = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
             drafters = []
@@ -263,6 +288,23 @@ class Speculator:
                 if proposal is not None:
                     proposals.append(proposal)
         return proposals
+
+
+def _refusals(
+    drafters: Seq[Drafter], clauses: Mapping[str, Clause], sequence: Sequence
+) -> dict[str, Reason]:
+    """Return why admitted drafters stay out of a row, by name. Under `auto` a draft model, which
+    was set, comes before a head, which came with the weights.
+    """
+    reasons: dict[str, Reason] = {}
+    kinds = {drafter.kind for drafter in drafters}
+    for drafter in drafters:
+        why = drafter.refusal(sequence)
+        if {DRAFT_MODEL, HEAD} <= kinds and clauses[drafter.name].name == "auto":
+            why = Reason("spec.off.draft_model_instead") if drafter.kind == HEAD else why
+        if why is not None:
+            reasons[drafter.name] = why
+    return reasons
 
 
 def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:

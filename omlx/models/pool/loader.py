@@ -212,6 +212,7 @@ class ModelLoader:
             sampling=target.sampling,
             draft=draft_id,
             no_draft_reason=failure,
+            no_head_reason=snapshot.no_head_reason,
             off_reason=snapshot.off_reason,
             narrow=_narrow(loop.limits),
             sight=sight,

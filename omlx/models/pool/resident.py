@@ -65,7 +65,8 @@ class ModelStatus:
 class ServedModel:
     """What a request needs to know of a loaded model.
 
-    `no_draft_reason` says why no draft model is in use; `off_reason` why no drafter can be, where
+    `no_draft_reason` says why no draft model is in use, `no_head_reason` why no trained head is;
+    `off_reason` why no drafter can be, where
     the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
     `speculation` is the configuration that the model was loaded with. `sight` has the eye that
     prepares images, or says why there is none.
@@ -80,6 +81,7 @@ class ServedModel:
     sampling: Mapping[str, float]
     draft: str | None
     no_draft_reason: Reason | None
+    no_head_reason: Reason | None = None
     off_reason: Reason | None = None
     narrow: Reason | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)

@@ -24,6 +24,7 @@ from omlx.engine.prefix.payload import Payloads, layout_of, uncacheable
 from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
+from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
 from omlx.errors import RewindError
@@ -65,10 +66,11 @@ class _RowCache:
     unread: int = 0
 
 
-class DraftModel:
+class DraftModel(Drafter):
     """A `Drafter`. `vocab_size` is the target's, `prefix_bytes` bounds the prefix cache."""
 
     kind: ClassVar[str] = "draft"
+    name = "draft"
 
     def __init__(
         self,

@@ -1,0 +1,227 @@
+"""A draft head (multi-token prediction): it drafts from the target's own hidden states.
+
+    target    t0   t1   t2  …  tn          hidden states  h0  h1  h2 …   of the passes that ran
+    head      (h0, t1)  (h1, t2)  …  (h n-1, tn) ──► t n+1,  (own output, t n+1) ──► t n+2 …
+
+The runner reports every pass. Entries made of the target's states stay in the head's cache; those
+made of its own output are cut off before the next draft. Noise, filters, penalties and masks are
+the target's, as for a draft model, so verification is equality.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence as Seq
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Protocol, cast
+
+import mlx.core as mx
+
+from omlx.engine.isolation import isolate
+from omlx.engine.masking import Lookahead
+from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.plan import Window
+from omlx.engine.rewind import length_of, rewind
+from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
+from omlx.engine.sequence import Sequence
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.hidden import SplitModel, split
+from omlx.engine.speculation.proposal import Draft, Proposal
+from omlx.engine.strategy import Clause
+from omlx.errors import Reason
+
+MAX_STATES: Final = 256
+"""Hidden states kept for a row that does not draft; of more the oldest are dropped, and the head
+begins with those that are left."""
+
+MAX_WINDOW: Final = 16
+"""Entries that a round makes in about the time of one: more is a lag."""
+
+FIRST_TIMED: Final = 4
+TIMED_EVERY: Final = 16
+"""Rounds timed on their own: the first, then one in sixteen."""
+
+
+class Head(Protocol):
+    """The layers of a head, between the target's hidden states and its output layer."""
+
+    def __call__(self, embedded: mx.array, hidden: mx.array, cache: Cache, /) -> mx.array:
+        """Return hidden states [1, tokens, D] for the target's output layer, of embeddings of
+        tokens and of the hidden states before them, both [1, tokens, D]. Appends to the cache."""
+        ...
+
+    def make_cache(self) -> Cache:
+        """Return empty caches, which can be rolled back by trimming."""
+        ...
+
+
+@dataclass(slots=True)
+class _Row:
+    """The cache has entries for the positions [first, entered), and those of the latest draft.
+
+    `states` are hidden states [n, D] of the positions [start, end), one pass behind the other.
+    """
+
+    cache: Cache
+    first: int
+    entered: int
+    start: int
+    end: int
+    states: deque[mx.array] = field(default_factory=deque)
+    sampler: RowSampler | None = None
+    error: Exception | None = None
+
+
+class HeadDrafter(Drafter):
+    """Drafts by `head` for the target with these `parts`, whose ids are below `vocab_size`."""
+
+    kind: ClassVar[str] = "mtp"
+    name = "mtp"
+
+    def __init__(self, name: str, head: Head, parts: SplitModel, vocab_size: int) -> None:
+        self.name = name
+        self._head = head
+        self.parts = parts
+        self._vocab_size = vocab_size
+        self._rows: dict[int, _Row] = {}
+        self._rounds = 0
+
+    @classmethod
+    def of(
+        cls, head: Head, model: Model, make_cache: MakeCache, vocab_size: int
+    ) -> HeadDrafter | Reason:
+        """Return a drafter for `model`, or why it can have none. Runs two short passes."""
+        parts = split(model, make_cache, vocab_size)
+        return parts if isinstance(parts, Reason) else cls("mtp", head, parts, vocab_size)
+
+    def sibling(self) -> HeadDrafter:
+        """Return a drafter with the same head, without rows."""
+        return HeadDrafter(self.name, self._head, self.parts, self._vocab_size)
+
+    def refusal(self, sequence: Sequence) -> Reason | None:
+        return Reason("spec.off.images") if sequence.request.spans else None
+
+    def open(self, sequence: Sequence) -> None:
+        start = sequence.computed
+        self._rows[sequence.row] = _Row(self._head.make_cache(), start, start, start, start)
+
+    def listen(self, windows: Seq[Window], tokens: mx.array, hidden: mx.array) -> None:
+        """Take in a pass of the target: ids [rows, widest] and hidden states [rows, widest, D].
+
+        Entries of prompts are made at once, along with the pass. An error is kept for the row that
+        it belongs to.
+        """
+        for i, window in enumerate(windows):
+            row = self._rows.get(window.row)
+            if row is None or row.error is not None:
+                continue
+            with isolate() as outcome:
+                _add(row, window.start, hidden[i, : window.width])
+                if not window.sample:
+                    self._begin(row)
+                    behind = window.width - (row.end - 1 - row.entered)
+                    self._enter(row, tokens[i, behind:], row.end - 1)
+                    mx.async_eval([layer.state for layer in row.cache])
+            row.error = outcome.error
+
+    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
+        row = self._rows.get(sequence.row)
+        if row is None or limit < 1:
+            return None
+        if row.error is not None:
+            raise row.error
+        lag = len(sequence.tokens) - 1 - max(row.start, row.entered)
+        if not row.states or lag < 1:  # the prompt was restored, and nothing has been read since
+            return None
+        return Proposal(self.name, limit, lag=lag if lag > MAX_WINDOW else 1, clause=clause)
+
+    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
+        if limit < 1:
+            return None
+        started = time.perf_counter()
+        row, mask = self._rows[sequence.row], sequence.request.mask
+        draft = mx.concatenate(self._draft_tokens(row, sequence, limit))
+        self._rounds += 1
+        if mask is not None:
+            tokens = tuple(cast(list[int], draft.tolist()))
+            return Draft(self.name, len(tokens), tokens, seconds=time.perf_counter() - started)
+        if self._rounds > FIRST_TIMED and self._rounds % TIMED_EVERY:
+            return Draft(self.name, limit, array=draft)
+        mx.eval(draft)
+        return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
+
+    def drop(self, row: int) -> None:
+        self._rows.pop(row, None)
+
+    def check(self) -> None:
+        """Raise AssertionError if a cache holds fewer entries than its record says."""
+        for row in self._rows.values():
+            held = length_of(row.cache)
+            assert held is None or held >= row.entered - row.first, (held, row.first, row.entered)
+
+    def _draft_tokens(self, row: _Row, sequence: Sequence, limit: int) -> list[mx.array]:
+        """Draft up to `limit` tokens, [1] each; fewer at the end of an output with a mask."""
+        request, size = sequence.request, len(sequence.tokens)
+        sampling, mask = request.sampling, request.mask
+        if row.sampler is None:
+            row.sampler = RowSampler(sampling, self._vocab_size)
+        history = None
+        if sampling.penalised:
+            history = mx.array(sequence.tokens[-sampling.history :], mx.uint32)
+        self._begin(row)
+        known = mx.array(sequence.tokens[row.entered + 1 :], mx.uint32)
+        hidden = self._enter(row, known, size - 1)[-1:]
+        proposed: list[mx.array] = []
+        with nullcontext() if mask is None else Lookahead(mask) as ahead:
+            for i in range(limit):
+                logits = self.parts.score(hidden[None])[0, :, : self._vocab_size]
+                if mask is not None:
+                    logits = permit(logits, [mask.bits()])
+                place = Draw(row.sampler, size + i, history)
+                token = draw(process(logits, [place]), [place])
+                if history is not None:
+                    history = mx.concatenate([history, token])[-sampling.history :]
+                mx.async_eval(token)
+                proposed.append(token)
+                if ahead is not None and not ahead.advance(cast(int, token.item())):
+                    break
+                if i + 1 < limit:
+                    hidden = self._head(self.parts.embed(token[None]), hidden[None], row.cache)[0]
+        return proposed
+
+    def _begin(self, row: _Row) -> None:
+        """Cut off what the latest draft has entered; all, if states behind it are missing."""
+        if row.entered < row.start:
+            row.cache, row.first, row.entered = self._head.make_cache(), row.start, row.start
+        rewind(row.cache, length_of(row.cache) or 0, row.entered - row.first)
+
+    def _enter(self, row: _Row, tokens: mx.array, end: int) -> mx.array:
+        """Make the entries of the positions [row.entered, end), whose next tokens [n] are `tokens`.
+
+        Return the head's output for them, [n, D].
+        """
+        states = mx.concatenate([*row.states])
+        known = states[row.entered - row.start : end - row.start]
+        row.states, row.start = deque([states[end - row.start :]]), end
+        if known.shape[0]:
+            row.entered = end
+            known = self._head(self.parts.embed(tokens[None]), known[None], row.cache)[0]
+        return known
+
+
+def _add(row: _Row, start: int, states: mx.array) -> None:
+    """Append the states of a pass from `start` on, in place of earlier ones of these positions."""
+    while row.states and start < row.end:
+        newest = row.states.pop()
+        row.end -= newest.shape[0]
+        if row.end < start:
+            row.states.append(newest[: start - row.end])
+            row.end = start
+    if start != row.end or not row.states:
+        row.states, row.start = deque(), start
+    row.states.append(states)
+    row.end = start + states.shape[0]
+    while len(row.states) > 1 and row.end - row.start > MAX_STATES:
+        row.start += row.states.popleft().shape[0]

@@ -1,0 +1,1 @@
+"""Trained heads (multi-token prediction) of models: their files and their layers."""

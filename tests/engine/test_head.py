@@ -1,0 +1,218 @@
+"""Trained heads: tokens are plain decoding's, whatever a head drafts; drafts are what the head says
+of the target's own hidden states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx.bench.fixed_costs import fixed_costs, flat
+from omlx.engine.build import build_loop
+from omlx.engine.loop import EngineLoop
+from omlx.engine.model import cache_maker
+from omlx.engine.speculation.drafters.head import MAX_STATES, HeadDrafter
+from omlx.engine.speculation.hidden import parts_of, split
+from omlx.engine.strategy import only, parse
+from omlx.engine.types import Request, Sampling, Speculation
+from omlx.errors import Reason
+from tests import zoo
+from tests.engine.fakes import VOCAB
+from tests.engine.harness import (
+    GREEDY,
+    LIMITS,
+    WARM,
+    Bench,
+    label,
+    loop_of,
+    model,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
+from tests.engine.heads import CountingHead, CountingText, Observed, head_of, loop_with
+from tests.engine.masks import Ruled, formal, thirds, until
+from tests.engine.test_masking import expected as under_mask
+
+FAMILIES = ("llama", "qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe", "deepseek_v3")
+"""Those whose checkpoints have heads, and the bundled target's."""
+OTHERS = ("gemma3_text", "gpt_oss", "falcon_h1", "lfm2")
+"""Other kinds of caches."""
+PRODUCT = [*product((*FAMILIES, *OTHERS), (GREEDY, WARM), ("right", "noisy", "random"), (1, 3, 8))]
+WRONG = {"right": lambda at: False, "noisy": lambda at: at % 5 in (1, 2)}
+
+
+def counting(head: Any) -> EngineLoop:
+    target = CountingText()
+    return build_loop(target, VOCAB, LIMITS, head=head_of(target, head, VOCAB))
+
+
+def by_head(of: Request) -> Request:
+    return replace(of, speculation=Speculation(only("mtp")))
+
+
+def prove(family: str, sampling: Sampling, quality: str, length: int) -> None:
+    """One row, a second one that joins and leaves, and a third that begins with the first's."""
+    first = by_head(request("first", prompt(21), sampling, 40))
+    second = by_head(request("second", prompt(13, salt=1), sampling, 20))
+    again = by_head(request("again", (*first.tokens, 5, 6, 7), sampling, 24))
+    answers = {one.id: plain(family, unassisted(one)) for one in (first, second, again)}
+    known = {} if quality == "random" else answers
+    drafter = Observed(family, known, WRONG.get(quality, WRONG["right"]))
+    bench = Bench(loop_with(family, drafter, length)).submit(first)
+    bench.until(lambda: len(bench.tokens["first"]) >= 8).run(second).run(again)
+    assert not bench.failed
+    assert bench.tokens == answers
+    stats = bench.stats("first")
+    assert stats.proposed > 0, stats
+    if quality == "right":
+        assert stats.accepted == stats.proposed
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("quality", ["noisy", "random"])
+def test_tokens_equal_plain_decoding(family: str, quality: str) -> None:
+    prove(family, WARM if quality == "noisy" else GREEDY, quality, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "sampling", "quality", "length"), PRODUCT, ids=label)
+def test_tokens_equal_plain_decoding_in_every_combination(
+    family: str, sampling: Sampling, quality: str, length: int
+) -> None:
+    prove(family, sampling, quality, length)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_5", "qwen3_next", "gemma3_text"])
+def test_drafts_equal_a_reference_without_caches(family: str) -> None:
+    """Over prompts in chunks, rejections at every place, a plain pause, and a restored prefix."""
+    first = by_head(request("first", prompt(37), WARM, 40))
+    again = by_head(request("again", (*first.tokens, 5, 6, 7), GREEDY, 24))
+    answers = {one.id: plain(family, unassisted(one)) for one in (first, again)}
+    drafter = Observed(family, answers, lambda at: at % 7 in (1, 2, 5), compares=True)
+    limits = replace(LIMITS, prefill_chunk=16)
+    bench = Bench(loop_with(family, drafter, 4, limits)).run(first).run(again)
+    assert bench.tokens == answers
+    assert len(drafter.drafted) > 10
+    assert bench.stats("again").cached_n > 0
+    assert drafter.drafted == drafter.expected
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=label)
+def test_a_head_that_is_right_is_accepted_whole(sampling: Sampling) -> None:
+    """It is right only where each token is paired with the hidden state before it."""
+    count = tuple(range(1, 30))
+    loop = counting(CountingHead())
+    bench = Bench(loop).run(by_head(request("a", count, sampling, 33)))
+    assert bench.tokens["a"] == [(30 + i) % VOCAB for i in range(33)]
+    stats = bench.stats()
+    assert stats.proposed == stats.accepted > 20
+    assert len(bench.plans) < 12
+
+
+def test_a_head_that_rested_begins_with_the_newest_states() -> None:
+    """While lookups draft it is not asked; then it catches up, as far as states are kept."""
+    count = tuple(range(VOCAB)) * 2
+    loop = build_loop(CountingText(), VOCAB, replace(LIMITS, context_length=4096))
+    rests = HeadDrafter("mtp", CountingHead(), parts_of(loop.runner.model), VOCAB)
+    loop.use_drafters([rests])
+    loop.scheduler.speculator.cost_model = fixed_costs(flat, "mtp", 0.01)
+    of = replace(
+        request("a", count, GREEDY, MAX_STATES + 60), speculation=Speculation(parse("off"))
+    )
+    bench = Bench(loop).submit(of)
+    bench.until(lambda: len(bench.tokens["a"]) > 3)
+    (sequence,) = loop.scheduler.running
+    rests.open(sequence)  # as if it had been admitted, and never paid
+    bench.until(lambda: len(bench.tokens["a"]) > MAX_STATES + 40)
+    bench.loop.flush()
+    proposal = rests.propose(sequence, 4, only("mtp").clauses[0])
+    assert proposal is not None
+    assert MAX_STATES - 3 <= proposal.lag <= MAX_STATES
+    draft = rests.draft(sequence, 4)
+    assert draft is not None
+    newest = sequence.tokens[-1]
+    assert draft.array.tolist() == [(newest + 1 + i) % VOCAB for i in range(4)]
+    rests.check()
+
+
+def test_rows_of_a_batch_draft_by_their_heads() -> None:
+    rows = [by_head(request(f"r{i}", prompt(9 + 7 * i, salt=i), WARM, 40)) for i in range(3)]
+    answers = {one.id: plain("llama", unassisted(one)) for one in rows}
+    drafter = Observed("llama", answers, lambda at: at % 6 == 0)
+    costs = fixed_costs(flat, "mtp", 0.02)
+    bench = Bench(loop_with("llama", drafter, None, replace(LIMITS, max_rows=3), costs))
+    bench.run(*rows)
+    assert bench.tokens == answers
+    batched = [f for plan in bench.plans for f in plan.forwards if f.batched]
+    assert any(sum(window.draft_n > 0 for window in f.windows) > 1 for f in batched)
+
+
+@pytest.mark.parametrize("rule", [thirds, until(formal, 23)], ids=["thirds", "formal"])
+@pytest.mark.parametrize("strategy", ["mtp", "ngram;mtp"])
+def test_heads_draft_under_masks(rule: Any, strategy: str) -> None:
+    of = request("a", prompt(6) * 4, WARM, 30, speculation=Speculation(parse(strategy)))
+    bench = Bench(loop_with("qwen3_5")).run(replace(of, mask=Ruled(rule)))
+    assert bench.tokens["a"] == under_mask(of, rule, "qwen3_5")
+    assert bench.stats().proposed > 0
+
+
+def test_heads_draft_with_penalties_and_in_chains() -> None:
+    penalised = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5)
+    of = request("a", prompt(9) * 3, penalised, 40, speculation=Speculation(parse("ngram;mtp")))
+    bench = Bench(loop_with("llama")).run(of)
+    assert bench.tokens["a"] == plain("llama", unassisted(of))
+    drafters = bench.stats().drafters
+    assert {"mtp", "ngram"} <= drafters.keys()
+
+
+def test_a_draft_model_comes_before_a_head_unless_the_head_is_named() -> None:
+    loop = loop_of("llama", model("llama"))
+    drafters = list(loop.scheduler.speculator.drafters)
+    loop.use_drafters([*drafters, Observed("llama")])
+    bench = Bench(loop)
+    bench.run(request("auto", max_tokens=12, speculation=Speculation(parse("auto"))))
+    gates = bench.stats("auto").gates
+    assert gates["mtp"].reason == Reason("spec.off.draft_model_instead")
+    bench.run(by_head(request("named", max_tokens=12)))
+    assert [*bench.stats("named").drafters] == ["mtp"]
+
+
+def test_a_head_that_raises_is_silent_alone() -> None:
+    class Broken(CountingHead):
+        def __call__(self, embedded: mx.array, hidden: mx.array, cache: list[Any]) -> mx.array:
+            raise RuntimeError("no idea")
+
+    loop = counting(Broken())
+    bench = Bench(loop).run(by_head(request("a", tuple(range(9)), max_tokens=12)))
+    assert bench.tokens["a"] == [9 + i for i in range(12)]
+    assert bench.stats().speculation.code == "spec.off.drafter_failed"
+
+
+def test_a_missing_head_is_named() -> None:
+    bench = Bench(loop_of("llama"))
+    bench.run(by_head(request("a", max_tokens=8)))
+    assert bench.stats().speculation == Reason("spec.off.no_head")
+    assert bench.stats().gates["mtp"].reason == Reason("spec.off.no_head")
+
+
+def test_models_that_do_more_behind_their_layers_have_no_head() -> None:
+    assert [name for name in ("cohere", "gemma2", "llama") if refused(name)] == ["cohere", "gemma2"]
+    loop = build_loop(
+        model("cohere"),
+        zoo.VOCAB_SIZE,
+        LIMITS,
+        head=head_of(model("cohere"), CountingHead(), zoo.VOCAB_SIZE),
+    )
+    bench = Bench(loop).run(by_head(request("a", max_tokens=8)))
+    assert bench.stats().speculation == Reason("spec.off.hidden", {"model": "cohere"})
+
+
+def refused(name: str) -> bool:
+    parts = split(model(name), cache_maker(model(name)), zoo.VOCAB_SIZE)
+    return isinstance(parts, Reason)
