@@ -27,6 +27,9 @@ class ImagePlacer(Protocol):
     @property
     def marker(self) -> str: ...
 
+    @property
+    def text_marker(self) -> str | None: ...
+
     def expand(self, text: str, images: Images) -> str: ...
 
     def place(self, ids: Sequence[int], images: Images) -> tuple[tuple[int, ...], Spans]: ...
@@ -40,8 +43,13 @@ def texts_of(content: object) -> Iterator[str]:
         yield from (part["text"] for part in content if part["type"] != IMAGE)
 
 
-def separate_images(messages: Sequence[Message]) -> tuple[list[Message], tuple[PreparedImage, ...]]:
-    """Return messages as templates read them, and their images in order."""
+def separate_images(
+    messages: Sequence[Message], text_marker: str | None = None
+) -> tuple[list[Message], tuple[PreparedImage, ...]]:
+    """Return messages as templates read them, and their images in order.
+
+    With `text_marker` contents are texts, in which it stands for an image.
+    """
     shown, images = list[Message](), list[PreparedImage]()
     for message in messages:
         content = message["content"]
@@ -49,6 +57,8 @@ def separate_images(messages: Sequence[Message]) -> tuple[list[Message], tuple[P
             images += (part["image"] for part in content if part["type"] == IMAGE)
             parts = [{"type": IMAGE} if part["type"] == IMAGE else part for part in content]
             message = {**message, "content": parts}
+            if text_marker is not None:
+                message["content"] = "".join(part.get("text", text_marker) for part in parts)
         shown.append(message)
     return shown, tuple(images)
 

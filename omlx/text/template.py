@@ -94,10 +94,10 @@ def render(
     messages, changes = adapt(
         messages, abilities, partial(write_calls, tokenizer), continue_last=continue_last
     )
-    messages, images = separate_images(messages)
+    shown, images = separate_images(messages, placer.text_marker if placer else None)
     if placer is not None and images:
         check_markers(messages, variables, placer.marker)
-    rendered = partial(render_template, tokenizer, messages, variables)
+    rendered = partial(render_template, tokenizer, shown, variables)
     spans: tuple[ImageSpan, ...] = ()
     try:
         text = rendered(

@@ -70,6 +70,13 @@ def test_templates_see_parts_and_images_come_in_order() -> None:
     assert messages == [user({"type": "image"}, text("a"), {"type": "image"}), user("b")]
 
 
+def test_templates_that_know_texts_alone_see_markers_in_them() -> None:
+    messages = [user(image(CAT), text("a"), image(DOG)), user("b")]
+    written, images = separate_images(messages, "<image>\n")
+    assert images == (CAT, DOG)
+    assert written == [user("<image>\na<image>\n"), user("b")]
+
+
 @pytest.mark.parametrize("variables", [{}, {"tools": [{"description": "an <image>"}]}])
 def test_a_marker_in_a_text_is_refused(variables: dict[str, Any]) -> None:
     said = "the" if variables else "the <image>"
@@ -90,6 +97,7 @@ def test_a_template_that_knows_parts_alone_renders_texts(tmp_path: Path) -> None
 def test_a_template_without_images_is_named(tmp_path: Path) -> None:
     class Placer:
         marker = "<image>"
+        text_marker = None
 
         def expand(self, text: str, images: Any) -> str:
             raise AssertionError

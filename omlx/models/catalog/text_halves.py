@@ -7,7 +7,7 @@ from typing import Any, Final
 
 WRAPPERS: Final = frozenset(
     {
-        *("idefics3", "smolvlm", "lfm2_vl", "internvl"),
+        *("idefics3", "smolvlm", "lfm2_vl", "llava_next", "internvl", "internvl_chat"),
     }
 )
 """Values of `model_type`."""

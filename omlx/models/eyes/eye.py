@@ -32,6 +32,13 @@ class Eye(Protocol):
         """The text that stands for an image in a rendered prompt."""
         ...
 
+    @property
+    def text_marker(self) -> str | None:
+        """What stands for an image in the text of a message where chat templates know texts alone;
+        None: they know parts, and write the marker.
+        """
+        ...
+
     def image_name(self, data: bytes, most: int = MAX_TOKENS) -> str:
         """Return a name that no other file and no other preprocessing has."""
         ...

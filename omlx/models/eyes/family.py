@@ -31,6 +31,7 @@ class FamilyEye(ABC):
     """An `Eye`, and how a tower of mlx-vlm is called. `token` is repeated for each feature."""
 
     token: ClassVar[str]
+    text_marker: ClassVar[str | None] = None
 
     def __init__(
         self, directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper

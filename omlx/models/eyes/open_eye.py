@@ -31,8 +31,10 @@ FAMILIES: Final = {
     "pixtral": "pixtral:PixtralEye",
     "mistral3": "pixtral:Mistral3Eye",
     "llava": "llava:LlavaEye",
+    "llava_next": "llava:LlavaNextEye",
     "lfm2_vl": "lfm2:Lfm2Eye",
     "internvl": "intern:InternEye",
+    "internvl_chat": "intern:InternChatEye",
 }
 """Module and class in `families`, by `model_type`."""
 

@@ -247,6 +247,24 @@ CONFIGS |= {
         },
         "vision_config": {**TOWER, "num_patches": 64},
     },
+    "llava_next": {
+        "image_token_index": IDS["<image>"],
+        "text_config": {**TEXT, "model_type": "mistral", "tie_word_embeddings": False},
+        "vision_config": {**TOWER, "image_size": 32, "projection_dim": 32, "vocab_size": 64},
+    },
+    "internvl_chat": {
+        "image_token_index": IDS["<IMG_CONTEXT>"],
+        "downsample_ratio": 0.5,
+        "force_image_size": 32,
+        "max_dynamic_patch": 4,
+        "llm_config": {
+            **TEXT,
+            "model_type": "qwen2",
+            "tie_word_embeddings": False,
+            "attention_bias": True,
+        },
+        "vision_config": {**TOWER, "num_hidden_layers": 5, "image_size": 32},
+    },
     "internvl": {
         "image_token_id": IDS["<IMG_CONTEXT>"],
         "downsample_ratio": 0.5,
@@ -308,7 +326,9 @@ TOWERS: Final = {
     "pixtral": "pixtral",
     "mistral3": "pixtral",
     "llava": "clip_vision_model",
+    "llava_next": "clip_vision_model",
     "internvl": "internvl_vision",
+    "internvl_chat": "intern_vit_6b",
 }
 """`model_type` of a tower, where it is another one."""
 
@@ -332,6 +352,13 @@ IMAGES |= {
         "size": {"shortest_edge": 32},
         "crop_size": {"height": 32, "width": 32},
     },
+    "llava_next": {
+        "image_processor_type": "LlavaNextImageProcessor",
+        "size": {"shortest_edge": 32},
+        "crop_size": {"height": 32, "width": 32},
+        "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]],
+    },
+    "internvl_chat": {"image_processor_type": "CLIPFeatureExtractor", "crop_size": 32},
     "lfm2_vl": {
         "image_processor_type": "Lfm2VlImageProcessorFast",
         "encoder_patch_size": 4,
@@ -348,7 +375,8 @@ IMAGES |= {
 }
 MARKERS: Final = {
     **dict.fromkeys(QWENS, "<|vision_start|><|image_pad|><|vision_end|>"),
-    **dict.fromkeys(("smolvlm", "idefics3", "llava", "lfm2_vl"), "<image>"),
+    **dict.fromkeys(("smolvlm", "idefics3", "llava", "llava_next", "lfm2_vl"), "<image>"),
+    "internvl_chat": "<image>",
     **dict.fromkeys(("pixtral", "mistral3"), "[IMG]"),
     "gemma3": "<start_of_image>",
     "gemma4": "<|image|>",
@@ -368,6 +396,7 @@ def save_vlm(model_type: str, folder: Path, seed: int = 0) -> Any:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES[model_type]))
     whole = build(config)
+    whole.eval()  # some towers drop layers at random otherwise
     randomise(whole, seed)
     mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(whole.parameters())))
     return whole
@@ -377,7 +406,8 @@ def build(config: Mapping[str, Any]) -> Any:
     """Return mlx-vlm's model of a config, as its own loader builds it."""
     utils = import_module("mlx_vlm.utils")
     module, _ = utils.get_model_and_args(config=dict(config))
-    parts = json.loads(json.dumps({"text_config": {}, "audio_config": {}, **config}))
+    text = config.get("llm_config", {})
+    parts = json.loads(json.dumps({"text_config": text, "audio_config": {}, **config}))
     settings = module.ModelConfig.from_dict(parts)
     names = ["text", "vision", "perceiver", "projector", "audio"]
     settings = utils.update_module_configs(settings, module, parts, names)

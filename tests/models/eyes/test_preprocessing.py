@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ FAMILIES = (
     "gemma4",
     "mistral3",
     "llava",
+    "llava_next",
     "internvl",
 )
 FEW = {(1, 1), (37, 91)}
@@ -71,6 +73,16 @@ def test_arrays_are_bit_equal(eyes: Any, family: str, size: tuple[int, int]) -> 
         assert np.array_equal(prepared.arrays[name], array), name
     assert prepared.features == eye.tokens(*size) > 0
     assert prepared.patches > 0
+
+
+@pytest.mark.parametrize("size", [*OFTEN, *RARELY])
+def test_tiles_of_the_authors_of_internvl(eyes: Any, size: tuple[int, int]) -> None:
+    """Their layout has no settings of an image processor: mlx-vlm's is the reference."""
+    module = import_module("mlx_vlm.models.internvl_chat.processor")
+    image = picture(*size)
+    wanted = module.InternVLImageProcessor(size=32, dynamic_max_num=4).preprocess([image])
+    tiles = eyes("internvl_chat")[0].patches(image, "name").arrays["pixel_values"]
+    assert np.allclose(tiles, np.array(wanted["pixel_values"][0]), atol=1e-5)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

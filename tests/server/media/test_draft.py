@@ -20,11 +20,12 @@ from tests.server.running import PATIENCE_S, omlx
 
 pytestmark = pytest.mark.needs_extra
 
-FAMILIES = [QWEN, *(pytest.param(f, marks=pytest.mark.slow) for f in ("gemma3", "smolvlm"))]
+RARELY = ("gemma3", "smolvlm", "llava_next", "internvl_chat")
+FAMILIES = [QWEN, *(pytest.param(family, marks=pytest.mark.slow) for family in RARELY)]
 NOISE = 0.02
 """Of the draft's weights, as a share of their spread."""
 
-TOWERS = ("vision", "projector", "connector")
+TOWERS = ("vision", "projector", "connector", "mlp1", "newline")
 
 
 def save_blind_copy(source: Path, folder: Path) -> None:
