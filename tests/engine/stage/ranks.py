@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 300
+STARTING_S = 120
+"""Until a rank watches itself."""
+PATIENCE = "OMLX_TEST_PATIENCE_S"
+"""The variable that tells a rank after how many seconds to show its stacks and end."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -22,14 +26,30 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def run_ranks(module: str, size: int, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
+class Hung(AssertionError):
+    """Ranks that did not end; the text has the stack of each thread."""
+
+
+def run_ranks(
+    module: str,
+    size: int,
+    arguments: Sequence[str],
+    folder: Path,
+    patience_s: float = PATIENCE_S,
+) -> dict[str, Any]:
     """Run `python -m module arguments` as ranks 0 to size - 1; return the JSON object that rank 0
     prints last. Every process has ended afterwards.
+
+    Raises Hung for ranks that run for more than `patience_s`, which each of them watches itself.
     """
     *ports, control = free_ports(size + 1)
     hostfile = folder / "ring.json"
     hostfile.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
-    shared = {"MLX_HOSTFILE": str(hostfile), "OMLX_TEST_CONTROL": str(control)}
+    shared = {
+        "MLX_HOSTFILE": str(hostfile),
+        "OMLX_TEST_CONTROL": str(control),
+        PATIENCE: str(patience_s),
+    }
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -41,11 +61,14 @@ def run_ranks(module: str, size: int, arguments: Sequence[str], folder: Path) ->
         for rank in range(size)
     ]
     try:
-        outputs = [process.communicate(timeout=PATIENCE_S) for process in processes]
+        outputs = [process.communicate(timeout=patience_s + STARTING_S) for process in processes]
     finally:
         for process in processes:
             process.kill()
     codes = [process.returncode for process in processes]
-    assert not any(codes), f"exit codes {codes}\n" + "\n".join(err for _, err in outputs)
+    errors = "\n".join(error for _, error in outputs)
+    if "Timeout (" in errors:  # as faulthandler begins
+        raise Hung(errors)
+    assert not any(codes), f"exit codes {codes}\n{errors}"
     result: dict[str, Any] = json.loads(outputs[0][0].strip().splitlines()[-1])
     return result

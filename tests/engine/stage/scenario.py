@@ -7,6 +7,7 @@ One group of processes tries all ways; ranks without layers wait.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import socket
@@ -34,6 +35,7 @@ from omlx.errors import StageLost
 from omlx.models.pool.staged import cut
 from tests import zoo
 from tests.engine.harness import LIMITS, Bench
+from tests.engine.stage.ranks import PATIENCE
 from tests.engine.stage.script import MAX_ROWS, Play, compared
 
 
@@ -110,6 +112,7 @@ def lead(family: str, way: str, links: list[Link], whole: nn.Module, limits: Lim
 
 
 def main() -> None:
+    faulthandler.dump_traceback_later(float(os.environ[PATIENCE]), exit=True)
     family, *ways = sys.argv[1:]
     rank = int(os.environ["MLX_RANK"])
     size = len(json.loads(Path(os.environ["MLX_HOSTFILE"]).read_text()))

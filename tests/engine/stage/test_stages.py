@@ -12,7 +12,7 @@ from mlx import nn
 from omlx.engine.stage.ends import SHARDED, STAGED, check_split
 from omlx.errors import StageError
 from tests import zoo
-from tests.engine.stage.ranks import run_ranks
+from tests.engine.stage.ranks import PATIENCE_S, Hung, run_ranks
 
 SCENARIO = "tests.engine.stage.scenario"
 ROUNDING = 1e-3
@@ -53,9 +53,15 @@ def allowed(model: nn.Module, split: list[int]) -> bool:
     return False
 
 
-def prove(family: str, ways: list[str], folder: Path, ranks: int = 2) -> None:
+def prove(
+    family: str,
+    ways: list[str],
+    folder: Path,
+    ranks: int = 2,
+    patience_s: float = PATIENCE_S,
+) -> None:
     ranks = max(ranks, *(way.count(",") + 1 for way in ways))
-    for way, result in run_ranks(SCENARIO, ranks, [family, *ways], folder).items():
+    for way, result in run_ranks(SCENARIO, ranks, [family, *ways], folder, patience_s).items():
         if way == "tensor":
             check(result, ROUNDING, NEAR_TIES.get((family, ranks), []))
         else:
@@ -77,6 +83,11 @@ def check(result: dict[str, Any], tolerance: float, ties: list[str]) -> None:
 @pytest.mark.parametrize("family", QUICK)
 def test_stages_change_nothing(family: str, tmp_path: Path) -> None:
     prove(family, QUICK[family], tmp_path)
+
+
+def test_ranks_that_hang_end_and_show_where(tmp_path: Path) -> None:
+    with pytest.raises(Hung, match="most recent call first"):
+        prove("llama", ["2,1"], tmp_path, patience_s=0.5)
 
 
 @pytest.mark.slow
