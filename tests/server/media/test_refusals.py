@@ -85,6 +85,23 @@ def test_images_are_for_users_and_tools(http: httpx.Client, role: str) -> None:
     assert answer.json()["error"]["code"] == "image.role"
 
 
+def test_no_image_in_instructions_of_other_dialects(http: httpx.Client) -> None:
+    image = {"type": "input_image", "image_url": some_uri()}
+    items = [{"role": "developer", "content": [image]}, {"role": "user", "content": "So?"}]
+    answer = http.post("/v1/responses", json={"model": QWEN, "input": items})
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("image.role", "input[0].content[0]")
+    source = {"type": "base64", "media_type": "image/png", "data": some_uri().partition(",")[2]}
+    body = {
+        "model": QWEN,
+        "max_tokens": 2,
+        "system": [{"type": "image", "source": source}],
+        "messages": [{"role": "user", "content": "So?"}],
+    }
+    error = http.post("/v1/messages", json=body).json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "image.role")
+
+
 def test_a_model_without_sight_is_named(http: httpx.Client) -> None:
     body = {"model": TARGET, "messages": [asking(some_uri())], "max_tokens": 2}
     error = http.post("/v1/chat/completions", json=body).json()["error"]
