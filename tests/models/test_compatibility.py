@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ def make_a_token_special(content: dict[str, Any]) -> None:
     token["special"] = True
 
 
+def add_tokens(content: dict[str, Any], names: tuple[str, ...], *, special: bool = True) -> None:
+    first = 1 + max(
+        *content["model"]["vocab"].values(), *(each["id"] for each in content["added_tokens"])
+    )
+    like = next(token for token in content["added_tokens"] if token["special"])
+    content["added_tokens"] += [
+        dict(like, id=first + i, content=name, special=special) for i, name in enumerate(names)
+    ]
+
+
 def drop_the_merges(content: dict[str, Any]) -> None:
     content["model"]["merges"] = content["model"]["merges"][:10]
 
@@ -88,6 +99,43 @@ def test_a_similar_tokenizer_is_not_compatible(tmp_path: Path, change: Any, code
     assert reason is not None
     assert reason.code == code
     assert code in catalog()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (("<image>", "<row_1_col_1>", "<|img_row_1_col_1|>"), ()),
+        (("<|vision_start|>", "<image_soft_token>", "<|video_pad|>"), ("<|reserved_0|>",)),
+        (("<img>", "</img>", "<IMG_CONTEXT>", "<box>"), ("<unused1>", "<audio>")),
+    ],
+)
+def test_tokens_for_media_may_differ(
+    tmp_path: Path, ours: tuple[str, ...], theirs: tuple[str, ...]
+) -> None:
+    target, draft = (
+        read_tokenizer(entry(changed(tmp_path / kind, partial(add_tokens, names=names))))
+        for kind, names in (("target", ours), ("draft", theirs))
+    )
+    assert target.get_vocab() != draft.get_vocab()
+    assert tokenizer_mismatch(target, draft) is None
+    assert tokenizer_mismatch(draft, target) is None
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_other_tokens_beside_those_for_media_may_not(tmp_path: Path, special: bool) -> None:
+    def change(content: dict[str, Any]) -> None:
+        if special:
+            add_tokens(content, ("<image>", "<end_of_utterance>"))
+        else:
+            add_tokens(content, ("<image>",), special=False)  # a word, which text becomes
+
+    ours, theirs = (
+        read_tokenizer(entry(DEMO)),
+        read_tokenizer(entry(changed(tmp_path / "a", change))),
+    )
+    reason = tokenizer_mismatch(ours, theirs)
+    assert reason is not None
+    assert (reason.code, reason.params["differing"]) == ("draft.unfit.vocabulary", 1)
 
 
 def test_a_model_does_not_draft_for_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -18,6 +19,12 @@ PROBE = (
 )
 """Code, white space, digits, scripts, joined emoji: similar tokenizers split them differently."""
 
+_MEDIA = re.compile(
+    r"image|img|vision|video|audio|row_\d+_col_\d+|</?(quad|ref|box)>|reserved|unused",
+    re.IGNORECASE,
+)
+"""Special tokens for images and other media, or for nothing: a text model's tokenizer may lack
+them, or have others in their places."""
 
 _INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")
 """What an incomplete download to the hub's cache lacks."""
@@ -59,17 +66,17 @@ def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
-    """Return why token ids differ in meaning; None if they agree.
+    """Return why token ids differ in meaning; None if they agree, up to tokens for media.
 
     Raises ModelError if a tokenizer fails.
     """
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
-        differing = len(ours.items() ^ theirs.items())
-        return Reason(
-            "draft.unfit.vocabulary",
-            {"target": len(ours), "draft": len(theirs), "differing": differing},
-        )
+        media = _media_tokens(target) | _media_tokens(draft)
+        differing = len({name for name, _ in ours.items() ^ theirs.items()} - media)
+        if differing:
+            sizes = {"target": len(ours), "draft": len(theirs)}
+            return Reason("draft.unfit.vocabulary", {**sizes, "differing": differing})
     differing = len(_added_tokens(target) ^ _added_tokens(draft))
     if differing:
         return Reason("draft.unfit.special_tokens", {"differing": differing})
@@ -119,8 +126,21 @@ def _encode_probe(tokenizer: Tokenizer) -> list[int]:
 
 
 def _added_tokens(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
-    """Return the ids of added tokens and whether each is special, that is, never made from text."""
+    """Return the ids of added tokens and whether each is special, that is, never made from text.
+    Those for media are left out.
+    """
+    media = _media_tokens(tokenizer)
     return {
-        (token, bool(getattr(added, "special", True)))
+        (token, _is_special(added))
         for token, added in tokenizer.added_tokens_decoder.items()
+        if str(added) not in media
     }
+
+
+def _media_tokens(tokenizer: Tokenizer) -> set[str]:
+    added = tokenizer.added_tokens_decoder.values()
+    return {str(token) for token in added if _is_special(token) and _MEDIA.search(str(token))}
+
+
+def _is_special(added: object) -> bool:
+    return bool(getattr(added, "special", True))

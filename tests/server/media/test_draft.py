@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import Registry
-from tests.models.eyes.folders import save_vlm
+from tests.models.eyes.folders import FIRST, save_vlm
 from tests.server.media.pictures import QWEN, asking, some_uri
 from tests.server.running import PATIENCE_S, omlx
 
@@ -29,8 +30,15 @@ TOWERS = ("vision", "projector", "connector", "mlp1", "newline")
 
 
 def save_blind_copy(source: Path, folder: Path) -> None:
-    """Save the text half of a tiny model, perturbed: its drafts are often right."""
+    """Save the text half of a tiny model, perturbed: its drafts are often right. Its tokenizer has
+    reserved tokens in the places of those for images.
+    """
     shutil.copytree(source, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for token in tokenizer["added_tokens"]:
+        if token["id"] >= FIRST and token["content"] != "<end_of_utterance>":
+            token["content"] = f"<|reserved_{token['id']}|>"
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     file, key = str(folder / "model.safetensors"), mx.random.key(5)
     kept = {}
     for name, weight in mx.load(file).items():
