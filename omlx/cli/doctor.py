@@ -77,10 +77,10 @@ def _hosts(text: str, model: str | None, configuration: LiveConfiguration) -> in
     hosts = read_hosts(text)
     rows = [tuple(sentence(f"cli.doctor.hosts.{name}", {}) for name in HEAD)]
     problems = []
-    for report in probe_hosts(hosts, model, configuration):
-        rows.append(tuple(report.cells))
-        if report.problem is not None:
-            problems.append((f"{report.host}: {report.problem.message}",))
+    for cells, problem in probe_hosts(hosts, model, configuration):
+        rows.append(tuple(cells))
+        if problem is not None:
+            problems.append((f"{cells[0]}: {problem.message}",))
     sys.stdout.write(columns([*_versions()]) + "\n" + columns(rows))
     if problems:
         sys.stdout.write("\n" + columns(problems))

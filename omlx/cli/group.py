@@ -30,9 +30,7 @@ def add_group_flags(parser: ArgumentParser) -> None:
     group = parser.add_argument_group(sentence("cli.serve.group", {}))
     group.add_argument("--hosts", metavar="HOSTS", help=sentence("cli.serve.hosts", {}))
     group.add_argument(
-        "--split",
-        choices=("pipeline", "tensor"),
-        help=sentence("cli.serve.split", {}),
+        "--split", choices=("pipeline", "tensor"), help=sentence("cli.serve.split", {})
     )
     group.add_argument(
         "--stage-layers", metavar="N,N", type=_counts, help=sentence("cli.serve.stage_layers", {})

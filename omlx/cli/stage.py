@@ -14,6 +14,7 @@ import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -45,25 +46,25 @@ def run(arguments: Namespace) -> int:
     order = Order.from_line(sys.stdin.readline())
     configuration = configured(arguments)
     import_mlx_lm()
-    process = StageProcess(introduced(order), order, arguments.model or "", configuration)
+    limit = limit_bytes(configuration.current.resolve().settings.memory_limit)
+    name = arguments.model or ""
+    process = StageProcess(introduced(order), order, name, configuration, limit)
     signal.signal(signal.SIGTERM, process.leave)
     process.run()
 
 
+@dataclass(slots=True)
 class StageProcess:
-    """Carries out what the leader sends, in order."""
+    """Carries out what the leader sends, in order. `limit` bounds the bytes of models here."""
 
-    def __init__(
-        self, link: Link, order: Order, model: str, configuration: LiveConfiguration
-    ) -> None:
-        self._link = link
-        self._order = order
-        self._name = model
-        self._configuration = configuration
-        self._limit = limit_bytes(configuration.current.resolve().settings.memory_limit)
-        self._group: Group | None = None
-        self._model: FollowerModel | None = None
-        self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    link: Link
+    order: Order
+    name: str
+    configuration: LiveConfiguration
+    limit: int
+    _group: Group | None = None
+    _model: FollowerModel | None = None
+    _frames: queue.SimpleQueue[Frame] = field(default_factory=queue.SimpleQueue)
 
     def run(self) -> NoReturn:
         """Serve until the leader has gone, and end this process: the other thread may wait in a
@@ -72,7 +73,7 @@ class StageProcess:
         threading.Thread(target=self._carry_out, name="omlx-stage", daemon=True).start()
         with suppress(OSError):  # the leader has gone
             try:
-                while (frame := self._link.receive()) is not None:
+                while (frame := self.link.receive()) is not None:
                     self._receive(frame)
             except TimeoutError:
                 os._exit(SILENT)
@@ -86,15 +87,15 @@ class StageProcess:
 
     @property
     def _room(self) -> dict[str, int]:
-        return {"free_bytes": free_bytes(self._limit)}
+        return {"free_bytes": free_bytes(self.limit)}
 
     def _receive(self, frame: Frame) -> None:
         if frame.kind is Kind.BEAT:
-            self._link.send_json(Kind.BEAT, {**frame.json(), **self._room})
+            self.link.send_json(Kind.BEAT, {**frame.json(), **self._room})
         elif frame.kind is Kind.JOIN:
-            self._group = join(self._order)
-            self._link.send_json(Kind.REPLY, self._room)
-            self._link.settimeout(self._order.timeout_s)
+            self._group = join(self.order)
+            self.link.send_json(Kind.REPLY, self._room)
+            self.link.settimeout(self.order.timeout_s)
         elif frame.kind is not Kind.PORTION:
             self._frames.put(frame)
 
@@ -113,7 +114,7 @@ class StageProcess:
 
     def _end(self, detail: str) -> NoReturn:
         try:
-            self._link.send_json(Kind.FAILED, {"detail": detail})
+            self.link.send_json(Kind.FAILED, {"detail": detail})
         finally:
             os._exit(LOST)
 
@@ -125,7 +126,7 @@ class StageProcess:
         elif self._model is not None:
             reply = self._model.carry_out(frame)
             if reply is not None:
-                self._link.send_json(Kind.REPLY, reply, frame.lane)
+                self.link.send_json(Kind.REPLY, reply, frame.lane)
             if self._model.closed:
                 self._free()
         elif frame.kind is not Kind.CLOSE:  # of a lane of a model that has been replaced
@@ -137,15 +138,15 @@ class StageProcess:
             work(frame.json())
         except (ModelError, NotFound, StageError) as error:
             if not isinstance(error, StageError):
-                params = {"model": self._name, "detail": error.message}
+                params = {"model": self.name, "detail": error.message}
                 error = StageError("stage.model_missing", **params)
-            self._link.refuse(Kind.REPLY, error, frame.lane, host=self._order.host)
+            self.link.refuse(Kind.REPLY, error, frame.lane, host=self.order.host)
         else:
-            self._link.send_json(Kind.REPLY, self._room, frame.lane)
+            self.link.send_json(Kind.REPLY, self._room, frame.lane)
 
     def _check(self, asked: Mapping[str, Any]) -> ModelEntry:
         """Return the model that this process was started for, if it is the leader's."""
-        entry = find_model(self._name, self._configuration)
+        entry = find_model(self.name, self.configuration)
         if entry.id != asked["model"]:
             raise StageError("stage.other_model", leader=asked["model"], follower=entry.id)
         check_same(entry.id, asked["fingerprint"], fingerprint(entry.path))

@@ -17,9 +17,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from omlx.cli.arguments import find_model
 from omlx.cli.hostfile import Hosts
@@ -41,18 +40,13 @@ SENDING_S: Final = 0.5
 """Seconds for which portions are sent."""
 
 
-@dataclass(slots=True)
-class HostReport:
-    """`cells` are one row below `HEAD`, `problem` is None for a host that can take part."""
-
-    host: str
-    cells: list[str]
-    problem: OmlxError | None = None
+Report: TypeAlias = tuple[list[str], OmlxError | None]
+"""One row below `HEAD`; why the host cannot take part, None if it can."""
 
 
 def probe_hosts(
     hosts: Hosts, model: str | None, configuration: LiveConfiguration
-) -> Iterator[HostReport]:
+) -> Iterator[Report]:
     """Probe every host but the first, which is this one, in turn.
 
     Raises NotFound or ModelError if this machine has no such model, ConfigError for an address
@@ -76,8 +70,8 @@ def probe_hosts(
 
 def _probe(
     hosts: Hosts, order: Order, listener: socket.socket, model: str | None, asked: dict[str, Any]
-) -> HostReport:
-    report = HostReport(order.host, [order.host, hosts.hosts[order.rank].address, *"----"])
+) -> Report:
+    cells, problem = [order.host, hosts.hosts[order.rank].address, *"----"], None
     arguments = [] if model is None else [model]
     try:
         command = hosts.follower(order.rank, *arguments)
@@ -97,15 +91,15 @@ def _probe(
                 link.send_json(Kind.CHECK, asked)
                 try:
                     link.expect(Kind.REPLY).answer()
-                    report.cells[2] = "="
+                    cells[2] = "="
                 except StageError as error:
-                    report.problem, report.cells[2] = error, "≠"
-            report.cells[3:] = _measured(link)
+                    problem, cells[2] = error, "≠"
+            cells[3:] = _measured(link)
     except OSError as error:
-        report.problem = StageError("stage.not_started", host=order.host, detail=str(error))
+        problem = StageError("stage.not_started", host=order.host, detail=str(error))
     except StageError as error:
-        report.problem = error
-    return report
+        problem = error
+    return cells, problem
 
 
 def _not_started(process: subprocess.Popen[bytes], host: str) -> StageError:

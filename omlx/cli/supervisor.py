@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Final
 
@@ -43,6 +43,7 @@ _NOT_STARTED: Final = (126, 127, 255)
 """The exit statuses of ssh and of a shell for a host or a command that is not there."""
 
 
+@dataclass(slots=True)
 class Supervisor:
     """Runs one group at a time until a signal.
 
@@ -50,22 +51,14 @@ class Supervisor:
     the arguments of `omlx serve`; followers serve `model`.
     """
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        order: Order,
-        command: Sequence[str],
-        model: str,
-        listening: socket.socket,
-    ) -> None:
-        self._hosts = hosts
-        self._order = order
-        self._command = command
-        self._model = model
-        self._listening = listening
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._stopping = False  # set by a signal
-        self._served_once = False
+    hosts: Hosts
+    order: Order
+    command: Sequence[str]
+    model: str
+    listening: socket.socket
+    served_once: bool = False
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _stopping: bool = False  # set by a signal
 
     def run(self) -> int:
         """Return the exit status: 0 after a signal, 2 for what the user must mend. Raises
@@ -79,19 +72,19 @@ class Supervisor:
             try:
                 status = self._run_group()
             except OmlxError as error:  # a host that is off, a cable that is out
-                if not self._served_once:
+                if not self.served_once:
                     raise
                 status = 1
                 sys.stderr.write(f"omlx: {error.message}\n")
-            if self._stopping or (status in _FINAL and not self._served_once):
+            if self._stopping or (status in _FINAL and not self.served_once):
                 return status
-            if self._served_once and time.monotonic() - started > SERVED_S:
+            if self.served_once and time.monotonic() - started > SERVED_S:
                 failures = 0
             pause = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
             failures += 1
-            if failures == MAX_STARTS and not self._served_once:
+            if failures == MAX_STARTS and not self.served_once:
                 raise StageError("stage.gave_up", starts=failures)
-            self._order = replace(self._order, restarts=self._order.restarts + 1)
+            self.order = replace(self.order, restarts=self.order.restarts + 1)
             sys.stderr.write(f"omlx: the group has ended; starting it again in {pause:g} s\n")
             self._sleep(pause)
         return 0
@@ -101,30 +94,30 @@ class Supervisor:
         with ExitStack() as ending:
             report = ending.enter_context(tempfile.TemporaryFile())
             ending.callback(self._end_all)
-            addresses = [host.address for host in self._hosts.hosts]
+            addresses = [host.address for host in self.hosts.hosts]
             control, *ports = _free_ports(addresses[0], 1 + len(addresses))
             order = replace(
-                self._order,
+                self.order,
                 secret=secrets.token_hex(32),
                 control=(addresses[0], control),
                 ring=tuple(map("{}:{}".format, addresses, ports)),
-                listening=self._listening.fileno(),
+                listening=self.listening.fileno(),
                 report=report.fileno(),
             )
             for rank in range(len(addresses)):
                 self._processes.append(self._start(replace(order, rank=rank)))
             rank, status = self._first_ended()
             news = os.pread(report.fileno(), 2, 0)
-            self._served_once = self._served_once or SERVING in news
+            self.served_once = self.served_once or SERVING in news
             return self._ended(rank, status, joined=JOINED in news)
 
     def _start(self, order: Order) -> subprocess.Popen[bytes]:
         if order.rank:
-            command = self._hosts.follower(order.rank, self._model)
-            return start(command, order, self._hosts.environment)
-        command = [sys.executable, "-m", "omlx", "serve", *self._command, "--lead"]
+            command = self.hosts.follower(order.rank, self.model)
+            return start(command, order, self.hosts.environment)
+        command = [sys.executable, "-m", "omlx", "serve", *self.command, "--lead"]
         descriptors = (order.listening, order.report)
-        return start(command, order, self._hosts.environment, pass_fds=descriptors)
+        return start(command, order, self.hosts.environment, pass_fds=descriptors)
 
     def _first_ended(self) -> tuple[int, int]:
         """Wait until one process has ended, the leader after a signal; return rank and status."""
@@ -139,7 +132,7 @@ class Supervisor:
         """Judge the end of one process; return the status of the group."""
         if self._stopping or (rank == 0 and status >= 0):  # the leader says itself what was wrong
             return status
-        host = self._order.hosts[rank]
+        host = self.order.hosts[rank]
         if rank and status in _NOT_STARTED and not joined:
             raise StageError("stage.not_started", host=host, detail=f"status {status}")
         refused = rank > 0 and status == REFUSED

@@ -222,7 +222,7 @@ class Hurried(Supervisor):
     """Waits for nothing between two starts; bounded, for a supervisor that would not give up."""
 
     def _sleep(self, seconds: float) -> None:
-        self._stopping = self._order.restarts == 2 * MAX_STARTS
+        self._stopping = self.order.restarts == 2 * MAX_STARTS
 
 
 @pytest.mark.usefixtures("handlers")
@@ -250,6 +250,6 @@ def test_after_it_has_served_a_host_is_waited_for(alone: Path, capsys: Capture) 
     order = Order(("mac1", "mac2"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         supervisor = OncePatient(hosts, order, [TARGET], TARGET, listening)
-        supervisor._served_once = True
+        supervisor.served_once = True
         assert supervisor.run() == 0
     assert "mac2" in capsys.readouterr().err

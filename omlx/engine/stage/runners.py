@@ -60,12 +60,7 @@ class Leader(_StageRunner):
     prefill_first = FIRST
 
     def __init__(
-        self,
-        model: Model,
-        make_cache: MakeCache,
-        facts: ModelFacts,
-        group: Group,
-        stages: Stages,
+        self, model: Model, make_cache: MakeCache, facts: ModelFacts, group: Group, stages: Stages
     ) -> None:
         super().__init__(model, make_cache, facts, group)
         if facts.own_layout is not None and facts.uncacheable is None:
