@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 HOME: Final = "/admin"
 API: Final = f"{HOME}/api"
+CHAT: Final = f"{HOME}/chat"
 LOGIN: Final = f"{HOME}/login"
 MODELS: Final = f"{HOME}/models"
 SETTINGS: Final = f"{HOME}/settings"

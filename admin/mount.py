@@ -12,6 +12,8 @@ from omlx.settings.configuration import LiveConfiguration
 
 from . import preferences
 from .addresses import HOME
+from .chat.api import ChatApi
+from .chat.page import ChatPage
 from .files import serve_files
 from .login.api import LoginApi
 from .login.credentials import Credentials
@@ -47,6 +49,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     settings = SettingsService(pool, configuration, publish_key)
     trials = TrialService(services, TrialApplier(pool, configuration), home)
 
+    ChatPage(snapshots).register(pages)
     OverviewPage(figures, snapshots, trials.trials, key).register(pages)
     ModelsPage(snapshots).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
@@ -59,6 +62,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ModelsApi(pool, services.prefixes).register(api)
     TrialApi(gate, trials).register(api)
     LiveApi(figures).register(api)
+    ChatApi.of(services).register(api)
 
     for router in (LoginApi(gate).routes(), api, pages.router):
         app.include_router(router)

@@ -21,12 +21,17 @@ from omlx.server import errors
 from omlx.server.app import misrouted
 from omlx.server.guard import is_dashboard
 
-from .addresses import HOME, LOGIN, MODELS, SETTINGS
+from .addresses import CHAT, HOME, LOGIN, MODELS, SETTINGS
 from .part_cache import PartCache
 from .preferences import THEMES, language_of, theme_of
 from .rendering import render
 
-SECTIONS: Final = (("overview", HOME), ("models", MODELS), ("settings", SETTINGS))
+SECTIONS: Final = (
+    ("chat", CHAT),
+    ("overview", HOME),
+    ("models", MODELS),
+    ("settings", SETTINGS),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,6 +243,7 @@ def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt
         tools=() if request.tools is None else request.tools.functions,
         strict=frozenset() if request.tools is None else request.tools.strict,
         single=request.tools is not None and request.tools.single,
+        mark_drafted=request.mark_drafted,
     )
 
 

@@ -41,7 +41,7 @@ class GenerationRequest:
     ids that are continued as they are. `suffix` follows the gap that the output fills (infill).
     `prediction` is a text that the answer is expected to resemble (predicted outputs). `min_tokens`
     come before the first end token; with `ignore_eos` there is none. `warnings`: what of the body
-    was left out; the answer repeats them.
+    was left out; the answer repeats them. `mark_drafted`: texts say whether they were drafted.
     """
 
     messages: Sequence[Message] = ()
@@ -67,6 +67,7 @@ class GenerationRequest:
     prediction: str = ""
     structured_output: StructuredOutput | None = None
     warnings: tuple[Reason, ...] = ()
+    mark_drafted: bool = False
 
     @property
     def long(self) -> bool:

@@ -154,8 +154,8 @@ class GenerationStream:
         choice, parser = self._outputs[event.request_id]
         output: list[OutputEvent] = []
         match event:
-            case TokensCommitted(tokens=tokens, logprobs=logprobs):
-                output = parser.feed(tokens, logprobs or ())
+            case TokensCommitted(tokens=tokens, drafted=drafted, logprobs=logprobs):
+                output = parser.feed(tokens, logprobs or (), drafted)
             case Finished(reason=reason, stats=stats):
                 output = parser.finish(reason, stats)
                 for part in output:

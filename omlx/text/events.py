@@ -6,7 +6,7 @@
     the prompt           its requested logprobs, first
 
 Deltas of one kind may be merged or split without changing their meaning. `logprobs` belong to the
-event's tokens.
+event's tokens. `drafted`: the text came from accepted draft tokens, if the request wants to know.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class TextDelta:
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    drafted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class ReasoningDelta:
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    drafted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class OutputSpec:
     `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
     output continues. `raw`: text only, without reasoning and calls. `tools` are as chat templates
     take them; `strict` names those whose arguments must follow their schema. `single`: the
-    output ends with its first call.
+    output ends with its first call. `mark_drafted`: texts say whether they were drafted.
     """
 
     stop_ids: frozenset[int] = frozenset()
@@ -56,6 +56,7 @@ class OutputSpec:
     tools: tuple[Mapping[str, Any], ...] = ()
     strict: frozenset[str] = frozenset()
     single: bool = False
+    mark_drafted: bool = False
 
 
 class OutputParser:
@@ -64,6 +65,7 @@ class OutputParser:
     def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
         self._stop_ids = spec.stop_ids
         self._single = spec.single
+        self._mark_drafted = spec.mark_drafted
         self._detokenizer = Detokenizer(tokenizer, spec.context)
         self._stops = StopStringFilter(spec.stops)
         form = None if spec.raw else reasoning_format(tokenizer)
@@ -86,15 +88,20 @@ class OutputParser:
         return self._stops.matched is not None
 
     def feed(
-        self, tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()
+        self,
+        tokens: Sequence[int],
+        logprobs: Sequence[TokenLogprob] = (),
+        drafted: Sequence[bool] = (),
     ) -> list[OutputEvent]:
-        """Return the events of new tokens. Stop tokens have no text; `logprobs`, if any, are one
-        per token.
+        """Return the events of new tokens. Stop tokens have no text; `logprobs` and `drafted`, if
+        any, are one per token. A text of several tokens counts as the last one's.
         """
         pieces: list[Piece] = []
-        for token, logprob in zip_longest(tokens, logprobs):
+        marks = drafted if self._mark_drafted else ()
+        for token, logprob, mark in zip_longest(tokens, logprobs, marks):
             if token not in self._stop_ids:
-                pieces += self._feed_token(token, logprob)
+                new = self._feed_token(token, logprob)
+                pieces += _as_drafted(new) if mark else new
         return _merged(pieces)
 
     def finish(self, reason: FinishReason, stats: RequestStats) -> list[OutputEvent]:
@@ -218,6 +225,11 @@ def _splitter(
     return ReasoningSplitter(markers, thinking=spec.thinking, ends=form.ends, repeats=form.repeats)
 
 
+def _as_drafted(pieces: Iterable[Piece]) -> list[Piece]:
+    texts = (TextDelta, ReasoningDelta)
+    return [replace(piece, drafted=True) if isinstance(piece, texts) else piece for piece in pieces]
+
+
 def _merged(pieces: Iterable[Piece]) -> list[OutputEvent]:
     """Merge neighbouring deltas of one kind."""
     merged: list[Piece] = []
@@ -236,9 +248,9 @@ def _merge(first: Piece, second: Piece) -> Piece | None:
     """Return two neighbours as one delta; None if they are of different kinds."""
     logprobs = first.logprobs + second.logprobs
     match first, second:
-        case TextDelta(), TextDelta():
+        case TextDelta(), TextDelta() if first.drafted == second.drafted:
             return replace(first, text=first.text + second.text, logprobs=logprobs)
-        case ReasoningDelta(), ReasoningDelta():
+        case ReasoningDelta(), ReasoningDelta() if first.drafted == second.drafted:
             return replace(first, text=first.text + second.text, logprobs=logprobs)
         case ToolCallArguments(), ToolCallArguments() if first.index == second.index:
             return replace(first, text=first.text + second.text, logprobs=logprobs)

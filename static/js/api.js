@@ -3,7 +3,7 @@
 import { loggedOut } from "./session.js";
 import { known, t } from "./text.js";
 
-const API = "/admin/api";
+export const API = "/admin/api";
 
 export class Refused extends Error {
   // `field` is the name of the setting at fault, if any.
@@ -41,11 +41,17 @@ export async function send(method, path, body, { etag, signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, { message: t("ui.error.offline") });
   }
+  if (!answer.ok) throw await refusal(answer);
   const content = await answer.json().catch(() => ({}));
-  if (answer.status === 401 && content.error?.code === "auth.session") {
-    loggedOut();
-    throw new Refused(answer.status, { code: "ui.logged_out" });
-  }
-  if (!answer.ok) throw new Refused(answer.status, content.error);
   return { body: content, etag: answer.headers.get("ETag") };
+}
+
+// The error of an answer. One without a session shows how to log in.
+export async function refusal(answer) {
+  const { error } = await answer.json().catch(() => ({}));
+  if (answer.status === 401 && error?.code === "auth.session") {
+    loggedOut();
+    return new Refused(answer.status, { code: "ui.logged_out" });
+  }
+  return new Refused(answer.status, error);
 }

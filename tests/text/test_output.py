@@ -98,3 +98,16 @@ def test_a_stop_id_has_neither_text_nor_logprob(bpe: TokenizerWrapper) -> None:
 def test_a_stop_string_in_the_last_bytes_makes_the_reason_stop(bpe: TokenizerWrapper) -> None:
     events = run(bpe, [bpe.encode("a ", add_special_tokens=False)], OutputSpec(stops=(" ",)))
     assert replace(events[-1], logprobs=()) == Finish(FinishReason.STOP, STATS, stop=" ")
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_drafted_tokens_are_marked_if_the_request_wants_to_know(
+    bpe: TokenizerWrapper, marked: bool
+) -> None:
+    tokens = bpe.encode("<think>ab</think>ab the é", add_special_tokens=False)
+    parser = OutputParser(bpe, OutputSpec(mark_drafted=marked))
+    drafted = [at >= len(tokens) - 2 for at in range(len(tokens))]
+    events = parser.feed(tokens, (), drafted) + parser.finish(FinishReason.LENGTH, STATS)
+    texts = [event for event in events if isinstance(event, TextDelta | ReasoningDelta)]
+    assert [text.drafted for text in texts] == ([False, False, True] if marked else [False, False])
+    assert "".join(text.text for text in texts if isinstance(text, TextDelta)) == "ab the é"

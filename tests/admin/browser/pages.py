@@ -18,6 +18,7 @@ class Listed:
 
 
 PAGES: Final = (
+    Listed("chat", "/admin/chat"),
     Listed("overview", "/admin"),
     Listed("models", "/admin/models"),
     Listed("model", f"/admin/models/{TARGET}"),

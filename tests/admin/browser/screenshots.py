@@ -37,6 +37,19 @@ _MOST: Final = 500
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 LONG: Final = {"max_tokens": 160, "repetition_penalty": 1.3, "repetition_context": 60}
 BUNDLED_MODELS: Final = Folder("bundled", BUNDLED)
+QUESTIONS: Final = (
+    "Count to 20.",
+    """Rename `result` to `names`.
+
+```python
+def load_names(path):
+    result = []
+    for line in open(path):
+        result.append(line.strip())
+    return sorted(result)
+```""",
+)
+"""For the chat page; the bundled model answers them well."""
 WELCOME: Final = Listed("welcome", "/admin")
 
 
@@ -76,6 +89,8 @@ def take(site: Site, listed: Listed, language: str, out: Path) -> None:
         with site.visit(logged_in=listed.logged_in, **looks) as visit:
             visit.complaints.expect("404")
             visit.page.goto(listed.path)
+            if listed.name == "chat":
+                converse(visit.page)
             for chart in visit.page.locator("omlx-chart:visible").all():
                 chart.locator("canvas").wait_for()
             picture, file = (
@@ -84,6 +99,18 @@ def take(site: Site, listed: Listed, language: str, out: Path) -> None:
             )
             file.write_bytes(picture)
             sys.stdout.write(f"{file.name} {len(picture) // 1000} KB\n")
+
+
+def converse(page: Page) -> None:
+    """Fill the page with a conversation; the drafted tokens of the last answer are highlighted."""
+    page.locator("omlx-chat[data-ready]").wait_for()
+    for number, question in enumerate(QUESTIONS, 1):
+        page.locator("[name=question]").fill(question)
+        page.keyboard.press("Enter")
+        page.locator('.answer[data-status="done"]').nth(number - 1).wait_for()
+    tint = page.locator('[data-action="tint"]:visible')
+    if tint.count():
+        tint.last.click()
 
 
 def taken(page: Page, viewport: Mapping[str, int]) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
 
 from tests.server.running import PATIENCE_S, TARGET, Running
 
@@ -47,10 +47,32 @@ def test_another_client_follows_from_any_event(spelling: OpenAI, go_on: threadin
     events = list(following)
     assert events[0].sequence_number == 1
     assert events[-1].type == "response.completed"
-    with pytest.raises(BadRequestError) as caught:
-        spelling.responses.retrieve(name, stream=True)
-    assert caught.value.code == "response.no_stream"
     assert spelling.responses.retrieve(name).status == events[-1].response.status
+    again = list(spelling.responses.retrieve(name, stream=True, starting_after=0))
+    assert again == events  # also after its end
+
+
+def test_only_a_response_that_was_streamed_is_streamed_again(spelling: OpenAI) -> None:
+    finished = spelling.responses.create(model=TARGET, input="a", max_output_tokens=1)
+    with pytest.raises(BadRequestError) as caught:
+        spelling.responses.retrieve(finished.id, stream=True)
+    assert caught.value.code == "response.no_stream"
+    with pytest.raises(NotFoundError):
+        spelling.responses.retrieve("resp_unknown", stream=True)
+
+
+def test_texts_say_whether_they_were_drafted(spelling: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": TARGET, "input": "word " * 40, "stream": True}
+    extra = {"speculation": "ngram", "num_draft_tokens": 4}
+    marked = list(spelling.responses.create(**asked, extra_body=extra | {"mark_drafted": True}))
+    deltas = [event for event in marked if event.type == "response.output_text.delta"]
+    drafted = [event.delta for event in deltas if event.model_dump().get("drafted")]
+    timings = marked[-1].response.model_dump()["timings"]
+    assert timings["draft_n_accepted"] > 0
+    assert 0 < len("".join(drafted)) < len(marked[-1].response.output_text)
+    assert "".join(event.delta for event in deltas) == marked[-1].response.output_text
+    plain = spelling.responses.create(**asked, extra_body=extra)
+    assert not any("drafted" in event.model_dump() for event in plain)
 
 
 def test_a_background_stream_can_be_cancelled(spelling: OpenAI, go_on: threading.Event) -> None:
@@ -69,4 +91,6 @@ def test_an_error_is_the_last_event(spelling: OpenAI) -> None:
         spelling.responses.create(model=TARGET, input="word " * 9000, background=True, stream=True)
     )
     assert events[-1].type == "response.failed"
-    assert events[-1].response.error is not None
+    error = events[-1].response.error
+    assert error is not None
+    assert error.model_dump()["params"]["limit"] > 0

@@ -93,7 +93,7 @@ class ResponseEncoder:
     def failed(self, error: OmlxError) -> list[Json]:
         body = errors.openai(error)["error"]
         self.response["status"] = "failed"
-        self.response["error"] = {"code": body["code"], "message": body["message"]}
+        self.response["error"] = {name: body[name] for name in ("code", "message", "params")}
         return [self._event("response.failed", response=self._snapshot())]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
@@ -111,14 +111,15 @@ class ResponseEncoder:
     def _encode(self, event: OutputEvent) -> list[Json]:
         entries = self._entries(event.logprobs)
         match event:
-            case TextDelta(text=text):
+            case TextDelta(text=text, drafted=drafted):
                 payloads = self._enter("message")
                 self._logprobs += entries
-                delta = self._part("response.output_text.delta", delta=text, logprobs=entries)
-                return [*payloads, delta]
-            case ReasoningDelta(text=text):
+                fields = {"delta": text, "logprobs": entries, **_mark(drafted=drafted)}
+                return [*payloads, self._part("response.output_text.delta", **fields)]
+            case ReasoningDelta(text=text, drafted=drafted):
                 payloads = self._enter("reasoning")
-                return [*payloads, self._part("response.reasoning_text.delta", delta=text)]
+                fields = {"delta": text, **_mark(drafted=drafted)}
+                return [*payloads, self._part("response.reasoning_text.delta", **fields)]
             case ToolCallStart(id=id, name=name):
                 return self._call(id, name)
             case ToolCallArguments(text=text):
@@ -248,6 +249,11 @@ class ResponseEncoder:
         if self._head.token_bytes is None:
             return []
         return logprob_entries(logprobs, self._head.token_bytes)
+
+
+def _mark(*, drafted: bool) -> Json:
+    """The field of a delta whose text came from draft tokens."""
+    return {"drafted": True} if drafted else {}
 
 
 def _input(arguments: str) -> str:

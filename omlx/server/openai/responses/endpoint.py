@@ -112,15 +112,15 @@ class ResponseEndpoints:
         return lifetime, exchange
 
     async def show(self, request: Request, id: str) -> Response:
-        """A response; with `stream`, its events from `starting_after` on while it is in progress in
-        the background."""
+        """A response; with `stream`, its events from `starting_after` on, of one that is generated
+        in the background or was streamed from there."""
         if request.query_params.get("stream") != "true":
             return JSONResponse(self.store.get(id))
         after = read_query(Following, request.query_params).starting_after
-        running = self.store.open.get(id)
-        if running is None or running.replay is None:
+        replay = self.store.replay(id)
+        if replay is None:
             raise BadRequest("response.no_stream", param="stream")
-        return self._follow(running.replay, after + 1)
+        return self._follow(replay, after + 1)
 
     def _follow(self, replay: Replay, start: int = 0) -> Response:
         """A stream whose end does not end the response."""
@@ -161,12 +161,14 @@ class _Lifetime:
         """Store the response if the request says so and it has a final status."""
         assert isinstance(encoder, ResponseEncoder)
         response = encoder.response
-        if self._store.open.pop(response["id"], None) is None or not self._body.stored:
+        running = self._store.open.pop(response["id"], None)
+        if running is None or not self._body.stored:
             return
         if response["status"] != "in_progress":
             items = [item.as_output() for item in self._body.items]
             numbered = [{"id": f"{response['id']}_in_{i}"} | item for i, item in enumerate(items)]
-            self._store.keep(response, numbered, self._conversation)
+            replay = running.replay if self._body.stream else None
+            self._store.keep(response, numbered, self._conversation, replay)
 
 
 async def _generate(

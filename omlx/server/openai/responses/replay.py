@@ -10,15 +10,18 @@ from omlx.server.dialect import Json
 
 
 class Replay:
-    """Keeps every payload until the response ends. Used on the event loop only."""
+    """Keeps every event as a frame, `nbytes` in all. Used on the event loop only."""
 
     def __init__(self) -> None:
-        self._payloads: list[Json] = []
+        self.nbytes = 0
+        self._frames: list[bytes] = []
         self._ended = False
         self._changed = asyncio.Event()
 
     def add(self, payloads: Sequence[Json]) -> None:
-        self._payloads += payloads
+        frames = list(map(sse.named, payloads))
+        self._frames += frames
+        self.nbytes += sum(map(len, frames))
         self._wake()
 
     def end(self) -> None:
@@ -26,13 +29,13 @@ class Replay:
         self._wake()
 
     async def frames(self, start: int, idle_s: float) -> AsyncGenerator[bytes, None]:
-        """Yield the payloads from number `start` on, until the response ends; a comment after
+        """Yield the events from number `start` on, until the response ends; a comment after
         `idle_s` without one."""
         while True:
-            new = self._payloads[start:]
+            new = self._frames[start:]
             start += len(new)
             if new:
-                yield b"".join(map(sse.named, new))
+                yield b"".join(new)
             elif self._ended:
                 return
             elif not await self._change(idle_s):

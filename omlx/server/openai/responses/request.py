@@ -92,6 +92,7 @@ class ResponseRequest(Sampled):
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
     prompt_cache_options: CacheOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mark_drafted: bool | None = None
 
     @property
     def stored(self) -> bool:
@@ -136,6 +137,7 @@ class ResponseRequest(Sampled):
             draft_length=self.draft_length,
             structured_output=response_format.structured_output(format, "text.format"),
             warnings=(*response_tools.warnings(self.tools or ()), *self._left_out()),
+            mark_drafted=bool(self.mark_drafted),
         )
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:

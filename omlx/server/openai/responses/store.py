@@ -33,7 +33,8 @@ class StoredResponse:
     """A finished response, its input items, and the messages of the conversation up to its end.
 
     Each as JSON: Python objects take several times the memory, and an unknown amount. `ids`: of all
-    items, input and output. `images`: names of the data URIs, which are held elsewhere.
+    items, input and output. `images`: names of the data URIs, which are held elsewhere. `replay`:
+    the events of a response that was streamed in the background.
     """
 
     response: bytes
@@ -41,11 +42,13 @@ class StoredResponse:
     messages: bytes
     ids: tuple[str, ...]
     images: tuple[str, ...] = ()
+    replay: Replay | None = None
 
     @property
     def size(self) -> int:
         texts = len(self.response) + len(self.items) + len(self.messages)
-        return texts + _ID_BYTES * len(self.ids)
+        events = 0 if self.replay is None else self.replay.nbytes
+        return texts + events + _ID_BYTES * len(self.ids)
 
     def by_id(self) -> dict[str, Json]:
         items = [*json.loads(self.items), *json.loads(self.response)["output"]]
@@ -73,14 +76,22 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._stored)
 
-    def keep(self, response: Json, items: list[Json], conversation: Sequence[Json]) -> None:
-        """Store a response with its input; `conversation`: the messages that it answers."""
+    def keep(
+        self,
+        response: Json,
+        items: list[Json],
+        conversation: Sequence[Json],
+        replay: Replay | None = None,
+    ) -> None:
+        """Store a response with its input; `conversation`: the messages that it answers. `replay`
+        has all events of one that may be streamed again.
+        """
         continued = Conversation(conversation)
         for at, item in enumerate(response["output"]):
             continued.add(Item.model_validate(item), f"output[{at}]")
         ids = tuple(dict.fromkeys(item["id"] for item in [*items, *response["output"]]))
         (asked, messages), images = self._images.hold([items, continued.messages])
-        stored = StoredResponse(encoded(response), asked, messages, ids, images)
+        stored = StoredResponse(encoded(response), asked, messages, ids, images, replay)
         self._stored[response["id"]] = stored
         for item in ids:
             self._owners.setdefault(item, []).append(response["id"])
@@ -135,6 +146,15 @@ class ResponseStore:
             return self.open[id].encoder.response
         response: Json = json.loads(self._find(id).response)
         return response
+
+    def replay(self, id: str) -> Replay | None:
+        """The events of a response, finished or in progress; None: they are not kept.
+
+        Raises NotFound.
+        """
+        if id in self.open:
+            return self.open[id].replay
+        return self._find(id).replay
 
     def items(self, id: str) -> list[Json]:
         """Raises NotFound."""

@@ -1,0 +1,77 @@
+// What the events of a response make of an answer. The answer is a message of the conversation:
+//
+//   status     running, done, stopped, failed (by the server), lost (the server forgot it)
+//   attempt    1, and one more each time that it is generated again in its place
+//   sequence   number of the newest event, from which a broken stream is resumed
+//   drafted    [start, end) of the runs of `text` that came from drafts
+//   firstMs    time from the request to its first token
+//   thinkingMs time from the first token of the reasoning to the first one of the text
+//   resumed    its events no longer say when they happened: the stream broke, or the page was left
+
+const ENDS = new Set(["response.completed", "response.incomplete", "response.failed"]);
+
+export function newAnswer(fields) {
+  const empty = { text: "", reasoning: "", drafted: [], sequence: -1, attempt: 1 };
+  return { role: "assistant", status: "running", ...empty, ...fields };
+}
+
+// Modify an answer by an event that arrived at `now` (ms). Return whether it has ended.
+export function apply(answer, event, now) {
+  if (!(event.sequence_number > answer.sequence)) return false;
+  answer.sequence = event.sequence_number;
+  switch (event.type) {
+    case "response.created":
+      answer.response = event.response.id;
+      answer.model = event.response.model;
+      answer.warnings = event.response.warnings ?? [];
+      break;
+    case "response.reasoning_text.delta":
+      first(answer, now);
+      answer.thinkingSince ??= now;
+      answer.reasoning += event.delta;
+      break;
+    case "response.output_text.delta":
+      first(answer, now);
+      thought(answer, now);
+      if (event.drafted) markDrafted(answer, event.delta.length);
+      answer.text += event.delta;
+      break;
+  }
+  if (!ENDS.has(event.type)) return false;
+  end(answer, event.response, now);
+  return true;
+}
+
+function first(answer, now) {
+  if (!answer.resumed) answer.firstMs ??= now - answer.created;
+}
+
+function thought(answer, now) {
+  const known = !answer.resumed && answer.thinkingSince !== undefined;
+  if (known) answer.thinkingMs ??= now - answer.thinkingSince;
+}
+
+function markDrafted(answer, length) {
+  const start = answer.text.length;
+  const last = answer.drafted.at(-1);
+  if (last?.[1] === start) last[1] += length;
+  else answer.drafted.push([start, start + length]);
+}
+
+function end(answer, response, now) {
+  thought(answer, now);
+  answer.usage = response.usage;
+  answer.timings = response.timings;
+  answer.cut = response.incomplete_details !== null;
+  const ended = { failed: "failed", cancelled: "stopped" };
+  answer.status = ended[response.status] ?? "done";
+  if (response.error) answer.error = response.error;
+}
+
+// How long it thought: as seen here, else the share of its tokens in the server's time.
+export function thinkingSeconds({ thinkingMs, usage, timings }) {
+  if (thinkingMs !== undefined) return thinkingMs / 1000;
+  const tokens = usage?.output_tokens_details?.reasoning_tokens;
+  if (!tokens || !timings?.predicted_n) return null;
+  return (timings.predicted_ms * tokens) / timings.predicted_n / 1000;
+}

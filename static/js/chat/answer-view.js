@@ -1,0 +1,167 @@
+// An answer on the page: reasoning, text, state, figures. `omlx-chat` handles its buttons.
+
+import { announce } from "../announce.js";
+import { known, t } from "../text.js";
+import { runningAnswer } from "./answer.js";
+import { thinkingSeconds } from "./answer-events.js";
+import { fromTemplate, show } from "./dom.js";
+import { comparison, figuresOf, seconds, undrafted } from "./figures.js";
+import { Prose } from "./markdown.js";
+import { canTint, tint } from "./tint.js";
+
+const COPIED_MS = 2000;
+// Codes of OpenAI's API, by which the catalog knows the same errors.
+const CODES = { context_length_exceeded: "ui.chat.too_long", model_not_found: "model.not_found" };
+
+export class AnswerView {
+  constructor(message) {
+    this.message = message;
+    this.element = fromTemplate("answer");
+    this.element.dataset.id = message.id;
+    this.parts = {};
+    for (const part of this.element.querySelectorAll("[data-part]")) {
+      this.parts[part.dataset.part] = part;
+    }
+    this.prose = new Prose(this.parts.text, addCodeBar);
+    this.reasoning = new Prose(this.parts.reasoning, addCodeBar);
+    this.update();
+  }
+
+  update() {
+    const { message } = this;
+    const answer = runningAnswer(message.id);
+    this.element.dataset.status = message.status;
+    this.element.setAttribute("aria-busy", String(message.status === "running"));
+    this.parts.model.textContent = message.model;
+    this.#think();
+    this.prose.update(message.text);
+    this.#progress(answer);
+    this.#problem(answer);
+    const ended = message.status !== "running";
+    show(this.parts.note, ended ? noteOf(message) : "");
+    this.#warn();
+    this.#figures(ended);
+    this.parts.actions.hidden = !ended;
+    this.button("regenerate").hidden = message.twin !== undefined;
+    this.button("tint").hidden = !(ended && canTint && message.drafted.length);
+    if (this.untint) this.#paint();
+  }
+
+  button(action) {
+    return this.element.querySelector(`[data-action="${action}"]`);
+  }
+
+  toggleTint() {
+    const on = this.untint === undefined;
+    this.button("tint").setAttribute("aria-pressed", String(on));
+    this.parts.legend.hidden = !on;
+    if (on) return this.#paint();
+    this.untint();
+    this.untint = undefined;
+    return undefined;
+  }
+
+  // Show that this answer stands beside one of the same seed.
+  label(text) {
+    show(this.parts.label, text);
+  }
+
+  remove() {
+    this.untint?.();
+    this.element.remove();
+  }
+
+  #paint() {
+    this.untint?.();
+    this.untint = tint(this.prose.blocks, this.message.drafted);
+  }
+
+  #think() {
+    const { message } = this;
+    const { thinking, thought } = this.parts;
+    thinking.hidden = !message.reasoning;
+    if (!message.reasoning) return;
+    this.reasoning.update(message.reasoning);
+    const time = thinkingSeconds(message);
+    const isOver = message.text || message.status !== "running";
+    if (!isOver) show(thought, t("ui.chat.thinking"));
+    else if (time === null) show(thought, t("ui.chat.thought"));
+    else show(thought, t("ui.chat.thought_for", { time: seconds(time) }));
+  }
+
+  #progress(answer) {
+    const { message } = this;
+    const { progress, stage, bar } = this.parts;
+    const waits = message.status === "running" && !message.text && !message.reasoning;
+    progress.hidden = !(waits && answer?.isConnected !== false);
+    if (progress.hidden) return;
+    const { stage: name = "sent", share = null } = answer?.progress ?? {};
+    show(stage, t(`ui.chat.stage.${name}`, { model: message.model }));
+    bar.hidden = share === null;
+    if (share !== null) bar.value = share;
+  }
+
+  #problem(answer) {
+    const lost = answer?.isConnected === false;
+    const { problem, sentence } = this.parts;
+    const { status, error } = this.message;
+    const isBad = lost || status === "failed" || status === "lost";
+    problem.hidden = !isBad;
+    if (!isBad) return;
+    const text = lost ? t("ui.chat.disconnected") : t("ui.chat.lost");
+    show(sentence, status === "failed" ? errorText(error) : text);
+  }
+
+  #warn() {
+    list(this.parts.warnings, (this.message.warnings ?? []).map(errorText));
+  }
+
+  #figures(ended) {
+    const figures = ended ? figuresOf(this.message) : [];
+    list(this.parts.figures, figures);
+    show(this.parts.undrafted, ended && !this.message.twin ? undrafted(this.message) : "");
+  }
+}
+
+export function verdict(drafted, plain) {
+  const both = [drafted, plain].every(({ status }) => status === "done");
+  return both ? comparison(drafted, plain) : "";
+}
+
+function list(element, texts) {
+  const shown = [...element.children].map(({ textContent }) => textContent);
+  if (texts.join("\n") === shown.join("\n")) return;
+  const item = (textContent) => Object.assign(document.createElement("li"), { textContent });
+  const items = texts.map(item);
+  element.hidden = !items.length;
+  element.replaceChildren(...items);
+}
+
+function noteOf({ status, cut }) {
+  if (status === "stopped") return t("ui.chat.stopped");
+  return cut ? t("ui.chat.cut") : "";
+}
+
+function errorText({ code, params, message }) {
+  const key = CODES[code] ?? code;
+  return known(key) ? t(key, params) : message;
+}
+
+// The language of a block of code, and a button that copies it.
+function addCodeBar(pre, language) {
+  const block = fromTemplate("code");
+  pre.replaceWith(block);
+  block.querySelector("[data-language]").textContent = language;
+  block.append(pre);
+  pre.tabIndex = 0; // it may scroll
+  block.querySelector("button")?.addEventListener("click", ({ currentTarget }) => {
+    copy(pre.textContent, currentTarget);
+  });
+}
+
+export async function copy(text, button) {
+  await navigator.clipboard.writeText(text);
+  announce(t("ui.copied"));
+  button.classList.add("done");
+  setTimeout(() => button.classList.remove("done"), COPIED_MS);
+}

@@ -1,0 +1,63 @@
+// Conversations to and from files of the user.
+
+import { t } from "../text.js";
+import { Conversation, dataURI, newId } from "./conversation.js";
+import * as store from "./store.js";
+import { fromFile, toJson, toMarkdown } from "./transfer.js";
+
+export async function exportMarkdown(conversation) {
+  const names = { user: t("ui.chat.you"), system: t("ui.chat.system") };
+  download(nameOf(conversation.head.title, "md"), toMarkdown(conversation, names), "text/markdown");
+}
+
+export async function exportJson(conversation) {
+  const whole = toJson([await withImages(conversation)]);
+  download(nameOf(conversation.head.title, "json"), whole, "application/json");
+}
+
+export async function exportAll() {
+  const all = [];
+  for (const { id } of await store.conversations()) {
+    all.push(await withImages(await Conversation.open(id)));
+  }
+  download(nameOf("omlx-conversations", "json"), toJson(all), "application/json");
+}
+
+// Add the conversations of files; return the heads. Throws SyntaxError for what is no such file.
+export async function importFiles(files) {
+  const heads = [];
+  for (const file of files) {
+    for (const { head, messages, images } of fromFile(await file.text(), newId)) {
+      const blobs = images.map(({ id, uri }) => ({ conversation: head.id, id, blob: blobOf(uri) }));
+      await store.addAll({ conversation: head, messages, images: blobs });
+      heads.push(head);
+    }
+  }
+  return heads;
+}
+
+async function withImages({ head, messages, images }) {
+  const uris = {};
+  for (const [id, blob] of images) uris[id] = await dataURI(blob);
+  return { head, messages, images: uris };
+}
+
+function nameOf(title, extension) {
+  const name = title.replace(/[^\p{L}\p{N} _-]+/gu, "").trim().slice(0, 60) || "chat";
+  return `${name}.${extension}`;
+}
+
+function download(name, text, type) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+// `fetch` of a data URI is not in the content policy.
+function blobOf(uri) {
+  const [head, data] = uri.split(",", 2);
+  const bytes = Uint8Array.from(atob(data ?? ""), (character) => character.charCodeAt(0));
+  return new Blob([bytes], { type: /^data:([^;,]*)/.exec(head)?.[1] });
+}
