@@ -122,6 +122,25 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskStats:
+    """One model's prefixes on disk: how many pieces and bytes there are now, of at most
+    `max_bytes`, 0 where there are none; hits since the model was loaded.
+
+    `off` says why nothing is written, or nothing is read either. `written_today` are the bytes of
+    this calendar day, `damaged` counts pieces that were dropped because of their checksum.
+    """
+
+    off: Reason | None = None
+    pieces: int = 0
+    nbytes: int = 0
+    max_bytes: int = 0
+    hits: int = 0
+    hit_tokens: int = 0
+    written_today: int = 0
+    damaged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixStats:
     """One model's prefix cache: its size now, and counts since the model was loaded.
 
@@ -142,6 +161,7 @@ class PrefixStats:
     evicted: dict[str, int]
     asked: int
     refused: int
+    disk: DiskStats = field(default_factory=DiskStats)
 
     @property
     def warning(self) -> Reason | None:

@@ -74,7 +74,7 @@ class ModelsApi:
         return JSONResponse(self._record(self.pool.resolve(name)))
 
     async def clear_prefixes(self, request: Request, name: str) -> Response:
-        """Clear the prefix cache. A model that is not in memory has none."""
+        """Clear the prefix cache, on disk too."""
         await self.prefixes.clear(name)
         return Response(status_code=204)
 

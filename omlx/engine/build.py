@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from omlx.engine.disk.tier import DiskTier
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
@@ -40,6 +41,7 @@ def build_loop(
     facts: ModelFacts | None = None,
     runner: Runner | None = None,
     vision: Vision | None = None,
+    disk: DiskTier | Reason | None = None,
 ) -> EngineLoop:
     """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens.
 
@@ -48,7 +50,7 @@ def build_loop(
     under the name `draft_name`; `no_draft_reason` says why there is none. `head` is a draft head of
     this model, or why there is none. `cost_model` holds measurements of earlier runs and is
     updated. `memory` is shared with other models. `make_cache` replaces the model's own caches. A
-    `runner` reaches all stages of a model.
+    `runner` reaches all stages of a model. `disk` stores the target's prefixes, or says why not.
     """
     make_cache = make_cache or cache_maker(model)
     cost_model = cost_model or CostModel()
@@ -57,10 +59,12 @@ def build_loop(
     runner = runner or Runner(model, facts.vocab_size, make_cache, vision=vision)
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
     prefix_bytes = limits.prefix_bytes - draft_bytes
-    prefix = PrefixReuse(facts.layout, limits.block_tokens, prefix_bytes, facts.uncacheable)
+    prefix = PrefixReuse(facts.layout, limits.block_tokens, prefix_bytes, facts.uncacheable, disk)
     known = facts.vocab_size
     own_limits = replace(limits, vocab_size=known, missing_ids=vocab_size - known)
     own_limits = replace(own_limits, prefill_first=runner.prefill_first)
+    if isinstance(disk, DiskTier):
+        disk.dump = runner.caches.kept.to_record
     loop = EngineLoop(
         runner,
         Scheduler(

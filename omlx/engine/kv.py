@@ -10,7 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import mlx.core as mx
+
+from omlx.engine.disk.serial import to_arrays
 from omlx.engine.model import Cache, MakeCache
+from omlx.engine.piece import Piece
 from omlx.engine.plan import (
     CacheOp,
     Drop,
@@ -18,13 +22,14 @@ from omlx.engine.plan import (
     Extract,
     Filter,
     Forward,
+    Loaded,
     Merge,
     Open,
     Restore,
     Rewind,
     Save,
 )
-from omlx.engine.prefix.payload import Payloads
+from omlx.engine.prefix.payload import Payload, Payloads, assemble
 from omlx.engine.ragged import batch
 from omlx.engine.ragged.cache import RaggedKVCache
 from omlx.engine.rewind import Mark, leaves, length_of, mark, rewind
@@ -43,6 +48,7 @@ class CacheTable:
         self.lengths: dict[int, int] = {}
         self.kept = Payloads(make_cache)
         self._make_cache = make_cache
+        self._loaded: dict[int, list[Payload]] = {}
         self._marks: dict[int, Mark] = {}
         self._batch_mark: batch.BatchMark | None = None
 
@@ -68,9 +74,23 @@ class CacheTable:
             case Drop(row=row):
                 self.single.pop(row, None)
                 self.lengths.pop(row, None)
+                self._loaded.pop(row, None)
                 self._marks.pop(row, None)
             case Evict(pieces=pieces):
                 self.kept.evict(pieces)
+
+    def load(self, op: Load, records: Loaded) -> None:
+        """Copy records that were read from disk; with the last ones, build the row's cache."""
+        loaded = self._loaded.setdefault(op.row, [])
+        for part, record in records:
+            piece = Piece(0, record.id.kind, part.start, part.stop)
+            loaded.append(Payload(piece, to_arrays(part, record)))
+        mx.eval([payload.arrays for payload in loaded])
+        if op.length:
+            self.single[op.row] = assemble(self._make_cache(), loaded, op.length, op.prompt)
+            self.lengths[op.row] = op.length
+        if op.length is not None:
+            del self._loaded[op.row]
 
     @contextmanager
     def reading(self, forward: Forward, *, marked: bool) -> Iterator[Cache]:

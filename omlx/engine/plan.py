@@ -7,19 +7,24 @@ the draft model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
+from omlx.engine.disk.cover import Part
+from omlx.engine.disk.record import Record
 from omlx.engine.image.prepared import PreparedImage
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.piece import Piece
 from omlx.engine.types import Sampling, TokenLogprob, TokenMask
 
 LAST: Final = "last"
+
+Loaded: TypeAlias = Sequence[tuple[Part, Record]]
+"""Records that were read, with the part of each that is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,18 @@ class Restore:
     length: int
     prompt: int
     op: Literal["restore"] = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Take records of a prefix that was read from disk; with the last ones, which give its `length`
+    (0: it is of no use), build the row's cache, with room for `prompt` tokens.
+    """
+
+    row: int
+    length: int | None = None
+    prompt: int = 0
+    op: Literal["load"] = "load"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +140,7 @@ class Forget:
 
 
 CacheOp: TypeAlias = Annotated[
-    Open | Restore | Rewind | Merge | Extract | Filter | Save | Drop | Evict | Look | Forget,
+    Open | Restore | Load | Rewind | Merge | Extract | Filter | Save | Drop | Evict | Look | Forget,
     Field(discriminator="op"),
 ]
 
@@ -214,13 +231,14 @@ class ScheduledStep:
 
     `drafts` holds device arrays [draft_n] of token ids for windows without host ids; `masks` the
     token masks of rows with structured output, advanced to the committed tokens. `images` holds
-    those that the plan looks at, by name.
+    those that the plan looks at, by name, `loads` the records that it loads.
     """
 
     plan: Plan
     drafts: Mapping[int, Any] = field(default_factory=dict)
     masks: Mapping[int, TokenMask] = field(default_factory=dict)
     images: Mapping[str, PreparedImage] = field(default_factory=dict)
+    loads: Mapping[int, Loaded] = field(default_factory=dict)
 
 
 LogprobRows: TypeAlias = tuple[tuple[float, tuple[tuple[int, float], ...]], ...]

@@ -177,7 +177,7 @@ class Planner:
             budget = min(budget, self._passes.tokens)
         forwards = []
         for sequence in running:
-            if sequence.status is not Status.PREFILL or budget < 1:
+            if sequence.status is not Status.PREFILL or sequence.restoring or budget < 1:
                 continue
             scored = sequence.request.prompt_logprobs is not None
             # Logits of every prompt token are kept where they are scored: read less at once.

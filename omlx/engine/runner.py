@@ -31,6 +31,7 @@ from omlx.engine.plan import (
     Filter,
     Forget,
     Forward,
+    Load,
     LogprobRows,
     Look,
     Merge,
@@ -180,7 +181,9 @@ class Runner:
             if isinstance(op, Save) and op.row in failed:
                 continue  # its content is unproven
             with isolate() as outcome:
-                if isinstance(op, Look):
+                if isinstance(op, Load):
+                    self.caches.load(op, step.loads[op.row])
+                elif isinstance(op, Look):
                     assert self.vision is not None
                     computed = self.vision.look(op, step.images.get(op.image))
                     launch.looks.append((op.row, computed))

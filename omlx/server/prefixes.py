@@ -8,6 +8,7 @@ from dataclasses import replace
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
+from omlx.engine.disk.cache import DiskCache
 from omlx.engine.thread import EngineThread
 from omlx.models.pool.pool import Pool
 from omlx.server.body import read_body
@@ -30,12 +31,14 @@ class PrefixService:
         self._pool.resolve(name)
 
     async def clear(self, name: str) -> None:
-        """Forget every prefix of a model; returns after the current step.
+        """Forget every prefix of a model, in memory and on disk; returns after the current step.
 
         Raises NotFound, EngineDead.
         """
-        model = self._pool.resolve(name).id
+        model, disks = self._pool.resolve(name).id, self._pool.disks
         await asyncio.wrap_future(self._engine.clear_prefixes(model))
+        if isinstance(disks, DiskCache):  # of a model that is not loaded
+            await asyncio.to_thread(disks.remove, model)
 
     async def probe(self, name: str, request: GenerationRequest) -> Json:
         """Return how many tokens the prompt has and how many of them are cached, null if the model
@@ -60,7 +63,7 @@ class PrefixEndpoints:
         self._prefixes = prefixes
 
     async def clear(self, request: Request, name: str) -> Response:
-        """Clear a model's prefix cache. A model that is not loaded has none."""
+        """Clear a model's prefix cache, on disk too."""
         await self._prefixes.clear(name)
         return Response(status_code=204)
 

@@ -102,9 +102,11 @@ def batching(unbatchable: Reason | None) -> Json:
 def prefixes(stats: PrefixStats) -> Json:
     """The prefix cache, with a `warning` if every insertion was refused."""
     record = asdict(stats)
+    disk = record.pop("disk")
     return {
         "bytes": record.pop("nbytes"),
         **record,
+        "disk": {"bytes": disk.pop("nbytes"), **disk, "off": optional_reason(stats.disk.off)},
         "off": optional_reason(stats.off),
         "warning": optional_reason(stats.warning),
     }

@@ -86,7 +86,7 @@ def _values(setting: Setting) -> str:
     if setting.kind is dict:
         return "a JSON object"
     if setting.meta.is_bytes:
-        return "a size such as `512MB`"
+        return "a size such as `512MB`" + (", or `off`" if setting.may_be_off else "")
     if setting.kind in (int, float):
         return f"{setting.meta.low:,} to {setting.meta.high:,}"
     if setting.repeatable:

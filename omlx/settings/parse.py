@@ -100,6 +100,8 @@ def _parse_one(setting: Setting, raw: str, where: str) -> Value:
             choices = ", ".join(setting.choices)
             raise ConfigError("config.choice", where=where, value=raw, choices=choices)
         return raw
+    if setting.may_be_off and raw.strip().lower() == "off":
+        return 0
     if setting.meta.is_bytes:
         return int(_bounded(setting, _size(raw, where), raw, where))
     if setting.kind is bool:

@@ -234,6 +234,11 @@ class Settings:
     prefix_bytes: Annotated[
         int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True, applies=AppliesAt.AT_ONCE)
     ] = None
+    prefix_disk: Annotated[
+        int | None,
+        _engine(0, 1 << 50, metavar="SIZE|off", is_bytes=True, applies=AppliesAt.RESTART),
+    ] = None
+    prefix_dir: Annotated[Path | None, Meta(Group.ENGINE, metavar="DIR")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +277,11 @@ class Setting:
 
     def allowed_in(self, scope: Scope) -> bool:
         return scope in self.meta.scopes
+
+    @property
+    def may_be_off(self) -> bool:
+        """Whether "off" is a way to write a size of 0."""
+        return self.meta.metavar.endswith("|off")
 
     @property
     def is_mapping(self) -> bool:

@@ -160,6 +160,11 @@ class _GaugeCollector(Collector):
             for model, stats in now.prefixes.items():
                 family.add_metric((model,), getattr(stats, attribute))
             yield family
+        for kind, attribute, name, help in _DISK_METRICS:
+            family = kind(f"omlx_prefix_disk_{name}", help, labels=("model",))
+            for model, stats in now.prefixes.items():
+                family.add_metric((model,), getattr(stats.disk, attribute))
+            yield family
         for event in ("stored", "evicted"):
             family = CounterMetricFamily(
                 f"omlx_prefix_{event}", f"pieces of caches {event}", labels=("model", "kind")
@@ -200,3 +205,16 @@ _PREFIX_METRICS: Final[
 )
 """Of each metric: its kind, the field of PrefixStats, its name after `omlx_prefix_`, its help
 text."""
+
+_DISK_METRICS: Final[
+    tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, str], ...]
+] = (
+    (GaugeMetricFamily, "nbytes", "bytes", "size of the prefixes on disk"),
+    (GaugeMetricFamily, "max_bytes", "limit_bytes", "limit of the prefixes on disk"),
+    (GaugeMetricFamily, "pieces", "pieces", "pieces of caches on disk"),
+    (GaugeMetricFamily, "written_today", "written_today_bytes", "bytes written since midnight"),
+    (CounterMetricFamily, "hits", "hits", "prompts of which a prefix came from disk"),
+    (CounterMetricFamily, "hit_tokens", "hit_tokens", "tokens restored from disk"),
+    (CounterMetricFamily, "damaged", "damaged", "pieces dropped because of their checksum"),
+)
+"""The same of DiskStats, its name after `omlx_prefix_disk_`."""

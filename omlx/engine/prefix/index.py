@@ -23,11 +23,16 @@ SLACK: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The ids of the pieces that restore the first `length` tokens, which end in `block`."""
+    """The pieces that restore the first `length` tokens, which end in `block`."""
 
     length: int
-    pieces: tuple[int, ...]
+    parts: tuple[Piece, ...]
     block: Block
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Their ids."""
+        return tuple(piece.id for piece in self.parts)
 
 
 @dataclass(slots=True)
@@ -196,7 +201,7 @@ class PrefixIndex:
             pieces += windows
             if self.layout.recurrent:
                 pieces.append(block.states[length])
-            return PrefixMatch(length, tuple(piece.id for piece in pieces), block)
+            return PrefixMatch(length, tuple(pieces), block)
         return None
 
     def _missing(self, path: Sequence[Block], length: int) -> list[Piece]:

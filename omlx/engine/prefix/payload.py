@@ -30,6 +30,8 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from omlx.engine.disk.record import Record, RecordId
+from omlx.engine.disk.serial import to_record
 from omlx.engine.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.piece import Kind, Layout, Piece
 from omlx.engine.rewind import leaves
@@ -99,19 +101,28 @@ class Payloads:
 
         The pieces are copied.
         """
-        cache = self._make_cache()
-        payloads = sorted((self._kept[id] for id in pieces), key=lambda part: part.piece.start)
-        for kind in ("rows", "window", "state"):
-            parts = [payload for payload in payloads if payload.piece.kind == kind]
-            for i, layer in enumerate(_of_kind(cache, kind)):
-                arrays = [payload.arrays[i] for payload in parts if payload.arrays[i] is not None]
-                if arrays:
-                    _fill(layer, arrays, length - parts[0].piece.start, length, prompt)
-        return cache
+        return assemble(self._make_cache(), [self._kept[id] for id in pieces], length, prompt)
+
+    def to_record(self, id: RecordId, piece: Piece) -> Record | None:
+        """Copy the arrays of a piece into bytes; None if they are not there."""
+        payload = self._kept.get(piece.id)
+        return None if payload is None else to_record(id, payload.arrays)
 
     def evict(self, pieces: Iterable[int]) -> None:
         for piece in pieces:
             self._kept.pop(piece, None)
+
+
+def assemble(cache: Cache, payloads: Iterable[Payload], length: int, prompt: int) -> Cache:
+    """Fill a new cache with pieces that restore `length` tokens, with room for `prompt` tokens."""
+    payloads = sorted(payloads, key=lambda part: part.piece.start)
+    for kind in ("rows", "window", "state"):
+        parts = [payload for payload in payloads if payload.piece.kind == kind]
+        for i, layer in enumerate(_of_kind(cache, kind)):
+            arrays = [payload.arrays[i] for payload in parts if payload.arrays[i] is not None]
+            if arrays:
+                _fill(layer, arrays, length - parts[0].piece.start, length, prompt)
+    return cache
 
 
 def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:

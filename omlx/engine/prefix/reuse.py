@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from omlx.engine.disk.tier import DiskTier
 from omlx.engine.piece import Layout
-from omlx.engine.plan import CacheOp, Evict, Open, Restore, Save
-from omlx.engine.prefix.index import PrefixIndex
+from omlx.engine.plan import CacheOp, Evict, Restore, Save
+from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
 from omlx.engine.sequence import Sequence
 from omlx.errors import Reason
-from omlx.records import PrefixStats
+from omlx.records import DiskStats, PrefixStats
 
 Room: TypeAlias = Callable[[], int | None]
 """Returns how many bytes the memory budget has left; None for no limit."""
@@ -28,13 +29,20 @@ class PrefixReuse:
     """The prefix cache as the planner sees it.
 
     `never` is why this model's caches cannot be saved, if so. A row holds the blocks that it
-    restored or saved until `close`.
+    restored or saved until `close`. `disk` is the tier below the index, or why there is none.
     """
 
     def __init__(
-        self, layout: Layout, block_tokens: int, max_bytes: int, never: Reason | None = None
+        self,
+        layout: Layout,
+        block_tokens: int,
+        max_bytes: int,
+        never: Reason | None = None,
+        disk: DiskTier | Reason | None = None,
     ) -> None:
         self.layout = layout
+        self.disk = None if isinstance(disk, Reason) else disk
+        self._no_disk = disk if isinstance(disk, Reason) else None
         self._never = never
         self.index = PrefixIndex(layout, block_tokens, max_bytes)
         self._saved: dict[int, int] = {}
@@ -46,30 +54,36 @@ class PrefixReuse:
             return Reason("prefix.off.no_room")
         return self._never
 
-    def open(self, sequence: Sequence) -> tuple[list[CacheOp], int]:
-        """Start a row from the longest cached prefix. Return the operations and its length.
+    def match(self, sequence: Sequence) -> PrefixMatch | None:
+        """Return the longest prefix that a new row can be restored from. Modifies nothing.
 
-        Restores nothing where logprobs of the prompt are requested: cached prefixes have no logits.
+        There is none where logprobs of the prompt are requested: cached prefixes have no logits.
         """
-        request = sequence.request
-        ops: list[CacheOp] = [
-            Open(
-                sequence.row,
-                request.sampling,
-                request.top_logprobs,
-                request.prompt_logprobs,
-                request.spans,
-            )
-        ]
-        if self.off_reason is not None or request.prompt_logprobs is not None:
-            return ops, 0
-        match = self.index.match(sequence.tokens)
+        if self.off_reason is not None or sequence.request.prompt_logprobs is not None:
+            return None
+        return self.index.match(sequence.tokens)
+
+    def restore(self, sequence: Sequence, match: PrefixMatch | None) -> list[CacheOp]:
+        """Count a hit or a miss; restore the row."""
+        if self.off_reason is not None or sequence.request.prompt_logprobs is not None:
+            return []
         self.index.use(sequence.row, match)
         if match is None:
-            return ops, 0
-        ops.append(Restore(sequence.row, match.pieces, match.length, len(sequence.tokens)))
+            return []
+        if self.disk is not None:
+            self.disk.offer(sequence.tokens[: match.length], match.parts, hit=True)
         self._saved[sequence.row] = match.length
-        return ops, match.length
+        return [Restore(sequence.row, match.pieces, match.length, len(sequence.tokens))]
+
+    def restored(self, sequence: Sequence, length: int, room: Room) -> list[CacheOp]:
+        """Save the first `length` tokens of a row, which came from disk, within `room`."""
+        assert self.disk is not None
+        self.disk.count_hit(length)
+        ops = self._save(sequence, length, room)
+        for op in ops:
+            if isinstance(op, Save):
+                self.disk.restored(op.pieces)
+        return ops
 
     def chunk(self, sequence: Sequence, budget: int) -> int:
         """Return how many tokens of the prompt to read next: up to `budget`, the last token or the
@@ -85,29 +99,31 @@ class PrefixReuse:
         at, end = sequence.computed, self._end(sequence)
         since = at - self._saved.get(sequence.row, 0)
         between = at < end and not self.layout.resumes_anywhere and since >= self.layout.interval
-        if at == end or between:
-            return self._save(sequence, room)
-        return []
+        if at != end and not between:
+            return []
+        return self._save(sequence, at, room, lasting=at == end)
 
     def close(self, sequence: Sequence, room: Room | None = None) -> list[CacheOp]:
         """Release a row. With `room`, save all that its cache holds, within it."""
         ops: list[CacheOp] = []
         if room is not None and sequence.computed <= len(sequence.tokens):
-            ops = self._save(sequence, room)
+            ops = self._save(sequence, sequence.computed, room, lasting=True)
         self.index.release(sequence.row)
         self._saved.pop(sequence.row, None)
         return ops
 
     def forget(self, pieces: list[int]) -> list[CacheOp]:
         """Remove pieces that could not be copied."""
-        return _evict(self.index.forget(pieces))
+        return self._evict(self.index.forget(pieces))
 
     def clear(self) -> list[CacheOp]:
-        """Evict everything. Rows that were restored have copies."""
-        return _evict(self.index.clear())
+        """Evict everything, on disk too. Rows that were restored have copies."""
+        if self.disk is not None:
+            self.disk.clear()
+        return self._evict(self.index.clear())
 
     def shrink(self, max_bytes: int) -> list[CacheOp]:
-        return _evict(self.index.evict(max_bytes))
+        return self._evict(self.index.evict(max_bytes))
 
     def set_prefix_budget(self, max_bytes: int) -> list[CacheOp]:
         """Evict down to `max_bytes`, the limit from now on."""
@@ -130,6 +146,7 @@ class PrefixReuse:
             evicted=dict(counts.evicted),
             asked=counts.asked,
             refused=counts.refused,
+            disk=DiskStats(self._no_disk) if self.disk is None else self.disk.stats(),
         )
 
     def _end(self, sequence: Sequence) -> int:
@@ -139,17 +156,25 @@ class PrefixReuse:
             return last
         return min(stable or last, last)
 
-    def _save(self, sequence: Sequence, room: Room) -> list[CacheOp]:
-        if self.off_reason is not None or not sequence.computed:
+    def _save(
+        self, sequence: Sequence, length: int, room: Room, *, lasting: bool = False
+    ) -> list[CacheOp]:
+        """Save the first `length` tokens, which the row's cache holds; on disk too if `lasting`."""
+        if self.off_reason is not None or not length:
             return []
-        self._saved[sequence.row] = sequence.computed
-        tokens = sequence.tokens[: sequence.computed]
+        self._saved[sequence.row] = length
+        tokens = sequence.tokens[:length]
         pieces, evicted = self.index.insert(sequence.row, tokens, room())
-        ops = _evict(evicted)
+        ops = self._evict(evicted)
         if pieces:
             ops.append(Save(sequence.row, pieces))
+        if self.disk is not None and lasting:
+            match = self.index.match([*tokens, 0])
+            if match is not None and match.length == length:
+                self.disk.offer(tokens, match.parts)
         return ops
 
-
-def _evict(pieces: tuple[int, ...]) -> list[CacheOp]:
-    return [Evict(pieces)] if pieces else []
+    def _evict(self, pieces: tuple[int, ...]) -> list[CacheOp]:
+        if self.disk is not None:
+            self.disk.evicted(pieces)
+        return [Evict(pieces)] if pieces else []

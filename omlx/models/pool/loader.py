@@ -17,8 +17,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from omlx.engine.disk.cache import DiskCache
+from omlx.engine.disk.folder import Fingerprint
+from omlx.engine.disk.tier import DiskTier
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
+from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import (
     BadRequest,
@@ -42,6 +46,7 @@ from omlx.models.pool.load_weights import (
     check_checkpoint,
     load_steps,
 )
+from omlx.models.pool.prefix_disk import prefix_fingerprint
 from omlx.models.pool.resident import ResidentModel, ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.text.detokenize import TokenBytes
@@ -76,7 +81,7 @@ class ModelLoader:
     """Loads and unloads models on the engine thread.
 
     `memory` bounds the requests of all models; `costs` stores the measured costs of passes; `read`
-    reads weights.
+    reads weights; `disks` stores prefixes, or says why they are not stored.
     """
 
     def __init__(
@@ -85,9 +90,11 @@ class ModelLoader:
         memory: MemoryGuard,
         costs: CostFiles | None,
         read: WeightReader = load_steps,
+        disks: DiskCache | Reason | None = None,
     ) -> None:
         self._engine = engine
         self._memory = memory
+        self._disks = disks
         self._read = read
         self._costs = costs
 
@@ -111,8 +118,9 @@ class ModelLoader:
         try:
             target, draft, choice = await self._read_both(choice, reading, weights_of, make_room)
             costs = previous.costs if previous is not None else LoadedCosts(self._costs)
+            disk = await asyncio.to_thread(self._disk_of, choice, target)
             resident = await _uninterrupted(
-                self._on_engine(partial(self._attach, choice, target, draft, costs, now))
+                self._on_engine(partial(self._attach, choice, target, draft, costs, disk, now))
             )
             if draft is not None and resident.served.draft is None:
                 del draft  # it could not be run; this is the last reference to its weights
@@ -157,6 +165,18 @@ class ModelLoader:
             target = await reading.finish(choice.target)
         return target, draft, choice
 
+    def _disk_of(self, choice: DraftChoice, target: LoadedModel) -> Fingerprint | Reason | None:
+        """Return what the target's prefixes on disk depend on, or why there are none."""
+        if target.stage is not None:
+            return Reason("prefix.disk.off.stages")
+        if not isinstance(self._disks, DiskCache):
+            return self._disks
+        dtype = choice.speculation.settings.dtype
+        try:
+            return prefix_fingerprint(choice.target, "target", dtype, target.facts.layout)
+        except OSError as error:
+            return Reason("prefix.disk.off.failed", {"detail": str(error)})
+
     async def _on_engine(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._engine.call(work))
 
@@ -168,6 +188,7 @@ class ModelLoader:
         target: LoadedModel,
         draft: LoadedModel | None,
         costs: LoadedCosts,
+        disk: Fingerprint | Reason | None,
         now: float,
     ) -> ResidentModel:
         """Build the loop of models that have been probed, and attach it. Raises as `load`."""
@@ -193,6 +214,7 @@ class ModelLoader:
             facts=target.facts,
             runner=None if stage is None else stage.runner(),
             vision=None if sight.vision is None else sight.vision.sibling(),
+            disk=self._open_disk(disk, target.facts.layout, limits),
         )
         snapshot = loop.snapshot()
         failure = snapshot.no_draft_reason
@@ -220,6 +242,13 @@ class ModelLoader:
         )
         _log_loaded(served)
         return ResidentModel(entry, served, loop, limits, dtype, weights, costs, now)
+
+    def _open_disk(
+        self, disk: Fingerprint | Reason | None, layout: Layout, limits: Limits
+    ) -> DiskTier | Reason | None:
+        if isinstance(self._disks, DiskCache) and isinstance(disk, Fingerprint):
+            return self._disks.open(disk, layout, limits.block_tokens)
+        return None if isinstance(disk, Fingerprint) else disk
 
     def _detach(self, resident: ResidentModel) -> None:
         self._engine.detach(resident.entry.id)

@@ -18,10 +18,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from omlx.engine.disk.cache import DiskCache
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.strategy import Strategy
 from omlx.engine.thread import EngineThread
-from omlx.errors import BadRequest, ModelError
+from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, Reference
@@ -55,23 +56,24 @@ def build_pool(
     used: Callable[[], int] = used_bytes,
     clock: Callable[[], float] = time.monotonic,
     read: WeightReader = load_steps,
+    disks: DiskCache | Reason | None = None,
 ) -> Pool:
     """Build a pool and its parts.
 
     `report` follows the progress of loads, `costs` stores measured costs, `used` returns the bytes
-    in use, `clock` monotonic seconds; `read` reads weights.
+    in use, `clock` monotonic seconds; `read` reads weights; `disks` stores prefixes.
     """
 
     def limit() -> int:
         return limit_bytes(catalog.configuration.resolve().settings.memory_limit)
 
     memory = MemoryGuard(limit(), used)
-    loader = ModelLoader(engine, memory, costs, read)
+    loader = ModelLoader(engine, memory, costs, read, disks)
     residents = ResidentModels(engine, loader, memory, limit)
     evictor = Evictor(engine, residents, memory, limit, clock)
     configure = partial(configured_speculation, catalog)
     load_queue = LoadQueue(residents, evictor, loader, configure, clock, report)
-    return Pool(engine, catalog, memory, residents, evictor, load_queue, costs, clock)
+    return Pool(engine, catalog, memory, residents, evictor, load_queue, costs, clock, disks)
 
 
 def configured_speculation(catalog: Catalog, entry: ModelEntry) -> SpeculationConfig:
@@ -96,8 +98,10 @@ class Pool:
         load_queue: LoadQueue,
         costs: CostFiles | None,
         clock: Callable[[], float],
+        disks: DiskCache | Reason | None = None,
     ) -> None:
         self.catalog = catalog
+        self.disks = disks
         self.memory = memory
         self.residents = residents
         self.evictor = evictor

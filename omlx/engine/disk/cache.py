@@ -1,0 +1,73 @@
+"""All prefixes on disk: one worker for each fingerprint that is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from omlx.engine.disk.budget import DiskBudget
+from omlx.engine.disk.folder import Fingerprint, remove_unused
+from omlx.engine.disk.tier import DiskTier, Worth
+from omlx.engine.disk.worker import DiskWorker
+from omlx.engine.piece import Layout
+
+WORTH: Final = Worth()
+
+HAND_OVER_S: Final = 2.0
+WRITE_S: Final = 3.0
+"""Seconds that the end of the server may wait, for each model."""
+
+
+class DiskCache:
+    """Opens and closes tiers in folders below `root`. `wake` has the engine thread look again.
+
+    Only the engine thread may call, except for `join` and `remove`.
+    """
+
+    def __init__(
+        self, root: Path, budget: DiskBudget, wake: Callable[[], None], worth: Worth = WORTH
+    ) -> None:
+        self._root = root
+        self._worth = worth
+        self._budget = budget
+        self._wake = wake
+        self._workers: dict[str, DiskWorker] = {}
+        self._users: dict[str, int] = {}
+        self._tiers: list[DiskTier] = []
+
+    def open(self, fingerprint: Fingerprint, layout: Layout, block_tokens: int) -> DiskTier:
+        """Return a tier of its own; tiers of one fingerprint share a worker."""
+        name = fingerprint.name
+        if not self._users.get(name):
+            if name in self._workers:
+                self._workers[name].join()  # it still writes what it had when it was closed
+            self._workers[name] = DiskWorker(
+                self._root, fingerprint, layout, block_tokens, self._budget, self._wake
+            )
+        self._users[name] = self._users.get(name, 0) + 1
+
+        def close() -> None:
+            self._tiers.remove(tier)
+            self._users[name] -= 1
+            if not self._users[name]:
+                self._workers[name].close()
+
+        tier = DiskTier(self._workers[name], block_tokens, self._worth, close)
+        self._tiers.append(tier)
+        return tier
+
+    def close(self) -> None:
+        """Hand over what waits to be written, and close every tier."""
+        for tier in [*self._tiers]:
+            tier.hand_over(HAND_OVER_S)
+            tier.close()
+
+    def join(self) -> None:
+        """Wait until what was handed over is written. Any thread may call."""
+        for worker in self._workers.values():
+            worker.join(WRITE_S)
+
+    def remove(self, model: str) -> None:
+        """Delete the prefixes of a model that no process has loaded. Any thread may call."""
+        remove_unused(self._root, model)

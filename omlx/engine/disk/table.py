@@ -1,0 +1,131 @@
+"""Which records there are and where: a table in SQLite, opened without being read.
+
+A record is entered after it was written, so after the death of the process the table may lack
+records, but has none that does not exist.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.engine.disk.chain import TokenChain
+from omlx.engine.disk.record import FORMAT, RecordId
+from omlx.engine.disk.segments import Place
+
+FILE: Final = "index.sqlite"
+
+_BATCH: Final = 256
+"""Keys in one query."""
+
+_FIELDS: Final = "kind, start, stop, key, node, segment, offset, nbytes"
+_MARKS: Final = ",".join("?" * 8)
+
+_SCHEMA: Final = """
+create table if not exists records (
+    key blob not null, kind text not null, start integer not null, stop integer not null,
+    node blob not null, segment integer not null, offset integer not null, nbytes integer not null,
+    primary key (key, kind, start)) without rowid;
+create index if not exists by_node on records (node, stop);
+create index if not exists by_segment on records (segment);
+create table if not exists segments (id integer primary key, used real not null);
+create table if not exists days (day text primary key, written integer not null);
+"""
+
+
+class Table:
+    """Records by key. Every method may raise sqlite3.Error."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises sqlite3.DatabaseError if the file is no table of this format."""
+        self._db = sqlite3.connect(folder / FILE, isolation_level=None)
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = normal")
+        version = self._db.execute("pragma user_version").fetchone()[0]
+        if version not in (0, FORMAT):
+            raise sqlite3.DatabaseError(f"format {version}")
+        if version == 0:
+            self._db.executescript(f"begin; {_SCHEMA} pragma user_version = {FORMAT}; commit;")
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return int(self._db.execute("select count(*) from records").fetchone()[0])
+
+    @property
+    def segments(self) -> set[int]:
+        """The segments that have records."""
+        return {row[0] for row in self._db.execute("select distinct segment from records")}
+
+    def add(self, id: RecordId, place: Place, now: float, day: str) -> None:
+        """Enter a record that was written at `now`, a wall-clock time in seconds."""
+        row = (*astuple(id), *astuple(place))
+        with self._db:
+            self._db.execute("begin")
+            self._db.execute(f"insert or replace into records ({_FIELDS}) values ({_MARKS})", row)
+            self._db.execute("insert or replace into segments values (?, ?)", (place.segment, now))
+            self._db.execute("delete from days where day <> ?", (day,))
+            self._db.execute(
+                "insert into days values (?, ?) on conflict do update set written = written + ?",
+                (day, place.nbytes, place.nbytes),
+            )
+
+    def has(self, id: RecordId) -> bool:
+        query = "select 1 from records where key = ? and kind = ? and start = ?"
+        return self._db.execute(query, (id.key, id.kind, id.start)).fetchone() is not None
+
+    def drop(self, id: RecordId) -> None:
+        query = "delete from records where key = ? and kind = ? and start = ?"
+        self._db.execute(query, (id.key, id.kind, id.start))
+
+    def drop_segment(self, segment: int) -> None:
+        with self._db:
+            self._db.execute("begin")
+            self._db.execute("delete from records where segment = ?", (segment,))
+            self._db.execute("delete from segments where id = ?", (segment,))
+
+    def along(self, chain: TokenChain, block_tokens: int) -> Iterator[tuple[RecordId, Place]]:
+        """Yield the records of prefixes of `chain`, in no order; ends where none continues."""
+        for first in range(1, len(chain) + 1, block_tokens * _BATCH):
+            last = min(len(chain) + 1, first + block_tokens * _BATCH)
+            starts = {chain.node(end): end - 1 for end in range(first, last, block_tokens)}
+            ends = self._query("select distinct node, stop from records where node in", starts)
+            keys = [chain.key(stop) for node, stop in ends if starts[node] < stop <= len(chain)]
+            if not keys:
+                return
+            for at in range(0, len(keys), _BATCH):
+                yield from self._records(keys[at : at + _BATCH])
+
+    def _records(self, keys: Sequence[bytes]) -> Iterator[tuple[RecordId, Place]]:
+        for row in self._query(f"select {_FIELDS} from records where key in", keys):
+            yield RecordId(*row[:5]), Place(*row[5:])
+
+    def _query(self, query: str, keys: Collection[bytes]) -> list[tuple[Any, ...]]:
+        marks = ",".join("?" * len(keys))
+        return self._db.execute(f"{query} ({marks})", list(keys)).fetchall()
+
+    def use(self, segments: Iterable[int], now: float) -> None:
+        """Note that segments were read at `now`, a wall-clock time in seconds."""
+        query = "update segments set used = ? where id = ?"
+        with self._db:
+            self._db.execute("begin")
+            self._db.executemany(query, [(now, segment) for segment in segments])
+
+    def least_used(self) -> int | None:
+        """Return the segment that was used least recently; of several, the newest: what it holds
+        continues what the others hold.
+        """
+        query = "select id from segments order by used, id desc limit 1"
+        row = self._db.execute(query).fetchone()
+        return None if row is None else int(row[0])
+
+    def written(self, day: str) -> int:
+        """Return the bytes written on a day."""
+        row = self._db.execute("select written from days where day = ?", (day,)).fetchone()
+        return 0 if row is None else int(row[0])

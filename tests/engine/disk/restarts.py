@@ -1,0 +1,86 @@
+"""Engine loops with prefixes on disk, one after another: what a restart of the server leaves."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from mlx import nn
+
+from omlx.engine.build import build_loop
+from omlx.engine.disk.budget import DiskBudget
+from omlx.engine.disk.cache import DiskCache
+from omlx.engine.disk.folder import Fingerprint
+from omlx.engine.disk.tier import Worth
+from omlx.engine.inspection.facts import ModelFacts, facts_of
+from omlx.engine.model import cache_maker
+from omlx.engine.prefix.payload import layout_of
+from omlx.engine.types import Request
+from tests import zoo
+from tests.engine.harness import LIMITS, Bench, model
+
+PATIENCE_S = 60
+LONG = replace(LIMITS, context_length=4096)
+
+
+class DiskBench(Bench):
+    """A bench that waits for the disk where there is no other work."""
+
+    def __init__(self, loop, woken: threading.Event) -> None:
+        super().__init__(loop)
+        self._woken = woken
+
+    def run(self, *requests: Request) -> DiskBench:
+        """Submit, and step until every request has ended and all is handed to the disk."""
+        self.submit(*requests)
+        names = {request.id for request in requests}
+        while not names <= {*self.finished, *self.failed} or self.loop.has_work:
+            self._woken.clear()
+            if self.loop.has_work:
+                self.step()
+            else:
+                assert self._woken.wait(PATIENCE_S), "the disk does not answer"
+        return self
+
+
+@functools.cache
+def facts(family: str) -> ModelFacts:
+    """What is known of a tiny model, but for how its rows share a batch."""
+    target = model(family)
+    make_cache = cache_maker(target)
+    known = facts_of(target, zoo.VOCAB_SIZE, make_cache)
+    return replace(known, layout=layout_of(target, make_cache))
+
+
+@contextmanager
+def started(
+    family: str,
+    root: Path,
+    draft: nn.Module | None = None,
+    limits=LONG,
+    budget: DiskBudget = DiskBudget(1 << 30),  # noqa: B008 — frozen
+) -> Iterator[DiskBench]:
+    """A loop over the tiny model `family` whose prefixes are stored below `root`; at the end of the
+    block they are on disk."""
+    woken = threading.Event()
+    disks = DiskCache(root, budget, woken.set, Worth(writing=8, reading=8))
+    known = facts(family)
+    tier = disks.open(Fingerprint(family, "target", {}), known.layout, limits.block_tokens)
+    loop = build_loop(
+        model(family),
+        zoo.VOCAB_SIZE,
+        limits,
+        draft=draft,
+        draft_name="tiny" if draft else None,
+        facts=known,
+        disk=tier,
+    )
+    try:
+        yield DiskBench(loop, woken)
+    finally:
+        disks.close()
+        disks.join()

@@ -1,0 +1,98 @@
+"""Where prefixes lie on disk: which folder is whose, and which ones go."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from omlx.engine.disk.budget import MAX_BYTES, MIN_FREE, DiskBudget
+from omlx.engine.disk.cache import DiskCache
+from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
+from omlx.engine.piece import Layout
+from omlx.engine.thread import EngineThread
+from omlx.errors import Reason
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.prefix_disk import open_disks, prefix_fingerprint
+from omlx.settings.schema import Settings
+
+LAYOUT = Layout(row_bytes=64)
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> ModelEntry:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_bytes(b"{}" * 100)
+    return ModelEntry("org/model", folder, "home")
+
+
+def folder_of(entry: ModelEntry, dtype: str = "auto", layout: Layout = LAYOUT) -> str:
+    return prefix_fingerprint(entry, "target", dtype, layout).name
+
+
+def test_the_folder_follows_from_all_that_rows_depend_on(entry: ModelEntry) -> None:
+    first = folder_of(entry)
+    assert folder_of(entry) == first
+    names = {first, folder_of(entry, "float16"), folder_of(entry, layout=Layout(row_bytes=32))}
+    names.add(prefix_fingerprint(entry, "draft", "auto", LAYOUT).name)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (entry.path / name).write_bytes(b"[]" * 100)
+        names.add(folder_of(entry))
+    weights = entry.path / "model.safetensors"
+    os.utime(weights, ns=(1, 1))  # changed in a place that no sample shows
+    names.add(folder_of(entry))
+    assert len(names) == 8
+
+
+def test_an_earlier_state_of_a_model_goes_and_others_stay(tmp_path: Path) -> None:
+    old = Fingerprint("org/model", "target", {"dtype": "float16"})
+    kept = Fingerprint("org/other", "target", {})
+    unused = Fingerprint("org/unused", "target", {})
+    for fingerprint in (old, kept, unused):
+        CacheFolder(tmp_path, fingerprint).close()
+    long_ago = time.time() - 40 * 86400
+    os.utime(tmp_path / unused.name / "about.json", (long_ago, long_ago))
+    new = CacheFolder(tmp_path, Fingerprint("org/model", "target", {"dtype": "float32"}))
+    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert folders == {kept.name, new.path.name}
+    assert (tmp_path.stat().st_mode | new.path.stat().st_mode) & 0o077 == 0
+    new.close()
+
+
+def test_a_folder_in_use_is_neither_opened_nor_deleted(tmp_path: Path) -> None:
+    fingerprint = Fingerprint("org/model", "target", {})
+    first = CacheFolder(tmp_path, fingerprint)
+    with pytest.raises(Locked):
+        CacheFolder(tmp_path, fingerprint)
+    second = CacheFolder(tmp_path, Fingerprint("org/model", "target", {"dtype": "float16"}))
+    assert second.shrink_others(0)[1] == 1
+    assert first.exists
+    first.close()
+    assert second.shrink_others(0) == (0, 0)
+    second.close()
+
+
+def test_the_budget_leaves_the_disk_room(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    room, paused = DiskBudget().of(tmp_path, 0)
+    assert room <= min(MAX_BYTES, free // 4 + (64 << 20))
+    assert (paused is None) == (free >= MIN_FREE)
+    assert DiskBudget(1000).of(tmp_path, 0) == (1000, None)
+
+
+def test_settings_say_where_and_whether(tmp_path: Path) -> None:
+    engine = EngineThread()
+    off = open_disks(Settings(home=tmp_path, prefix_disk=0), engine)
+    assert off == Reason("prefix.disk.off.setting")
+    disks = open_disks(Settings(home=tmp_path, prefix_dir=tmp_path / "other"), engine)
+    assert isinstance(disks, DiskCache)
+    tier = disks.open(Fingerprint("org/model", "target", {}), LAYOUT, 64)
+    tier.close()
+    disks.join()
+    assert (tmp_path / "other").is_dir()
+    disks.remove("org/model")
+    assert not [path for path in (tmp_path / "other").iterdir() if path.is_dir()]
