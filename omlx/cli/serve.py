@@ -50,6 +50,7 @@ from omlx.models.pool.footprint import free_bytes, limit_bytes
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.loader import WeightReader
 from omlx.models.pool.pool import Pool, build_pool
+from omlx.models.pool.prefix_disk import open_disks, stop_engine
 from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
 from omlx.server.app import create_app
@@ -153,12 +154,15 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
     live = selection.catalog.live
     settings = live.current.resolve().settings
     engine = EngineThread(calibrates=settings.calibrate)
+    disks = open_disks(settings, engine)
     engine.start()
     try:
         costs = CostFiles(settings.home / "costs")
         staged = None if order is None else _staged_reader(order, engine, selection)
         read: WeightReader = staged or load_steps
-        pool = build_pool(engine, selection.catalog, report=LoadingBars(), costs=costs, read=read)
+        pool = build_pool(
+            engine, selection.catalog, report=LoadingBars(), costs=costs, read=read, disks=disks
+        )
         if selection.model is not None:
             (await pool.lease(selection.model)).release()
         stages = staged.stages if staged is not None else None
@@ -194,7 +198,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         await asyncio.wait(tasks)
         return code
     finally:
-        engine.stop()
+        stop_engine(engine, disks)
 
 
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:

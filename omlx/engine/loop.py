@@ -38,6 +38,7 @@ class EngineLoop:
     def __init__(self, runner: Runner, scheduler: Scheduler) -> None:
         self.runner = runner
         self.scheduler = scheduler
+        self.disk = scheduler.prefix.disk
         self._in_flight: Launch | None = None
         self._read_at = 0.0  # seconds, when the newest step was read
         self._overlapped: bool | None = None  # see _commit; None: the newest step cannot be timed
@@ -52,7 +53,9 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return self._in_flight is not None or self.scheduler.has_work
+        if self._in_flight is not None or self.scheduler.has_work:
+            return True
+        return self.disk is not None and self.disk.can_pump
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -85,6 +88,8 @@ class EngineLoop:
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
         self._in_flight = launched
+        if self.disk is not None and self.disk.can_pump:
+            self.disk.pump(busy=self.scheduler.has_work)
         return events
 
     def flush(self) -> list[Event]:
@@ -147,6 +152,9 @@ class EngineLoop:
     def unregister(self) -> None:
         """Have the memory guard forget this model. Requires that no request runs."""
         self.scheduler.memory.leave(self.scheduler.memory_client)
+        if self.disk is not None:
+            self.disk.pump(busy=False)
+            self.disk.close()
 
     def set_memory_budget(self, pinned_weights: int, prefix_bytes: int) -> None:
         """Set the bytes of weights that are never evicted, and those of the prefix caches."""

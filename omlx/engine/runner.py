@@ -19,7 +19,7 @@ import mlx.core as mx
 from omlx.engine.batch import CacheSizes
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.isolation import isolate
-from omlx.engine.kv import CacheTable
+from omlx.engine.kv.table import CacheTable
 from omlx.engine.limits import Traits
 from omlx.engine.masking import masks_along
 from omlx.engine.model import Cache, MakeCache, Model
@@ -31,7 +31,7 @@ from omlx.engine.plan import (
     Filter,
     Forget,
     Forward,
-    Load,
+    Loaded,
     LogprobRows,
     Look,
     Merge,
@@ -181,19 +181,17 @@ class Runner:
             if isinstance(op, Save) and op.row in failed:
                 continue  # its content is unproven
             with isolate() as outcome:
-                if isinstance(op, Load):
-                    self.caches.load(op, step.loads[op.row])
-                elif isinstance(op, Look):
+                if isinstance(op, Look):
                     assert self.vision is not None
                     computed = self.vision.look(op, step.images.get(op.image))
                     launch.looks.append((op.row, computed))
                 else:
-                    self._apply_one(op)
+                    self._apply_one(op, step.loads)
             if outcome.error is not None:
                 failed.update(dict.fromkeys(self._rows_of(op), outcome.error))
 
-    def _apply_one(self, op: CacheOp) -> None:
-        self.caches.apply(op)
+    def _apply_one(self, op: CacheOp, loads: Mapping[int, Loaded]) -> None:
+        self.caches.apply(op, loads)
         if isinstance(op, Open):
             sampler = RowSampler(op.sampling, self.vocab_size)
             self._rows[op.row] = _Row(sampler, op.top_logprobs, op.prompt_logprobs, op.spans)

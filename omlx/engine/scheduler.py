@@ -30,6 +30,7 @@ from omlx.engine.plan import (
     Window,
 )
 from omlx.engine.planner import Planner
+from omlx.engine.prefix.opening import Opening
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
 from omlx.engine.speculation.speculator import Speculator, verification_outcome
@@ -66,6 +67,7 @@ class Scheduler:
         tower: TowerFacts | None = None,
     ) -> None:
         self.prefix = prefix
+        self.opening = Opening(prefix, lambda sequence: self.speculator.open(sequence))
         self.memory = memory or MemoryGuard()
         self.batch = Batch(limits, sizes, unbatchable, no_uneven)
         self.looks = Looks(tower)
@@ -106,7 +108,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        if self.running or self.ops.next or self._in_flight or self._cancelled:
+        if self.opening.active(self.running) or self.ops.next or self._in_flight or self._cancelled:
             return True
         return bool(self.queue.refused) or self.queue.may_admit(self.running)
 
@@ -117,11 +119,13 @@ class Scheduler:
     def plan(self) -> ScheduledStep | None:
         """Return the next step; None: nothing to do, or the step in flight must be committed."""
         if self._in_flight is not None:
-            changes = self.ops.next or self._cancelled or self.queue.may_admit(self.running)
+            changes = self.ops.next or self._cancelled or self.opening.arrived(self.running)
+            changes = changes or self.queue.may_admit(self.running)
             if changes or self.planner.must_commit_first(self.decoding):
                 return None
         for sequence in self.queue.admissions(self.memory_client, self.running):
             self._open(sequence)
+        loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
         decoding = self.decoding
         self.ops.next += self.batch.arrange(decoding) if decoding else []
         forwards = self.planner.plan(self.running, decoding)
@@ -134,17 +138,11 @@ class Scheduler:
         self._in_flight = plan
         masks = {s.row: s.request.mask for s in decoding if s.request.mask is not None}
         images = self.looks.prepared(looks, self.running)
-        return ScheduledStep(plan, self.planner.drafts, masks, images)
+        return ScheduledStep(plan, self.planner.drafts, masks, images, loads)
 
     def _open(self, sequence: Sequence) -> None:
         sequence.clock.admitted = self._clock()
-        ops, sequence.cached = self.prefix.open(sequence)
-        self.ops.next += ops
-        sequence.computed = sequence.cached
-        sequence.move(Status.PREFILL)
-        self.speculator.open(sequence)
-        if sequence.pending == 1:
-            sequence.move(Status.DECODE)
+        self.ops.next += self.opening.open(sequence)
         self.running.append(sequence)
 
     def _launched(self, plan: Plan) -> None:
@@ -216,7 +214,8 @@ class Scheduler:
             done = window.start + window.width
             return [PrefillProgress(request.id, done, sequence.prompt_len, scores)]
         first = sequence.clock.tick(self._clock())
-        if first and len(self.running) == 1 and not request.spans:  # else a tower's time too
+        alone = len(self.running) == 1 and not request.spans and not sequence.fetched
+        if first and alone:  # else the time of others, of a tower or of a disk too
             seconds = sequence.clock.first_token - sequence.clock.admitted
             self.speculator.observe_prefill(sequence.prompt_len - sequence.cached, seconds)
         sequence.unread -= 1
@@ -267,6 +266,7 @@ class Scheduler:
         sequence.move(Status.DONE)
         if admitted:
             headroom = partial(self.memory.headroom, self._sizes.row_bytes(row))
+            self.opening.drop(row)
             self.ops.next += self.batch.remove(row, keep_cache=True)
             self.ops.next += self.prefix.close(sequence, headroom)
             self.speculator.store(sequence)
@@ -278,6 +278,7 @@ class Scheduler:
         """End a request with an error. Its cache is unproven: nothing of it is saved."""
         row = sequence.row
         sequence.move(Status.DONE)
+        self.opening.drop(row)
         self.ops.next += self.batch.remove(row, keep_cache=False)
         self.speculator.drop(row)
         unsaved = self.ops.discard(row)

@@ -66,7 +66,8 @@ class Sequence:
     `end` is the length at which it is full: prompt plus max_tokens, bounded by the context.
     `computed` counts the tokens that the target's KV cache holds once every launched step has run,
     `cached` those of the prompt that came from the prefix cache. `unread` counts sampled tokens in
-    flight, `unverified` draft tokens in flight.
+    flight, `unverified` draft tokens in flight. While it is `restoring`, its prefix is read from
+    disk, and it reads nothing; `fetched` says that it has waited for that.
     """
 
     row: int
@@ -79,6 +80,8 @@ class Sequence:
     cached: int = 0
     unread: int = 0
     unverified: int = 0
+    restoring: bool = False
+    fetched: bool = False
 
     @property
     def prompt_len(self) -> int:
@@ -99,6 +102,16 @@ class Sequence:
         if status not in MOVES[self.status]:
             raise ValueError(f"a {self.status} sequence cannot become {status}")
         self.status = status
+
+    def start(self, cached: int, *, restoring: bool = False) -> None:
+        """Prefill from a cache of `cached` tokens, or once one has come from disk."""
+        self.cached = self.computed = cached
+        self.restoring = restoring
+        self.fetched |= restoring
+        if self.status is Status.WAITING:
+            self.move(Status.PREFILL)
+        if self.pending == 1:
+            self.move(Status.DECODE)
 
     def check(self) -> None:
         """Raise AssertionError if the record contradicts itself. For tests, after every step."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
-from omlx.engine.disk.cache import DiskCache
 from omlx.engine.thread import EngineThread
 from omlx.models.pool.pool import Pool
 from omlx.server.body import read_body
@@ -35,10 +34,9 @@ class PrefixService:
 
         Raises NotFound, EngineDead.
         """
-        model, disks = self._pool.resolve(name).id, self._pool.disks
+        model = self._pool.resolve(name).id
         await asyncio.wrap_future(self._engine.clear_prefixes(model))
-        if isinstance(disks, DiskCache):  # of a model that is not loaded
-            await asyncio.to_thread(disks.remove, model)
+        await self._pool.residents.remove_prefixes(model)
 
     async def probe(self, name: str, request: GenerationRequest) -> Json:
         """Return how many tokens the prompt has and how many of them are cached, null if the model

@@ -70,6 +70,8 @@ def sample(row: Setting, folder: Path) -> Value:
         return (folder / "x",) if row.kind is Path else ("a", "b")
     if row.choices:
         return row.choices[-1]
+    if row.kind is Path:
+        return folder / "x"
     high = row.meta.high
     samples = {str: "text", bool: True, int: int(high), float: high, dict: {"a": [1]}}
     value: Value = samples[row.kind]

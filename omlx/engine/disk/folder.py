@@ -56,7 +56,11 @@ class CacheFolder:
             self.path.mkdir(mode=0o700, exist_ok=True)
             self._lock = _lock(self.path)
             about = {"model": fingerprint.model, "role": fingerprint.role, **fingerprint.facts}
-            (self.path / _ABOUT).write_text(json.dumps(about, indent=1))
+            try:
+                (self.path / _ABOUT).write_text(json.dumps(about, indent=1))
+            except OSError:
+                self.close()
+                raise
             self._remove_stale(fingerprint)
 
     def close(self) -> None:

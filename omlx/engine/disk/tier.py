@@ -120,11 +120,12 @@ class DiskTier:
                 piece.kind, piece.start, piece.stop, chain.key(piece.stop), chain.node(piece.stop)
             )
             record = self.dump(id, piece)
-            if record is None:  # it is saved with the next step
+            if record is None and busy:  # it is saved with the next step
                 break
             self._offered.popleft()
-            self._worker.write(record)
-            room -= record.nbytes
+            if record is not None:
+                self._worker.write(record)
+                room -= record.nbytes
             if busy:
                 break
         now = self._clock()

@@ -26,6 +26,7 @@ from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
 from omlx.engine.disk.record import Record
 from omlx.engine.disk.segments import SEGMENT_BYTES
 from omlx.engine.disk.store import DiskStore, Failure
+from omlx.engine.isolation import isolate
 from omlx.engine.piece import Layout
 from omlx.errors import Reason
 
@@ -95,6 +96,7 @@ class DiskWorker:
         self._store: DiskStore | None = None
         self._retry_at = 0.0
         self._paused_until = 0.0
+        self._no_space: Reason | None = None
         self._checked_at = 0.0
         self._thread = threading.Thread(target=self._run, name="omlx-prefix-disk", daemon=True)
         self._thread.start()
@@ -198,7 +200,7 @@ class DiskWorker:
         """Do something with the store, which is opened if need be."""
         if self._retry_at > time.monotonic():
             return
-        try:
+        with isolate() as outcome:
             store = self._opened()
             work(store)
             self.state = replace(
@@ -209,10 +211,10 @@ class DiskWorker:
                 written_today=store.written_today,
                 damaged=store.damaged,
             )
-        except Locked:
+        if isinstance(outcome.error, Locked):
             self._turn_off(Reason("prefix.disk.off.locked", {"folder": str(self._root)}))
-        except Failure as error:
-            self._turn_off(_failure(error))
+        elif outcome.error is not None:
+            self._turn_off(_failure(outcome.error))
 
     def _opened(self) -> DiskStore:
         if self._folder is not None and not self._folder.exists:
@@ -244,7 +246,6 @@ class DiskWorker:
         length, parts = store.find(fetch.chain, self._layout, len(fetch.chain) - 1)
         if length <= fetch.least:
             return
-        store.touch(parts)
         for part in parts:
             if fetch.cancelled:
                 return
@@ -255,6 +256,8 @@ class DiskWorker:
             fetch.give(part, record)
             self._wake()
         fetch.finish(length if length > fetch.least else 0)
+        if self.state.paused is None:
+            store.touch(parts)
 
     def _put(self, store: DiskStore, record: Record) -> None:
         if self._paused_until > time.monotonic() or store.has(record.id):
@@ -262,11 +265,8 @@ class DiskWorker:
         if time.monotonic() - self._checked_at > CHECK_S:
             self._check_space(store)
         limit, size = self.state.max_bytes, record.nbytes
-        paused = self.state.paused
-        if paused is None and store.written_today + size > DAILY * limit:
-            paused = Reason("prefix.disk.daily", {"written": store.written_today >> 20})
-        self._pause(paused)
-        if paused is not None or size > limit // 2:
+        self._pause(self._no_space or self._enough(store))
+        if self.state.paused is not None or size > limit // 2:
             return
         try:
             if store.nbytes + size > limit:
@@ -288,11 +288,19 @@ class DiskWorker:
         if others + store.nbytes > limit:
             others, folders = self._folder.shrink_others(max(0, limit - store.nbytes))
         own = max(limit - others, limit // (folders + 1))
+        self._no_space = paused
         if store.nbytes > own:
             store.shrink(own)
         self._checked_at = time.monotonic()
         self.state = replace(self.state, max_bytes=own)
-        self._pause(paused)
+        self._pause(paused or self._enough(store))
+
+    def _enough(self, store: DiskStore) -> Reason | None:
+        """Say that enough was written today, if so."""
+        written = store.written_today
+        if written < DAILY * self.state.max_bytes:
+            return None
+        return Reason("prefix.disk.daily", {"written": written >> 20})
 
     def _pause(self, reason: Reason | None) -> None:
         """Stop writing, or go on; log the change."""

@@ -165,6 +165,11 @@ class ModelLoader:
             target = await reading.finish(choice.target)
         return target, draft, choice
 
+    def remove_prefixes(self, model: str) -> None:
+        """Delete from disk the prefixes of a model that is not loaded. Any thread may call."""
+        if isinstance(self._disks, DiskCache):
+            self._disks.remove(model)
+
     def _disk_of(self, choice: DraftChoice, target: LoadedModel) -> Fingerprint | Reason | None:
         """Return what the target's prefixes on disk depend on, or why there are none."""
         if target.stage is not None:

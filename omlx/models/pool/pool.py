@@ -73,7 +73,7 @@ def build_pool(
     evictor = Evictor(engine, residents, memory, limit, clock)
     configure = partial(configured_speculation, catalog)
     load_queue = LoadQueue(residents, evictor, loader, configure, clock, report)
-    return Pool(engine, catalog, memory, residents, evictor, load_queue, costs, clock, disks)
+    return Pool(engine, catalog, memory, residents, evictor, load_queue, costs, clock)
 
 
 def configured_speculation(catalog: Catalog, entry: ModelEntry) -> SpeculationConfig:
@@ -98,10 +98,8 @@ class Pool:
         load_queue: LoadQueue,
         costs: CostFiles | None,
         clock: Callable[[], float],
-        disks: DiskCache | Reason | None = None,
     ) -> None:
         self.catalog = catalog
-        self.disks = disks
         self.memory = memory
         self.residents = residents
         self.evictor = evictor

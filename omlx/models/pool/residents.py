@@ -99,6 +99,10 @@ class ResidentModels:
         if if_idle and resident is not None and resident.leases:
             raise Conflict("model.in_use", model=model, active=resident.leases)
 
+    async def remove_prefixes(self, model: str) -> None:
+        """Delete from disk the prefixes of a model that is not loaded."""
+        await asyncio.to_thread(self._loader.remove_prefixes, model)
+
     async def save_costs(self, files: CostFiles) -> None:
         """Save the measured costs of each model."""
         with suppress(EngineDead):

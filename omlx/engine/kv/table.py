@@ -6,8 +6,9 @@ the layers' own counters must agree, which `check` proves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import mlx.core as mx
@@ -22,6 +23,7 @@ from omlx.engine.plan import (
     Extract,
     Filter,
     Forward,
+    Load,
     Loaded,
     Merge,
     Open,
@@ -52,14 +54,19 @@ class CacheTable:
         self._marks: dict[int, Mark] = {}
         self._batch_mark: batch.BatchMark | None = None
 
-    def apply(self, op: CacheOp) -> None:
-        """Carry out one operation. Raises RewindError if a cache cannot be rolled back."""
+    def apply(self, op: CacheOp, loads: Mapping[int, Loaded] = MappingProxyType({})) -> None:
+        """Carry out one operation, with records that were read from disk, by row.
+
+        Raises RewindError if a cache cannot be rolled back.
+        """
         match op:
             case Open(row=row):
                 self.single[row], self.lengths[row] = self._make_cache(), 0
             case Restore(row=row, pieces=pieces, length=length, prompt=prompt):
                 self.single[row] = self.kept.build(pieces, length, prompt)
                 self.lengths[row] = length
+            case Load(row=row):
+                self._load(op, loads[row])
             case Rewind(row=row, length=length):
                 self._rewind(row, length)
             case Merge(rows=rows):
@@ -78,19 +85,6 @@ class CacheTable:
                 self._marks.pop(row, None)
             case Evict(pieces=pieces):
                 self.kept.evict(pieces)
-
-    def load(self, op: Load, records: Loaded) -> None:
-        """Copy records that were read from disk; with the last ones, build the row's cache."""
-        loaded = self._loaded.setdefault(op.row, [])
-        for part, record in records:
-            piece = Piece(0, record.id.kind, part.start, part.stop)
-            loaded.append(Payload(piece, to_arrays(part, record)))
-        mx.eval([payload.arrays for payload in loaded])
-        if op.length:
-            self.single[op.row] = assemble(self._make_cache(), loaded, op.length, op.prompt)
-            self.lengths[op.row] = op.length
-        if op.length is not None:
-            del self._loaded[op.row]
 
     @contextmanager
     def reading(self, forward: Forward, *, marked: bool) -> Iterator[Cache]:
@@ -145,6 +139,19 @@ class CacheTable:
         for leaf in leaves(self.batch):
             if isinstance(leaf, RaggedKVCache):
                 assert leaf.lengths == leaf.offset.tolist() == lengths, (leaf.lengths, lengths)
+
+    def _load(self, op: Load, records: Loaded) -> None:
+        """Copy records that were read from disk; with the last ones, build the row's cache."""
+        loaded = self._loaded.setdefault(op.row, [])
+        for part, record in records:
+            piece = Piece(0, record.id.kind, part.start, part.stop)
+            loaded.append(Payload(piece, to_arrays(part, record)))
+        mx.eval([payload.arrays for payload in loaded])
+        if op.length:
+            self.single[op.row] = assemble(self._make_cache(), loaded, op.length, op.prompt)
+            self.lengths[op.row] = op.length
+        if op.length is not None:
+            del self._loaded[op.row]
 
     def _batch_bytes(self) -> int:
         return sum(int(layer.nbytes) for layer in self.batch)

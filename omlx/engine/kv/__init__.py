@@ -1,0 +1,1 @@
+"""The KV caches of the rows of one loaded model."""
