@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
-from benchmarks import answers, batches, document, engine, prefix, speculation, stages
+from benchmarks import answers, batches, clients, document, engine, prefix, speculation, stages
 
 COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "engine": (engine, "omlx bench engine, and the host's share of a step"),
     "speculation": (speculation, "omlx bench speculation, and upper bounds and hybrids"),
     "batches": (batches, "plain batches on our caches against mlx-lm's left-padded ones"),
+    "clients": (clients, "clients that edit code over HTTP: omlx against mlx-lm's server"),
     "prefix": (prefix, "prefix caches of omlx and of mlx-lm's server"),
     "stages": (stages, "omlx bench stages, and with longer steps"),
     "answers": (answers, "record answers, for replays of the policy"),

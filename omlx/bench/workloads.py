@@ -64,13 +64,15 @@ class QuestionMaker:
 class Workload:
     """`ask` makes one question; a trial has `repeats` of them where answers are short.
 
-    `random_draft`: the draft model has random weights.
+    `random_draft`: the draft model has random weights. `ask_beside` makes those of every second
+    stream where they differ.
     """
 
     name: str
     ask: Callable[[QuestionMaker], Question]
     repeats: int = 1
     random_draft: bool = False
+    ask_beside: Callable[[QuestionMaker], Question] | None = None
 
 
 def questions(
@@ -79,7 +81,11 @@ def questions(
     """Return the questions of one trial: `workload.repeats` times `rows` of them."""
     rng = random.Random(f"{workload.name} {trial} {context}")
     maker = QuestionMaker(rng, context, count)
-    return [workload.ask(maker) for _ in range(workload.repeats * rows)]
+    turns = (workload.ask, workload.ask_beside or workload.ask)
+    asked: list[Question] = []
+    for _ in range(workload.repeats):
+        asked += [turns[row % 2](maker) for row in range(rows)]
+    return asked
 
 
 def vary(rng: random.Random, code: str) -> str:
@@ -198,6 +204,7 @@ WORKLOADS: Final = (
     Workload("tools", _tools, repeats=4),
     Workload("reasoning", _reasoning, repeats=2),
     Workload("prose", _prose),
+    Workload("edit + prose", _small_edit, ask_beside=_prose),
     Workload("hostile", _worst_case, random_draft=True),
 )
 WORKLOAD_NAMES: Final = tuple(workload.name for workload in WORKLOADS)

@@ -91,3 +91,10 @@ def test_no_text_is_in_the_standard_library() -> None:
             continue
         for i, line in enumerate(lines):
             assert line not in firsts or tuple(lines[i : i + 4]) not in runs, (path, i)
+
+
+def test_every_second_stream_of_a_mix_has_a_task_of_its_own() -> None:
+    mix = next(workload for workload in WORKLOADS if workload.ask_beside is not None)
+    first, second, third, fourth = questions(mix, 1, 4, CONTEXT, count)
+    assert first.temperature == third.temperature == 0.0
+    assert min(second.temperature, fourth.temperature) > 0.0

@@ -37,10 +37,13 @@ class Server:
 
 
 @contextmanager
-def omlx_server(folder: Path, home: Path, *flags: str) -> Iterator[Server]:
-    """Serve a model without speculation, with `home` as the folder of its settings."""
+def omlx_server(
+    folder: Path, home: Path, *flags: str, speculation: str = "off"
+) -> Iterator[Server]:
+    """Serve a model with this strategy of speculation; `home` is the folder of its settings."""
     port = free_port()
-    command = ["omlx", "serve", str(folder.resolve()), "--speculation", "off", "--home", str(home)]
+    command = ["omlx", "serve", str(folder.resolve()), "--speculation", speculation]
+    command += ["--home", str(home)]
     with running([*command, "--port", str(port), *flags], port):
         yield Server("omlx", port, folder.name)
 
