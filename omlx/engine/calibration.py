@@ -18,6 +18,7 @@ from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, CostModel
+from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import NGRAM, Clause, only
@@ -37,6 +38,12 @@ MAX_STEPS: Final = 1000
 
 DRAFT_LENGTH: Final = 4
 """Tokens per round with the draft model."""
+
+BATCHES: Final = (2, 4)
+"""Rows of the batches that are measured too."""
+
+BATCH_WIDTHS: Final = (4, 8, 16)
+"""Tokens that each of their rows reads; passes over more rows or other widths are estimated."""
 
 STRIDE: Final = 7919
 """Between the ids of a draft. Equal ids would use the same experts, and take less time than text.
@@ -80,10 +87,13 @@ class Calibration:
         return False
 
 
-def _fits_memory(loop: EngineLoop) -> bool:
-    """Whether the caches of a calibration stay below the soft limit."""
+def _fits_memory(loop: EngineLoop, rows: int = 1) -> bool:
+    """Whether the caches of a calibration stay below the soft limit; a batch's are copied once."""
     headroom = loop.scheduler.memory.headroom()
-    return headroom is None or headroom >= loop.scheduler.prefix.layout.cache_bytes(FIRST_BUCKET)
+    needed = loop.scheduler.prefix.layout.cache_bytes(FIRST_BUCKET)
+    if rows > 1:
+        needed *= 2 * rows
+    return headroom is None or headroom >= needed
 
 
 def _all_steps(loop: EngineLoop) -> Iterator[bool]:
@@ -91,22 +101,32 @@ def _all_steps(loop: EngineLoop) -> Iterator[bool]:
     cost_model, speculator = loop.cost_model, loop.scheduler.speculator
     if speculator.off_reason is not None:
         return
-    filler = _Filler(cost_model, loop.limits.vocab_size)
-    yield from _steps(
-        loop.sibling(filler),
-        Speculation(NGRAM, DraftLength.exactly(MAX_DRAFT_LENGTH - 1)),
-        max_tokens=FIRST_BUCKET - 1,
-        done=lambda: filler.next_width() is None,
-        overlapped=lambda: filler.next_width() == PLAIN,
-    )
+    batches = [rows for rows in BATCHES if _can_batch(loop, rows)]
+    for rows in (1, *batches):
+        filler = _Filler(cost_model, loop.limits.vocab_size, rows)
+        yield from _steps(
+            loop.sibling(filler, rows),
+            Speculation(NGRAM, DraftLength.exactly(MAX_DRAFT_LENGTH - 1)),
+            max_tokens=FIRST_BUCKET - 1,
+            done=filler.done,
+            overlapped=filler.overlaps,
+        )
     for drafter in speculator.drafters:
-        if not isinstance(drafter, NgramDrafter):
+        sizes = (1, *batches) if isinstance(drafter, DraftModel) else (1,)
+        for rows in () if isinstance(drafter, NgramDrafter) else sizes:
             yield from _steps(
-                loop.sibling(),
+                loop.sibling(rows=rows),
                 Speculation(only(drafter.kind), DraftLength.exactly(DRAFT_LENGTH)),
                 max_tokens=SAMPLES * DRAFT_LENGTH,
-                done=partial(_draft_measured, cost_model, drafter.name),
+                done=partial(_draft_measured, cost_model, drafter.name, rows),
             )
+
+
+def _can_batch(loop: EngineLoop, rows: int) -> bool:
+    """Whether so many rows may share a batch, draft in it, and fit into memory."""
+    batch = loop.scheduler.batch
+    able = batch.off_reason is None and batch.no_uneven is None
+    return able and rows <= loop.limits.max_rows and _fits_memory(loop, rows)
 
 
 def _steps(
@@ -116,9 +136,11 @@ def _steps(
     done: Callable[[], bool],
     overlapped: Callable[[], bool] = lambda: False,
 ) -> Iterator[bool]:
-    """Run the steps of one request, each drained before the next one unless `overlapped`."""
+    """Run the steps of one request for each row, drained one by one unless `overlapped`."""
     greedy = Sampling(temperature=0.0)
-    loop.submit(Request("calibration", (0,), greedy, max_tokens, speculation=speculation))
+    for row in range(loop.limits.max_rows):
+        name = f"calibration {row}"
+        loop.submit(Request(name, (0,), greedy, max_tokens, speculation=speculation))
     while loop.has_work and not done():
         events = loop.step()
         if not overlapped():
@@ -129,11 +151,12 @@ def _steps(
         yield True
 
 
-def _draft_measured(cost_model: CostModel, name: str) -> bool:
-    """Whether a draft model's passes are measured, or its rounds are too long to be."""
+def _draft_measured(cost_model: CostModel, name: str, rows: int) -> bool:
+    """Whether a draft model's passes over rows are measured, or its rounds are too long to be."""
     passes = cost_model.drafts.get(name)
-    samples = passes.sample_count(1, 1) if passes is not None else 0
-    seconds = cost_model.verify(DRAFT_LENGTH + 1, 1) + DRAFT_LENGTH * cost_model.draft(name, 1, 1)
+    samples = passes.sample_count(rows, 1) if passes is not None else 0
+    drafting = DRAFT_LENGTH * cost_model.draft(name, rows, 1)
+    seconds = cost_model.batch_pass(rows, DRAFT_LENGTH + 1, 1) + drafting
     return samples >= CONFIG.min_samples or _too_long(seconds, samples)
 
 
@@ -143,23 +166,42 @@ def _too_long(seconds: float, samples: int) -> bool:
 
 
 class _Filler(NgramDrafter):
-    """Drafts arbitrary tokens, as many as fill the narrowest width that is not measured."""
+    """Drafts arbitrary tokens, as many as fill the narrowest width that is not measured.
 
-    def __init__(self, cost_model: CostModel, vocab_size: int) -> None:
+    For several rows, widths are those of each.
+    """
+
+    def __init__(self, cost_model: CostModel, vocab_size: int, rows: int = 1) -> None:
         super().__init__()
         self._cost_model = cost_model
         self._vocab_size = vocab_size
+        self._rows_of_batch = rows
 
     def next_width(self) -> int | None:
         """The width to measure next; None if all are measured or the next one takes too long."""
-        samples, seconds = self._cost_model.target.sample_count, self._cost_model.verify
         # Plain steps overlap: a request that arrives waits for two of them.
-        plain = (PLAIN,) if 2 * seconds(PLAIN, 1) <= MAX_STEP_SECONDS else ()
-        widths = (1, *plain, *CONFIG.widths)
-        width: int | None = next((width for width in widths if samples(width, 1) < SAMPLES), None)
-        if width is None or _too_long(seconds(width, 1), samples(width, 1)):
+        plain = (PLAIN,) if 2 * self._seconds(PLAIN) <= MAX_STEP_SECONDS else ()
+        widths: tuple[int, ...] = (1, *plain, *CONFIG.widths)
+        if self._rows_of_batch > 1:
+            widths = (*plain, *BATCH_WIDTHS)
+        width: int | None = next(
+            (width for width in widths if self._samples(width) < SAMPLES), None
+        )
+        if width is None or _too_long(self._seconds(width), self._samples(width)):
             return None
         return width
+
+    def done(self) -> bool:
+        return self.next_width() is None
+
+    def overlaps(self) -> bool:
+        return self.next_width() == PLAIN
+
+    def _samples(self, width: int) -> int:
+        return self._cost_model.batch_samples(self._rows_of_batch, width, 1)
+
+    def _seconds(self, width: int) -> float:
+        return self._cost_model.batch_pass(self._rows_of_batch, width, 1)
 
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         length = min(limit, (self.next_width() or 1) - sequence.pending)

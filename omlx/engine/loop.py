@@ -84,6 +84,8 @@ class EngineLoop:
             events += self.flush()
             events += self.scheduler.reap()
             step = self.scheduler.plan()
+        if step is not None and self.scheduler.planner.caught_up:
+            self.reset_timing()
         launched = None if step is None else self.runner.launch(step)
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
@@ -128,13 +130,13 @@ class EngineLoop:
             cost_model=cost_model or self.cost_model,
         )
 
-    def sibling(self, drafter: Drafter | None = None) -> EngineLoop:
+    def sibling(self, drafter: Drafter | None = None, rows: int = 1) -> EngineLoop:
         """Return an idle loop over the same model and cost model, with caches of its own.
 
-        It has one row, no prefix cache and no memory limit. `drafter` drafts for it; None: siblings
-        of this loop's draft model and head. The model is not run.
+        It has so many rows, no prefix cache and no memory limit. `drafter` drafts for it; None:
+        siblings of this loop's draft model and head. The model is not run.
         """
-        limits = replace(self.limits, max_rows=1)
+        limits = replace(self.limits, max_rows=rows)
         runner = self.runner.sibling()
         prefix = PrefixReuse(Layout(0), limits.block_tokens, 0)
         speculator = Speculator([], cost_model=self.cost_model)

@@ -29,7 +29,8 @@ class Planner:
     """Windows of one model's rows.
 
     `drafts` holds the draft tokens of the newest plan that only the device knows, by row.
-    `look_ops` are its operations on images.
+    `look_ops` are its operations on images. `caught_up` says that a draft model read a slice of
+    what it lags while it was made.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Planner:
         self.speculator = speculator
         self.drafts: dict[int, object] = {}
         self.look_ops: list[CacheOp] = []
+        self.caught_up = False
         self.looks = looks
         self._batch = batch
         self._prefix = prefix
@@ -70,6 +72,7 @@ class Planner:
     def plan(self, running: Seq[Sequence], decoding: Seq[Sequence]) -> list[Forward]:
         """Decode windows first, then prefill chunks."""
         self.drafts, self.look_ops = {}, []
+        self.caught_up = self.speculator.drafting.catch_up(decoding, alone=len(running) == 1)
         forwards = self._decode(decoding)
         forwards += self._prefill(running, stall_matters=len(decoding) > 0)
         windows = list(chain.from_iterable(forward.windows for forward in forwards))

@@ -20,15 +20,7 @@ from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.model_memory import ModelMemory
 from omlx.engine.pending_ops import PendingOps, saved_pieces
-from omlx.engine.plan import (
-    Drop,
-    Evict,
-    Plan,
-    Read,
-    Rewind,
-    ScheduledStep,
-    Window,
-)
+from omlx.engine.plan import Drop, Evict, Plan, Read, Rewind, ScheduledStep, Window
 from omlx.engine.planner import Planner
 from omlx.engine.prefix.opening import Opening
 from omlx.engine.prefix.reuse import PrefixReuse

@@ -15,6 +15,7 @@ from omlx.engine.sampling import Draw
 from omlx.engine.sequence import Sequence as Record
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
+from omlx.engine.speculation.drafters.draft_row import DraftRow
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
 from tests import zoo
@@ -110,20 +111,22 @@ class Corrupted(DraftModel):
         self.expected: list[int] = []
         self._bad = bad
 
-    def draft(self, sequence: Record, limit: int) -> Draft | None:
-        draft = super().draft(sequence, limit)
-        if draft is not None:
-            first = len(sequence.tokens)
-            self.expected.append(next((i for i in range(draft.n) if self._bad(first + i)), draft.n))
-        return draft
+    def _draft(self, limits: Sequence[tuple[DraftRow, int]]) -> dict[int, Draft]:
+        drafts = super()._draft(limits)
+        for row, limit in limits:
+            first = len(row.sequence.tokens)
+            right = next((i for i in range(limit) if self._bad(first + i)), limit)
+            self.expected.append(right)
+        return drafts
 
     def observe(self, sequence: Record, accepted: int) -> None:
         self.accepted.append(accepted)
         super().observe(sequence, accepted)
 
-    def _sample(self, logits: mx.array, place: Draw) -> mx.array:
-        chosen = super()._sample(logits, place)
-        return (chosen + 1) % zoo.VOCAB_SIZE if self._bad(place.position) else chosen
+    def _sample(self, logits: mx.array, places: Sequence[Draw]) -> mx.array:
+        chosen = super()._sample(logits, places)
+        bad = mx.array([self._bad(place.position) for place in places])
+        return mx.where(bad, (chosen + 1) % zoo.VOCAB_SIZE, chosen)
 
 
 class Failing(Scripted):

@@ -16,11 +16,11 @@ import pytest
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.calibration import SAMPLES, Calibration, _Filler
+from omlx.engine.calibration import BATCH_WIDTHS, BATCHES, SAMPLES, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.config import CONFIG
-from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
+from omlx.engine.speculation.cost_model import PLAIN, CompanyCosts, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.strategy import AUTO
 from omlx.engine.thread import EngineThread
@@ -109,18 +109,19 @@ def serve(
     target: nn.Module,
     vocab_size: int = zoo.VOCAB_SIZE,
     name: str = "m",
+    batches: LatencyTable | None = None,
     **more: Any,
 ) -> Watched:
     """Attach a model; made on the engine thread, as all arrays must be.
 
-    Returns the table of its passes.
+    Returns the table of its passes; `batches` is that of its widest batch.
     """
     watched = Watched()
+    company = CompanyCosts({} if batches is None else {BATCHES[-1]: batches})
+    costs = CostModel(watched, {}, company)
 
     def attach() -> None:
-        thread.attach(
-            name, build_loop(target, vocab_size, LIMITS, cost_model=CostModel(watched), **more)
-        )
+        thread.attach(name, build_loop(target, vocab_size, LIMITS, cost_model=costs, **more))
 
     thread.call(attach).result(PATIENCE_S)
     return watched
@@ -150,13 +151,19 @@ def complete(loop: EngineLoop) -> Calibration:
 def test_an_idle_engine_measures_every_pass_of_the_table_once(
     thread: EngineThread, name: str
 ) -> None:
-    table = serve(thread, model(name))
+    batches = Watched()
+    table = serve(thread, model(name), batches=batches)
     table.wait_until(table.full)
     asked = request(max_tokens=3)
     assert answer(thread, asked) == plain(name, asked)
-    before = len(table.learned)
+    widest = BATCHES[-1] * BATCH_WIDTHS[-1]
+    batches.wait_until(lambda: batches.sample_count(widest, 1) >= SAMPLES)
+    while state(thread) is CalibrationState.PENDING:
+        pass  # each look interrupts it, which has nothing left to measure
     assert state(thread) is CalibrationState.DONE
-    serve(thread, model(name), name="other").wait_until(table.full)
+    before = len(table.learned)
+    other = serve(thread, model(name), name="other")
+    other.wait_until(other.full)
     assert len(table.learned) == before, "what is known was measured again"
 
 
@@ -298,6 +305,29 @@ def test_where_memory_is_short_nothing_is_done() -> None:
     assert loop.cost_model.target.widest == 0
     used[0] -= 1
     assert complete(loop).state is CalibrationState.DONE
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "lfm2"])
+def test_batches_are_measured_and_the_draft_models_of_their_rows(name: str) -> None:
+    loop = loop_of(name, model(name, 1))
+    assert complete(loop).state is CalibrationState.DONE
+    costs = loop.cost_model
+    for rows in BATCHES:
+        for width in (PLAIN, *BATCH_WIDTHS):
+            assert costs.batch_samples(rows, width, 1) >= SAMPLES, (rows, width)
+        assert costs.drafts["tiny"].sample_count(rows, 1) >= CONFIG.min_samples
+
+
+def test_batches_are_measured_only_where_rows_can_share_them_and_fit() -> None:
+    alone = loop_of("llama_quantized")
+    assert complete(alone).state is CalibrationState.DONE
+    used = [0]
+    memory = MemoryGuard(1 << 20, lambda: used[0])
+    loop = build_loop(model("llama"), zoo.VOCAB_SIZE, LIMITS, memory=memory)
+    used[0] = memory.soft - 4 * loop.scheduler.prefix.layout.cache_bytes(256)
+    assert complete(loop).state is CalibrationState.DONE
+    assert not alone.cost_model.company.tables
+    assert list(loop.cost_model.company.tables) == [2]
 
 
 def test_the_model_is_not_run_to_prepare_it() -> None:

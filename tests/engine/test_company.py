@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from omlx.bench.fixed_costs import fixed_costs, flat
-from omlx.engine.speculation import company
 from omlx.engine.strategy import parse
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
@@ -86,14 +85,6 @@ def test_three_rows_with_lookups_have_their_own_tokens(family: str, sampling: Sa
 @pytest.mark.parametrize("strategy", ["draft", "ngram;draft"])
 def test_two_rows_with_draft_models_have_their_own_tokens(family: str, strategy: str) -> None:
     assert batched_widths(prove_company(family, 2, strategy, WARM))
-
-
-def test_no_row_waits_for_a_draft_model_that_has_much_to_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(company, "MAX_LAG", 0)
-    bench = prove_company("llama", 2, "draft", GREEDY)
-    assert not batched_widths(bench), "it has at least one token to read"
 
 
 @pytest.mark.slow

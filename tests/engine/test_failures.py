@@ -246,7 +246,7 @@ def test_a_prefix_that_a_draft_could_not_keep_is_not_taken_up(
     )
     loop.use_drafters([drafter])
     with monkeypatch.context() as now:
-        now.setattr(drafter._kept, "keep", full)
+        now.setattr(drafter._prefixes._kept, "keep", full)
         bench = Bench(loop).run(one)
     assert bench.stats("a").speculation.code == "spec.off.drafter_failed"
     bench.run(again)

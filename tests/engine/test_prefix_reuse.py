@@ -222,10 +222,10 @@ def test_the_draft_model_continues_from_its_own_cached_prefix(family: str) -> No
     stats = bench.stats("a+")
     assert stats.cached_n >= 55
     assert stats.accepted == stats.proposed > 10
-    assert drafter._index.counts.hit_tokens >= 50
+    assert drafter._prefixes._index.counts.hit_tokens >= 50
     assert bench.tokens["a+"] == plain(family, unassisted(follow_up))
     bench.run(request("b", (*prompt(36), 1, 2, 3), max_tokens=20))
-    assert drafter._index.counts.hits == 2
+    assert drafter._prefixes._index.counts.hits == 2
     assert bench.stats("b").accepted == bench.stats("b").proposed > 10
     drafter.check()
 

@@ -9,6 +9,7 @@ what only shows on long rows (tests/probe covers that, on tiny models).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
@@ -18,7 +19,7 @@ from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.ragged import batch as ragged
 from omlx.engine.ragged.batch import merge_caches
 from omlx.engine.rewind import leaves
-from omlx.engine.steps import Steps
+from omlx.engine.steps import Steps, run_through
 from omlx.errors import Reason
 
 _TOLERANCE = {mx.float32: 1e-3}
@@ -68,6 +69,24 @@ def uneven_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Step
         return refusal
     faults = uneven_faults(model, make_cache, vocab_size)
     return (yield from _probe_refusal("batch.off.uneven", faults))
+
+
+class SharedPasses:
+    """Whether rows of a model can share passes over windows of different lengths.
+
+    `vocab_size` bounds the ids of the probe, which runs when it is first asked for.
+    """
+
+    def __init__(self, model: Model, make_cache: MakeCache, vocab_size: int) -> None:
+        self._asked = (model, make_cache, vocab_size)
+
+    @cached_property
+    def refusal(self) -> Reason | None:
+        """Why they cannot, or None."""
+        refusal = run_through(batching_refusal(*self._asked))
+        if refusal is None:
+            refusal = run_through(uneven_refusal(*self._asked))
+        return refusal
 
 
 def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:

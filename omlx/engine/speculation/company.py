@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from functools import partial
-from typing import Final
+from itertools import chain
 
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
-from omlx.engine.speculation.cost_model import PLAIN, CostModel
+from omlx.engine.speculation.cost_model import PLAIN, SHORT_LAG, CostModel
 from omlx.engine.speculation.decide import RowForecast, decide
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.speculation.rectangle import Member, choose_width
 from omlx.engine.speculation.speculator import MAX_PENDING, Speculator
-
-MAX_LAG: Final = 256
-"""Tokens that a draft model may have to read first: the other rows of the batch wait for it."""
 
 
 class Company:
@@ -41,12 +40,7 @@ class Company:
 
     def draft(self) -> dict[int, Draft]:
         """Draft for the rows that pay in one pass of all, by row."""
-        drafts: dict[int, Draft] = {}
-        for sequence, proposal, k in self._choose():
-            with isolate(self._speculator.disable, sequence):
-                draft = self._speculator.draft_proposal(sequence, proposal, k)
-                if draft is not None:
-                    drafts[sequence.row] = draft
+        drafts = self._speculator.drafting.draft(self._choose())
         drafting = [s for s in self._sequences if s.row in drafts]
         width = max((s.pending + drafts[s.row].n for s in drafting), default=1)
         seconds = self._seconds(width)
@@ -62,6 +56,8 @@ class Company:
             row = self._speculator.row_of(sequence)
             if row.proposal is not None and not row.proposal.free:
                 seconds -= row.draft_s
+                if row.proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
+                    return
         learn = self._cost_model.company.learn
         learn(interval.rows, interval.width, self._context, seconds)
 
@@ -70,7 +66,12 @@ class Company:
         if not self._measured():
             return []
         plain_s = self._seconds(PLAIN)
-        members = [self._member(sequence, plain_s) for sequence in self._sequences]
+        proposals = [self._proposals(sequence) for sequence in self._sequences]
+        sharing = Counter(p.drafter for p in chain.from_iterable(proposals) if not p.free)
+        members = [
+            self._member(sequence, offered, plain_s, sharing)
+            for sequence, offered in zip(self._sequences, proposals, strict=True)
+        ]
         if all(member.proposal is None for member in members):
             return []
         width, _, pays = choose_width(members, self._seconds, plain_s)
@@ -100,18 +101,31 @@ class Company:
         fixed = (self._speculator.row_of(s).policy.draft_length.fixed for s in self._sequences)
         return any(length is not None for length in fixed)
 
-    def _member(self, sequence: Sequence, plain_s: float) -> Member:
+    def _proposals(self, sequence: Sequence) -> list[Proposal]:
+        proposals: list[Proposal] = []
+        if self._speculator.refusal(sequence) is None:
+            with isolate(self._speculator.disable, sequence):
+                row = self._speculator.row_of(sequence)
+                proposals = self._speculator.proposals(row, sequence)
+                row.learn(proposals)
+        return proposals if sequence.pending <= MAX_PENDING else []
+
+    def _member(
+        self,
+        sequence: Sequence,
+        proposals: Seq[Proposal],
+        plain_s: float,
+        sharing: Mapping[str, int],
+    ) -> Member:
+        """Return what a row could bring by the best of its proposals.
+
+        `sharing` says how many rows could share a draft model's passes, by its name.
+        """
         member = Member(RowForecast(sequence.pending))
-        if self._speculator.refusal(sequence) is not None:
-            return member
         with isolate(self._speculator.disable, sequence):
-            row = self._speculator.row_of(sequence)
-            proposals = self._speculator.proposals(row, sequence)
-            proposals = [proposal for proposal in proposals if proposal.lag <= MAX_LAG]
-            row.learn(proposals)
-            if sequence.pending <= MAX_PENDING:
-                members = _members(row.policy, proposals, sequence.pending, len(sequence.tokens))
-                member = max(members, key=partial(self._speedup, plain_s), default=member)
+            policy, context = self._speculator.row_of(sequence).policy, len(sequence.tokens)
+            members = _members(policy, proposals, sequence.pending, context, sharing)
+            member = max(members, key=partial(self._speedup, plain_s), default=member)
         return member
 
     def _speedup(self, plain_s: float, member: Member) -> float:
@@ -126,7 +140,11 @@ class Company:
 
 
 def _members(
-    policy: RowPolicy, proposals: Seq[Proposal], pending: int, context: int
+    policy: RowPolicy,
+    proposals: Seq[Proposal],
+    pending: int,
+    context: int,
+    sharing: Mapping[str, int],
 ) -> list[Member]:
     """Return what a row could bring to a pass that it shares, one member per proposal."""
     fixed = policy.draft_length.fixed is not None
@@ -138,6 +156,7 @@ def _members(
     for proposal in () if fixed else proposals:
         shortest = policy.min_length(proposal)
         if proposal.max_length >= shortest and policy.evaluates(proposal):
-            forecast = policy.forecast(proposal, pending, context)
+            rows = sharing.get(proposal.drafter, 1)
+            forecast = policy.forecast(proposal, pending, context, rows)
             members.append(Member(forecast, proposal, shortest))
     return members

@@ -18,6 +18,7 @@ from statistics import median, median_low
 from typing import Any, Final
 
 from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.proposal import Proposal
 
 FIRST_BUCKET: Final = 256
 """Tokens of context in the first bucket."""
@@ -267,12 +268,17 @@ class CostModel:
             return self.verify(width, context)
         return self.company.seconds(self.target, rows, width, context)
 
+    def batch_samples(self, rows: int, width: int, context: int) -> int:
+        """Return on how many samples the entry of `batch_pass` rests."""
+        table = self.target if rows == 1 else self.company.tables.get(rows)
+        return 0 if table is None else table.sample_count(rows * width, context)
+
     def plain_pass(self, pending: int, context: int) -> float:
         """Estimate the seconds of the target pass that reads `pending` tokens and no draft."""
         return self.verify(PLAIN if pending == 1 else pending, context)
 
     def draft(self, name: str, width: int, context: int) -> float:
-        """Estimate the seconds of a draft model's pass over `width` tokens.
+        """Estimate the seconds of a draft model's pass over `width` tokens, of one row or of many.
 
         Widths beyond those measured, and every width while nothing is measured, cost a share of the
         target's pass.
@@ -287,18 +293,30 @@ class CostModel:
                 share = single / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)
 
+    def draft_pass(self, proposal: Proposal, context: int, rows: int = 1) -> float:
+        """Estimate the seconds of a drafted token: a row's share of a pass over `rows`."""
+        return 0.0 if proposal.free else self.draft(proposal.drafter, rows, context) / rows
+
+    def drafting(self, proposal: Proposal, k: int, context: int, rows: int = 1) -> float:
+        """Estimate the seconds of drafting k tokens, catch-up included."""
+        catch_up = self.catch_up(proposal.drafter, proposal.lag, context)
+        return catch_up + k * self.draft_pass(proposal, context, rows)
+
     def catch_up(self, name: str, lag: int, context: int) -> float:
         """Estimate the seconds of reading `lag` tokens, beyond a usual pass of a draft model."""
         if lag <= SHORT_LAG:
             return 0.0
         return self.draft(name, lag, context) - self.draft(name, 1, context)
 
-    def learn_draft(self, name: str, k: int, lag: int, context: int, seconds: float) -> None:
+    def learn_draft(
+        self, name: str, k: int, lag: int, context: int, seconds: float, rows: int = 1
+    ) -> None:
         """Record a draft model's round that was timed on its own: it read `lag` tokens and drafted
-        `k`."""
+        `k`. `seconds` are one row's share where `rows` shared the passes.
+        """
         table = self.drafts.setdefault(name, LatencyTable())
-        if lag <= SHORT_LAG:
-            table.learn(1, context, seconds / k)
+        if lag <= SHORT_LAG or rows > 1:
+            table.learn(rows, context, seconds * rows / k)
             return
         first = seconds - (k - 1) * self.draft(name, 1, context)
         if first > 0.0 and table.sample_count(1, context):

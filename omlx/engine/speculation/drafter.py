@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from typing import ClassVar, Protocol
 
 from omlx.engine.sequence import Sequence
@@ -38,6 +39,17 @@ class Drafter(Protocol):
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
         """Draft at most `limit` tokens to follow `sequence.tokens`. Modifies its own state."""
         ...
+
+    def draft_together(self, limits: Seq[tuple[Sequence, int]]) -> dict[int, Draft]:
+        """Draft for several rows at once, by row, at most as many tokens as each limit says.
+
+        Rows that are left out are asked one by one. An error may concern any of them.
+        """
+        return {}
+
+    def catch_up(self, sequence: Sequence, limit: int) -> int:
+        """Read at most `limit` of the tokens by which it lags. Return how many are left."""
+        return 0
 
     def read_whole(self, sequence: Sequence) -> None:
         """Read what the latest proposal says is skipped, with the next draft."""

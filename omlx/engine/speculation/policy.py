@@ -129,13 +129,14 @@ class RowPolicy:
         self.record_of(proposal).best_length = decision.width - pending
         return decision
 
-    def forecast(self, proposal: Proposal, pending: int, context: int) -> RowForecast:
-        """Return what drafts of each length bring, and cost in addition to the pass."""
+    def forecast(self, proposal: Proposal, pending: int, context: int, n: int = 1) -> RowForecast:
+        """Return what drafts of each length bring, and cost in addition to the pass. `n` rows share
+        a draft model's passes."""
         record, verify = self.record_of(proposal), self.cost_model.verify
         shortest, longest = self.min_length(proposal), self._max_length(proposal, pending)
         reach = record.acceptance.reach(proposal.match, shortest, longest)
         single = verify(1, context)
-        draft_s = self._draft_pass(proposal, context)
+        draft_s = self.cost_model.draft_pass(proposal, context, n)
         fixed_s = (
             self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
             / CONFIG.catch_up_rounds
@@ -164,6 +165,12 @@ class RowPolicy:
         plain = self.cost_model.plain_pass(1, context)
         return not record.poor and self._budget.may_spend(price, plain)
 
+    def observe_catch_up(self, proposal: Proposal, context: int) -> None:
+        """Count the time of a catch-up that is no part of a round."""
+        seconds = self.cost_model.draft(proposal.drafter, proposal.lag, context)
+        self._budget.add_round(seconds, 0.0)
+        self.record_of(proposal).saved_s -= seconds
+
     def observe_verification(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Learn from a draft of k tokens that was verified."""
         record = self.record_of(proposal)
@@ -186,7 +193,7 @@ class RowPolicy:
         seconds, width = interval.seconds, interval.width
         drafting = 0.0
         if proposal is not None:
-            drafting = self.draft_seconds(proposal, self._drafted, context)
+            drafting = self.cost_model.drafting(proposal, self._drafted, context)
             limit = CONFIG.outlier * (drafting + self.cost_model.verify(width, context))
             plain = tokens * self.cost_model.plain_pass(1, context)
             self._budget.add_round(min(seconds, limit), plain)
@@ -222,11 +229,6 @@ class RowPolicy:
             return GateState.OFF, Reason("spec.off.does_not_pay", {"speedup": speedup})
         return GateState.ON, None
 
-    def draft_seconds(self, proposal: Proposal, k: int, context: int) -> float:
-        """Estimate the seconds of drafting k tokens, catch-up included."""
-        catch_up = self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
-        return catch_up + k * self._draft_pass(proposal, context)
-
     def min_length(self, proposal: Proposal) -> int:
         """Return the shortest draft to make; of contradictory bounds the upper one holds."""
         bounds = proposal.clause.draft_length
@@ -240,9 +242,6 @@ class RowPolicy:
             known = min(CONFIG.first_length, self.draft_length.initial)
         longest = max(known, self.min_length(proposal))
         return min(proposal.max_length, self.draft_length.max, longest)
-
-    def _draft_pass(self, proposal: Proposal, context: int) -> float:
-        return 0.0 if proposal.free else self.cost_model.draft(proposal.drafter, 1, context)
 
     def evaluates(self, proposal: Proposal) -> bool:
         """Return whether to forecast a proposal now: evaluation takes time too."""
@@ -275,7 +274,7 @@ class RowPolicy:
                 continue
             k = record.best_length
             price = self.cost_model.verify(1 + k, context) - plain
-            price += k * self._draft_pass(proposal, context)
+            price += k * self.cost_model.draft_pass(proposal, context)
             if not record.probing:
                 price *= CONFIG.probe_rounds
             price += self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
@@ -294,7 +293,7 @@ class RowPolicy:
     def _could_pay(self, proposal: Proposal, context: int) -> bool:
         """Return whether a draft would pay if all its tokens were accepted."""
         longest = min(proposal.max_length, self.draft_length.max)
-        draft_s = self._draft_pass(proposal, context)
+        draft_s = self.cost_model.draft_pass(proposal, context)
         certain = RowForecast(1, range(1, longest + 2), [k * draft_s for k in range(longest + 1)])
         widths = [width for width in CONFIG.widths if width <= 1 + longest]
         plain = self.cost_model.plain_pass(1, context)

@@ -44,7 +44,8 @@ Choice: TypeAlias = tuple[Proposal, int] | None
 class Draft:
     """`n` tokens to verify: ids where the host knows them, else `array`, a device array [n].
 
-    `seconds` is what drafting took, if it was timed; `array` is evaluated then. Raises ValueError
+    `seconds` is what drafting took, if it was timed; `array` is evaluated then. A draft model's
+    passes may be shared by several `rows`: `seconds` is this row's share of them. Raises ValueError
     where these are not n: in a batch, the pass would fail for all rows.
     """
 
@@ -53,6 +54,7 @@ class Draft:
     tokens: tuple[int, ...] | None = None
     array: Sized | None = None
     seconds: float | None = None
+    rows: int = 1
 
     def __post_init__(self) -> None:
         ids = self.array if self.tokens is None else self.tokens

@@ -74,11 +74,12 @@ class RowRecord:
     def begin_round(self, proposal: Proposal, draft: Draft, context: int) -> None:
         """Record that a draft of this proposal is in flight, and its time if it was taken."""
         self.proposal = proposal
-        seconds = self.policy.draft_seconds(proposal, draft.n, context)
+        cost_model = self.policy.cost_model
+        seconds = cost_model.drafting(proposal, draft.n, context, draft.rows)
         self.draft_s = draft.seconds or seconds
         if draft.seconds is not None:
-            learn = self.policy.cost_model.learn_draft
-            learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds)
+            learn = cost_model.learn_draft
+            learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds, draft.rows)
 
     def add_step(self, tokens: Seq[int], interval: Interval | None, context: int) -> bool:
         """Record a step that committed `tokens`. Return whether to learn from it now.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
@@ -16,6 +16,7 @@ from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.grammar import GrammarDrafter
+from omlx.engine.speculation.drafting import Drafting
 from omlx.engine.speculation.policy import GateState, RowPolicy
 from omlx.engine.speculation.proposal import Choice, Draft, Proposal
 from omlx.engine.speculation.row_record import RowRecord
@@ -56,6 +57,10 @@ class Speculator:
     _rows: dict[int, RowRecord] = field(default_factory=dict)
     _refused: dict[int, Reason | None] = field(default_factory=dict)
     _grammar: GrammarDrafter = field(default_factory=GrammarDrafter)
+    drafting: Drafting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.drafting = Drafting(self.row_of, self.disable_one)
 
     def refusal(self, sequence: Sequence, paused: Reason | None = None) -> Reason | None:
         """Return why a row may not draft, or None; `paused` says why rows in its place may not."""
@@ -75,7 +80,7 @@ class Speculator:
         if self.refusal(sequence) is not None:
             return
         for drafter in [*self.row_of(sequence).drafters]:
-            with isolate(self._disable, sequence, drafter):
+            with isolate(self.disable_one, sequence, drafter):
                 drafter.open(sequence)
 
     def record_refusal(self, sequence: Sequence, paused: Reason | None = None) -> bool:
@@ -97,7 +102,7 @@ class Speculator:
         choice = self._choose(sequence)
         if choice is None:
             return None
-        draft = self.draft_proposal(sequence, *choice)
+        draft = self.drafting.draft([(sequence, *choice)]).get(sequence.row)
         if draft is None:
             return None
         row, context = self.row_of(sequence), len(sequence.tokens)
@@ -105,30 +110,17 @@ class Speculator:
         row.expected_s = row.draft_s + self.cost_model.verify(width, context)
         return draft
 
-    def draft_proposal(self, sequence: Sequence, proposal: Proposal, k: int) -> Draft | None:
-        """Have a proposal of k tokens drafted, and record that it is in flight."""
-        row, draft = self.row_of(sequence), None
-        drafter = row.drafter(proposal.drafter)
-        assert drafter is not None
-        with isolate(self._disable, sequence, drafter):
-            if row.policy.reads_whole(proposal, len(sequence.tokens)):
-                drafter.read_whole(sequence)
-                proposal = replace(proposal, lag=proposal.lag + proposal.skipped, skipped=0)
-            draft = drafter.draft(sequence, k)
-        if draft is not None:
-            row.begin_round(proposal, draft, len(sequence.tokens))
-        return draft
-
     def disable(self, sequence: Sequence, error: Exception) -> None:
         """Disable a row's drafters after an error that may be any one's."""
         row = self.row_of(sequence)
         for drafter in row.drafters:
-            self._disable(sequence, drafter, error)
+            self.disable_one(sequence, drafter, error)
         row.proposal = None
         self._refused[sequence.row] = _failure(error)
 
-    def _disable(self, sequence: Sequence, drafter: Drafter, error: Exception) -> None:
+    def disable_one(self, sequence: Sequence, drafter: Drafter, error: Exception) -> None:
         """Disable a drafter for this row: it raised, so all that it holds is unproven."""
+        self.drafting.drop(sequence.row)
         with isolate():
             drafter.drop(sequence.row)
         with isolate():
@@ -151,7 +143,7 @@ class Speculator:
         row = self.row_of(sequence)
         drafted_by = row.drafter(drafter)
         if drafted_by is not None:
-            with isolate(self._disable, sequence, drafted_by) as isolated:
+            with isolate(self.disable_one, sequence, drafted_by) as isolated:
                 drafted_by.observe(sequence, accepted)
             if isolated.error is not None:
                 return
@@ -223,6 +215,7 @@ class Speculator:
         """Forget a row."""
         self._rows.pop(row, None)
         self._refused.pop(row, None)
+        self.drafting.drop(row)
         for drafter in (self._grammar, *self.drafters):
             with isolate():
                 drafter.drop(row)
@@ -279,11 +272,14 @@ class Speculator:
         return row.policy.choose(proposals, sequence.pending, len(sequence.tokens))
 
     def proposals(self, row: RowRecord, sequence: Sequence) -> list[Proposal]:
+        """Return what the row's drafters propose now, but for one that is catching up."""
         proposals, room = [], sequence.remaining - 1
         for drafter in row.drafters:
+            if self.drafting.reads(sequence, drafter):
+                continue
             clause = row.clauses[drafter.name]
             most = min(room, clause.draft_length.max or room)
-            with isolate(self._disable, sequence, drafter):
+            with isolate(self.disable_one, sequence, drafter):
                 proposal = drafter.propose(sequence, most, clause)
                 if proposal is not None:
                     proposals.append(proposal)

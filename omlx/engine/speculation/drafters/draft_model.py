@@ -1,30 +1,30 @@
 """A draft model: a smaller model that samples with the same position-keyed Gumbel noise.
 
-Noise (see sampling.py), filters and penalties are the target's, so verification is equality. Under
-a mask each token is read back, because the next mask depends on it. The cache is caught up lazily:
-what the row committed since the last draft is read first. After a rejection each layer is rewound
-as far as it can be; the remaining tokens stay pending. Prefixes are cached in a separate index.
+Noise (see sampling.py), filters and penalties are the target's, so verification is equality. Rows
+that draft in the same step share each pass. The cache is caught up lazily: what a row committed
+since its last draft is read first. After a rejection each layer is rewound as far as it can be; the
+remaining tokens stay pending. Prefixes are cached in a separate index.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence as Seq
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from itertools import chain
 from typing import ClassVar, Final, cast
 
 import mlx.core as mx
 
-from omlx.engine.image.span import words_before, words_between
+from omlx.engine.inspection.batch_probe import SharedPasses
 from omlx.engine.masking import Lookahead
-from omlx.engine.model import Cache, MakeCache, Model, id_limit
-from omlx.engine.prefix.index import PrefixIndex
-from omlx.engine.prefix.payload import Payloads, layout_of, uncacheable
-from omlx.engine.rewind import Mark, leaves, mark, rewind, traits
+from omlx.engine.model import MakeCache, Model, id_limit
+from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafters.draft_cache import DraftCache, DraftCaches
+from omlx.engine.speculation.drafters.draft_prefixes import DraftPrefixes
+from omlx.engine.speculation.drafters.draft_row import DraftRow, next_place
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
 from omlx.errors import RewindError
@@ -43,31 +43,23 @@ read the rest may take longer than it saves."""
 MAX_WINDOW: Final = 16
 """Tokens that the first pass of a round reads at most: it computes logits for all of them."""
 
+MAX_SHARED_WINDOW: Final = 64
+"""The same where rows share passes: one that lags further leaves the shared cache, a copy, and
+catches up on its own."""
 
-@dataclass(slots=True)
-class _RowCache:
-    """`held` tokens are in the cache, of which the first `valid` are committed.
+LINGER_ROUNDS: Final = 16
+"""Rounds that a row stays in the shared cache while only others draft."""
 
-    `marks` are rollback points between the two. `unreadable`: the sequence has an id outside the
-    model's embedding; the first `scanned` tokens were checked. `unseen` tokens of the prompt are
-    images, of which the draft model reads nothing, or words that it skipped: `held` and `valid`
-    count the words behind the first `skipped`, of which no cached prefix has `unread`.
-    """
-
-    cache: Cache
-    held: int = 0
-    valid: int = 0
-    marks: list[Mark] = field(default_factory=list)
-    sampler: RowSampler | None = None
-    scanned: int = 0
-    unreadable: bool = False
-    unseen: int = 0
-    skipped: int = 0
-    unread: int = 0
+MAX_PADDING: Final = 2.0
+"""Rows share a cache while it takes less than this multiple of what they hold: all are padded to
+the longest."""
 
 
 class DraftModel(Drafter):
-    """A `Drafter`. `vocab_size` is the target's, `prefix_bytes` bounds the prefix cache."""
+    """A `Drafter`. `vocab_size` is the target's, `prefix_bytes` bounds the prefix cache.
+
+    `shared_passes` says whether rows can share passes; siblings have it in common.
+    """
 
     kind: ClassVar[str] = "draft"
     name = "draft"
@@ -81,6 +73,7 @@ class DraftModel(Drafter):
         *,
         prefix_bytes: int | None = 128 << 20,
         block_tokens: int = 64,
+        shared_passes: SharedPasses | None = None,
     ) -> None:
         self.name = name
         self._model = model
@@ -88,81 +81,127 @@ class DraftModel(Drafter):
         self._make_cache = make_cache
         self._traits = traits(make_cache())
         self._id_limit = id_limit(model, make_cache)
-        self._rows: dict[int, _RowCache] = {}
-        self._kept = Payloads(make_cache)
-        self._index: PrefixIndex | None = None
-        if prefix_bytes is not None and uncacheable(make_cache()) is None:
-            self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, prefix_bytes)
+        known = min(vocab_size, self._id_limit)
+        self._shared_passes = shared_passes or SharedPasses(model, make_cache, known)
+        self._rows: dict[int, DraftRow] = {}
+        self._caches = DraftCaches()
+        self._prefixes = DraftPrefixes(model, make_cache, block_tokens, prefix_bytes)
         self._rounds = 0
 
     def sibling(self) -> DraftModel:
         """Return a drafter over the same model, without rows or a prefix cache."""
         return DraftModel(
-            self.name, self._model, self._vocab_size, self._make_cache, prefix_bytes=None
+            self.name,
+            self._model,
+            self._vocab_size,
+            self._make_cache,
+            prefix_bytes=None,
+            shared_passes=self._shared_passes,
         )
 
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         row = self._row(sequence)
-        if limit < 1 or self._is_unreadable(row, sequence):
+        if limit < 1 or row.has_id_from(self._id_limit):
             return None
-        lag = len(sequence.tokens) - row.unseen - row.valid
-        more = lag - LOOK_BACK
-        if row.skipped and not row.held and more > 0:  # nothing was read yet
-            row.skipped += more
-            row.unseen += more
-            row.unread += more
-            lag = LOOK_BACK
-        return Proposal(self.name, limit, lag=lag, skipped=row.unread, clause=clause)
+        more = row.lag - LOOK_BACK
+        if row.skipped and not self._caches.held(row.name) and more > 0:  # nothing was read yet
+            row.skip(more)
+        return Proposal(self.name, limit, lag=row.lag, skipped=row.unread, clause=clause)
+
+    def catch_up(self, sequence: Sequence, limit: int) -> int:
+        row = self._row(sequence)
+        self._rewind(row)
+        self._read_ahead(row, limit)
+        row.valid = self._caches.held(row.name)
+        return row.lag
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        if limit < 1:
-            return None
-        started = time.perf_counter()
-        row = self._row(sequence)
-        if row.sampler is None:
-            row.sampler = RowSampler(sequence.request.sampling, self._vocab_size)
-        self._rewind(row, min(row.valid, len(sequence.tokens) - row.unseen - 1))
-        window = self._catch_up(row, sequence)
-        draft = mx.concatenate(self._draft_tokens(row, sequence, window, limit))
-        self._rounds += 1
-        if sequence.request.mask is not None:
-            tokens = tuple(cast(list[int], draft.tolist()))
-            return Draft(self.name, len(tokens), tokens, seconds=time.perf_counter() - started)
-        if self._rounds > FIRST_TIMED and self._rounds % TIMED_EVERY:
-            return Draft(self.name, limit, array=draft)
-        mx.eval(draft)
-        return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
+        return self._draft([(self._row(sequence), limit)]).get(sequence.row) if limit > 0 else None
 
-    def _draft_tokens(
-        self, row: _RowCache, sequence: Sequence, window: mx.array, limit: int
-    ) -> list[mx.array]:
-        """Draft up to `limit` tokens, [1] each, behind `window` [n]; fewer at the output's end."""
-        assert row.sampler is not None
-        sampling, mask = sequence.request.sampling, sequence.request.mask
-        history = None
-        if sampling.penalised:
-            spans, stop = sequence.request.spans, len(sequence.tokens)
-            known = words_before(sequence.tokens, spans, stop, sampling.history)
-            history = mx.array(known, mx.uint32)
-        proposed: list[mx.array] = []
-        row.valid = len(sequence.tokens) - row.unseen
-        if self._traits.sliding_window is not None:
-            row.marks = [mark(row.cache, row.held, fresh=True)]
+    def draft_together(self, limits: Seq[tuple[Sequence, int]]) -> dict[int, Draft]:
+        rows = [(self._row(sequence), limit) for sequence, limit in limits]
+        return self._draft(rows) if self._may_share([row for row, _ in rows]) else {}
+
+    def _may_share(self, rows: Seq[DraftRow]) -> bool:
+        """Return whether rows can draft in shared passes."""
+        if any(row.sequence.request.mask is not None or row.size < 2 for row in rows):
+            return False  # tokens are read back one by one; a row that holds nothing cannot join
+        names = {*self._caches.members, *(row.name for row in rows)}
+        sizes = [self._rows[name].size for name in names]
+        fits = len(sizes) * max(sizes) < MAX_PADDING * sum(sizes)
+        return fits and self._shared_passes.refusal is None
+
+    def _draft(self, limits: Seq[tuple[DraftRow, int]]) -> dict[int, Draft]:
+        """Draft so many tokens for each row in the same passes, by row."""
+        started = time.perf_counter()
+        rows = [row for row, _ in limits]
+        cache = self._gather(rows)
+        members = [self._rows[member] for member in cache.lengths]
+        with self._caches.dropping_on_error(cache):
+            drafts = self._draft_tokens(cache, members, max(limit for _, limit in limits))
+        self._rounds += 1
+        if rows[0].sequence.request.mask is not None:
+            tokens = tuple(cast(list[int], drafts[0].tolist()))
+            elapsed = time.perf_counter() - started
+            return {rows[0].name: Draft(self.name, len(tokens), tokens, seconds=elapsed)}
+        seconds = None
+        if self._rounds <= FIRST_TIMED or self._rounds % TIMED_EVERY == 0:
+            mx.eval(drafts)
+            seconds = time.perf_counter() - started
+        places = [members.index(row) for row in rows]
+        return _shares(self.name, limits, [drafts[place] for place in places], seconds)
+
+    def _gather(self, rows: Seq[DraftRow]) -> DraftCache:
+        """Return a cache of these rows, rolled back and caught up but for the first window.
+
+        Other rows of the shared cache stay in it for a while, and are read along.
+        """
+        asked = [row.name for row in rows]
+        members = self._caches.members
+        together = len(rows) > 1 or asked[0] in members
+        others = [member for member in members if member not in asked] if together else []
+        for name in (*asked, *others):
+            self._rewind(self._rows[name])
+        for name in others:
+            other = self._rows[name]
+            other.idle += 1
+            if other.idle > LINGER_ROUNDS or other.lag > MAX_SHARED_WINDOW:
+                self._caches.separate(name)
+        if len(asked) == 1 and self._caches.members == asked:  # the others have left
+            self._caches.separate(asked[0])
+            together = False
+        for row in rows:
+            row.idle = 0
+            self._catch_up(row, together=together)
+        return self._caches.gather(asked)
+
+    def _draft_tokens(self, cache: DraftCache, rows: Seq[DraftRow], limit: int) -> mx.array:
+        """Draft tokens [rows, limit]; fewer at the end of an output with a mask."""
+        known = [row.words(row.skipped + self._caches.held(row.name)) for row in rows]
+        widths = [len(tokens) for tokens in known]
+        window = mx.array([[*ids, *[0] * (max(widths) - len(ids))] for ids in known], mx.uint32)
+        places = [row.first_place for row in rows]
+        mask, proposed = rows[0].sequence.request.mask, list[mx.array]()
+        for row in rows:
+            row.valid = row.size
+        cache.forget_marks()
+        if self._traits.sliding_window is not None and not cache.shared:
+            cache.mark(fresh=True)
         with nullcontext() if mask is None else Lookahead(mask) as ahead:
-            for i in range(limit):
-                if self._traits.recurrent and self._traits.sliding_window is None:
-                    row.marks.append(mark(row.cache, row.held))
-                logits = self._read(row, window)
+            for _ in range(limit):
+                if self._traits.recurrent and (cache.shared or not self._traits.sliding_window):
+                    cache.mark()
+                logits = _known_ids(cache.read(self._model, window, widths), self._vocab_size)
                 if mask is not None:
                     logits = permit(logits, [mask.bits()])
-                window = self._sample(logits, Draw(row.sampler, len(sequence.tokens) + i, history))
-                if history is not None:
-                    history = mx.concatenate([history, window])[-sampling.history :]
-                mx.async_eval(window)
-                proposed.append(window)
-                if ahead is not None and not ahead.advance(cast(int, window.item())):
+                chosen = self._sample(logits, places)
+                mx.async_eval(chosen)
+                proposed.append(chosen)
+                if ahead is not None and not ahead.advance(cast(int, chosen.item())):
                     break
-        return proposed
+                places = [next_place(at, chosen[i : i + 1]) for i, at in enumerate(places)]
+                window, widths = chosen[:, None], [1] * len(rows)
+        return mx.stack(proposed, axis=1)
 
     def read_whole(self, sequence: Sequence) -> None:
         self._rows[sequence.row] = self._new_row(sequence, whole=True)
@@ -170,139 +209,123 @@ class DraftModel(Drafter):
     def observe(self, sequence: Sequence, accepted: int) -> None:
         row = self._rows[sequence.row]
         # The last token of a draft was never read. The others are valid up to the first rejection.
-        row.valid = min(row.valid + accepted, row.held)
+        row.valid = min(row.valid + accepted, self._caches.held(row.name))
 
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
-        if self._index is not None:
-            self._index.release(row)
+        self._caches.drop(row)
+        self._prefixes.release(row)
 
     def store(self, sequence: Sequence) -> None:
         row = self._rows.get(sequence.row)
         if row is not None:
-            self._rewind(row, row.valid)
-            self._save(row, sequence)
+            self._rewind(row)
+            self._prefixes.save(row, self._caches)
 
     def clear(self) -> None:
-        if self._index is not None:
-            self._kept.evict(self._index.clear())
+        self._prefixes.clear()
 
     def set_prefix_budget(self, max_bytes: int) -> None:
-        if self._index is not None:
-            self._kept.evict(self._index.evict(max_bytes))
-            self._index.max_bytes = max_bytes
+        self._prefixes.set_budget(max_bytes)
 
     @property
     def nbytes(self) -> int:
-        layers = chain.from_iterable(row.cache for row in self._rows.values())
-        return self._kept.nbytes + sum(layer.nbytes for layer in layers)
+        return self._prefixes.nbytes + self._caches.nbytes
 
     def check(self) -> None:
         """Raise AssertionError if a cache holds more or fewer tokens than its record says."""
-        if self._index is not None:
-            self._index.check()
-            assert self._index.nbytes >= self._kept.nbytes
+        self._prefixes.check()
+        self._caches.check()
         for row in self._rows.values():
-            for leaf in leaves(row.cache):
-                offset = getattr(leaf, "offset", None)
-                assert offset is None or offset == row.held, (offset, row.held)
+            assert row.valid <= self._caches.held(row.name)
 
-    def _row(self, sequence: Sequence) -> _RowCache:
+    def _row(self, sequence: Sequence) -> DraftRow:
         row = self._rows.get(sequence.row)
-        if row is None:
+        if row is None or sequence.row not in self._caches:
             row = self._rows[sequence.row] = self._new_row(sequence, whole=False)
         return row
 
-    def _new_row(self, sequence: Sequence, *, whole: bool) -> _RowCache:
-        """Return a cache restored from the longest cached prefix.
+    def _new_row(self, sequence: Sequence, *, whole: bool) -> DraftRow:
+        """Return a row whose cache is restored from the longest cached prefix.
 
         Where that leaves more than `LOOK_BACK` tokens to read, the cache begins with these, unless
         it is for the `whole` sequence.
         """
-        match, held, read = None, 0, _words(sequence, 0)
-        images = len(sequence.tokens) - len(read)
-        if self._index is not None:
-            match = self._index.match(read)
-        if match is not None:
-            held = match.length
-        if not whole and len(read) - held > LOOK_BACK:
-            skipped = len(read) - LOOK_BACK
-            unseen = images + skipped
-            return _RowCache(
-                self._make_cache(), unseen=unseen, skipped=skipped, unread=skipped - held
-            )
-        if self._index is not None:
-            self._index.use(sequence.row, match)
-        if match is None:
-            return _RowCache(self._make_cache(), unseen=images)
-        return _RowCache(self._kept.build(match.pieces, held, len(read)), held, held, unseen=images)
+        row = DraftRow(sequence, RowSampler(sequence.request.sampling, self._vocab_size))
+        words = row.words(0)
+        row.unseen = len(sequence.tokens) - len(words)  # images
+        known = self._prefixes.length(words)
+        if not whole and len(words) - known > LOOK_BACK:
+            self._caches.open(sequence.row, self._make_cache())
+            row.skip(len(words) - LOOK_BACK)
+            row.unread -= known
+            return row
+        layers, row.valid = self._prefixes.restore(sequence.row, words)
+        self._caches.open(sequence.row, layers, row.valid)
+        return row
 
-    def _save(self, row: _RowCache, sequence: Sequence) -> None:
-        if self._index is not None and row.held and not row.skipped:
-            pieces, evicted = self._index.insert(sequence.row, _words(sequence, 0, row.held))
-            self._kept.evict(evicted)
-            self._kept.keep(row.cache, pieces)
+    def _rewind(self, row: DraftRow) -> None:
+        """Roll the cache back to what is committed, but for a token to read; to none if it cannot
+        be.
+        """
+        row.valid = min(row.valid, row.size - 1)
+        try:
+            self._caches[row.name].rewind(row.name, row.valid)
+        except RewindError:
+            self._caches.open(row.name, self._make_cache())
+        row.valid = min(row.valid, self._caches.held(row.name))
 
-    def _is_unreadable(self, row: _RowCache, sequence: Sequence) -> bool:
-        """Whether the sequence has an id that this model has no row for; looks at new tokens."""
-        if self._id_limit < self._vocab_size and not row.unreadable:
-            new = sequence.tokens[row.scanned :]
-            row.scanned = len(sequence.tokens)
-            row.unreadable = any(token >= self._id_limit for token in new)
-        return row.unreadable
-
-    def _rewind(self, row: _RowCache, target: int) -> None:
-        """Roll the cache back to at most `target` tokens; to none if it cannot be."""
-        if target < row.held:
-            try:
-                row.held = rewind(row.cache, row.held, target, row.marks)
-            except RewindError:
-                row.cache, row.held = self._make_cache(), 0
-        row.valid = min(row.valid, row.held)
-        row.marks = []
-
-    def _catch_up(self, row: _RowCache, sequence: Sequence) -> mx.array:
-        """Read what the row has committed, but for the round's first window, which is returned.
+    def _catch_up(self, row: DraftRow, *, together: bool) -> None:
+        """Read what the row has committed, but for a round's first window.
 
         A cache that resumes only at saved positions stops at the prompt's stable end to be saved.
         """
-        size, stable = len(sequence.tokens) - row.unseen, 0
-        if self._index is not None and not row.skipped and not self._index.layout.resumes_anywhere:
-            stable = min(_words_before(sequence, sequence.request.stable), size - 1)
-        while size - row.held > MAX_WINDOW or row.held < stable:
-            stop = stable if row.held < stable else size - 1
-            first, last = row.held, min(stop, row.held + CATCH_UP_CHUNK)
-            chunk = _words(sequence, row.skipped + first, row.skipped + last)
-            self._read(row, mx.array(chunk, mx.uint32))
-            mx.eval([layer.state for layer in row.cache])
+        most = MAX_SHARED_WINDOW if together else MAX_WINDOW
+        held, size = self._caches.held(row.name), row.size
+        if size - held > most or held < self._prefixes.stable(row) or (together and not held):
+            self._read_ahead(row, size)
+
+    def _read_ahead(self, row: DraftRow, limit: int) -> None:
+        """Read at most `limit` tokens into a cache of the row's own, and leave the newest one."""
+        cache, stable = self._caches.separate(row.name), self._prefixes.stable(row)
+        cache.forget_marks()
+        held = self._caches.held(row.name)
+        end = min(row.size - 1, held + limit)
+        while held < end:
+            stop = min(stable if held < stable else end, end, held + CATCH_UP_CHUNK)
+            chunk = row.words(row.skipped + held, row.skipped + stop)
+            cache.read(self._model, mx.array([chunk], mx.uint32), [len(chunk)])
+            mx.eval([layer.state for layer in cache.layers])
             mx.clear_cache()
-            if row.held == stable:
-                self._save(row, sequence)
-        return mx.array(_words(sequence, row.skipped + row.held), mx.uint32)
+            held = stop
+            if held == stable:
+                self._prefixes.save(row, self._caches)
 
-    def _read(self, row: _RowCache, window: mx.array) -> mx.array:
-        """Read `window` [n] in one pass. Return the logits behind it, [1, vocab_size]."""
-        row.held += window.shape[0]
-        logits: mx.array = self._model(window[None], cache=row.cache)[:, -1]
-        missing = self._vocab_size - logits.shape[-1]
-        if missing < 0:
-            return logits[:, : self._vocab_size]
-        if missing:  # noise of another size would be unrelated to the target's
-            return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
-        return logits
-
-    def _sample(self, logits: mx.array, place: Draw) -> mx.array:
-        """Sample the draft token, [1]."""
-        return draw(process(logits, [place]), [place])
+    def _sample(self, logits: mx.array, places: Seq[Draw]) -> mx.array:
+        """Sample one token of each row, [rows]."""
+        return draw(process(logits, places), places)
 
 
-def _words(sequence: Sequence, start: int, stop: int | None = None) -> list[int]:
-    """Return words [start, stop) of a row, counted without image tokens."""
-    last = len(sequence.tokens) if stop is None else stop
-    return words_between(sequence.tokens, sequence.request.spans, start, last)
+def _shares(
+    name: str,
+    limits: Seq[tuple[DraftRow, int]],
+    drafts: Seq[mx.array],
+    seconds: float | None,
+) -> dict[int, Draft]:
+    """Return the draft of each row, of tokens [n], with its share of the seconds."""
+    made: dict[int, Draft] = {}
+    total = sum(limit for _, limit in limits)
+    for (row, limit), tokens in zip(limits, drafts, strict=True):
+        share = None if seconds is None else seconds * limit / total
+        array = tokens[:limit]
+        made[row.name] = Draft(name, limit, array=array, seconds=share, rows=len(limits))
+    return made
 
 
-def _words_before(sequence: Sequence, at: int) -> int:
-    """Return how many of the first `at` tokens, which end in no image, are words."""
-    spans = sequence.request.spans
-    return at - sum(span.stop - span.start for span in spans if span.stop <= at)
+def _known_ids(logits: mx.array, vocab_size: int) -> mx.array:
+    """Return logits for the target's ids, [rows, vocab_size]."""
+    missing = vocab_size - logits.shape[-1]
+    if missing <= 0:
+        return logits[:, :vocab_size]
+    # Noise of another size would be unrelated to the target's.
+    return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)

@@ -1,0 +1,205 @@
+"""A draft model drafts for several rows in the same passes, each row as it would alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+
+from omlx.engine.build import build_loop
+from omlx.engine.model import cache_maker
+from omlx.engine.speculation.drafters.draft_model import LINGER_ROUNDS, DraftModel
+from omlx.engine.speculation.drafting import CATCH_UP_SLICE
+from omlx.engine.strategy import DRAFT, OFF
+from omlx.engine.types import Request, Sampling, Speculation
+from tests import zoo
+from tests.engine.fakes import Corrupted
+from tests.engine.harness import (
+    GREEDY,
+    LIMITS,
+    WARM,
+    Bench,
+    label,
+    loop_of,
+    model,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
+from tests.engine.masks import Ruled, only_even
+
+FAMILIES = ["llama", "gemma3_text", "qwen3_next", "lfm2"]
+"""Dense, sliding and two hybrids, as target and as draft model."""
+
+
+class Counted(nn.Module):
+    """A model that counts its passes, and the tokens of each as (rows, tokens)."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        self.passes: list[tuple[int, ...]] = []
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        self.passes.append(tuple(tokens.shape))
+        return self.inner(tokens, cache=cache)
+
+
+class Watched(Bench):
+    """Checks the draft model's caches after every step too."""
+
+    @property
+    def drafter(self) -> DraftModel:
+        (drafter,) = self.loop.scheduler.speculator.drafters
+        assert isinstance(drafter, DraftModel)
+        return drafter
+
+    def step(self) -> list[Any]:
+        events = super().step()
+        self.drafter.check()
+        return events
+
+
+def drafting(family: str, bad: Callable[[int], bool] = lambda _: False) -> Watched:
+    """A loop whose draft model is the target, wrong at the positions where `bad` holds."""
+    loop = loop_of(family)
+    loop.use_drafters([Corrupted(model(family), bad)])
+    return Watched(loop)
+
+
+def rows_of(count: int, sampling: Sampling = GREEDY, tokens: int = 30) -> list[Request]:
+    return [request(f"r{i}", prompt(5 + 9 * i, i), sampling, tokens + 4 * i) for i in range(count)]
+
+
+def proven(bench: Bench, family: str, requests: list[Request]) -> None:
+    for one in requests:
+        assert bench.tokens[one.id] == plain(family, unassisted(one)), one.id
+
+
+def shared_rounds(bench: Watched) -> int:
+    """Passes of the target that verify drafts of several rows."""
+    forwards = [forward for plan in bench.plans for forward in plan.forwards if forward.batched]
+    return sum(sum(w.draft_n > 0 for w in forward.windows) > 1 for forward in forwards)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=label)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_perfect_draft_model_is_accepted_as_a_whole_in_every_row(
+    family: str, sampling: Sampling
+) -> None:
+    """Wrong positions, masks or states of a shared cache show in acceptance, not in tokens."""
+    bench, rows = drafting(family), rows_of(3, sampling)
+    bench.run(*rows)
+    proven(bench, family, rows)
+    assert shared_rounds(bench) > 3
+    for one in rows:
+        stats = bench.stats(one.id)
+        assert stats.accepted == stats.proposed > 12, one.id
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rejections_roll_back_each_row_of_the_shared_cache(family: str) -> None:
+    bench, rows = drafting(family, lambda at: at % 7 in (2, 5)), rows_of(3)
+    bench.run(*rows)
+    proven(bench, family, rows)
+    assert shared_rounds(bench) > 3
+    wrong = sum(at % 7 in (2, 5) for at in range(12, 48)) / 36
+    for one in rows:
+        stats = bench.stats(one.id)
+        assert stats.accepted > 0.5 * (1 - wrong) * stats.proposed, one.id
+        assert stats.accepted < stats.proposed
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_join_leave_and_take_up_prefixes(family: str) -> None:
+    bench = drafting(family, lambda at: at % 5 == 3)
+    first, second, third, fourth = rows_of(4)
+    bench.submit(first, second).until(lambda: len(bench.tokens["r1"]) > 6)
+    bench.submit(third).until(lambda: len(bench.tokens["r2"]) > 4)
+    bench.loop.cancel("r1")
+    bench.submit(fourth).until(lambda: "r0" in bench.finished)
+    following = request("r9", (*first.tokens, *bench.tokens["r0"], 3, 4), max_tokens=20)
+    bench.run(following)
+    proven(bench, family, [first, third, fourth, following])
+    assert bench.tokens["r1"] == plain(family, unassisted(second))[: len(bench.tokens["r1"])]
+    assert bench.stats("r9").cached_n > 0
+    assert shared_rounds(bench) > 6
+    assert not bench.drafter._caches.members
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_one_pass_per_position_serves_all_rows(count: int) -> None:
+    counted = Counted(model("llama"))
+    loop = build_loop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, num_draft_tokens=4))
+    drafter = DraftModel("tiny", counted, zoo.VOCAB_SIZE, cache_maker(model("llama")))
+    loop.use_drafters([drafter])
+    rows = [request(f"r{i}", prompt(9, i)) for i in range(count)]
+    bench = Watched(loop).submit(*rows)
+    bench.until(lambda: shared_rounds(bench) > 1)
+    counted.passes.clear()
+    before = shared_rounds(bench)
+    bench.until(lambda: shared_rounds(bench) == before + 3)
+    assert len(counted.passes) == 3 * 4
+    assert {shape[0] for shape in counted.passes} == {count}
+
+
+def test_a_row_that_drafts_by_lookups_meanwhile_stays_in_the_shared_cache() -> None:
+    """It is read along, and leaves the cache when it has not drafted for long."""
+    bench = drafting("llama")
+    rows = rows_of(3, tokens=120)
+    bench.submit(*rows).until(lambda: len(bench.drafter._caches.members) == 3)
+    speculator = bench.loop.scheduler.speculator
+    (row,) = (s for s in bench.loop.scheduler.running if s.request.id == "r1")
+    speculator.row_of(row).drafters = []
+    bench.until(lambda: bench.drafter._rows[row.row].idle > 2)
+    assert row.row in bench.drafter._caches.members
+    rounds = shared_rounds(bench)
+    bench.until(lambda: row.row not in bench.drafter._caches.members)
+    assert shared_rounds(bench) - rounds <= LINGER_ROUNDS
+    bench.run()
+    proven(bench, "llama", rows)
+
+
+def test_penalties_masks_and_images_of_other_rows_change_nothing() -> None:
+    bench = drafting("llama")
+    warm = replace(WARM, repetition_penalty=1.3, presence_penalty=0.4)
+    penalised = [replace(one, sampling=warm) for one in rows_of(2)]
+    masked = request("m", prompt(8, 5), max_tokens=24)
+    held = replace(masked, mask=Ruled(only_even))
+    bench.run(*penalised, held)
+    proven(bench, "llama", penalised)
+    free = replace(unassisted(masked), mask=Ruled(only_even))
+    assert bench.tokens["m"] == plain("llama", free)
+    assert all(bench.stats(one.id).accepted > 8 for one in penalised)
+
+
+@pytest.mark.parametrize("strategy", [DRAFT, OFF], ids=str)
+def test_no_stream_waits_for_another_row_to_catch_up(strategy: Any) -> None:
+    """A draft model that has much to read does so between the steps of the others."""
+    counted = Counted(model("llama"))
+    limits = replace(LIMITS, context_length=4096, num_draft_tokens=4)
+    loop = build_loop(model("llama"), zoo.VOCAB_SIZE, limits)
+    drafter = DraftModel("tiny", counted, zoo.VOCAB_SIZE, cache_maker(model("llama")))
+    loop.use_drafters([drafter])
+    short = replace(
+        request("short", prompt(9, 1), max_tokens=90), speculation=Speculation(strategy)
+    )
+    long = request("long", prompt(6 * CATCH_UP_SLICE), max_tokens=40)
+    bench = Watched(loop)
+    bench.submit(short).until(lambda: len(bench.tokens["short"]) > 4)
+    bench.submit(long)
+    while bench.loop.has_work:
+        counted.passes.clear()
+        said = len(bench.tokens["short"])
+        bench.step()
+        read = sum(rows * tokens for rows, tokens in counted.passes)
+        assert read <= CATCH_UP_SLICE + 64
+        if read >= CATCH_UP_SLICE and "short" not in bench.finished:
+            assert len(bench.tokens["short"]) > said
+    proven(bench, "llama", [short, long])
+    assert bench.stats("long").accepted > 20
