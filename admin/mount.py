@@ -7,6 +7,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
+from omlx.server.model_cards import ModelCards
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 
@@ -50,7 +51,8 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     trials = TrialService(services, TrialApplier(pool, configuration), home)
 
     ChatPage(snapshots).register(pages)
-    OverviewPage(figures, snapshots, trials.trials, key).register(pages)
+    cards = ModelCards(pool)
+    OverviewPage(figures, snapshots, trials.trials, key, cards).register(pages)
     ModelsPage(snapshots).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
     SettingsPage(settings).register(pages)

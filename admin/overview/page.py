@@ -9,9 +9,12 @@ from typing import Final
 from fastapi import Request
 
 from omlx.catalog import data_dir, sentence
+from omlx.clients.endpoint import Endpoint
+from omlx.clients.snippets import Snippet, snippets
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.resident import State
 from omlx.server.guard import ApiKey
+from omlx.server.model_cards import ModelCards
 from omlx.trial.trials import Trials
 
 from ..addresses import HOME, PARTS
@@ -21,7 +24,6 @@ from ..pages import Page, Pages
 from ..preferences import language_of
 from .api import LiveFigures
 from .live import AnswerView, Live, StepView, TrialView, minutes, trial_view
-from .snippets import Snippet, snippets
 
 MAX_ANSWERS: Final = 50
 """Rows of the table of latest requests."""
@@ -68,6 +70,7 @@ class OverviewPage:
     snapshots: ModelSnapshots
     trials: Trials
     key: ApiKey
+    cards: ModelCards
 
     def register(self, pages: Pages) -> None:
         pages.route(HOME, self.show)
@@ -85,6 +88,7 @@ class OverviewPage:
 
     async def _view(self, request: Request) -> OverviewView:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()
+        lengths = {card.entry.id: card.context_length for card in await self.cards.all()}
         # Nothing is awaited from here on: figures, tables and charts are of one moment.
         live, latest = self.figures.now(), self.figures.latest(MAX_ANSWERS)
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
@@ -95,6 +99,7 @@ class OverviewPage:
         if chosen not in usable:
             chosen = model or _PLACEHOLDER
         address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
+        endpoint = Endpoint(address, chosen, lengths.get(chosen), with_key)
         prompt = sentence("cli.serve.prompt", {}, language_of(request))
         return OverviewView(
             live=live,
@@ -109,7 +114,7 @@ class OverviewPage:
             address=address,
             models=usable,
             model=chosen,
-            snippets=snippets(address, chosen, prompt, with_key=with_key),
+            snippets=snippets(endpoint, prompt),
             with_key=with_key,
             has_charts=(data_dir("static") / "vendor" / "uplot").is_dir(),
         )

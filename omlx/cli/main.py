@@ -30,6 +30,7 @@ COMMANDS = {
     "pull": "omlx.cli.pull",
     "package": "omlx.cli.package",
     "config": "omlx.cli.config",
+    "launch": "omlx.cli.launch",
     "dashboard": "omlx.cli.dashboard",
     "doctor": "omlx.cli.doctor",
     "bench": "omlx.bench.cli",

@@ -29,7 +29,6 @@ from fastapi import FastAPI
 from omlx import __version__
 from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
-from omlx.admin.overview.snippets import curl
 from omlx.catalog import sentence
 from omlx.cli.address import BACKLOG, listen, published, url
 from omlx.cli.arguments import configured, find_models, model_id
@@ -37,6 +36,8 @@ from omlx.cli.download import download, download_hint
 from omlx.cli.group import add_group_flags, refuse_misuse, supervise
 from omlx.cli.output import LoadingBars
 from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
+from omlx.clients.endpoint import Endpoint
+from omlx.clients.snippets import curl
 from omlx.engine.stage.order import Order
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, StageLost
@@ -292,9 +293,9 @@ def _announce(pool: Pool, settings: Settings, address: str) -> None:
     if model is None:
         lines.append(sentence("cli.models.none", {}))
     else:
-        prompt, with_key = sentence("cli.serve.prompt", {}), settings.api_key is not None
+        endpoint = Endpoint(address, model, with_key=settings.api_key is not None)
         lines.append(sentence("cli.serve.try", {}))
-        lines.append(f"  {curl(address, model, prompt, with_key=with_key)}")
+        lines.append(f"  {curl(endpoint, sentence('cli.serve.prompt', {}))}")
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 

@@ -13,12 +13,14 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from omlx.cli.address import published
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
@@ -29,6 +31,9 @@ from tests.server.running import TARGET, Running, omlx
 from tests.templates.fetched import write_tokenizer
 
 PATIENCE_S = 150
+CONTEXT = 131_072
+"""Tokens: agents that know of a short one compact their first request."""
+
 PROOF = "proof-of-work.txt"
 COMMANDS = {
     "it rains": f"printf 'it %s\\n' rains > {PROOF}; cat {PROOF}",
@@ -44,10 +49,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.parametrize("template", TEMPLATES)]
 @contextmanager
 def serving(template: str, folder: Path, *steps: Step) -> Iterator[Running]:
     """A server whose model has a chat template and follows the steps."""
-    path = BUNDLED / TARGET
+    path = Path(shutil.copytree(BUNDLED / TARGET, folder / "model"))
     if template != "bundled":
-        path = Path(shutil.copytree(path, folder / "model"))
         write_tokenizer(template, path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
     registry = Registry((ModelEntry(TARGET, path, "model_dir"),))
     settings = Settings(model_map=("*=" + TARGET,))
     with omlx(settings, registry=registry, build=scripted_pool(*steps)) as running:
@@ -140,6 +146,31 @@ def test_an_image_that_the_model_cannot_see(template: str, tmp_path: Path, agent
     with serving(template, tmp_path, step) as server:
         ran = claude_code(server, tmp_path, tool) if agent == "claude" else codex(server, tmp_path)
     assert REPORT in ran.stdout, ran.stdout[-2000:] + ran.stderr[-2000:]
+
+
+LAUNCHED = {
+    "claude": (
+        ("-p", TASK, "--allowedTools", "Bash"),
+        steps("Bash", "command", description="look"),
+    ),
+    "codex": (
+        ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK),
+        steps("exec_command", "cmd"),
+    ),
+    "opencode": (("run", TASK), steps("bash", "command", description="look")),
+}
+"""By agent, its own arguments and the calls of the model."""
+
+
+@pytest.mark.parametrize("agent", LAUNCHED)
+def test_launched_by_one_word(template: str, tmp_path: Path, agent: str) -> None:
+    if shutil.which(agent) is None:
+        pytest.skip(f"needs {agent}")
+    arguments, script = LAUNCHED[agent]
+    with serving(template, tmp_path, *script) as server, published(tmp_path, server.url):
+        command = [sys.executable, "-m", "omlx", "launch", agent, *arguments]
+        ran = run(command, tmp_path, OMLX_HOME=str(tmp_path))
+    finished(ran, tmp_path)
 
 
 def test_opencode(template: str, tmp_path: Path) -> None:

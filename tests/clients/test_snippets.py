@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.overview.snippets import Snippet, snippets
+from omlx.clients.endpoint import Endpoint
+from omlx.clients.snippets import Snippet, snippets
 from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 
@@ -36,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
 
 
 def named(name: str, address: str, *, with_key: bool, model: str = TARGET) -> Snippet:
-    shown = snippets(address, model, PROMPT, with_key=with_key)
+    shown = snippets(Endpoint(address, model, 4096, with_key), PROMPT)
     return next(snippet for snippet in shown if snippet.name == name)
 
 
@@ -64,12 +65,14 @@ def test_the_others_parse(with_key: bool) -> None:
     address = "http://127.0.0.1:8000"
     codex = tomllib.loads(named("Codex", address, with_key=with_key).text)
     assert codex["model"] == TARGET
+    assert codex["model_context_window"] == 4096
     provider = codex["model_providers"][codex["model_provider"]]
     assert provider["base_url"] == f"{address}/v1"
     assert provider.get("env_key") == ("OMLX_API_KEY" if with_key else None)
     opencode = json.loads(named("OpenCode", address, with_key=with_key).text)
     assert opencode["model"] == f"omlx/{TARGET}"
-    assert TARGET in opencode["provider"]["omlx"]["models"]
+    limit = opencode["provider"]["omlx"]["models"][TARGET]["limit"]
+    assert limit == {"context": 4096, "output": 1024}
     script = named("Claude Code", address, with_key=with_key).text.replace("claude", "env")
     environ = {"PATH": os.environ["PATH"], "OMLX_API_KEY": "k"}
     said = subprocess.run(
@@ -78,6 +81,7 @@ def test_the_others_parse(with_key: bool) -> None:
     variables = dict(line.partition("=")[::2] for line in said.splitlines())
     assert variables["ANTHROPIC_BASE_URL"] == address
     assert variables["ANTHROPIC_AUTH_TOKEN"] == ("k" if with_key else "none")
+    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "4096"
     assert variables["ANTHROPIC_MODEL"] == variables["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == TARGET
 
 

@@ -1,0 +1,1 @@
+"""How programs are connected to this server: their variables, flags and files."""

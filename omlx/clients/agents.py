@@ -1,0 +1,151 @@
+"""How each coding agent is configured: variables, arguments and files of its own.
+
+Nothing of the user's is written: an agent reads variables, flags, or files in a folder that is gone
+afterwards. Names of variables and keys are those of the programs' documentation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.clients.endpoint import KEY_VARIABLE, NO_KEY, Endpoint
+from omlx.clients.literals import toml
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a program is started: arguments before the user's own, variables, files by name.
+
+    `{folder}` in an argument stands for the folder of the files.
+    """
+
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> list[str]:
+        """Write the files, and return the arguments."""
+        for name, text in self.files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        return [argument.replace("{folder}", str(folder)) for argument in self.arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """`install` is the command that installs the program; `start` takes the endpoint and its
+    key."""
+
+    name: str
+    program: str
+    install: str
+    start: Callable[[Endpoint, str], Start]
+
+
+def claude_variables(endpoint: Endpoint, key: str) -> dict[str, str]:
+    """Serve each model that Claude Code asks for, large and small, by this one.
+
+    It takes the length of its context from the variable only for names that are not `claude-…`.
+    """
+    variables = {
+        "ANTHROPIC_BASE_URL": endpoint.address,
+        "ANTHROPIC_AUTH_TOKEN": key,
+        "ANTHROPIC_MODEL": endpoint.model,
+        **{f"ANTHROPIC_DEFAULT_{size}_MODEL": endpoint.model for size in _SIZES},
+    }
+    if endpoint.context_length is not None:
+        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context_length)
+        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.output_length)
+    return variables
+
+
+_SIZES: Final = ("OPUS", "SONNET", "HAIKU")
+
+
+def codex_config(endpoint: Endpoint) -> dict[str, Any]:
+    """Web search, which runs on OpenAI's servers, is off."""
+    config: dict[str, Any] = {
+        "model": endpoint.model,
+        "model_provider": "omlx",
+        "web_search": "disabled",
+    }
+    if endpoint.context_length is not None:
+        config["model_context_window"] = endpoint.context_length
+    provider = {"name": "omlx", "base_url": endpoint.openai, "wire_api": "responses"}
+    if endpoint.with_key:
+        provider["env_key"] = KEY_VARIABLE
+    config["model_providers"] = {"omlx": provider}
+    return config
+
+
+def opencode_config(endpoint: Endpoint) -> dict[str, Any]:
+    model: dict[str, Any] = {}
+    if endpoint.context_length is not None:
+        model["limit"] = {"context": endpoint.context_length, "output": endpoint.output_length}
+    key = f"{{env:{KEY_VARIABLE}}}" if endpoint.with_key else NO_KEY
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "omlx",
+        "options": {"baseURL": endpoint.openai, "apiKey": key},
+        "models": {endpoint.model: model},
+    }
+    return {
+        "$schema": "https://opencode.ai/config.json",
+        "model": f"omlx/{endpoint.model}",
+        "provider": {"omlx": provider},
+    }
+
+
+def _claude(endpoint: Endpoint, key: str) -> Start:
+    return Start(variables=claude_variables(endpoint, key))
+
+
+def _codex(endpoint: Endpoint, key: str) -> Start:
+    arguments = []
+    for name, value in codex_config(endpoint).items():
+        arguments += ["-c", f"{name}={toml(value)}"]
+    return Start(tuple(arguments), {KEY_VARIABLE: key})
+
+
+def _opencode(endpoint: Endpoint, key: str) -> Start:
+    config = json.dumps(opencode_config(endpoint))
+    return Start(variables={"OPENCODE_CONFIG_CONTENT": config, KEY_VARIABLE: key})
+
+
+def _qwen(endpoint: Endpoint, key: str) -> Start:
+    variables = {
+        "OPENAI_BASE_URL": endpoint.openai,
+        "OPENAI_API_KEY": key,
+        "OPENAI_MODEL": endpoint.model,
+    }
+    return Start(("--auth-type", "openai"), variables)
+
+
+def _aider(endpoint: Endpoint, key: str) -> Start:
+    """The model's context is in a file of the form of LiteLLM's."""
+    model = f"openai/{endpoint.model}"
+    facts: dict[str, Any] = {"litellm_provider": "openai", "mode": "chat"}
+    if endpoint.context_length is not None:
+        facts["max_input_tokens"] = endpoint.context_length
+        facts["max_output_tokens"] = endpoint.output_length
+    return Start(
+        ("--model", model, "--model-metadata-file", "{folder}/models.json"),
+        {"OPENAI_API_BASE": endpoint.openai, "OPENAI_API_KEY": key},
+        {"models.json": json.dumps({model: facts})},
+    )
+
+
+AGENTS: Final = {
+    agent.program: agent
+    for agent in (
+        Agent("Claude Code", "claude", "npm install -g @anthropic-ai/claude-code", _claude),
+        Agent("Codex", "codex", "npm install -g @openai/codex", _codex),
+        Agent("OpenCode", "opencode", "npm install -g opencode-ai", _opencode),
+        Agent("Qwen Code", "qwen", "npm install -g @qwen-code/qwen-code", _qwen),
+        Agent("aider", "aider", "uv tool install aider-chat", _aider),
+    )
+}
+"""By the name of the program."""
