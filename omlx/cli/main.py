@@ -31,6 +31,7 @@ COMMANDS = {
     "package": "omlx.cli.package",
     "config": "omlx.cli.config",
     "launch": "omlx.cli.launch",
+    "service": "omlx.cli.service",
     "dashboard": "omlx.cli.dashboard",
     "doctor": "omlx.cli.doctor",
     "bench": "omlx.bench.cli",

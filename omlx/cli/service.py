@@ -1,0 +1,111 @@
+"""`omlx service install|status|logs|uninstall`: the server starts at login and after failures."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from omlx.atomic_write import replace_file
+from omlx.catalog import sentence
+from omlx.cli.address import find_server
+from omlx.cli.arguments import configured
+from omlx.errors import ConfigError
+from omlx.service.definition import Definition
+from omlx.service.launchd import Launchd
+from omlx.service.manager import Manager
+from omlx.service.systemd import Systemd
+from omlx.settings.schema import table
+
+LOG: Final = "service.log"
+_LINES: Final = 50
+_FAILED: Final = 1
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    install = actions.add_parser("install", help=sentence("cli.service.install", {}))
+    install.add_argument(
+        "--print", dest="dry", action="store_true", help=sentence("cli.service.print", {})
+    )
+    install.add_argument(
+        "given", metavar="…", nargs=argparse.REMAINDER, help=sentence("cli.service.given", {})
+    )
+    actions.add_parser("status", help=sentence("cli.service.status", {}))
+    logs = actions.add_parser("logs", help=sentence("cli.service.logs", {}))
+    logs.add_argument(
+        "-f", "--follow", action="store_true", help=sentence("cli.service.follow", {})
+    )
+    actions.add_parser("uninstall", help=sentence("cli.service.uninstall", {}))
+
+
+def run(arguments: Namespace) -> int:
+    home = configured(arguments).current.resolve().settings.home
+    manager = Launchd() if sys.platform == "darwin" else Systemd()
+    match arguments.action:
+        case "install":
+            return _install(manager, home, arguments.given, dry=arguments.dry)
+        case "status":
+            return _status(manager, home)
+        case "logs":
+            return _logs(home / LOG, follow=arguments.follow)
+        case _:
+            return _uninstall(manager, home)
+
+
+def _install(manager: Manager, home: Path, given: list[str], *, dry: bool) -> int:
+    """Write the file and start the service; without a manager of services, leave nothing."""
+    command = (sys.executable, "-m", "omlx", "serve", *given)
+    definition = Definition(command, home / LOG, {"OMLX_HOME": str(home)})
+    text = manager.text(definition)
+    if dry:
+        sys.stdout.write(text)
+        return 0
+    home.mkdir(parents=True, exist_ok=True)
+    manager.path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(manager.path, text.encode())
+    try:
+        manager.start()
+    except ConfigError:
+        manager.path.unlink()
+        raise
+    sys.stdout.write(sentence("cli.service.installed", {"path": str(manager.path)}) + "\n")
+    return 0
+
+
+def _status(manager: Manager, home: Path) -> int:
+    """Exit status 0 while the service runs."""
+    if not manager.path.exists():
+        sys.stdout.write(sentence("cli.service.not_installed", {}) + "\n")
+        return _FAILED
+    address = find_server(home)
+    if address is not None and manager.is_running():
+        sys.stdout.write(sentence("cli.service.running", {"url": address}) + "\n")
+        return 0
+    sys.stdout.write(sentence("cli.service.not_running", {"log": str(home / LOG)}) + "\n")
+    return _FAILED
+
+
+def _logs(path: Path, *, follow: bool) -> int:
+    if not path.exists():
+        raise ConfigError("service.no_log", path=str(path))
+    if follow:
+        return subprocess.run(["tail", "-n", str(_LINES), "-F", str(path)], check=False).returncode
+    with path.open(encoding="utf-8", errors="replace") as log:
+        sys.stdout.writelines(deque(log, _LINES))
+    return 0
+
+
+def _uninstall(manager: Manager, home: Path) -> int:
+    """Stop the service, and remove its file and log."""
+    if manager.path.exists():
+        manager.stop()
+        manager.path.unlink()
+    (home / LOG).unlink(missing_ok=True)
+    sys.stdout.write(sentence("cli.service.uninstalled", {"path": str(manager.path)}) + "\n")
+    return 0
