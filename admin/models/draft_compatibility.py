@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.heads.files import is_head
 from omlx.models.package.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.tokenizer import read_tokenizer
 
@@ -58,7 +59,7 @@ class DraftCompatibility:
             if _pair(target, draft) in self._known:
                 continue
             reason = _unusable(draft) or checkpoint_mismatch(target, draft)
-            if reason is None:
+            if reason is None and not is_head(draft):  # a head has no tokenizer of its own
                 candidates.append(draft)
             else:
                 self._known[_pair(target, draft)] = reason

@@ -49,9 +49,9 @@ from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.footprint import free_bytes, limit_bytes
 from omlx.models.pool.load_weights import load_steps
-from omlx.models.pool.loader import WeightReader
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, stop_engine
+from omlx.models.pool.reading import WeightReader
 from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
 from omlx.server.app import create_app

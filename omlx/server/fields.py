@@ -109,7 +109,8 @@ class Sampled(Body):
         if self.speculation is None:
             return None
         requested = strategy.parse(self.speculation)
-        if self.draft_model is not None and requested.clause("draft") is None:
+        kinds = ("draft", "mtp")  # of what `draft_model` names
+        if self.draft_model is not None and not any(map(requested.clause, kinds)):
             raise BadRequest("request.draft_off", param="draft_model", draft=self.draft_model)
         return requested
 

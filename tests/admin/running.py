@@ -16,8 +16,8 @@ from omlx.admin.mount import mount
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.load_weights import load_steps
-from omlx.models.pool.loader import Report, WeightReader
 from omlx.models.pool.pool import build_pool
+from omlx.models.pool.reading import Report, WeightReader
 from omlx.models.pool.speculation_config import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source

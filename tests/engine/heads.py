@@ -146,7 +146,7 @@ def loop_with(
 
 
 def head_of(target: nn.Module, head: Any, vocab_size: int) -> HeadDrafter | Reason:
-    return HeadDrafter.of(head, target, cache_maker(target), vocab_size)
+    return HeadDrafter.of("mtp", head, target, cache_maker(target), vocab_size)
 
 
 class CountingText(nn.Module):

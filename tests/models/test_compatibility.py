@@ -171,7 +171,8 @@ def test_a_copy_or_an_equally_large_model_does_not_draft(tmp_path: Path) -> None
             ["model.safetensors"],
             "draft.unfit.head_only",
         ),
-        ({"model_type": "qwen3_5_mtp"}, ["model.safetensors"], "draft.unfit.head_only"),
+        ({"model_type": "qwen3_5_mtp"}, ["model.safetensors"], "draft.unfit.head"),
+        ({"model_type": "gemma4_assistant"}, ["model.safetensors"], "draft.unfit.head_only"),
         (
             {"architectures": ["LlamaForCausalLMEagle3"]},
             ["pytorch_model.bin"],

@@ -20,8 +20,8 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.load_weights import LoadProgress
-from omlx.models.pool.loader import Report
 from omlx.models.pool.pool import Pool
+from omlx.models.pool.reading import Report
 from omlx.models.pool.resident import Lease, State
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings

@@ -43,6 +43,11 @@ def tensor_names(file: Path) -> list[str]:
     return list(_read_header(file).shapes)
 
 
+def tensor_bytes(file: Path) -> Mapping[str, int]:
+    """Return the bytes of each tensor of a safetensors file, by name. Raises ModelError."""
+    return _read_header(file).sizes
+
+
 def count_parameters(files: Iterable[Path], group_size: int) -> int:
     """Return the number of parameters in safetensors files. Reads headers; raises ModelError.
 
@@ -66,9 +71,10 @@ def count_parameters(files: Iterable[Path], group_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The shape of each tensor, the bytes of the file, and those that its tensors need."""
+    """Shape and bytes of each tensor, the bytes of the file, and those that its tensors need."""
 
     shapes: Mapping[str, Sequence[int]]
+    sizes: Mapping[str, int]
     file_bytes: int
     promised_bytes: int
 
@@ -94,7 +100,9 @@ def _read_header(file: Path) -> _Header:
         tensors = json.loads(text)
         tensors.pop("__metadata__", None)
         shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
-        end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+        places = {name: tuple(map(int, t["data_offsets"])) for name, t in tensors.items()}
+        sizes = {name: stop - start for name, (start, stop) in places.items()}
+        end = max((stop for _, stop in places.values()), default=0)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise ModelError("model.not_safetensors", file=file.name) from None
-    return _Header(shapes, size, 8 + length + end)
+    return _Header(shapes, sizes, size, 8 + length + end)

@@ -11,6 +11,7 @@ from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import Registry
+from omlx.models.heads.files import head_mismatch, is_head
 from omlx.models.package.tokenizer import read_tokenizer
 
 PROBE = (
@@ -49,6 +50,8 @@ def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
         return too_large(target, draft)
     code = draft.reason.code
     in_cache = draft.source == HUB_CACHE
+    if is_head(draft):
+        return head_mismatch(target, draft)
     if code == "model.head_only":
         return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
     if code == "model.gguf_only":
@@ -91,7 +94,9 @@ def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
     Reads the tokenizers. Raises ModelError for those that cannot be read.
     """
     reason = checkpoint_mismatch(target, draft)
-    return reason or tokenizer_mismatch(read_tokenizer(target), read_tokenizer(draft))
+    if reason is not None or is_head(draft):  # a head has no tokenizer of its own
+        return reason
+    return tokenizer_mismatch(read_tokenizer(target), read_tokenizer(draft))
 
 
 def draft_problem(target: ModelEntry, draft: ModelEntry) -> Reason | None:

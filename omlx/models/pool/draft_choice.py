@@ -11,6 +11,7 @@ from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import Registry
+from omlx.models.heads.files import is_head
 from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.load_weights import Dtype, LoadedModel
@@ -25,7 +26,7 @@ WeightsOf = Callable[[ModelEntry, Dtype], LoadedModel | None]
 
 @dataclass(frozen=True, slots=True)
 class DraftChoice:
-    """A target to load with a draft, or with the reason why it has none.
+    """A target to load with a draft, a model or a head, or with the reason why it has none.
 
     `requested`: a request named the draft, so that its failure is an error. `tokenizers` are those
     that were read to compare them, by model directory.
@@ -37,6 +38,16 @@ class DraftChoice:
     reason: Reason | None = None
     requested: bool = False
     tokenizers: Mapping[Path, TokenizerWrapper] = field(default_factory=dict)
+
+    @property
+    def head(self) -> ModelEntry | None:
+        """The draft, if it is a head."""
+        return self.draft if self.draft is not None and is_head(self.draft) else None
+
+    @property
+    def draft_model(self) -> ModelEntry | None:
+        """The draft, if it is a model of its own."""
+        return self.draft if self.head is None else None
 
     def without_draft(self, detail: str) -> DraftChoice:
         """Return the choice after the draft has failed."""
@@ -72,7 +83,7 @@ def choose_draft(
     choice = DraftChoice(target, speculation, draft, requested=requested is not None)
     try:
         reason = checkpoint_mismatch(target, draft)
-        if reason is None:
+        if reason is None and not is_head(draft):  # a head has no tokenizer of its own
             dtype = speculation.settings.dtype
             ours, theirs = (_tokenizer(entry, dtype, weights_of) for entry in (target, draft))
             choice = replace(choice, tokenizers={target.path: ours, draft.path: theirs})

@@ -14,7 +14,8 @@ from omlx.models.pool.draft_choice import choose_draft
 from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.failure_cache import FailureCache, FailureKey
 from omlx.models.pool.load_weights import LoadProgress
-from omlx.models.pool.loader import ModelLoader, Report
+from omlx.models.pool.loader import ModelLoader
+from omlx.models.pool.reading import Report
 from omlx.models.pool.resident import Lease, ResidentModel
 from omlx.models.pool.residents import ResidentModels
 from omlx.models.pool.speculation_config import SpeculationConfig

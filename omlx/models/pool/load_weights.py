@@ -157,7 +157,7 @@ def _steps(
         lazy = lazy_sight(entry.path, config, tokenizer)
     towers = [] if lazy.vlm is None else [lazy.vlm]
     for tower in towers:
-        _cast(tower, config, dtype)
+        cast_weights(tower, config, dtype)
     yield from read_weights(model, *towers)
     sight = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
     facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
@@ -189,7 +189,7 @@ def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
 def open_model(directory: Path, dtype: Dtype, *, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model with lazy weights of `dtype`, and its config. Raises ModelError."""
     model, config = _build(directory, trusted)
-    _cast(model, config, dtype)
+    cast_weights(model, config, dtype)
     return model, config
 
 
@@ -242,7 +242,7 @@ def _tensor_names(directory: Path) -> Iterator[str]:
         yield from tensor_names(file)
 
 
-def _cast(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
+def cast_weights(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
     """Cast dense weights lazily; `auto` means float32 on a CPU. Quantized models are unchanged."""
     if config.get("quantization") or config.get("quantization_config"):
         return

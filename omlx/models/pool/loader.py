@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import mlx.nn as nn
 
 from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import Fingerprint
@@ -26,55 +26,34 @@ from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import (
     BadRequest,
-    EngineDead,
     ModelError,
     Overloaded,
     Param,
     ProbeFailed,
     Reason,
 )
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.draft_choice import DraftChoice, WeightsOf
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
-    Dtype,
     LoadedModel,
-    LoadProgress,
-    LoadSteps,
-    check_checkpoint,
     load_steps,
 )
 from omlx.models.pool.prefix_disk import prefix_fingerprint
+from omlx.models.pool.read_head import find_head, head_drafter
+from omlx.models.pool.reading import Reading, Report, WeightReader
 from omlx.models.pool.resident import ResidentModel, ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.text.detokenize import TokenBytes
 
 if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+    pass
 
 T = TypeVar("T")
 log = logging.getLogger("omlx.models")
 
 MakeRoom = Callable[[int], Awaitable[None]]
 """Reserves so many bytes. Raises ModelError or Overloaded if they cannot be made free."""
-
-Report = Callable[[ModelEntry, LoadProgress], None]
-
-
-class WeightReader(Protocol):
-    """The signature of `load_steps`."""
-
-    def __call__(
-        self,
-        entry: ModelEntry,
-        dtype: Dtype,
-        *,
-        tokenizer: TokenizerWrapper | None,
-        trusted: bool,
-        sees: bool,
-    ) -> LoadSteps: ...
 
 
 class ModelLoader:
@@ -114,13 +93,16 @@ class ModelLoader:
         room, becomes a reason.
         """
         dtype = choice.speculation.settings.dtype
-        reading = _Reading(self._engine, self._read, report, dtype)
+        reading = Reading(self._engine, self._read, report, dtype)
         try:
             target, draft, choice = await self._read_both(choice, reading, weights_of, make_room)
+            head = await self._read_head(choice, target, reading, make_room)
             costs = previous.costs if previous is not None else LoadedCosts(self._costs)
             disk = await asyncio.to_thread(self._disk_of, choice, target)
             resident = await _uninterrupted(
-                self._on_engine(partial(self._attach, choice, target, draft, costs, disk, now))
+                self._on_engine(
+                    partial(self._attach, choice, target, draft, head, costs, disk, now)
+                )
             )
             if draft is not None and resident.served.draft is None:
                 del draft  # it could not be run; this is the last reference to its weights
@@ -134,31 +116,34 @@ class ModelLoader:
         await asyncio.shield(self._on_engine(partial(self._detach, resident)))
 
     async def _read_both(
-        self, choice: DraftChoice, reading: _Reading, weights_of: WeightsOf, make_room: MakeRoom
+        self, choice: DraftChoice, reading: Reading, weights_of: WeightsOf, make_room: MakeRoom
     ) -> tuple[LoadedModel, LoadedModel | None, DraftChoice]:
         target, draft = weights_of(choice.target, reading.dtype), None
         vision = choice.speculation.settings.vision
         if target is not None and not target.sight.follows(vision=vision):
             target = None
         nbytes = 0 if target is not None else await reading.begin(choice.target, choice)
-        if choice.draft is not None:
+        if choice.draft_model is not None:
             failure = None
             try:
-                draft = weights_of(choice.draft, reading.dtype)
-                draft_bytes = 0 if draft is not None else await reading.begin(choice.draft, choice)
-                await make_room(nbytes + draft_bytes)
-                draft = draft or await reading.finish(choice.draft)
+                draft = weights_of(choice.draft_model, reading.dtype)
+                if draft is None:
+                    draft_bytes = await reading.begin(choice.draft_model, choice)
+                    await make_room(nbytes + draft_bytes)
+                    draft = await reading.finish(choice.draft_model)
+                else:
+                    await make_room(nbytes)
             except (ModelError, Overloaded) as error:
                 failure = error.message
                 if choice.requested and isinstance(error, ProbeFailed):
                     code = "spec.off.draft_failed"
                     raise BadRequest(code, param="draft_model", detail=failure) from error
                 if choice.requested:
-                    if error.params.get("model") == choice.draft.id:
+                    if error.params.get("model") == choice.draft_model.id:
                         error.param = "draft_model"
                     raise
             if failure is not None:  # the error is gone, and what its traceback held in memory
-                await reading.drop(choice.draft)
+                await reading.drop(choice.draft_model)
                 choice = choice.without_draft(failure)
         if target is None:
             await make_room(nbytes)
@@ -182,6 +167,23 @@ class ModelLoader:
         except OSError as error:
             return Reason("prefix.disk.off.failed", {"detail": str(error)})
 
+    async def _read_head(
+        self, choice: DraftChoice, target: LoadedModel, reading: Reading, make_room: MakeRoom
+    ) -> nn.Module | Reason:
+        """Return the head chosen as a draft, else the one that came with the target, or why there
+        is none. Raises BadRequest for a requested one.
+        """
+        try:
+            files = await asyncio.to_thread(find_head, choice, target)
+            if isinstance(files, Reason):
+                return files
+            await make_room(files.nbytes)
+            return await reading.head(choice.target, files, target)
+        except (ModelError, Overloaded) as error:
+            if choice.requested and choice.head is not None:
+                raise BadRequest(error.code, param="draft_model", **error.params) from error
+            return Reason(error.code, error.params)
+
     async def _on_engine(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._engine.call(work))
 
@@ -192,6 +194,7 @@ class ModelLoader:
         choice: DraftChoice,
         target: LoadedModel,
         draft: LoadedModel | None,
+        head: nn.Module | Reason,
         costs: LoadedCosts,
         disk: Fingerprint | Reason | None,
         now: float,
@@ -200,21 +203,19 @@ class ModelLoader:
         from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
 
         entry, speculation = choice.target, choice.speculation
-        dtype = speculation.settings.dtype
-        limits = limits_of(speculation, target.context_length)
-        stage, sight, where = target.stage, target.sight, machine()
-        if stage is not None:
-            where = f"{where} {stage.layout}"  # costs in stages are no others' costs
+        dtype, limits = speculation.settings.dtype, limits_of(speculation, target.context_length)
+        stage, sight = target.stage, target.sight
+        where = machine() if stage is None else f"{machine()} {stage.layout}"
+        key = CostKey(entry.id, dtype, target.size_bytes, where, version("mlx"))
         loop = build_loop(
             target.model,
             target.vocab_size,
             limits,
             draft=draft.model if draft is not None else None,
-            draft_name=choice.draft.id if choice.draft is not None else None,
+            draft_name=choice.draft_model.id if choice.draft_model is not None else None,
             no_draft_reason=choice.reason,
-            cost_model=costs.open(
-                CostKey(entry.id, dtype, target.size_bytes, where, version("mlx"))
-            ),
+            head=head_drafter(choice, target, head),
+            cost_model=costs.open(key),
             memory=self._memory,
             facts=target.facts,
             runner=None if stage is None else stage.runner(),
@@ -222,13 +223,14 @@ class ModelLoader:
             disk=self._open_disk(disk, target.facts.layout, limits),
         )
         snapshot = loop.snapshot()
-        failure = snapshot.no_draft_reason
+        failure = snapshot.no_draft_reason if choice.head is None else snapshot.no_head_reason
         if choice.requested and failure is not None:
             raise BadRequest(failure.code, param="draft_model", **failure.params)
         self._engine.attach(entry.id, loop)
-        weights, draft_id = {entry.path: target}, None
-        if draft is not None and choice.draft is not None and failure is None:
-            weights[choice.draft.path], draft_id = draft, choice.draft.id
+        weights = {entry.path: target}
+        used = None if failure is not None else choice.draft
+        if used is not None and draft is not None:
+            weights[used.path] = draft
         served = ServedModel(
             id=entry.id,
             tokenizer=target.tokenizer,
@@ -237,7 +239,7 @@ class ModelLoader:
             context_length=loop.limits.context_length,
             stop_ids=target.stop_ids,
             sampling=target.sampling,
-            draft=draft_id,
+            draft=None if used is None else used.id,
             no_draft_reason=failure,
             no_head_reason=snapshot.no_head_reason,
             off_reason=snapshot.off_reason,
@@ -262,70 +264,6 @@ class ModelLoader:
         del resident.loop
         log.info("unloaded", extra={"fields": {"model": resident.entry.id}})
         release_memory()
-
-
-class _Reading:
-    """Weights being read: `begin` returns how many bytes they will be, `finish` reads them."""
-
-    def __init__(
-        self, engine: EngineThread, read: WeightReader, report: Report, dtype: Dtype
-    ) -> None:
-        self.dtype = dtype
-        self._engine = engine
-        self._read = read
-        self._report = report
-        self._begun: dict[Path, LoadSteps] = {}
-
-    async def begin(self, entry: ModelEntry, choice: DraftChoice) -> int:
-        await asyncio.to_thread(check_checkpoint, entry)
-        tokenizer = choice.tokenizers.get(entry.path)
-        if tokenizer is None:
-            tokenizer = await asyncio.to_thread(read_tokenizer, entry)
-        settings, is_target = choice.speculation.settings, entry == choice.target
-        steps = self._read(
-            entry,
-            self.dtype,
-            tokenizer=tokenizer,
-            trusted=settings.trust_remote_code and is_target,
-            sees=settings.vision and is_target,
-        )
-        self._begun[entry.path] = steps
-        progress = None
-        while progress is None:  # others are asked first whether they can read it too
-            progress = await self._next(steps)
-        assert isinstance(progress, LoadProgress)
-        self._report(entry, progress)
-        return progress.total
-
-    async def finish(self, entry: ModelEntry) -> LoadedModel:
-        steps = self._begun[entry.path]
-        while True:
-            result = await self._next(steps)
-            if isinstance(result, LoadedModel):
-                del self._begun[entry.path]
-                return result
-            if result is not None:
-                self._report(entry, result)
-
-    async def drop(self, entry: ModelEntry) -> None:
-        """Stop reading one model and free what was read of it."""
-        steps = self._begun.pop(entry.path, None)
-        if steps is not None:
-            closing = self._engine.call(partial(_close_readings, [steps]))
-            await asyncio.wrap_future(closing)
-
-    async def close(self) -> None:
-        """Stop whatever was begun and not finished."""
-        if not self._begun:
-            return
-        unfinished = list(self._begun.values())
-        self._begun.clear()
-        with suppress(EngineDead):
-            closing = self._engine.call(partial(_close_readings, unfinished))
-            await asyncio.shield(asyncio.wrap_future(closing))
-
-    async def _next(self, steps: LoadSteps) -> LoadProgress | LoadedModel | None:
-        return await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
 
 
 def _narrow(limits: Limits) -> Reason | None:
@@ -372,18 +310,3 @@ def limits_of(speculation: SpeculationConfig, context_length: int) -> Limits:
         prefill_chunk=settings.prefill_chunk,
         prefix_bytes=0,
     )
-
-
-def _step(steps: LoadSteps) -> LoadProgress | LoadedModel | None:
-    try:
-        return next(steps)
-    except StopIteration as finished:
-        loaded: LoadedModel = finished.value
-        return loaded
-
-
-def _close_readings(readings: list[LoadSteps]) -> None:
-    for reading in readings:
-        reading.close()
-    readings.clear()
-    release_memory()

@@ -36,7 +36,8 @@ from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.footprint import limit_bytes, used_bytes
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
 from omlx.models.pool.load_weights import load_steps
-from omlx.models.pool.loader import ModelLoader, Report, WeightReader, limits_of
+from omlx.models.pool.loader import ModelLoader, limits_of
+from omlx.models.pool.reading import Report, WeightReader
 from omlx.models.pool.resident import Lease, ModelStatus, ServedModel, State
 from omlx.models.pool.residents import ResidentModels, background
 from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
@@ -215,9 +216,9 @@ class Pool:
                 raise BadRequest("spec.off.no_draft", param="draft_model")
             registry = self.catalog.registry
             requested = await asyncio.to_thread(find_requested_draft, draft, registry)
-        elif strategy is not None and any(clause.name == "draft" for clause in strategy.clauses):
+        elif strategy is not None and strategy.clauses[0].name not in ("off", "auto"):
             speculation = await asyncio.to_thread(configured_speculation, self.catalog, target)
-            requested = speculation.draft
+            requested = speculation.draft_for(strategy)
         resident = self.residents.find(target.id)
         if resident is not None and resident.accepts(requested):
             return resident.lease(self._clock)

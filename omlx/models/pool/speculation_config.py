@@ -13,6 +13,7 @@ from omlx.errors import BadRequest, ConfigError, Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, find_draft
 from omlx.models.catalog.registry import Registry
+from omlx.models.heads.files import is_head
 from omlx.models.package.compatibility import checkpoint_mismatch
 from omlx.models.package.package import DeclaredDraftModel, Package, usable_package
 from omlx.settings.configuration import Configuration
@@ -48,21 +49,28 @@ class SpeculationConfig:
 
     @property
     def active_draft(self) -> ModelEntry | None:
-        """The draft to load: None if the strategy uses no draft model."""
-        if self.strategy.clause("draft") is None:
+        """The draft model or head to load: None if the strategy uses none of its kind."""
+        return self.draft_for(self.strategy)
+
+    def draft_for(self, strategy: Strategy) -> ModelEntry | None:
+        """Return the draft, if a strategy uses one of its kind."""
+        if self.draft is None or strategy.clause(_kind(self.draft)) is None:
             return None
         return self.draft
 
     @property
     def drafters(self) -> tuple[str, ...]:
         """The drafters that the strategy admits, by its names for them."""
-        names = ("ngram",) if self.active_draft is None else ("ngram", "draft")
+        names = ["ngram"]
+        if self.active_draft is not None:
+            names.append(_kind(self.active_draft))
         return tuple(name for name in names if self.strategy.clause(name) is not None)
 
     @property
     def no_draft_reason(self) -> Reason | None:
         """Why no draft is to be loaded; None if one is."""
-        if self.strategy.clause("draft") is not None:
+        kind = "draft" if self.draft is None else _kind(self.draft)
+        if self.strategy.clause(kind) is not None:
             return self.reason
         source = self.sources["speculation"]
         return Reason("spec.off.strategy", {"strategy": str(self.strategy), "source": source})
@@ -132,6 +140,11 @@ def draft_length_of(resolution: Resolution) -> DraftLength:
         )
 
     return DraftLength.merge(*map(set_by, Source))
+
+
+def _kind(draft: ModelEntry) -> str:
+    """The name of its drafter in strategies."""
+    return "mtp" if is_head(draft) else "draft"
 
 
 def _find_draft(

@@ -16,12 +16,14 @@ def speculation_to_json(
     """Return what is configured and its effect on `served`, the model if it is loaded.
 
     `source` says who set the strategy, `sources` who set each setting; `draft` is the draft in use
-    or, while the model is not loaded, the draft to load; `reason` says why there is none.
+    or, while the model is not loaded, the draft to load; `reason` says why there is none. `head` is
+    the draft head of the loaded model.
     """
     draft = speculation.active_draft.id if speculation.active_draft is not None else None
     reason = speculation.no_draft_reason
+    head = None
     if served is not None:
-        draft, reason = served.draft, served.no_draft_reason
+        draft, reason, head = served.draft, served.no_draft_reason, served.no_head_reason
     draft_length, missing = speculation.draft_length, speculation.missing_draft
     return {
         "configured": str(speculation.strategy),
@@ -37,6 +39,7 @@ def speculation_to_json(
             "adaptive": draft_length.fixed is None,
         },
         "reason": None if reason is None else reason_to_json(reason),
+        "head": None if served is None else _head_to_json(head),
         "wanted": None if missing is None else _missing_to_json(missing),
         "draft_download": speculation.settings.draft_download,
         "warnings": [reason_to_json(warning) for warning in speculation.warnings],
@@ -45,6 +48,14 @@ def speculation_to_json(
 
 def reason_to_json(reason: Reason) -> dict[str, object]:
     return {"code": reason.code, "params": reason.params, "message": reason.message}
+
+
+def _head_to_json(missing: Reason | None) -> dict[str, object]:
+    """Whether a head is loaded, else why not."""
+    return {
+        "loaded": missing is None,
+        "reason": None if missing is None else reason_to_json(missing),
+    }
 
 
 def _sources_to_json(speculation: SpeculationConfig) -> dict[str, str]:

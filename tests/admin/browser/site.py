@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from omlx.admin.login.credentials import Credentials
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress
-from omlx.models.pool.loader import Report
+from omlx.models.pool.reading import Report
 from omlx.models.pool.speculation_config import check_value
 from omlx.settings.schema import Value
 from omlx.settings.store import Store

@@ -90,11 +90,11 @@ class HeadDrafter(Drafter):
 
     @classmethod
     def of(
-        cls, head: Head, model: Model, make_cache: MakeCache, vocab_size: int
+        cls, name: str, head: Head, model: Model, make_cache: MakeCache, vocab_size: int
     ) -> HeadDrafter | Reason:
         """Return a drafter for `model`, or why it can have none. Runs two short passes."""
         parts = split(model, make_cache, vocab_size)
-        return parts if isinstance(parts, Reason) else cls("mtp", head, parts, vocab_size)
+        return parts if isinstance(parts, Reason) else cls(name, head, parts, vocab_size)
 
     def sibling(self) -> HeadDrafter:
         """Return a drafter with the same head, without rows."""

@@ -1,0 +1,122 @@
+"""Where the weights of a draft head are. Reads headers and configs alone.
+
+mtp.safetensors, mtp/*.safetensors   beside the weights of a model
+mtp.* in model*.safetensors          as published upstream
+a directory of its own               model_type `…_mtp`, names without a prefix
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.errors import ModelError, Reason
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.model_config import read_config, text_config
+from omlx.models.catalog.weight_files import check_whole, tensor_bytes, weight_files
+
+PREFIX: Final = "mtp."
+"""Of upstream's names. Norms of such tensors count from zero: one is added to them."""
+
+_TYPE: Final = "_mtp"
+_DECLARED: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFiles:
+    """The files that hold a head, and the names of its tensors in them: all after `prefix`.
+
+    `config` is that of the directory.
+    """
+
+    names: Mapping[Path, tuple[str, ...]]
+    prefix: str
+    nbytes: int
+    config: Mapping[str, Any]
+
+
+def own_head(entry: ModelEntry) -> HeadFiles | Reason:
+    """Return the head that came with a model, or why it has none. Raises ModelError."""
+    config = read_config(entry.path, "config.json")
+    beside = [*entry.path.glob("mtp.safetensors")]
+    beside += sorted((entry.path / "mtp").glob("*.safetensors"))
+    # Without prefixes: a directory of its own, moved beside the weights.
+    for files, prefix in ((beside, PREFIX), (weight_files(entry.path), PREFIX), (beside, "")):
+        found = _collect(files, prefix, config)
+        if found is not None:
+            return found
+    if declared_layers(config):
+        return Reason("spec.off.head_missing", {"model": entry.id, "command": _command(entry)})
+    return Reason("spec.off.no_head")
+
+
+def head_directory(entry: ModelEntry) -> HeadFiles:
+    """Return the head in a directory of its own. Raises ModelError."""
+    config = read_config(entry.path, "config.json")
+    files = weight_files(entry.path)
+    found = _collect(files, PREFIX, config) or _collect(files, "", config)
+    if found is None:
+        raise ModelError("model.no_weights")
+    return found
+
+
+def is_head(entry: ModelEntry) -> bool:
+    """Return whether a directory holds a head of a kind that drafts here."""
+    reason = entry.reason
+    return (
+        reason is not None
+        and reason.code == "model.head_only"
+        and (entry.model_type or "").endswith(_TYPE)
+    )
+
+
+def head_mismatch(target: ModelEntry, head: ModelEntry) -> Reason | None:
+    """Return why a head in a directory of its own cannot be the target's, judged by configs."""
+    try:
+        ours, theirs = (read_config(entry.path, "config.json") for entry in (target, head))
+    except ModelError as error:
+        return Reason("draft.unfit.unusable", {"draft": head.id, "why": error.message})
+    if _family(ours) != _family(theirs).removesuffix(_TYPE):
+        return Reason("draft.unfit.head", {"draft": head.id, "field": "model_type"})
+    for name in ("hidden_size", "vocab_size"):
+        if _field(ours, name) != _field(theirs, name):
+            return Reason("draft.unfit.head", {"draft": head.id, "field": name})
+    return None
+
+
+def declared_layers(config: Mapping[str, Any]) -> int:
+    """Return how many layers of a head a config promises."""
+    counts = [part.get(name) for part in (config, text_config(config)) for name in _DECLARED]
+    return max((count for count in counts if isinstance(count, int)), default=0)
+
+
+def _family(config: Mapping[str, Any]) -> str:
+    """The model type, of dense and sparse models alike: their heads differ in tensors only."""
+    return str(config.get("model_type")).replace("_moe", "").replace("_text", "")
+
+
+def _field(config: Mapping[str, Any], name: str) -> Any:
+    return config.get(name, text_config(config).get(name))
+
+
+def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> HeadFiles | None:
+    """Return the tensors of these names in the files, None if there are none."""
+    names: dict[Path, tuple[str, ...]] = {}
+    nbytes = 0
+    for file in files:
+        check_whole(file)
+        sizes = {n: size for n, size in tensor_bytes(file).items() if n.startswith(prefix)}
+        if sizes:
+            names[file] = tuple(sizes)
+            nbytes += sum(sizes.values())
+    return HeadFiles(names, prefix, nbytes, config) if names else None
+
+
+def _command(entry: ModelEntry) -> str:
+    """The command that fetches what mlx-community publishes as a directory of its own."""
+    base, dash, form = entry.id.rpartition("-")
+    if dash and (form.endswith("bit") or form in ("bf16", "mxfp8", "mxfp4", "nvfp4")):
+        return f"omlx pull {base}-MTP-{form}"
+    return f"omlx pull {entry.id}-MTP-4bit"

@@ -1,0 +1,189 @@
+"""Draft heads on disk: each layout is read back as it was, and what cannot be read is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from omlx.errors import ModelError, Reason
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.heads.files import HeadFiles, head_directory, head_mismatch, is_head, own_head
+from omlx.models.heads.load_head import build_head, is_quantized
+from omlx.models.pool.load_weights import open_model
+from tests import zoo
+from tests.engine.harness import model
+from tests.models.heads import (
+    declare,
+    plain,
+    random_head,
+    save_directory,
+    save_target,
+    upstream,
+)
+
+QWEN = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+
+
+def entry_of(folder: Path) -> ModelEntry:
+    return inspect_checkpoint(folder.name, folder, "test")
+
+
+def in_shard(folder: Path, head: nn.Module) -> None:
+    mx.save_safetensors(str(folder / "model-mtp.safetensors"), upstream(head))
+
+
+def packed_in_shard(folder: Path, head: nn.Module) -> None:
+    mx.save_safetensors(str(folder / "model-mtp.safetensors"), upstream(head, packed=True))
+
+
+def beside(folder: Path, head: nn.Module) -> None:
+    mx.save_safetensors(str(folder / "mtp.safetensors"), upstream(head))
+
+
+def below(folder: Path, head: nn.Module) -> None:
+    (folder / "mtp").mkdir()
+    mx.save_safetensors(str(folder / "mtp" / "weights.safetensors"), plain(head))
+
+
+def same(read: nn.Module, written: nn.Module) -> bool:
+    ours, theirs = (dict(tree_flatten(head.parameters())) for head in (read, written))
+    assert ours.keys() == theirs.keys()
+    return all(mx.allclose(ours[name], theirs[name], atol=1e-6) for name in ours)
+
+
+@pytest.mark.parametrize("layout", [in_shard, packed_in_shard, beside, below])
+@pytest.mark.parametrize("family", QWEN)
+def test_heads_beside_the_weights_are_read_as_they_were(
+    tmp_path: Path, family: str, layout: Callable[[Path, nn.Module], None]
+) -> None:
+    head = random_head(family)
+    save_target(tmp_path / "target", family)
+    before = entry_of(tmp_path / "target").size_bytes
+    layout(tmp_path / "target", head)
+    files = own_head(entry_of(tmp_path / "target"))
+    assert isinstance(files, HeadFiles)
+    assert same(build_head(files, model(family)), head)
+    weights = sum(array.nbytes for _, array in tree_flatten(head.parameters()))
+    assert files.nbytes == weights
+    if layout in (beside, below):
+        assert entry_of(tmp_path / "target").size_bytes == before
+
+
+@pytest.mark.parametrize("layout", [in_shard, beside, below])
+def test_a_head_is_not_read_as_weights_of_its_model(
+    tmp_path: Path, layout: Callable[[Path, nn.Module], None]
+) -> None:
+    save_target(tmp_path / "target", "qwen3_5")
+    plainly, _ = open_model(tmp_path / "target", "auto", trusted=False)
+    layout(tmp_path / "target", random_head("qwen3_5"))
+    beside_head, _ = open_model(tmp_path / "target", "auto", trusted=False)
+    assert same(beside_head, plainly)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+def test_a_quantized_directory_of_its_own(tmp_path: Path, family: str, bits: int) -> None:
+    head = random_head(family)
+    nn.quantize(head, group_size=32, bits=bits)
+    save_target(tmp_path / "target", family)
+    quantization = {"group_size": 32, "bits": bits}
+    save_directory(tmp_path / "head", tmp_path / "target", plain(head), quantization=quantization)
+    target, entry = entry_of(tmp_path / "target"), entry_of(tmp_path / "head")
+    assert is_head(entry)
+    assert head_mismatch(target, entry) is None
+    read = build_head(head_directory(entry), model(family))
+    assert is_quantized(read)
+    assert same(read, head)
+
+
+def test_a_head_of_another_size_or_family_does_not_fit(tmp_path: Path) -> None:
+    save_target(tmp_path / "target", "qwen3_5")
+    save_directory(tmp_path / "head", tmp_path / "target", plain(random_head("qwen3_5")))
+    target, entry = entry_of(tmp_path / "target"), entry_of(tmp_path / "head")
+    text = {"hidden_size": 999, "vocab_size": zoo.VOCAB_SIZE}
+    declare(tmp_path / "head", text_config=text)
+    params = {"draft": "head", "field": "hidden_size"}
+    assert head_mismatch(target, entry) == Reason("draft.unfit.head", params)
+    declare(tmp_path / "head", model_type="deepseek_mtp")
+    params = {"draft": "head", "field": "model_type"}
+    assert head_mismatch(target, entry) == Reason("draft.unfit.head", params)
+
+
+def test_eagle_heads_are_no_heads_here(tmp_path: Path) -> None:
+    save_target(tmp_path / "target", "qwen3_5")
+    save_directory(tmp_path / "head", tmp_path / "target", plain(random_head("qwen3_5")))
+    for kind in ("qwen3_eagle3", "qwen3_5_dflash", "gemma4_assistant"):
+        declare(tmp_path / "head", model_type=kind)
+        assert not is_head(entry_of(tmp_path / "head"))
+
+
+def test_a_promised_head_that_is_missing_is_named_with_a_command(tmp_path: Path) -> None:
+    save_target(tmp_path / "Q-27B-4bit", "qwen3_5")
+    assert own_head(entry_of(tmp_path / "Q-27B-4bit")) == Reason("spec.off.no_head")
+    declare(tmp_path / "Q-27B-4bit", mtp_num_hidden_layers=1)
+    params: dict[str, Any] = {"model": "Q-27B-4bit", "command": "omlx pull Q-27B-MTP-4bit"}
+    assert own_head(entry_of(tmp_path / "Q-27B-4bit")) == Reason("spec.off.head_missing", params)
+
+
+def without(head: nn.Module, name: str) -> dict[str, mx.array]:
+    tensors = upstream(head)
+    del tensors[name]
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "said"),
+    [
+        (lambda head: without(head, "mtp.fc.weight"), "spec.off.head_weights", "fc.weight"),
+        (
+            lambda head: upstream(head) | {"mtp.extra.weight": mx.zeros(3)},
+            "spec.off.head_weights",
+            "extra",
+        ),
+        (
+            lambda head: upstream(head) | {"mtp.fc.weight": mx.zeros((4, 8))},
+            "spec.off.head_weights",
+            "(4, 8)",
+        ),
+        (
+            lambda head: upstream(head) | {"mtp.layers.1.norm.weight": mx.zeros(3)},
+            "spec.off.head_weights",
+            "2 layers",
+        ),
+    ],
+    ids=["missing", "extra", "shape", "layers"],
+)
+def test_weights_that_do_not_fit_are_named(
+    tmp_path: Path, changed: Callable[[nn.Module], dict[str, mx.array]], code: str, said: str
+) -> None:
+    save_target(tmp_path / "target", "qwen3_5")
+    tensors = changed(random_head("qwen3_5"))
+    mx.save_safetensors(str(tmp_path / "target" / "mtp.safetensors"), tensors)
+    files = own_head(entry_of(tmp_path / "target"))
+    assert isinstance(files, HeadFiles)
+    with pytest.raises(ModelError) as caught:
+        build_head(files, model("qwen3_5"))
+    assert caught.value.code == code
+    assert said in str(caught.value.params["detail"])
+
+
+def test_architectures_without_known_heads_and_damaged_files_are_named(tmp_path: Path) -> None:
+    save_target(tmp_path / "target", "gemma3_text")
+    beside(tmp_path / "target", random_head("qwen3_5"))
+    files = own_head(entry_of(tmp_path / "target"))
+    assert isinstance(files, HeadFiles)
+    with pytest.raises(ModelError) as caught:
+        build_head(files, model("gemma3_text"))
+    assert caught.value.code == "spec.off.head_unsupported"
+    whole = (tmp_path / "target" / "mtp.safetensors").read_bytes()
+    (tmp_path / "target" / "mtp.safetensors").write_bytes(whole[:-9])
+    with pytest.raises(ModelError) as caught:
+        own_head(entry_of(tmp_path / "target"))
+    assert caught.value.code == "model.truncated"
