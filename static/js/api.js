@@ -11,6 +11,7 @@ export class Refused extends Error {
     super(known(code) ? t(code, labelled(params)) : message || t("ui.error.server", { status }));
     this.status = status;
     this.code = code;
+    this.params = params;
     this.field = param;
   }
 }

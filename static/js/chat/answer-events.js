@@ -70,7 +70,7 @@ function end(answer, response, now) {
 
 // How long it thought: as seen here, else the share of its tokens in the server's time.
 export function thinkingSeconds({ thinkingMs, usage, timings }) {
-  if (thinkingMs !== undefined) return thinkingMs / 1000;
+  if (thinkingMs) return thinkingMs / 1000;
   const tokens = usage?.output_tokens_details?.reasoning_tokens;
   if (!tokens || !timings?.predicted_n) return null;
   return (timings.predicted_ms * tokens) / timings.predicted_n / 1000;

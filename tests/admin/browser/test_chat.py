@@ -15,19 +15,22 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from omlx.catalog import data_dir
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.load_weights import Dtype, LoadProgress
 from omlx.models.pool.speculation_config import check_value
 from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits
 from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.lossy import network
 from tests.admin.browser.site import Site, open_site
+from tests.admin.running import administered
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 
 WAIT_MS: Final = 60_000
 COUNT: Final = "Count to 20."
 COUNTED: Final = ", ".join(map(str, range(1, 21)))
 LONG: Final = json.dumps(
-    {"type": "array", "items": {"enum": ["word"]}, "minItems": 200, "maxItems": 200}
+    {"type": "array", "items": {"enum": ["word"]}, "minItems": 100, "maxItems": 100}
 )
 """A schema whose answers take a while."""
 VENDOR: Final = data_dir("static") / "vendor" / "marked"
@@ -208,7 +211,7 @@ def test_a_reload_takes_up_the_answer_and_a_second_window_follows(chatting: Site
             answers(window).locator('[data-part="text"]').inner_text() for window in (page, other)
         ]
         assert texts[0] == texts[1]
-        assert json.loads(texts[0].replace("\n", " ")).count("word") == 200
+        assert json.loads(texts[0].replace("\n", " ")).count("word") == 100
         other.close()
 
 
@@ -267,6 +270,13 @@ def test_settings_are_sent_and_checked(chatting: Site) -> None:
         page.get_by_label("JSON schema").fill("{")
         ask(page, COUNT)
         expect(page.locator(".problem:visible")).to_contain_text("not JSON")
+        visit.complaints.expect("400")
+        page.get_by_label("JSON schema").fill('{"type": "nonsense"}')
+        ask(page, COUNT)
+        expect_answers(page, 1, "failed")
+        problem = page.locator(".answer-problem").last.inner_text()
+        assert "nonsense" in problem
+        assert "{reason}" not in problem
 
 
 def test_a_conversation_too_long_for_the_model_is_said_with_advice(chatting: Site) -> None:
@@ -390,6 +400,7 @@ def test_a_lost_server_leaves_the_text_and_a_retry(chatting: Site) -> None:
         with site.visit() as visit:
             page = visit.page
             visit.complaints.expect("404|ERR_")
+            between.pause_s = 0.02  # a slow network
             open_chat(page)
             with held(site, page):
                 response = page.evaluate(stored)
@@ -412,6 +423,25 @@ def test_a_lost_server_leaves_the_text_and_a_retry(chatting: Site) -> None:
             button(page, "retry").click()
             expect_answers(page, 1, "running")
             page.keyboard.press("Escape")
+
+
+def test_a_model_that_is_not_loaded_shows_its_progress(browser: Browser, tmp_path: Path) -> None:
+    def stuck(entry: ModelEntry, dtype: Dtype, **_: object) -> Iterator[LoadProgress]:
+        while True:
+            yield LoadProgress(34, 100)
+            threading.Event().wait(0.05)  # the engine thread would do nothing else
+
+    with administered(tmp_path, read=stuck) as server:
+        site = Site(browser, server.running, tmp_path)
+        with site.visit() as visit:
+            page = visit.page
+            open_chat(page)
+            ask(page, COUNT)
+            progress = page.locator(".answer-progress")
+            expect(progress).to_contain_text(f"Loading {TARGET}", timeout=WAIT_MS)
+            expect(progress.get_by_role("progressbar")).to_have_attribute("value", "0.34")
+            page.keyboard.press("Escape")
+            expect_answers(page, 1, "stopped")
 
 
 def test_no_model_that_sees_no_images(chatting: Site) -> None:

@@ -1,0 +1,80 @@
+"""The API of the chat page: the server's responses, for a session and apart from API clients."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.admin.running import API, Administered
+from tests.server.running import TARGET
+
+RESPONSES = f"{API}/chat/responses"
+BODY: dict[str, Any] = {"model": TARGET, "input": "Count to 20.", "background": True, "seed": 1}
+
+
+def streamed(client: httpx.Client, method: str, path: str, **options: Any) -> list[dict[str, Any]]:
+    with client.stream(method, path, **options) as answer:
+        assert answer.status_code == 200
+        lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"{API}/chat/models"),
+        ("POST", RESPONSES),
+        ("GET", f"{RESPONSES}/resp_1"),
+        ("DELETE", f"{RESPONSES}/resp_1"),
+        ("POST", f"{RESPONSES}/resp_1/cancel"),
+    ],
+)
+def test_nothing_is_answered_without_a_session(
+    server: Administered, method: str, path: str
+) -> None:
+    with server.browser(logged_in=False) as client:
+        answer = client.request(method, path)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["code"] == "auth.session"
+
+
+def test_a_page_on_another_port_is_refused(server: Administered) -> None:
+    with server.browser() as client:
+        other = {"Origin": "http://127.0.0.1:1"}
+        assert client.post(RESPONSES, json=BODY, headers=other).status_code == 403
+
+
+def test_an_answer_is_followed_again_until_the_browser_has_it(server: Administered) -> None:
+    with server.browser() as client:
+        events = streamed(client, "POST", RESPONSES, json=BODY | {"stream": True})
+        assert events[-1]["type"] == "response.completed"
+        one = f"{RESPONSES}/{events[-1]['response']['id']}"
+        following = {"stream": "true", "starting_after": "1"}
+        assert streamed(client, "GET", one, params=following) == events[2:]
+        for _ in range(2):  # two windows say that they have it
+            assert client.delete(one).status_code == 204
+        assert client.get(one, params=following).status_code == 404
+
+
+def test_clients_of_the_api_do_not_see_answers_of_the_chat(server: Administered) -> None:
+    with server.browser() as client:
+        mine = streamed(client, "POST", RESPONSES, json=BODY | {"stream": True})[-1]["response"]
+        theirs = client.post("/v1/responses", json=BODY | {"background": False}).json()
+        assert client.get(f"/v1/responses/{mine['id']}").status_code == 404
+        assert client.get(f"{RESPONSES}/{theirs['id']}").status_code == 404
+        for name in ("previous_response_id", "input"):
+            linked: Any = mine["id"]
+            if name == "input":
+                linked = [{"type": "item_reference", "id": mine["output"][-1]["id"]}]
+            assert client.post("/v1/responses", json=BODY | {name: linked}).status_code == 400
+
+
+def test_models_come_with_what_the_page_has_to_know(server: Administered) -> None:
+    with server.browser() as client:
+        models = {model["id"]: model for model in client.get(f"{API}/chat/models").json()["data"]}
+        assert models[TARGET]["input_modalities"] == ["text"]
+        assert "reasoning" in models[TARGET]["capabilities"]
+        assert models[TARGET]["context_length"] == 4096
