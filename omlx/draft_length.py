@@ -87,5 +87,5 @@ class DraftLength:
 ANY_DRAFT_LENGTH: Final = DraftLength()
 """All bounds are open."""
 
-DEFAULT_DRAFT_LENGTH: Final = DraftLength(1, 4, MAX_DRAFT_LENGTH)
-"""Start with drafts of 4 tokens; the policy then decides within the whole range."""
+DEFAULT_DRAFT_LENGTH: Final = DraftLength(1, 16, MAX_DRAFT_LENGTH)
+"""Start with drafts of at most 16 tokens; the policy then decides within the whole range."""

@@ -8,11 +8,11 @@ from omlx.draft_length import DEFAULT_DRAFT_LENGTH, Contradiction, DraftLength
 @pytest.mark.parametrize(
     ("asked", "configured", "bounds"),
     [
-        (DraftLength(), DEFAULT_DRAFT_LENGTH, (4, 1, 64)),
+        (DraftLength(), DEFAULT_DRAFT_LENGTH, (16, 1, 64)),
         (DraftLength(), DraftLength.exactly(5), (5, 5, 5)),
         (DraftLength(fixed=0), DEFAULT_DRAFT_LENGTH, (0, 0, 0)),
         (DraftLength(fixed=7), DraftLength(2, 4, 6), (7, 7, 7)),
-        (DraftLength(min=6), DEFAULT_DRAFT_LENGTH, (6, 6, 64)),
+        (DraftLength(min=6), DEFAULT_DRAFT_LENGTH, (16, 6, 64)),
         (DraftLength(max=3), DEFAULT_DRAFT_LENGTH, (3, 1, 3)),
         (DraftLength(max=1), DEFAULT_DRAFT_LENGTH, (1, 1, 1)),
         (DraftLength(min=8, max=16), DraftLength.exactly(4), (8, 8, 8)),

@@ -55,7 +55,7 @@ class Acceptance:
     @property
     def proven(self) -> bool:
         """Whether the rates rest on more than their starting values."""
-        return sum((self.prior or self)._tries) >= CONFIG.proven_tokens
+        return sum((self.prior or self)._tries) >= CONFIG.prior_weight
 
     @property
     def poor(self) -> bool:

@@ -239,7 +239,7 @@ class RowPolicy:
         """Return the longest draft to forecast: never far beyond the widths that were measured."""
         known = max(CONFIG.first_length, 2 * self.cost_model.target.widest - pending)
         if not self.record_of(proposal).used:
-            known = min(CONFIG.first_length, self.draft_length.initial)
+            known = min(known, self.draft_length.initial)
         longest = max(known, self.min_length(proposal))
         return min(proposal.max_length, self.draft_length.max, longest)
 
@@ -269,14 +269,12 @@ class RowPolicy:
         plain = self.cost_model.plain_pass(1, context)
         for proposal in proposals:
             record = self.record_of(proposal)
-            due = record.probing or record.idle_steps >= CONFIG.min_idle_steps
+            due = record.probing or record.idle_steps > CONFIG.skipped_evaluations
             if proposal.free or not due:
                 continue
             k = record.best_length
             price = self.cost_model.verify(1 + k, context) - plain
             price += k * self.cost_model.draft_pass(proposal, context)
-            if not record.probing:
-                price *= CONFIG.probe_rounds
             price += self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
             affordable = self._budget.may_spend(price, plain, in_advance=not record.poor)
             record.probing = affordable and self._could_pay(proposal, context)

@@ -16,20 +16,9 @@ from omlx.engine.strategy import Clause
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
-MAX_SHADOW: Final = 16
-"""Tokens up to which an unused lookup is compared with the output before a new one is."""
-
 MAX_UNLEARNED: Final = 16
 """Steps learned from at once, where no decision needs them earlier: learning in bursts keeps the
 code in the CPU cache."""
-
-
-@dataclass(slots=True)
-class Shadow:
-    """An unused lookup, and how many of its tokens came true."""
-
-    proposal: Proposal
-    hits: int = 0
 
 
 @dataclass(slots=True)
@@ -52,7 +41,7 @@ class RowRecord:
     expected_s: float = 0.0
     timed_s: float = 0.0
     plain_s: float = 0.0
-    _shadow: Shadow | None = None
+    _unused: Proposal | None = None
     _unlearned: list[tuple[Seq[int], Interval | None, int]] = field(default_factory=list)
 
     def drafter(self, name: str) -> Drafter | None:
@@ -101,12 +90,11 @@ class RowRecord:
                     self.policy.observe_time(self.proposal, len(tokens), interval, context)
                 self._add_time(len(tokens), interval, context)
             if self.proposal is not None and self.proposal.match:
-                self._shadow = None  # a lookup was verified, which says more
-            self._follow(tokens)
+                self._unused = None  # a lookup was verified, which says more
+            self._score(tokens)
             self.proposal = None
         self._unlearned.clear()
-        lookups = (Shadow(proposal) for proposal in proposals if proposal.tokens)
-        self._shadow = self._shadow or next(lookups, None)
+        self._unused = next((proposal for proposal in proposals if proposal.tokens), None)
 
     def _add_time(self, tokens: int, interval: Interval, context: int) -> None:
         seconds, cost_model = interval.seconds, self.policy.cost_model
@@ -126,15 +114,11 @@ class RowRecord:
             self.plain_s += tokens * plain
             self.timed_s += seconds
 
-    def _follow(self, tokens: Seq[int]) -> None:
-        """Compare the unused lookup with the output."""
-        for token in tokens:
-            shadow = self._shadow
-            if shadow is None:
-                break
-            followed = shadow.proposal.tokens[:MAX_SHADOW]
-            hit = followed[shadow.hits] == token
-            shadow.hits += hit
-            if not hit or shadow.hits == len(followed):
-                self.policy.observe_shadow(shadow.proposal, len(followed), shadow.hits)
-                self._shadow = None
+    def _score(self, tokens: Seq[int]) -> None:
+        """Compare the unused lookup with the tokens of the step that followed it."""
+        if self._unused is None:
+            return
+        pairs = list(zip(self._unused.tokens, tokens, strict=False))
+        hits = next((i for i, (ours, right) in enumerate(pairs) if ours != right), len(pairs))
+        self.policy.observe_shadow(self._unused, len(pairs), hits)
+        self._unused = None

@@ -2,7 +2,6 @@
 
 `SPEEDUPS` are those of the policy on 2026-11-23 that had a mechanism for each situation: harmonic
 means over the workloads, by machine, with lookups alone and with a draft model of 0.12 passes.
-A hybrid whose second row costs a whole pass finds its draft model later than it did then.
 """
 
 from itertools import product
@@ -35,7 +34,7 @@ def speedup(machine: Machine) -> float:
 
 @pytest.mark.parametrize("shape", MEASURED)
 def test_a_replay_is_as_fast_as_before(shape):
-    assert speedup(Machine(shape, 0.12)) >= 0.985 * SPEEDUPS[shape][1]
+    assert speedup(Machine(shape, 0.12)) >= 0.99 * SPEEDUPS[shape][1]
 
 
 @pytest.mark.slow
@@ -43,7 +42,7 @@ def test_a_replay_is_as_fast_as_before(shape):
 def test_a_replay_is_as_fast_as_before_for_lookups_and_hybrids(shape):
     assert speedup(Machine(shape)) >= 0.99 * SPEEDUPS[shape][0]
     for draft, before in zip((0.0, 0.12), RECURRENT_SPEEDUPS[shape], strict=True):
-        share = 0.95 if draft and shape == "M3 Ultra, bfloat16" else 0.985
+        share = 0.98 if draft and shape == "M5 Max, 70B, 4 bit" else 0.99
         assert speedup(Machine(shape, draft, recurrent=True)) >= share * before
 
 
@@ -51,7 +50,7 @@ def test_a_replay_is_as_fast_as_before_for_lookups_and_hybrids(shape):
 def test_lookups_reach_most_of_what_the_oracle_does(shape):
     reached = [replay(Machine(shape), workload) for workload in recorded()]
     possible = [oracle(Machine(shape), workload) for workload in recorded()]
-    assert harmonic_mean(reached) >= 0.8 * harmonic_mean(possible)
+    assert harmonic_mean(reached) >= 0.82 * harmonic_mean(possible)
     assert all(ours <= best for ours, best in zip(reached, possible, strict=True))
 
 
