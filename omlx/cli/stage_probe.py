@@ -76,7 +76,8 @@ def _probe(
     try:
         command = hosts.follower(order.rank, *arguments)
         with ExitStack() as ending:
-            process = start(command, order, hosts.environment, stderr=subprocess.PIPE)
+            pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+            process = start(command, order, hosts.environment, **pipes)
             ending.enter_context(process)
             ending.callback(process.kill)
 

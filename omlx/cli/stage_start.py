@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from omlx.engine.stage.order import Order
 from omlx.errors import StageError
@@ -29,28 +29,28 @@ SILENT: Final = 76
 """Exit status of a follower that has not heard of the leader in time: it cannot end by itself."""
 
 GRACE_S: Final = 2.0
+"""Seconds that the leader has to tell open requests why a lost follower ends them."""
+
+_ORPHANED_S: Final = 1.0
+"""Seconds that open requests have after the end of the supervisor."""
 
 JOIN_S: Final = 60.0
 """Seconds within which all processes of a group must have come together."""
 
 
 def start(
-    command: Sequence[str],
-    order: Order,
-    environment: Mapping[str, str],
-    *,
-    pass_fds: Sequence[int] = (),
-    stderr: int | None = None,
+    command: Sequence[str], order: Order, environment: Mapping[str, str], **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start one process and hand it its order on standard input. Raises StageError."""
+    """Start one process, with `options` of Popen, and hand it its order on standard input. Raises
+    StageError.
+    """
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stderr=stderr,
-            pass_fds=pass_fds,
             env=environment,
             start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor only
+            **options,
         )
     except OSError as error:
         raise StageError("stage.not_started", host=order.host, detail=str(error)) from None
@@ -63,13 +63,13 @@ def start(
 
 def end_without_supervisor() -> None:
     """End this process when the supervisor has gone: its end of standard input closes. Open
-    requests have `GRACE_S` to finish.
+    requests have `_ORPHANED_S` to finish.
     """
 
     def watch() -> None:
         sys.stdin.read()
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_S)  # a second signal ends the drain
+        time.sleep(_ORPHANED_S)  # a second signal ends the drain
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=watch, name="omlx-supervisor", daemon=True).start()

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import httpx
 import pytest
 
-from omlx.cli.stage_start import GRACE_S
 from omlx.cli.supervisor import PAUSES_S
 from tests.cli.changed_rank import SERVING, STARTING, WAYS, Fault, faults
 from tests.cli.staged_group import (
@@ -148,7 +147,7 @@ def end_supervisor(running: Group, state: str, record: Record) -> None:
     running.process.kill()
     for ended, _, _ in after.join():
         record("supervisor killed, error", ended - moment)
-        assert ended - moment < GRACE_S + SLACK_S
+        assert ended - moment < SLACK_S
     record("supervisor killed, gone", wait_until_gone(family))
     for port in ports:
         socket.create_server(("127.0.0.1", port)).close()

@@ -114,9 +114,8 @@ class Stages:
             for rank in self._links
         ]
         for link in self._links.values():
-            link.settimeout(
-                self._timeout_s
-            )  # of beats, and of what a stopped process does not read
+            # Of beats, and of what a stopped process does not read.
+            link.settimeout(self._timeout_s)
         for thread in (*threads, threading.Thread(target=self._beat, name="omlx-stage-beat")):
             thread.daemon = True
             thread.start()
