@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.image.prepared import TowerFacts
+from omlx.engine.image.prepared import PreparedImage, TowerFacts
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.plan import Forget, Look
 from omlx.engine.sequence import Clock, Sequence
@@ -70,6 +70,42 @@ def test_a_step_of_a_tower_fits_any_slice() -> None:
     bench.run(request)
     assert [op.stop - op.start for op in looks_of(bench)] == [1] * STEPS
     assert bench.tokens["a"] == decode(vision, request)
+
+
+def test_a_large_image_pauses_a_stream_no_longer_than_words_do() -> None:
+    """1,280 tokens of 4 patches each, of a tower that costs a tenth of the text model."""
+    large = PreparedImage("large", {}, patches=4 * 1280, features=1280, grid=(32, 40))
+    vision = sighted("llama", patch_cost=0.1)
+    vision.tower.facts = replace(vision.tower.facts, steps=32)
+    shows = shown("llama", (large,), GREEDY, OFF, max_tokens=1)
+    reads = replace(shows, tokens=prompt(2000), spans=(), images=())
+    slice_tokens = 64
+    image, words = (
+        max(work_beside_a_stream(vision, each, slice_tokens, large)) for each in (shows, reads)
+    )
+    assert image <= words == slice_tokens
+
+
+def work_beside_a_stream(
+    vision: Any, request: Request, slice_tokens: int, image: PreparedImage
+) -> list[float]:
+    """The work of each step in tokens of prefill until a prompt is read; each has a token of the
+    stream as well.
+    """
+    limits = replace(LIMITS, prefill_slice=slice_tokens, context_length=4096)
+    bench = Bench(loop_of(vision.sibling(), limits=limits))
+    stream = Request("words", prompt(8, 9), GREEDY, speculation=Speculation(OFF))
+    bench.submit(replace(stream, max_tokens=200)).until(lambda: len(bench.tokens["words"]) >= 2)
+    begun = len(bench.plans)
+    bench.submit(request).until(lambda: bool(bench.tokens["a"]))
+    facts, work = vision.tower.facts, []
+    for plan in bench.plans[begun:]:
+        assert any(window.sample for window in plan.windows), "the stream paused"
+        steps = sum(op.stop - op.start for op in plan.ops if isinstance(op, Look))
+        looked = steps * image.patches * facts.patch_cost / facts.steps
+        work.append(looked + sum(window.width for window in plan.windows) - 1)
+    assert len(work) > len(request.tokens) // slice_tokens
+    return work
 
 
 def test_two_rows_with_one_image_look_once() -> None:
