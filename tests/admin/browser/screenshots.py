@@ -37,18 +37,7 @@ _MOST: Final = 500
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 LONG: Final = {"max_tokens": 160, "repetition_penalty": 1.3, "repetition_context": 60}
 BUNDLED_MODELS: Final = Folder("bundled", BUNDLED)
-QUESTIONS: Final = (
-    "Count to 20.",
-    """Rename `result` to `names`.
-
-```python
-def load_names(path):
-    result = []
-    for line in open(path):
-        result.append(line.strip())
-    return sorted(result)
-```""",
-)
+QUESTIONS: Final = ("Write a function that adds two numbers.", "Count to 20.")
 """For the chat page; the bundled model answers them well."""
 WELCOME: Final = Listed("welcome", "/admin")
 
@@ -89,12 +78,14 @@ def take(site: Site, listed: Listed, language: str, out: Path) -> None:
         with site.visit(logged_in=listed.logged_in, **looks) as visit:
             visit.complaints.expect("404")
             visit.page.goto(listed.path)
+            most = 2  # windows
             if listed.name == "chat":
                 converse(visit.page)
+                most = 1  # its panels and field stay in the window
             for chart in visit.page.locator("omlx-chart:visible").all():
                 chart.locator("canvas").wait_for()
             picture, file = (
-                taken(visit.page, viewport),
+                taken(visit.page, viewport, most),
                 out / f"{listed.name}-{screen}-{scheme}.png",
             )
             file.write_bytes(picture)
@@ -113,9 +104,12 @@ def converse(page: Page) -> None:
         tint.last.click()
 
 
-def taken(page: Page, viewport: Mapping[str, int]) -> bytes:
-    """Return the page to its end, at most two windows high, and at most `LIMIT_BYTES` large."""
-    height = min(page.evaluate("document.scrollingElement.scrollHeight"), 2 * viewport["height"])
+def taken(page: Page, viewport: Mapping[str, int], most: int) -> bytes:
+    """Return the page to its end, `most` windows high at most, and `LIMIT_BYTES` large."""
+    if most == 1:
+        return packed(page.screenshot(animations="disabled"))
+    end = page.evaluate("document.scrollingElement.scrollHeight")
+    height = min(end, most * viewport["height"])
     while True:
         shown: Any = {"x": 0, "y": 0, "width": viewport["width"], "height": height}
         picture = packed(page.screenshot(full_page=True, clip=shown, animations="disabled"))
