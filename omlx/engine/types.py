@@ -169,11 +169,11 @@ class ModelSnapshot:
     drafters: dict[str, str]
     off_reason: Reason | None
     no_draft_reason: Reason | None
-    no_head_reason: Reason | None
     unbatchable: Reason | None
     costs: dict[str, Any]
     prefix: PrefixStats
     calibration: CalibrationState = CalibrationState.OFF
+    no_head_reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

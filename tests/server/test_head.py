@@ -25,7 +25,7 @@ CHAT = "/v1/chat/completions"
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("models")
     head = random_head("qwen3_5")
-    for name in ("own", "bare", "promised"):
+    for name in ("own", "bare", "promised", "plain"):
         folder = Path(shutil.copytree(BUNDLED / TARGET, root / name))
         (folder / "mtp.safetensors").unlink(missing_ok=True)
         save_family(zoo.FAMILIES["qwen3_5"], folder)
@@ -72,6 +72,11 @@ def test_a_head_in_a_directory_of_its_own_drafts_as_a_draft_model_does(running: 
     assert refused.json()["error"]["code"] == "spec.off.head_missing"
     assert "omlx pull promised-MTP" in refused.json()["error"]["message"]
     assert head_of(running, "promised")["head"]["reason"]["code"] == "spec.off.head_missing"
+
+
+def test_a_model_without_a_head_says_so(running: Running) -> None:
+    refused = ask(running, "plain", speculation="mtp").json()["error"]
+    assert (refused["code"], refused["param"]) == ("spec.off.no_head", "speculation")
 
 
 def test_a_head_is_no_model(running: Running) -> None:
