@@ -173,8 +173,8 @@ export class Answer extends EventTarget {
   // What the browser has, the server need not keep.
   #forget() {
     const { response, status } = this.message;
-    const ended = status === "done" || status === "stopped";
-    if (response && ended) fetch(`${RESPONSES}/${response}`, { method: "DELETE" }).catch(() => {});
+    const has = response && status !== "lost";
+    if (has) fetch(`${RESPONSES}/${response}`, { method: "DELETE" }).catch(() => {});
   }
 
   #changed() {

@@ -1,7 +1,5 @@
 // From a conversation to the body of a request to the server's Responses API.
 
-const SEED_BITS = 32;
-
 export const DEFAULTS = {
   model: "",
   system: "",
@@ -13,7 +11,7 @@ export const DEFAULTS = {
 };
 
 export function drawSeed() {
-  return crypto.getRandomValues(new Uint32Array(1))[0] % 2 ** SEED_BITS;
+  return crypto.getRandomValues(new Uint32Array(1))[0];
 }
 
 // `turns` end with the question. `images` has data URIs by id. Empty settings are left to the

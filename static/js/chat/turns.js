@@ -29,10 +29,13 @@ export class Turns {
       turn.remove();
       this.turns.delete(id);
     }
+    let place = this.element.firstElementChild;
     for (const message of branch) {
       if (!this.turns.has(message.id)) this.turns.set(message.id, new Turn(message, conversation));
-      this.turns.get(message.id).update();
-      this.element.append(this.turns.get(message.id).element);
+      const turn = this.turns.get(message.id);
+      turn.update();
+      if (turn.element === place) place = place.nextElementSibling;
+      else this.element.insertBefore(turn.element, place); // moving it would take its focus away
     }
   }
 

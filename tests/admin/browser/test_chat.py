@@ -190,8 +190,12 @@ def test_stop_keeps_the_text_and_a_second_answer_follows(chatting: Site) -> None
         expect(answers(page, "stopped")).to_contain_text("word")
         expect(page.locator(".answer-note:visible")).to_have_text("Stopped")
         fill(page, schema="")
-        ask(page, "Hello")
+        copy = button(answers(page, "stopped"), "copy")
+        with page.expect_response("**/chat/responses"):
+            ask(page, "Hello")
+            copy.focus()
         expect_answers(page, 1)
+        expect(copy).to_be_focused()
 
 
 def test_a_reload_takes_up_the_answer_and_a_second_window_follows(chatting: Site) -> None:
