@@ -19,6 +19,12 @@ BINS: Final = 16
 COMMON_WEIGHT: Final = 2.0
 """Pseudo-count of rejections in the correction factor of `rates`."""
 
+_MATCH_BIN: Final = [
+    max(0, bisect_right(CONFIG.match_bins, length) - 1)
+    for length in range(CONFIG.match_bins[-1] + 1)
+]
+"""The bin of a lookup's next token, by the length of its match so far."""
+
 
 def bin_of(match: int, i: int) -> int:
     """Return the bin of token `i` of a draft. Each accepted token makes the match longer by one.
@@ -26,8 +32,7 @@ def bin_of(match: int, i: int) -> int:
     `match` is the length of the match in tokens, 0 for a draft model.
     """
     if match:
-        bins = CONFIG.match_bins
-        return bisect_right(bins, max(match + i, bins[0])) - 1
+        return _MATCH_BIN[min(match + i, len(_MATCH_BIN) - 1)]
     return min(i, BINS - 1)
 
 
