@@ -29,13 +29,21 @@ class PreparedImage:
 class TowerFacts:
     """What the scheduler must know of a tower, which computes an image in `steps` steps.
 
-    `patch_cost` is the work of one patch in tokens of prefill. `patch_bytes` bounds the activations
-    of one patch, `feature_bytes` is the size of one feature. `whole`: the text model sees all of an
-    image at once, so that no pass may end inside one.
+    `patch_cost` is the work of one patch in tokens of prefill, without attention, which adds the
+    share `attention` of it for each patch that a patch attends to, at most `attended`.
+    `patch_bytes` bounds the activations of one patch, `feature_bytes` is the size of one feature.
+    `whole`: the text model sees all of an image at once, so that no pass may end inside one.
     """
 
     steps: int = 1
     patch_cost: float = 1.0
+    attention: float = 0.0
+    attended: int = 1 << 31
     patch_bytes: int = 0
     feature_bytes: int = 0
     whole: bool = False
+
+    def step_cost(self, patches: int) -> float:
+        """Return the work of one step for an image, in tokens of prefill."""
+        attention = self.attention * min(patches, self.attended)
+        return patches * self.patch_cost * (1 + attention) / self.steps

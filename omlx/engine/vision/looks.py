@@ -65,7 +65,7 @@ class Looks:
             image = self._use(sequence, span.image)
             if image.done < tower.steps and spent < budget:
                 prepared = next(i for i in sequence.request.images if i.name == span.image)
-                cost = prepared.patches * tower.patch_cost / tower.steps  # tokens a step
+                cost = tower.step_cost(prepared.patches)
                 steps = min(tower.steps - image.done, max(1, int((budget - spent) / cost)))
                 ops.append(Look(sequence.row, span.image, image.done, image.done + steps))
                 image.done += steps

@@ -22,6 +22,10 @@ from omlx.models.eyes.family import FamilyEye
 ACTIVATIONS = 24
 """Bytes of activations of a tower per byte of a patch's hidden state, at most."""
 
+WEIGHTS_PER_ATTENDED = 6
+"""A layer multiplies a patch with 12 width² weights, and with 2 width values of each patch that it
+attends to: 6 widths of patches double the work."""
+
 
 class BorrowedTower:
     """A `Tower`. `vlm` is mlx-vlm's model without its language model."""
@@ -85,11 +89,14 @@ def body_of(model: Any) -> Any:
 
 def _facts(eye: FamilyEye, vlm: nn.Module, model: Model, seeing: Seeing) -> TowerFacts:
     dtype = _dtype(vlm)
-    hidden = _text_width(eye.config)
+    hidden, width = _text_width(eye.config), int(eye.vision.get("hidden_size", 1024))
+    width = int(eye.vision.get("embed_dim", width))  # Qwen2-VL calls its output hidden
     return TowerFacts(
         steps=max(1, len(_layers(vlm))),
         patch_cost=weight_bytes(cast(Model, vlm)) / max(1.0, _active_bytes(eye.config, model)),
-        patch_bytes=ACTIVATIONS * int(eye.vision.get("hidden_size", 1024)) * dtype.size,
+        attention=1 / (WEIGHTS_PER_ATTENDED * width),
+        attended=_tile_patches(eye.vision),
+        patch_bytes=ACTIVATIONS * width * dtype.size,
         feature_bytes=hidden * dtype.size * (1 + seeing.marks),
         whole=seeing.open_layers != "none",
     )
@@ -101,6 +108,13 @@ def _active_bytes(config: Mapping[str, Any], model: Model) -> float:
     experts = text.get("num_experts") or text.get("num_local_experts")
     chosen = text.get("num_experts_per_tok")
     return weight_bytes(model) * (chosen / experts if experts and chosen else 1.0)
+
+
+def _tile_patches(vision: Mapping[str, Any]) -> int:
+    """Patches that attend to each other at most: those of one tile, where its size is fixed."""
+    sides = [vision.get(name) for name in ("image_size", "patch_size")]
+    size, patch = (side[0] if isinstance(side, list) else side for side in sides)
+    return int(size // patch) ** 2 if size and patch else TowerFacts().attended
 
 
 def _text_width(config: Mapping[str, Any]) -> int:

@@ -76,14 +76,15 @@ def test_a_large_image_pauses_a_stream_no_longer_than_words_do() -> None:
     """1,280 tokens of 4 patches each, of a tower that costs a tenth of the text model."""
     large = PreparedImage("large", {}, patches=4 * 1280, features=1280, grid=(32, 40))
     vision = sighted("llama", patch_cost=0.1)
-    vision.tower.facts = replace(vision.tower.facts, steps=32)
+    vision.tower.facts = replace(vision.tower.facts, steps=32, attention=1 / 6000)
     shows = shown("llama", (large,), GREEDY, OFF, max_tokens=1)
     reads = replace(shows, tokens=prompt(2000), spans=(), images=())
     slice_tokens = 64
     image, words = (
         max(work_beside_a_stream(vision, each, slice_tokens, large)) for each in (shows, reads)
     )
-    assert image <= words == slice_tokens
+    assert image < words + 1  # work is counted in whole tokens
+    assert words == slice_tokens
 
 
 def work_beside_a_stream(
@@ -102,10 +103,21 @@ def work_beside_a_stream(
     for plan in bench.plans[begun:]:
         assert any(window.sample for window in plan.windows), "the stream paused"
         steps = sum(op.stop - op.start for op in plan.ops if isinstance(op, Look))
-        looked = steps * image.patches * facts.patch_cost / facts.steps
+        looked = steps * facts.step_cost(image.patches)
         work.append(looked + sum(window.width for window in plan.windows) - 1)
     assert len(work) > len(request.tokens) // slice_tokens
     return work
+
+
+def test_attention_within_an_image_counts_as_work() -> None:
+    facts = TowerFacts(steps=4, patch_cost=0.1, attention=0.01, attended=300)
+    assert facts.step_cost(100) == pytest.approx(100 * 0.1 * 2 / 4)
+    assert facts.step_cost(1000) == pytest.approx(1000 * 0.1 * 4 / 4)
+    vision = sighted("llama")  # 6 tokens of work a step, and as much for attention
+    vision.tower.facts = replace(vision.tower.facts, attention=1 / 24)
+    bench = busy_bench(vision)
+    bench.run(shown("llama", (CAT,), GREEDY, OFF))
+    assert [op.stop - op.start for op in looks_of(bench)] == [1] * STEPS
 
 
 def test_two_rows_with_one_image_look_once() -> None:
